@@ -61,7 +61,7 @@ def test_a_missing_wait_is_a_race_with_its_fix():
     assert race.first.operator == "all_reduce" and race.first.kind == "writes"
     begun = bucket.__code__.co_firstlineno + 9
     assert f"{HERE}:{begun}" in race.first.place and f"{HERE}:{begun + 6}" in race.second.place
-    assert race.fix.text.startswith("Call wait() on the work") and race.fix.verified
+    assert race.fix.call == "wait" and race.fix.lines == ("work.wait()",) and race.fix.verified
 
 
 def two_works():
@@ -109,13 +109,11 @@ def test_a_fix_names_calls_that_the_program_can_make():
     assert certificate(side_streams, 2, "").race_free
     line = side_streams.__code__.co_firstlineno
     race = certificate(side_streams, 2, "after").races[0]
-    assert "call stream.wait_stream(side stream 1 of cuda:" in race.fix.text
+    assert race.fix.lines == ("torch.cuda.current_stream().wait_stream(side)",)
     race = certificate(side_streams, 2, "before").races[0]
     at = f"{HERE}:{line + 15}"
-    assert (
-        f"On the stream that is current at tests/distributed/{at}, call stream.wait_stream(side stream 1"
-        in race.fix.text
-    )
+    assert race.fix.where == f"Before tests/distributed/{at} insert"
+    assert race.fix.lines == ("torch.cuda.current_stream().wait_stream(side)",)
     assert race.second.stream.startswith("group stream 2 of cuda:")
 
 

@@ -97,7 +97,7 @@ def test_streams_that_share_a_cast_race(program):
     races = certificate_of(program).races
     assert races and {race.first.operator for race in races} == {"autocast"}
     for race in races:
-        assert (race.fix.call, race.fix.verified) == ("wait_stream", True)
+        assert race.fix.call in ("wait_stream", "synchronize") and race.fix.verified
         assert "autocast(cache_enabled=False)" in race.note
 
 
@@ -107,7 +107,7 @@ def test_streams_that_wait_or_cast_themselves_are_certified(program):
     assert certificate.race_free, str(certificate)
 
 
-def test_a_cast_that_the_block_frees_too_early_is_fixed_before_its_end():
+def test_a_cast_that_the_block_frees_too_early_is_fixed_before_reuse():
     def program(linear, x, first, second):
         with torch.no_grad(), torch.autocast("cuda"):
             kept = [on(first, linear, x)]
@@ -117,13 +117,12 @@ def test_a_cast_that_the_block_frees_too_early_is_fixed_before_its_end():
             kept += [torch.zeros(64, 64, device="cuda", dtype=torch.float16) for _ in range(4)]
 
     certificate = certificate_of(program)
-    line = inspect.getsourcelines(program)[1] + 1
+    line = inspect.getsourcelines(program)[1] + 6
     freed = [race for race in certificate.races if race.reused]
     assert freed
     for race in freed:
         assert race.fix.verified and re.fullmatch(
-            r"On side stream 1 of cuda:0, call stream.wait_stream\(side stream 2 of cuda:0\) before the autocast block "
-            rf"ends at \S*test_autocast_cache.py:{line}\.",
+            rf"Before \S*test_autocast_cache.py:{line} insert: first.wait_stream\(second\)",
             race.fix.text,
         )
 

@@ -119,7 +119,11 @@ def test_a_write_through_a_view_into_a_pending_source_is_a_race(view, schedule):
     line = program.__code__.co_firstlineno
     assert race.first.place.endswith(f"test_pinned_memory.py:{line + 3}") and race.first.kind == "reads"
     assert race.second.kind == "writes" and race.second.stream is None and race.fix.call == "synchronize"
-    assert f"after tests/observe/test_pinned_memory.py:{line + 3}, before the host writes" in race.fix.text
+    assert race.fix.where == f"After tests/observe/test_pinned_memory.py:{line + 3} insert"
+    assert (
+        race.fix.code == "torch.cuda.current_stream().synchronize()"
+        and "before the host writes" in race.fix.hint
+    )
     assert f"test_pinned_memory.py:{view.__code__.co_firstlineno + 1} shows the memory" in race.note
     assert not certificate_of(lambda: program(True), schedule).races
 

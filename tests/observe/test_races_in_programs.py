@@ -319,22 +319,19 @@ def forked_too_early():
     [
         (
             replayed_elsewhere,
-            "On side stream 3 of cuda:0, call stream.wait_stream(torch.cuda.default_stream(0)) before the launch at "
-            "{.replay()}.",
+            "Before {.replay()} insert: other.wait_stream(torch.cuda.default_stream(0))",
         ),
         (
             result_read_elsewhere,
-            "On side stream 3 of cuda:0, call stream.wait_stream(torch.cuda.default_stream(0)) before {.sum()}.",
+            "Before {.sum()} insert: other.wait_stream(torch.cuda.default_stream(0))",
         ),
         (
             result_read_by_the_host,
-            "Call synchronize() on the default stream of cuda:0, or on an event recorded there after {.replay()}, "
-            "before {.sum()}.",
+            "Before {.sum()} insert: torch.cuda.current_stream().synchronize()",
         ),
         (
             input_freed_too_early,
-            "Call tensor.record_stream(stream), with side stream 3 of cuda:0, between the tensor's use at {.replay()} "
-            "and its end at {del it.x}.",
+            "Before {torch.ones(64} insert: torch.cuda.current_stream().wait_stream(other)",
         ),
     ],
 )
@@ -352,8 +349,7 @@ def test_a_race_inside_of_a_graph_is_fixed_in_the_capture():
     at = lines(Graphed.__init__)
     assert race.fix.verified
     assert race.fix.text.replace("tests/observe/", "") == (
-        "In the capture, on side stream 1 of cuda:0, call stream.wait_stream(the stream of the capture) before "
-        f"{at('self.x * 2')}."
+        f"Before {at('with torch.cuda.stream(self.side)')} insert: self.side.wait_stream(torch.cuda.current_stream())"
     )
     assert race.note.replace("tests/observe/", "").startswith(
         f"note:   it waits for the stream of the capture at {at('wait_stream(here)')}, but for a point before"
@@ -381,7 +377,7 @@ def received(blocking):
 def test_a_work_that_is_waited_for_on_another_stream(blocking):
     (race,) = races_of(lambda: ranks(received, 2, blocking)).races
     at = lines(received)
-    text = f"On the default stream of cuda:1, call stream.wait_stream(side stream 1 of cuda:1) before {at('x.sum()')}."
+    text = f"Before {at('x.sum()')} insert: torch.cuda.current_stream().wait_stream(side)"
     assert race.fix.text.replace("tests/observe/", "") == text and race.fix.verified
     waited = at("dist.recv" if blocking else ".wait()")
     assert (

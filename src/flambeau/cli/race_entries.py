@@ -47,13 +47,25 @@ def _write_kind(number: int, kind: list[RaceFields], screen: Screen) -> None:
         screen.detail(label, f"{side['place']}{launched}  {side['operator']} on {stream} {side['kind']} them")
         if side["source"]:
             screen.code(side["source"])
-    screen.detail("fix", race["fix"]["text"], GREEN)
+    _write_fix(race["fix"], screen)
     if race["note"]:
         screen.detail("note", race["note"].removeprefix("note:").strip())
     if created := _created(race):
         screen.detail("created", created)
     if rest := [other for other in others if other not in same_lines]:
         screen.detail("similar", _similar(rest))
+
+
+def _write_fix(fix: dict[str, Any], screen: Screen) -> None:
+    """Write where the lines go, and the lines as they can be pasted."""
+    if not fix["code"]:
+        screen.detail("fix", fix["text"], GREEN)
+        return
+    screen.detail("fix", f"{fix['where']}:", GREEN)
+    for line in fix["code"].splitlines():
+        screen.code(line)
+    if fix["hint"]:
+        screen.detail("", fix["hint"])
 
 
 def _headline(race: RaceFields, elsewhere: list[RaceFields]) -> str:

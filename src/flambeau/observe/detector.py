@@ -42,6 +42,7 @@ from flambeau.observe.race_builder import (
     shape_of,
     synchronize_fix,
 )
+from flambeau.observe.reporting.fixes import Proposer, Select
 from flambeau.observe.reports import Access, Certificate, Race
 
 _MANY_RETIRED = 64
@@ -55,7 +56,7 @@ class Detector(Lifetimes):
 
     __slots__ = (
         "_captured_from", "_captured_to", "_capturing", "_check_written", "_launches", "_many_retired",
-        "_pending_host", "before_certificate", "deferred", "pinned",
+        "_pending_host", "before_certificate", "deferred", "pinned", "select",
     )  # fmt: skip
 
     def __init__(self, mode: str = "warn", strict: bool = False) -> None:
@@ -64,6 +65,7 @@ class Detector(Lifetimes):
         self.deferred = Deferred(self)
         self._check_written = self.deferred.unwritten.read
         self.before_certificate: Callable[[Detector], None] = lambda detector: None
+        self.select: Select | None = None  # tells which streams are current
         self._many_retired = _MANY_RETIRED
         self._pending_host: dict[Cell, None] = {}
         self._capturing = 0
@@ -405,7 +407,9 @@ class Detector(Lifetimes):
             return
         launches, lifetime = (self.launch_of(last), self.launch_of(command)), (block.born, block.site)
         waited = self._waited(last, agent)
-        race = build_race(use, use.kind, last, cell, WRITE, command, launches, waited, lifetime, record)
+        race = build_race(
+            use, use.kind, last, cell, WRITE, command, launches, waited, lifetime, self.select, record
+        )
         self._report(key, race)
 
     def use_pinned(self, memory: HostMemory, kind: str, stream: int) -> None:
@@ -476,7 +480,8 @@ class Detector(Lifetimes):
         first = access_of(cell.start, cell.extent, before, last, launch)
         shape, dtype = shape_of(extent, kind, what)
         second = Access(kind, what[0], None, self.number, ptr, ptr + span_of(extent), shape, dtype, site)
-        fix = synchronize_fix(first, second.place, last, launch, self.known)
+        proposer = Proposer(self.select, site)
+        fix = synchronize_fix(first, second.place, last, launch, self.known, proposer)
         self.findings.report(key, Race(first, second, "pinned host memory", fix, cell.block.site))
 
     def host_changed(self, low: int, high: int, window: Window, site: Site | None) -> None:
@@ -511,7 +516,7 @@ class Detector(Lifetimes):
             return
         launch = self.launch_of(last)
         first = access_of(window.start, window.end - window.start, window.kind, last, launch)
-        fix = synchronize_fix(first, when, last, launch, self.known)
+        fix = synchronize_fix(first, when, last, launch, self.known, None)
         race = Race(first, second, "pinned host memory", fix, window.life.block.site, note=note)
         self.findings.report(key, race, late=True)
 
@@ -537,11 +542,11 @@ class Detector(Lifetimes):
             self.findings.reuses_polled += 1
             return
         key = _key(block, block.born, last, command)
-        if self.findings.is_known(key, before, kind, command[1]):
+        if self.findings.is_known(key, before, kind, command[1], (last[0].handle, command[0].handle)):
             return
         launches, lifetime = (self.launch_of(last), self.launch_of(command)), (block.born, block.site)
         waited = self._waited(last, command[0])
-        race = build_race(old, before, last, cell, kind, command, launches, waited, lifetime)
+        race = build_race(old, before, last, cell, kind, command, launches, waited, lifetime, self.select)
         self._report(key, race)
 
     def conflict(
@@ -565,7 +570,7 @@ class Detector(Lifetimes):
             self.findings.reuses_polled += 1
             return
         key = _key(cell.block, born, last, command)
-        if not self.findings.is_known(key, before, kind, command[1]):
+        if not self.findings.is_known(key, before, kind, command[1], (last[0].handle, command[0].handle)):
             self._report(key, self._race_of(old, before, last, cell, kind, command, seen), seen.late)
 
     def _race_of(
@@ -580,7 +585,9 @@ class Detector(Lifetimes):
     ) -> Race:
         """Return the race of a candidate."""
         lifetime, waited = (seen.candidate.born, seen.candidate.site), self._waited(last, command[0])
-        race = build_race(old, before, last, cell, kind, command, seen.launches, waited, lifetime)
+        race = build_race(
+            old, before, last, cell, kind, command, seen.launches, waited, lifetime, self.select
+        )
         race.note = " ".join([*([race.note] if race.note else []), *dict.fromkeys(seen.notes)])
         if seen.span is not None:
             race.meeting = seen.span

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from flambeau.core.errors import RaceError
 from flambeau.core.sites import Site, caller, line_of, place
@@ -15,6 +15,7 @@ Key: TypeAlias = tuple[object, ...]
 """What races have in common that are one report."""
 
 EMPTY: Mapping[Key, Race] = {}
+_MANY_STREAMS = 8  # pairs of streams that one fix covers
 
 
 _ORDERING = "Thread.start and join, Event, Barrier, Condition, executors' futures and queues"
@@ -33,6 +34,7 @@ class Findings:
         self.strict = strict
         self.reuses_polled = 0
         self._races: dict[Key, Race] = {}
+        self._covered: dict[Key, set[Any]] = {}  # by race: pairs of streams that its fix covers
         self._early: dict[str, str] = {}  # by place: memory that was freed too early
         self._unwritten: dict[str, str] = {}  # by place: reads of memory that was never written
         self._queries: dict[str, str] = {}  # by place
@@ -126,21 +128,41 @@ class Findings:
                 code, line = race.second.site[0], line_of(race.second.site)
                 warnings.warn_explicit(RaceWarning(str(race)), RaceWarning, code.co_filename, line)
 
-    def is_known(self, key: Key, before: str, kind: str, number: int | None) -> bool:
-        """Count a race of two lines that have raced before; where races raise, it is told anew.
+    def is_known(
+        self,
+        key: Key,
+        before: str,
+        kind: str,
+        number: int | None,
+        streams: tuple[int, int] | None = None,
+    ) -> bool:
+        """Count a race of two lines that have raced before; return False if it is to be reported (again).
 
-        `number` is the second command's: what it reads and writes of the same memory is one race, which says both.
+        Where races raise, each is reported anew; elsewhere one of two streams whose race the fix does not cover yet.
+
+        Args:
+            number: The second command's: what it reads and writes of the same memory is one race, which says both.
+            streams: The handles of both streams.
         """
+        covered = self._covered.setdefault(key, set())
+        is_new = streams is not None and streams not in covered and len(covered) < _MANY_STREAMS
+        if is_new:
+            covered.add(streams)
         found = self._races.get(key)
         if found is None:
             return False
         found.also(before, kind, number)
-        return self.mode != "error"
+        return self.mode != "error" and not is_new
 
     def report(self, key: Key, race: Race, late: bool = False) -> None:
-        """Keep a race. In mode "error" raise it, or where `late`, let the next call raise it."""
+        """Keep a race, or add its fix to that of the same lines.
+
+        In mode "error" raise it, or where `late`, let the next call raise it.
+        """
         known = self._races.setdefault(key, race)
-        if known is race and self.on_race is not None:
+        if known is not race:
+            known.fix = known.fix.joined(race.fix)
+        elif self.on_race is not None:
             self.on_race(len(self._races))
         if self.mode == "error":
             if not late:

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from flambeau.core.sites import Site, line_of, place
 from flambeau.driver.api import AUTOCAST
 from flambeau.observe.accesses import Block, Cell, Command, FreedUse, Operation
 from flambeau.observe.clocks import Agent, Clock, joined, snapshot
 from flambeau.observe.layouts import Extent, extent_of, span_of
+from flambeau.observe.reporting.fixes import (
+    Code,
+    Proposer,
+    Select,
+    capture_wait,
+    record_stream,
+    synchronize_after,
+)
 from flambeau.observe.reports import Access, Fix, Race
 
 READ, WRITE = "reads", "writes"
+_UNCERTAIN = "It is not certain that each first use comes before this line: run again."
+_CACHED_CAST = (
+    "note:   autocast keeps one cast of a weight for all streams. autocast(cache_enabled=False), or an autocast "
+    "block for each stream, lets each stream cast it."
+)
 
 
 @dataclass(slots=True)
@@ -33,6 +46,30 @@ Launches: TypeAlias = tuple[GraphLaunch | None, GraphLaunch | None]
 """Those that the first command of a race and the second belong to."""
 
 
+class Pair(NamedTuple):
+    """The two accesses of a race, and the commands that make them."""
+
+    first: Access
+    second: Access
+    last: Command
+    command: Command
+    launches: Launches
+
+    @property
+    def earlier(self) -> Agent:
+        """The stream of the program that was given the first access, or its graph."""
+        return self.last[0] if self.launches[0] is None else self.launches[0].agent
+
+    @property
+    def later(self) -> Agent:
+        """The stream of the program that was given the second access, or its graph."""
+        return self.command[0] if self.launches[1] is None else self.launches[1].agent
+
+    def orders(self, later: Agent, earlier: Agent) -> bool:
+        """Return True if a wait of one stream for another puts the first access before what follows."""
+        return joined(later.clock, snapshot(earlier)).get(self.last[0], 0) >= self.last[1]
+
+
 def build_race(
     old: Cell | FreedUse,
     before: str,
@@ -43,6 +80,7 @@ def build_race(
     launches: Launches,
     waited: Agent | None,
     lifetime: tuple[int, Site | None],
+    select: Select | None,
     record: bool = False,
 ) -> Race:
     """Return the race of `command` with the last access of its cell or of a neighbour of it, or of freed memory.
@@ -51,6 +89,7 @@ def build_race(
         kind: What `command` does with its cell: READ or WRITE.
         waited: Another stream that has waited for the last access, which is a process group's.
         lifetime: The number at which the lifetime of the memory began that `command` uses, and where.
+        select: Tells which streams are current.
         record: `old` is a use of freed memory, and record_stream is its fix.
     """
     block = cell.block
@@ -58,21 +97,25 @@ def build_race(
     reused = last[1] < born
     first = access_of(old.start, old.extent, before, last, launches[0])
     second = access_of(cell.start, cell.extent, kind, command, launches[1])
+    pair, proposer = Pair(first, second, last, command, launches), Proposer(select, second.issued)
     if isinstance(old, FreedUse):
-        allocated, freed_number, freed = old.allocated, last[1], old.freed_at
+        allocated, freed_number, freed, is_cast = old.allocated, last[1], old.freed_at, old.is_cast
     else:
-        record = reused and last[0] is not block.agent
+        record, is_cast = reused and last[0] is not block.agent, _is_cached_cast(old, last, block)
         allocated, freed_number, freed = _lifetime(block, last[1]) if reused else (site, 0, None)
     note = ""
-    if record:
-        fix = _record_stream(first, last[0], launches[0], freed, freed_number >= last[1])
+    if record and is_cast:
+        fix = _wait_of_owner(pair, block.agent or pair.later, freed, proposer)
+    elif record:
+        code = record_stream(first.site, pair.earlier, _operand(old.extent, last), allocated)
+        fix = _record_stream(pair, code, block.agent or pair.later, freed, freed_number >= last[1], proposer)
     elif launches[0] is not None and launches[0] is launches[1]:
-        fix, note = _wait_in_capture(second, last, command, launches[0])
+        fix, note = _wait_in_capture(pair, launches[0])
     else:
-        fix = _wait_stream(second, last, command, launches, waited)
+        fix = _wait_stream(pair, waited, proposer)
         note = _early_wait_note(last, command, str(last[0]))
-    if old.is_cast if isinstance(old, FreedUse) else _is_cached_cast(old, last, block):
-        fix, note = _autocast_fix(fix, block.agent, last, freed if record else None)
+    if is_cast:
+        note = _CACHED_CAST
     if waited is not None:
         note = f"note:   the wait at {place(waited.waits[last[0]][1])} is on {waited}."
     if isinstance(old, FreedUse):
@@ -94,18 +137,13 @@ def _life(block: Block, number: int) -> tuple[Site | None, int, Site | None] | N
     return _lifetime(block, number) if number < block.born else None
 
 
-def _autocast_fix(fix: Fix, owner: Agent | None, last: Command, freed: Site | None) -> tuple[Fix, str]:
-    """Return the fix of a race of a weight's cast, whose tensor the program does not have, and the other ways."""
-    if fix.call == "record_stream" and owner is not None and freed is not None:
-        name = f"torch.cuda.default_stream({last[0].device})" if last[0].ordinal == 0 else str(last[0])
-        text = (
-            f"On {owner}, call stream.wait_stream({name}) before the autocast block ends at {place(freed)}."
-        )
-        fix = Fix("wait_stream", text, _orders(owner, last[0], last))
-    return fix, (
-        "note:   autocast keeps one cast of a weight for all streams. autocast(cache_enabled=False), or an autocast "
-        "block for each stream, lets each stream cast it."
-    )
+def _wait_of_owner(pair: Pair, owner: Agent, freed: Site | None, proposer: Proposer) -> Fix:
+    """Return the fix of memory that is freed too early and whose tensor the program does not have."""
+    text = f"On {owner}, call stream.wait_stream({_called(pair.earlier)}) before {pair.second.place}."
+    if freed is not None:
+        text = f"{text[:-1]}, or before the memory is freed at {place(freed)}."
+    code = proposer.wait_stream(pair.first.issued, pair.earlier, owner)
+    return _fix("wait_stream", code, pair.orders(owner, pair.earlier), text)
 
 
 def line_at(site: Site) -> tuple[str, int]:
@@ -159,74 +197,93 @@ def _lifetime(block: Block, number: int) -> tuple[Site | None, int, Site | None]
     return block.site, 0, None
 
 
+def _operand(extent: Extent, command: Command) -> int:
+    """Return which input of a command has a layout; 0 if that cannot be told."""
+    _, metas, outputs = command[2]
+    inputs = [extent_of(meta) for meta in metas[outputs:]]
+    return inputs.index(extent) if extent in inputs else 0
+
+
 def synchronize_fix(
-    first: Access, second: str, last: Command, launch: GraphLaunch | None, known: Clock
+    first: Access,
+    when: str,
+    last: Command,
+    launch: GraphLaunch | None,
+    known: Clock,
+    proposer: Proposer | None,
 ) -> Fix:
-    """The host touches what a command uses: it must wait, and then knows all that the command's stream was given.
+    """Return the fix of a host access to what a command uses: the host must wait for the command's stream.
 
     Args:
-        second: When the host touches it: the fix goes before that.
+        when: When the host touches it: the fix goes before that.
+        proposer: Of the host's access; None where that was not seen, so that the host must wait after the command.
     """
     agent = last[0] if launch is None else launch.agent
-    text = (
-        f"Call synchronize() on {agent}, or on an event recorded there after {_issued_at(first)}, "
-        f"before {second}."
-    )
-    return Fix("synchronize", text, joined(known, snapshot(agent)).get(last[0], 0) >= last[1])
-
-
-def _issued_at(access: Access) -> str:
-    """Where a stream of the program was given it: a graph's command with the whole graph."""
-    return place(access.launched) if access.launched else access.place
+    verified = joined(known, snapshot(agent)).get(last[0], 0) >= last[1]
+    if proposer is None:
+        code = synchronize_after(first.issued, agent, f"A later line does, too, if it is before {when}.")
+    else:
+        code = proposer.synchronize(first.issued, agent)
+    text = f"Call synchronize() on {agent}, or on an event recorded there after {place(first.issued)}, before {when}."
+    return _fix("synchronize", code, verified, text)
 
 
 def _record_stream(
-    first: Access, agent: Agent, launch: GraphLaunch | None, freed: Site | None, verified: bool
+    pair: Pair, code: Code | None, owner: Agent, freed: Site | None, recorded: bool, proposer: Proposer
 ) -> Fix:
-    """The first stream's use outlived the tensor: `record_stream` makes the runtime wait before reuse."""
-    end = f"at {place(freed)}" if freed else "later"
-    user = agent if launch is None else launch.agent
+    """Return the fix of a use that outlived the tensor: `record_stream` makes the allocator wait before reuse.
+
+    Where the tensor has no name the stream waits that owns the memory.
+    """
+    if pair.launches[0] is None and code is not None:
+        return _fix("record_stream", code, recorded)
+    if (code := proposer.wait_stream(pair.first.issued, pair.earlier, owner)) is not None:
+        return _fix("wait_stream", code, pair.orders(owner, pair.earlier))
     text = (
-        f"Call tensor.record_stream(stream), with {user}, between the tensor's use at {_issued_at(first)} "
-        f"and its end {end}."
+        f"Call tensor.record_stream(stream), with {pair.earlier}, between the tensor's use at "
+        f"{place(pair.first.issued)} and its end {f'at {place(freed)}' if freed else 'later'}."
     )
-    return Fix("record_stream", text, verified)
+    return _fix("record_stream", None, recorded, text)
 
 
-def _wait_stream(
-    second: Access, last: Command, command: Command, launches: Launches, waited: Agent | None
-) -> Fix:
+def _wait_stream(pair: Pair, waited: Agent | None, proposer: Proposer) -> Fix:
     """A wait just before the second access, or its graph, takes over all that the first one's stream was given.
 
     A graph is over on the stream that it was launched on when it is over on its own.
     """
-    earlier = waited or (last[0] if launches[0] is None else launches[0].agent)
-    later = command[0] if launches[1] is None else launches[1].agent
-    name = f"torch.cuda.default_stream({earlier.device})" if earlier.ordinal == 0 else str(earlier)
-    where = f"the stream that is current at {_issued_at(second)}" if later.grouped else str(later)
-    when = f"before {'the launch at ' if second.launched else ''}{_issued_at(second)}"
-    text = f"On {where}, call stream.wait_stream({name}) {when}."
+    earlier, first, second = waited or pair.earlier, pair.first, pair.second
+    verified = pair.orders(pair.later, earlier)
+    when = f"before {'the launch at ' if second.launched else ''}{place(second.issued)}"
     if earlier.grouped:
-        begin = place((last[3], last[4]))
-        text = f"Call wait() on the work that began at {begin}, {when}."
-    return Fix("wait_stream", text, _orders(later, earlier, last))
+        text = f"Call wait() on the work that began at {place(first.site)}, {when}."
+        return _fix("wait", proposer.wait_work(first.issued, earlier), verified, text)
+    where = f"the stream that is current at {place(second.issued)}" if pair.later.grouped else str(pair.later)
+    text = f"On {where}, call stream.wait_stream({_called(earlier)}) {when}."
+    return _fix("wait_stream", proposer.wait_stream(first.issued, earlier, pair.later), verified, text)
 
 
-def _wait_in_capture(second: Access, last: Command, command: Command, launch: GraphLaunch) -> tuple[Fix, str]:
+def _wait_in_capture(pair: Pair, launch: GraphLaunch) -> tuple[Fix, str]:
     """Both are of one launch: the wait is missing where they were captured; and a note, if one is there too early."""
     earlier, later = (
         "the stream of the capture" if agent is launch.agent else agent.in_capture
-        for agent in (last[0], command[0])
+        for agent in (pair.last[0], pair.command[0])
     )
-    text = f"In the capture, on {later}, call stream.wait_stream({earlier}) before {second.place}."
-    return Fix("wait_stream", text, _orders(command[0], last[0], last)), _early_wait_note(
-        last, command, earlier
-    )
+    text = f"In the capture, on {later}, call stream.wait_stream({earlier}) before {pair.second.place}."
+    code = capture_wait(pair.first.site, pair.second.site)
+    fix = _fix("wait_stream", code, pair.orders(pair.command[0], pair.last[0]), text)
+    return fix, _early_wait_note(pair.last, pair.command, earlier)
 
 
-def _orders(later: Agent, earlier: Agent, last: Command) -> bool:
-    """Whether a wait of one stream for another would put the last command before what follows."""
-    return joined(later.clock, snapshot(earlier)).get(last[0], 0) >= last[1]
+def _called(agent: Agent) -> str:
+    return f"torch.cuda.default_stream({agent.device})" if agent.ordinal == 0 else str(agent)
+
+
+def _fix(call: str, code: Code | None, verified: bool, text: str = "") -> Fix:
+    """Return the fix that `code` is, or where there is none what `text` says."""
+    if code is None:
+        return Fix(call, text, verified)
+    hint = code.hint if code.certain else f"{code.hint} {_UNCERTAIN}".lstrip()
+    return Fix(code.call, code.where, verified and code.certain, code.lines, code.edits, hint)
 
 
 def _early_wait_note(last: Command, command: Command, name: str) -> str:

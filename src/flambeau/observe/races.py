@@ -27,6 +27,7 @@ from flambeau.observe.meetings import Meetings
 from flambeau.observe.others import Others
 from flambeau.observe.race_builder import READ as _READ
 from flambeau.observe.race_builder import WRITE as _WRITE
+from flambeau.observe.reporting.fixes import Select
 from flambeau.observe.tapes import Tape
 
 _COPY: Operation = ("copy", (), 0)
@@ -54,15 +55,18 @@ def observed(
     races: str = "warn",
     visible: Sequence[int] | None = None,
     strict: bool = False,
+    select: Select | None = None,
 ) -> tuple[RaceDriver, HostRaceDriver]:
     """The two drivers of a machine behind one race detector; both have it as `.detector`.
 
     `races` is "warn" (collect) or "error" (RaceError at the second access). `visible` are the driver's indices of
     cuda:0, cuda:1 and so on, which reports name; all by default. The runtime must call
     `block_alloc`, `block_wait` and `block_free` for device memory and for cached pinned memory (stream 0) alike.
-    `strict`: what the host may do to pinned memory unseen withholds the certificate.
+    `strict`: what the host may do to pinned memory unseen withholds the certificate. `select` returns which streams
+    are current; fixes name them.
     """
     detector = Detector(races, strict)
+    detector.select = select
     detector.pinned.simulated = accelerator.name == "virtual"
     return RaceDriver(accelerator, detector, visible), HostRaceDriver(host, detector)
 

@@ -41,22 +41,72 @@ class Access:
     def place(self) -> str:
         return place(self.site)
 
+    @property
+    def issued(self) -> Site:
+        """Where the program issued it: a graph's command with the whole graph."""
+        return self.launched or self.site
+
     def __str__(self) -> str:
         launched = f" (launched at {place(self.launched)})" if self.launched else ""
         return f"{self.operator} on {self.stream or 'the host'} at {self.place}{launched}"
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """Text to insert into a file of the program, at a line (from 1) and a column (from 0)."""
+
+    path: str
+    line: int
+    column: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fix:
     """The smallest call that would order the two accesses, and where it goes.
 
-    `call` is "wait_stream", "record_stream" or "synchronize". `verified` says that the detector put the
-    edge into its clocks and found the accesses ordered.
+    Attributes:
+        call: "wait_stream", "record_stream", "synchronize" or "wait".
+        where: Where `lines` go, as "Before program.py:7 insert"; a whole sentence if there are no lines.
+        verified: The detector put the edge into its clocks and found the accesses ordered, and the lines run after
+            each first access and before each second one, as far as the text of the program shows that.
+        lines: Statements of Python in the program's own names; none where its source cannot be read.
+        edits: The same as insertions into the program's files.
+        hint: What else the reader should know.
     """
 
     call: str
-    text: str
+    where: str
     verified: bool
+    lines: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    hint: str = ""
+
+    def joined(self, other: Fix) -> Fix:
+        """Return the fix with the lines that another one adds at the same place."""
+        added = tuple([line for line in other.lines if line not in self.lines])
+        if not added or other.where != self.where or len(self.edits) != 1 or len(other.edits) != 1:
+            return self
+        mine, theirs = self.edits[0].text, other.edits[0].text
+        text = mine + "".join([t for t in theirs.splitlines(keepends=True) if t not in mine])
+        return replace(
+            self,
+            lines=self.lines + added,
+            edits=(replace(self.edits[0], text=text),),
+            verified=self.verified and other.verified,
+        )
+
+    @property
+    def code(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def text(self) -> str:
+        """All of it in one paragraph."""
+        text = (
+            f"{self.where}: {'; '.join([line.strip() for line in self.lines])}" if self.lines else self.where
+        )
+        return f"{text}. {self.hint}" if self.hint else text
 
 
 @dataclass(slots=True)

@@ -136,7 +136,10 @@ def race_fields(race: Race) -> dict[str, Any]:
     return {
         "first": _side(race.first), "second": _side(race.second), "device": race.device, "nbytes": end - begin,
         "count": race.count, "reused": race.reused, "note": race.note,
-        "fix": {"call": race.fix.call, "text": race.fix.text, "verified": race.fix.verified},
+        "fix": {
+            "call": race.fix.call, "text": race.fix.text, "where": race.fix.where, "code": race.fix.code,
+            "hint": race.fix.hint, "verified": race.fix.verified, "edits": [asdict(edit) for edit in race.fix.edits],
+        },
         "allocated": place(race.allocated) if race.allocated else None,
         "freed": place(race.freed) if race.freed else None,
     }  # fmt: skip

@@ -77,6 +77,7 @@ class Machine:
                 races=self.wish.races,
                 visible=self.visible,
                 strict=self.wish.strict,
+                select=_selection,
             )
         for watcher in self.watchers:
             watcher.starting(self)
@@ -149,6 +150,11 @@ class Machine:
             if isinstance(allocator, CachingAllocator) and allocator.recording is not None:
                 allocator.recording.end()
             context.close(why)
+
+
+def _selection() -> tuple[int, tuple[int, ...]]:
+    """Return this thread's current device, and the handles of each device's current stream."""
+    return current.local.device, tuple([stream.handle for stream in current.local.streams[:-1]])
 
 
 def _remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:

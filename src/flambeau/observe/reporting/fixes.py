@@ -1,0 +1,338 @@
+"""`Proposer`: writes the code that would order the two accesses of a race, with the program's own names.
+
+# Note [Where a fix goes]
+1. Lines before the statement of the second access, or of a call that leads to it, where both streams have names.
+2. Else a line after the first access: the block that selects its stream shows how the program names that.
+3. Else the block of the first access keeps its stream in a variable, and 1 uses that.
+4. Else `torch.cuda.synchronize()` before the second access, which orders all and costs more.
+
+A fix is certain if its lines run after each first access and before each second one, as far as the text of the program
+and its stack show that. The first of these that is certain is taken; if none is, the first.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from flambeau.core.sites import Site, is_inside, place, program_frame
+from flambeau.observe.clocks import Agent
+from flambeau.observe.reporting.callers import earlier_call
+from flambeau.observe.reporting.names import Name, cuda_module, default_name, own_name, target_of, work_on
+from flambeau.observe.reporting.operands import tensor_name
+from flambeau.observe.reporting.scopes import Scope, is_own_file, live_scopes
+from flambeau.observe.reporting.source_file import line_place, source_file
+from flambeau.observe.reporting.spots import Spot, insertion, is_comprehension, is_simple, spot_of
+from flambeau.observe.reports import Edit
+
+_CALLS = ("wait_stream", "record_stream", "synchronize", "wait")
+_MANY = 16  # frames looked at
+_ROOMS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+# rooms of the package that select streams, or call the program, while they run
+_SELECT_STREAMS = ("tape", "nn/parallel", "data", "cuda/graph", "distributed")
+_CALL_PROGRAM = (*_SELECT_STREAMS, "nn/modules", "optim", "autograd", "func", "utils", "testing")
+_LEAVE = (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Yield, ast.YieldFrom)
+
+Select = Callable[[], tuple[int, tuple[int, ...]]]
+"""Returns the current device, and the handles of each device's current stream."""
+
+
+class Code(NamedTuple):
+    """Lines for the program.
+
+    Attributes:
+        where: Where they go, as "Before program.py:7 insert".
+        lines: The lines, without indentation.
+        edits: What to insert into which files.
+        certain: See Note [Where a fix goes].
+        hint: What else the reader should know.
+    """
+
+    where: str
+    lines: tuple[str, ...]
+    edits: tuple[Edit, ...]
+    certain: bool
+    hint: str = ""
+
+    @property
+    def call(self) -> str:
+        """The method that the last line calls."""
+        return next(call for call in _CALLS if f".{call}(" in self.lines[-1])
+
+
+class Proposer:
+    """Looks at the program's stack while a race is reported. Do not keep it: it holds frames.
+
+    Args:
+        select: Tells which streams are current.
+        second: Where the second access was issued: now, or earlier where its race was decided later.
+    """
+
+    def __init__(self, select: Select | None, second: Site) -> None:
+        frame = program_frame()
+        innermost: Site = (frame.f_code, frame.f_lasti)
+        rooms = _rooms_called()
+        self._device, self._current = select() if select is not None else (0, ())
+        self._is_live = innermost == second
+        if self._is_live:
+            scopes = list(islice(live_scopes(), _MANY))
+            self._is_direct = not any(room.startswith(_CALL_PROGRAM) for room in rooms)
+            if any(room.startswith(_SELECT_STREAMS) for room in rooms):
+                self._current = ()  # they are not those of the program's statement
+        else:
+            scopes = [next((s for s in live_scopes(second) if s.site == second), Scope(None, second))]
+            self._is_direct, self._device = True, -1  # which device was current is not known
+        self._places = [_Place(s, s.spot) for s in scopes if s.spot]
+        self._is_innermost = bool(self._places) and self._places[0].scope is scopes[0]
+        self._has_text = source_file(second[0]) is not None
+
+    # -- fixes ----------------------------------------------------------------------------------------------
+    def wait_stream(self, first: Site, earlier: Agent, later: Agent) -> Code | None:
+        """Return code that makes stream `later` wait for stream `earlier` after `first` and before what runs now."""
+        found = list(self._waits(first, earlier, later))
+        return next((code for code in found if code.certain), found[0] if found else None)
+
+    def _waits(self, first: Site, earlier: Agent, later: Agent) -> Iterator[Code]:
+        """Yield fixes in the order of Note [Where a fix goes]."""
+        for depth, (scope, spot) in self._candidates(first, earlier):
+            waiter = self._waiter(depth, later)
+            awaited = own_name(scope, earlier, first) or default_name(spot.source, earlier)
+            if waiter and awaited:
+                yield self._before(depth, first, earlier, _wait_lines(waiter, awaited))
+        others = _after_first, self._kept, self._device_synchronized
+        yield from filter(None, [way(first, earlier, later) for way in others])
+
+    def synchronize(self, first: Site, earlier: Agent) -> Code | None:
+        """Return code that makes the host wait for stream `earlier` before what runs now."""
+        for depth, _ in self._candidates(first, earlier):
+            if awaited := self._waiter(depth, earlier):
+                return self._before(depth, first, earlier, (f"{awaited.text}.synchronize()",))
+        return self._device_synchronized(first, earlier, earlier)
+
+    def wait_work(self, first: Site, earlier: Agent) -> Code | None:
+        """Return code that waits for the work of the collective at `first`, where a variable holds that."""
+        begin = spot_of(first)
+        target = target_of(begin) if begin is not None else None
+        for depth, (scope, _) in self._candidates(first, earlier):
+            found = list(scope.names_of(work_on(earlier)))
+            containers = {text.rpartition("[")[0] for text in found}
+            if target in found or len(found) == 1:
+                return self._before(
+                    depth, first, earlier, (f"{target if target in found else found[0]}.wait()",)
+                )
+            if len(containers) == 1 and containers != {""}:
+                return self._before(
+                    depth, first, earlier, (f"for work in {containers.pop()}:", "    work.wait()")
+                )
+        return self._device_synchronized(first, earlier, earlier)
+
+    # -- places -----------------------------------------------------------------------------------------------
+    def _candidates(self, first: Site, earlier: Agent) -> Iterator[tuple[int, _Place]]:
+        """Yield the places for lines before what runs now, the innermost first: see Note [Where a fix goes]."""
+        for depth, found in enumerate(self._places):
+            if (depth == 0 and self._has_text) or self._is_certain(depth, first, earlier):
+                yield depth, found
+
+    def _before(
+        self, depth: int, first: Site, earlier: Agent, lines: tuple[str, ...], hint: str = ""
+    ) -> Code:
+        spot = self._places[depth].spot
+        where = f"Before {line_place(spot.source.path, spot.line)} insert"
+        return Code(where, lines, (spot.before(*lines),), self._is_certain(depth, first, earlier), hint)
+
+    def _is_certain(self, depth: int, first: Site, earlier: Agent) -> bool:
+        """Return True if the first access was issued before the statement at `depth` began, each time."""
+        if self._places[depth].spot.is_repeated_header:
+            return False
+        ran = [each.ran_before(first, earlier) for each in self._places[depth:]]
+        if depth == 0 and self._is_innermost and self._is_direct:
+            return ran[0] is not False
+        return True in ran
+
+    def _kept(self, first: Site, earlier: Agent, later: Agent) -> Code | None:
+        """Return code that keeps the nameless stream of the first access in a variable, and waits for that."""
+        begin = spot_of(first)
+        _, stream = next(begin.selections(), (None, None)) if begin is not None else (None, None)
+        for depth, (scope, spot) in enumerate(self._places):
+            if begin is None or stream is None or is_simple(stream):  # a name that is another stream's by now
+                return None
+            if scope.site[0] is not first[0] or stream.lineno >= spot.line:
+                continue
+            waiter = self._waiter(depth, later)
+            if waiter is None or earlier.ordinal == 0:
+                return None
+            path, name = begin.source.path, f"side_{earlier.ordinal}"
+            lines = (f"{waiter.text}.wait_stream({name})",)
+            where = (
+                f"Keep the stream of {line_place(path, stream.lineno)} in a variable, "
+                f"({name} := {ast.unparse(stream)}), and before {line_place(path, spot.line)} insert"
+            )
+            certain = self._is_certain(depth, first, earlier) and spot.loop_with(begin) is None
+            return Code(
+                where, lines, (*begin.around(stream, f"({name} := ", ")"), spot.before(*lines)), certain
+            )
+        return None
+
+    def _device_synchronized(self, first: Site, earlier: Agent, later: Agent) -> Code | None:
+        for depth, (_, spot) in self._candidates(first, earlier):
+            cuda = cuda_module(spot.source)
+            if cuda is not None:
+                created = f", created at {place(earlier.site)}," if earlier.site else ""
+                hint = (
+                    f"This waits for the whole device, because {earlier}{created} has no name there: keep it in a "
+                    "variable to wait for it alone."
+                )
+                index = "" if earlier.device == self._device else str(earlier.device)
+                return self._before(depth, first, earlier, (f"{cuda}.synchronize({index})",), hint)
+        return None
+
+    # -- names ------------------------------------------------------------------------------------------------
+    def _waiter(self, depth: int, agent: Agent) -> Name | None:
+        """Return how a scope names a stream that is to wait: the current one always has a name."""
+        scope, spot = self._places[depth]
+        cuda, found = cuda_module(spot.source), own_name(scope, agent, scope.site)
+        if found is None and cuda and self._is_current(depth, agent):
+            index = "" if agent.device == self._device else str(agent.device)
+            return Name(f"{cuda}.current_stream({index})")
+        return found or default_name(spot.source, agent)
+
+    def _is_current(self, depth: int, agent: Agent) -> bool:
+        """Return True if a stream is current where the statement of a scope begins."""
+        if agent.grouped or not self._is_live:
+            # a collective begins after what the current stream was given; others were issued to that one
+            return True
+        if agent.handle not in self._current:
+            return False
+        return not any(any(inner.spot.selections()) for inner in self._places[:depth])
+
+
+class _Place(NamedTuple):
+    """A frame of the program and its spot."""
+
+    scope: Scope
+    spot: Spot
+
+    def ran_before(self, first: Site, earlier: Agent) -> bool | None:
+        """Return True if the first access, on stream `earlier`, ran before the frame's statement began.
+
+        None if the text of the frame's function leaves that open.
+        """
+        code, offset = self.scope.site
+        if first[0] is code and first[1] >= offset:
+            return True  # in an earlier iteration, or an earlier call
+        if first[0] is code or (is_comprehension(first[0]) and first[0] in code.co_consts):
+            begin = spot_of(first)
+            return begin is not None and begin.statement is not self.spot.statement
+        call = earlier_call(self.scope, first[0], earlier)
+        if call is None:
+            return None
+        # the call that runs now led to it in an earlier iteration
+        return call.statement is not self.spot.statement or call.node is self.spot.node
+
+
+def record_stream(first: Site, user: Agent, operand: int, allocated: Site | None) -> Code | None:
+    """Return code that tells the allocator of the stream that uses a tensor at `first`.
+
+    Args:
+        operand: Which of the operator's inputs the tensor is.
+        allocated: Where its memory was allocated.
+    """
+    spot = spot_of(first)
+    if spot is None or not is_own_file(spot.source.path):
+        return None
+    tensor = tensor_name(spot, first, operand, allocated)
+    cuda = cuda_module(spot.source)
+    if tensor is None or cuda is None:
+        return None
+    _, stream = next(spot.selections(), (None, None))
+    if stream is None:
+        text = f"{cuda}.current_stream({user.device or ''})"
+    elif user.ordinal == 0:
+        text = f"{cuda}.default_stream({user.device})"
+    else:
+        text = ast.unparse(stream) if is_simple(stream) else f"{cuda}.current_stream()"
+    return _static(spot, f"{tensor}.record_stream({text})")
+
+
+def synchronize_after(first: Site, earlier: Agent, hint: str) -> Code | None:
+    """Return code that makes the host wait for stream `earlier` right after the statement of the first access."""
+    spot = spot_of(first)
+    cuda = cuda_module(spot.source) if spot is not None else None
+    if spot is None or cuda is None or not is_own_file(spot.source.path) or spot.statement.end_lineno is None:
+        return None
+    if isinstance(spot.statement, (*_LEAVE, ast.If, ast.For, ast.While)):
+        return None
+    _, stream = next(spot.selections(), (None, None))
+    text = f"{cuda}.current_stream({earlier.device or ''})"
+    if stream is not None and is_simple(stream) and earlier.ordinal:
+        text = ast.unparse(stream)
+    lines = (f"{text}.synchronize()",)
+    edit = insertion(spot.source, spot.statement.end_lineno + 1, spot.statement, lines)
+    where = f"After {line_place(spot.source.path, spot.statement.end_lineno)} insert"
+    return Code(where, lines, (edit,), True, hint)
+
+
+def capture_wait(first: Site, second: Site) -> Code | None:
+    """Return a wait within a capture, from its text: that of the second access for the first one's stream."""
+    begin, spot = spot_of(first), spot_of(second)
+    if begin is None or spot is None or first[0] is not second[0] or not is_own_file(spot.source.path):
+        return None
+    cuda = cuda_module(spot.source)
+    earlier, later = ([stream for _, stream in each.selections()] for each in (begin, spot))
+    if cuda and later and earlier == later[1:] and is_simple(later[0]):  # in a block within the first one's
+        block, _ = next(spot.selections())
+        return _static(
+            Spot(spot.source, block, block), f"{ast.unparse(later[0])}.wait_stream({cuda}.current_stream())"
+        )
+    if cuda and earlier and is_simple(earlier[0]):
+        return _static(spot, f"{cuda}.current_stream().wait_stream({ast.unparse(earlier[0])})")
+    return None
+
+
+def _after_first(first: Site, earlier: Agent, later: Agent) -> Code | None:
+    """Return a wait after the block that selects the stream of the first access, for a default stream."""
+    spot = spot_of(first)
+    if spot is None or later.ordinal or not earlier.ordinal or not is_own_file(spot.source.path):
+        return None
+    block, stream = next(spot.selections(), (None, None))
+    cuda = cuda_module(spot.source)
+    if block is None or stream is None or cuda is None or not is_simple(stream) or block.end_lineno is None:
+        return None
+    if any(isinstance(node, _LEAVE) for node in ast.walk(block)):
+        return None  # a line after it might not be reached
+    text, same = ast.unparse(stream), earlier.device == later.device
+    waiting = (
+        f"{cuda}.default_stream({f'{text}.device' if same else later.device})"  # of each device that runs it
+    )
+    lines = (f"{waiting}.wait_stream({text})",)
+    edit = insertion(spot.source, block.end_lineno + 1, block, lines)
+    return Code(f"After {line_place(spot.source.path, block.end_lineno)} insert", lines, (edit,), True)
+
+
+def _static(spot: Spot, text: str) -> Code:
+    where = f"Before {line_place(spot.source.path, spot.line)} insert"
+    return Code(where, (text,), (spot.before(text),), True)
+
+
+def _wait_lines(waiter: Name, awaited: Name) -> tuple[str, ...]:
+    """Return the wait; a loop where the waiting stream is another one of the same container in each iteration."""
+    if waiter.varies and awaited.container and awaited.container == waiter.container:
+        name = "other" if waiter.text != "other" else "another"
+        return f"for {name} in {awaited.container}:", f"    {waiter.text}.wait_stream({name})"
+    return (f"{waiter.text}.wait_stream({awaited.text})",)
+
+
+def _rooms_called() -> list[str]:
+    """Return the files of the package, relative to it, through which the program's present call leads."""
+    rooms = []
+    frame = sys._getframe(1)
+    while frame.f_back is not None and is_inside(frame.f_code):
+        path = os.path.abspath(frame.f_code.co_filename)
+        if path.startswith(_ROOMS):
+            rooms.append(path.removeprefix(_ROOMS))
+        frame = frame.f_back
+    return rooms

@@ -1,0 +1,166 @@
+"""How the program names its streams, its work and `torch.cuda` at one place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flambeau.core.sites import Site
+from flambeau.observe.clocks import Agent
+from flambeau.observe.reporting.scopes import Scope, attributes, has_method
+from flambeau.observe.reporting.source_file import SourceFile
+from flambeau.observe.reporting.spots import FOR, Spot, is_simple, spot_of
+
+_PACKAGES = ("torch", "flambeau")
+
+
+class Name(NamedTuple):
+    """An expression of a stream. `container` holds it, too; `varies`: it is another stream in other iterations."""
+
+    text: str
+    container: str = ""
+    varies: bool = False
+
+
+def own_name(scope: Scope, agent: Agent, used: Site) -> Name | None:
+    """Return the program's own expression of a stream in a scope.
+
+    Args:
+        used: Where the stream was current.
+    """
+    if scope.spot is None or (agent.ordinal == 0 and not scope.is_live):
+        return None
+    if not scope.is_live:
+        return _name_in_text(scope.spot, scope.site, agent, used)
+    wanted = stream_of(agent)
+    for _, stream in scope.spot.selections():
+        if is_simple(stream) and has_value(scope, stream, wanted):
+            return Name(ast.unparse(stream), _container(scope, wanted), _varies(scope, stream))
+    stale = _stale_targets(scope)
+    text = next((text for text in scope.names_of(wanted) if root_of(text) not in stale), None)
+    if text is None:
+        return None
+    return Name(text, _container(scope, wanted), _varies(scope, ast.parse(text, mode="eval").body))
+
+
+def _name_in_text(spot: Spot, site: Site, agent: Agent, used: Site) -> Name | None:
+    """Return the expression of a stream at a spot whose function has ended, from the text alone."""
+    at_use = spot_of(used) if used[0] is site[0] else None
+    selected = [stream for _, stream in at_use.selections()][:1] if at_use is not None else []
+    names = [ast.unparse(stream) for stream in selected if is_simple(stream)]
+    creation = spot_of(agent.site)
+    if agent.site is not None and creation is not None and (target := target_of(creation)) is not None:
+        own, function = agent.site[0] is site[0], agent.site[0].co_name
+        is_global = function == "<module>" and root_of(target) not in site[0].co_varnames
+        is_attribute = root_of(target) == "self" and creation.class_of == spot.class_of is not None
+        names += [target] if own or is_global or is_attribute else []
+    return next((Name(name) for name in names if spot.is_bound(root_of(name), site[0])), None)
+
+
+def target_of(spot: Spot) -> str | None:
+    """Return the variable that the value of a spot's node is assigned to."""
+    for inner, around in spot.within_function():
+        if isinstance(around, ast.Assign) and len(around.targets) == 1:
+            target = around.targets[0]
+            if (
+                isinstance(target, ast.Tuple)
+                and isinstance(around.value, ast.Tuple)
+                and spot.node in around.value.elts
+            ):
+                target = target.elts[around.value.elts.index(spot.node)]
+            elif inner is not around.value or spot.node is not inner:
+                return None
+            return ast.unparse(target) if is_simple(target) else None
+        if isinstance(around, ast.stmt):
+            return None
+    return None
+
+
+def default_name(source: SourceFile, agent: Agent) -> Name | None:
+    """Return the call that gives a default stream."""
+    cuda = cuda_module(source)
+    is_default = agent.ordinal == 0 and not agent.captured
+    return Name(f"{cuda}.default_stream({agent.device})") if cuda and is_default else None
+
+
+def cuda_module(source: SourceFile) -> str | None:
+    """Return the file's name of `torch.cuda`; None if it imports neither that nor `torch`."""
+    found: list[str] = []
+    for node in source.imports:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                root, _, rest = alias.name.partition(".")
+                if root in _PACKAGES and alias.asname is None:
+                    found.append(f"{root}.cuda")
+                elif root in _PACKAGES and rest in ("", "cuda"):
+                    found.append(f"{alias.asname}{'' if rest else '.cuda'}")
+        elif node.module in _PACKAGES:
+            found += [alias.asname or "cuda" for alias in node.names if alias.name == "cuda"]
+    return min(found, key=lambda name: not name.startswith("torch"), default=None)
+
+
+def root_of(text: str) -> str:
+    """Return the variable with which an expression begins."""
+    return re.split(r"[.\[]", text, maxsplit=1)[0]
+
+
+def stream_of(agent: Agent) -> Callable[[Any], bool]:
+    """Return a test for objects that are the program's handle of a stream."""
+
+    def is_stream(value: Any) -> bool:
+        if not has_method(value, "wait_stream"):
+            return False
+        found = attributes(value)
+        return found.get("handle") == agent.handle and found.get("device_index") == agent.device
+
+    return is_stream
+
+
+def work_on(agent: Agent) -> Callable[[Any], bool]:
+    """Return a test for the work of collectives on a stream."""
+    is_stream = stream_of(agent)
+
+    def is_work(value: Any) -> bool:
+        return has_method(value, "block_current_stream") and is_stream(attributes(value).get("_stream"))
+
+    return is_work
+
+
+def has_value(scope: Scope, node: ast.expr, wanted: Callable[[Any], bool]) -> bool:
+    """Return True if a simple expression has a value in a scope that a test accepts."""
+    try:
+        return wanted(scope.value_of(node))
+    except (LookupError, ValueError, TypeError):
+        return False
+
+
+def _container(scope: Scope, wanted: Callable[[Any], bool]) -> str:
+    """Return the list or tuple of the scope that holds a stream; "" if there is none."""
+    return next((text.rpartition("[")[0] for text in scope.names_of(wanted) if text.endswith("]")), "")
+
+
+def _varies(scope: Scope, node: ast.expr) -> bool:
+    """Return True if a loop around the scope's statement changes what an expression means."""
+    assert scope.spot is not None
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return any(names & _targets(loop) for loop in scope.spot.parents())
+
+
+def _stale_targets(scope: Scope) -> set[str]:
+    """Return the variables of loops that do not hold the scope's statement: leftovers of their last iteration."""
+    assert scope.spot is not None
+    around = set(scope.spot.parents())
+    stale: set[str] = set()
+    fresh: set[str] = set()
+    for loop in scope.spot.source.loops:
+        if scope.spot.source.is_within(loop, scope.spot.function):
+            (fresh if loop in around else stale).update(_targets(loop))
+    return stale - fresh
+
+
+def _targets(loop: ast.AST) -> set[str]:
+    if not isinstance(loop, FOR):
+        return set()
+    return {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}

@@ -1,0 +1,53 @@
+"""How the program names the tensors of an operation, and the variable that takes its result."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from flambeau.core.sites import Site
+from flambeau.observe.reporting.names import root_of, target_of
+from flambeau.observe.reporting.spots import Spot, is_simple, spot_of
+
+
+def tensor_name(spot: Spot, site: Site, operand: int, allocated: Site | None) -> str | None:
+    """Return the expression of an operand of the operation at a spot, if that has its value before the statement.
+
+    Args:
+        site: The spot's.
+        operand: Which of the operator's inputs it is.
+        allocated: Where its memory was allocated: the variable that took it is likely the operand.
+    """
+    if allocated == site:
+        return None  # the operation's own temporary
+    imports = spot.source.imports
+    imported = {alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names}
+    names = [ast.unparse(x) for x in _operands(spot.node) if is_simple(x)]
+    names = [name for name in names if root_of(name) not in imported]
+    creation = spot_of(allocated)
+    target = target_of(creation) if creation is not None else None
+    if target in names:
+        found = target
+    elif len(names) == 1 or operand < len(names):
+        found = names[0 if len(names) == 1 else operand]
+    else:
+        return None
+    return found if found is not None and spot.is_bound(root_of(found), site[0]) else None
+
+
+def _operands(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute):
+            yield node.func.value
+        for argument in (*node.args, *[keyword.value for keyword in node.keywords]):
+            yield from argument.elts if isinstance(argument, (ast.List, ast.Tuple)) else [argument]
+    elif isinstance(node, ast.BinOp):
+        yield from (node.left, node.right)
+    elif isinstance(node, ast.UnaryOp):
+        yield node.operand
+    elif isinstance(node, ast.Compare):
+        yield from (node.left, *node.comparators)
+    elif isinstance(node, ast.AugAssign):
+        yield from (node.target, node.value)
+    elif isinstance(node, ast.Subscript):
+        yield node.value

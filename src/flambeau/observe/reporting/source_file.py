@@ -1,0 +1,171 @@
+"""`SourceFile`: the text and the syntax tree of one file of the program, as reports need them.
+
+Files are read when a race is reported, never before, and parsed once.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import linecache
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import islice
+from types import CodeType
+
+from flambeau.core.sites import Site
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+Position = tuple[int, int, int, int]
+"""First line, first column, last line and the column after it; columns in bytes, as code objects and syntax trees."""
+
+
+class SourceFile:
+    """One file of the program.
+
+    Attributes:
+        path: As its code objects name it.
+        lines: Its text, each line with its end.
+        tree: Its syntax tree.
+        imports: Its import statements.
+        loops: Its `for` loops.
+        calls: name of a function or method -> the calls of it.
+        bindings: (function or module, variable) -> the first line in it that binds the variable.
+    """
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self.lines = io.StringIO(text).readlines()
+        self.tree = ast.parse(text)
+        self.imports: list[ast.Import | ast.ImportFrom] = []
+        self.loops: list[ast.For | ast.AsyncFor] = []
+        self.calls: dict[str, list[ast.Call]] = {}
+        self.bindings: dict[tuple[ast.AST, str], int] = {}
+        self._parents: dict[ast.AST, ast.AST] = {}
+        self._by_position: dict[Position, ast.AST] = {}
+        for node in ast.walk(self.tree):
+            self._parents.update(dict.fromkeys(ast.iter_child_nodes(node), node))
+            self._index(node)
+            if isinstance(node, (ast.expr, ast.stmt)):
+                # where a statement consists of one expression, that comes later and is kept
+                self._by_position[_position(node)] = node
+
+    def _index(self, node: ast.AST) -> None:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            self.imports.append(node)
+        elif isinstance(node, (ast.For, ast.AsyncFor)):
+            self.loops.append(node)
+        elif isinstance(node, ast.Call):
+            self.calls.setdefault(last_name(node.func), []).append(node)
+        elif name := _bound_name(node):
+            line = first_line(node)
+            for function in self.parents(node):
+                if isinstance(function, (*FUNCTIONS, ast.Module)):
+                    self.bindings[function, name] = min(line, self.bindings.get((function, name), line))
+
+    def parents(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes around `node`, the innermost first."""
+        while (found := self._parents.get(node)) is not None:
+            yield found
+            node = found
+
+    def is_within(self, node: ast.AST, around: ast.AST) -> bool:
+        """Return True if `node` is `around` or a part of it."""
+        return node is around or any(parent is around for parent in self.parents(node))
+
+    def node_at(self, site: Site) -> ast.AST | None:
+        """Return the expression or statement whose instruction the site is; None if that is not known."""
+        code, offset = site
+        begin, end, column, end_column = next(islice(code.co_positions(), offset // 2, None), (None,) * 4)
+        if begin is None or end is None or column is None or end_column is None:
+            return None
+        position = begin, column, end, end_column
+        return self._by_position.get(position) or self._around(position)
+
+    def _around(self, position: Position) -> ast.AST | None:
+        """Return the innermost expression or statement that holds a position."""
+        found: ast.AST | None = None
+        inner: ast.AST | None = self.tree
+        while inner is not None:
+            found = inner if isinstance(inner, (ast.expr, ast.stmt)) else found
+            parts = _parts(inner)
+            inner = next((n for n in parts if _holds(n, position)), None)
+        return found
+
+    def statement_of(self, node: ast.AST) -> ast.stmt | None:
+        """Return the statement around `node` before which a line can be inserted; None inside of a lambda."""
+        for around in (node, *self.parents(node)):
+            if isinstance(around, ast.Lambda):
+                return None
+            if isinstance(around, ast.stmt) and self._begins_line(around):
+                return around
+        return None
+
+    def _begins_line(self, statement: ast.stmt) -> bool:
+        """Return True if a line with the statement's indentation may stand before it (not before an `elif`)."""
+        line = self.lines[statement.lineno - 1].encode()
+        before, after = line[: statement.col_offset], line[statement.col_offset :]
+        return not before.strip() and not (isinstance(statement, ast.If) and after.startswith(b"elif"))
+
+
+def source_file(code: CodeType) -> SourceFile | None:
+    """Return the file of a code object; None where its text cannot be read."""
+    return _parsed(code.co_filename, "".join(linecache.getlines(code.co_filename)))
+
+
+@lru_cache(maxsize=64)
+def _parsed(path: str, text: str) -> SourceFile | None:
+    try:
+        return SourceFile(path, text) if text else None
+    except (SyntaxError, ValueError):  # not Python, or the file changed while it ran
+        return None
+
+
+def line_place(path: str, line: int) -> str:
+    """Return `train.py:14`: the file relative to the working directory, or its name alone if it lies elsewhere."""
+    below = os.path.relpath(path) if os.path.isabs(path) else path
+    return f"{os.path.basename(path) if below.startswith(os.pardir) else below}:{line}"
+
+
+def last_name(node: ast.AST) -> str:
+    """Return `c` of `a.b.c`, `a` of the name `a`; "" of anything else."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def first_line(node: ast.AST) -> int:
+    """Return the line at which a statement or an expression begins, its decorators included."""
+    decorators = getattr(node, "decorator_list", ())
+    return min([getattr(node, "lineno", 0), *[decorator.lineno for decorator in decorators]])
+
+
+def _parts(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that a node consists of and that have a position."""
+    for child in ast.iter_child_nodes(node):
+        if hasattr(child, "lineno"):
+            yield child
+        else:  # an `arguments`, a `comprehension`, a `withitem`
+            yield from _parts(child)
+
+
+def _position(node: ast.AST) -> Position:
+    """Return where a node begins and ends; decorators belong to what they decorate."""
+    end, end_column = getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
+    return first_line(node), getattr(node, "col_offset", 0), end, end_column
+
+
+def _holds(node: ast.AST, position: Position) -> bool:
+    begin, end = position[:2], position[2:]
+    own = _position(node)
+    return own[:2] <= begin and end <= own[2:]
+
+
+def _bound_name(node: ast.AST) -> str:
+    """Return the variable that a node binds; "" if it binds none."""
+    if isinstance(node, ast.Name):
+        return node.id if isinstance(node.ctx, ast.Store) else ""
+    if isinstance(node, ast.alias):
+        return node.asname or node.name.partition(".")[0]
+    return node.name if isinstance(node, _DEFINITIONS) else ""
