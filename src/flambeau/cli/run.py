@@ -22,13 +22,15 @@ from zipfile import is_zipfile
 
 from flambeau.cli import finder
 from flambeau.cli.environment import export_options, why_no_machine, why_not_readable
+from flambeau.cli.fix_diff import fix_diff
 from flambeau.cli.outputs import add_outputs, why_no_outputs, write_files, write_outputs
 from flambeau.cli.run_report import write_screen
 from flambeau.cli.signals import Stopping, Terminated
 from flambeau.cli.timelines import write_picture, write_trace
 from flambeau.cli.trailing import take_last
 from flambeau.core.errors import NotSupportedError, RaceError
-from flambeau.report.document import Document, has_failed, run_document
+from flambeau.observe.reports import Edit
+from flambeau.report.document import Document, has_failed, races_of, run_document
 from flambeau.report.processes import ChildReports
 from flambeau.report.recorder import Recorder
 from flambeau.runtime import settings, system, threads
@@ -63,6 +65,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="write the timeline: a .html page, or .json for Perfetto; may be repeated",
     )
     parser.add_argument("--picture", metavar="FILE", type=Path, help="write the timeline as an SVG picture")
+    parser.add_argument(
+        "--apply-fixes",
+        action="store_true",
+        help="print the fixes of races as a diff over the program's own files, for `git apply`; edits nothing",
+    )
     add_outputs(parser)
     add_options(parser)
     parser.set_defaults(do=run)
@@ -352,4 +359,20 @@ def _write_reports(options: argparse.Namespace, recorder: Recorder, document: Do
     status: int = document["exit_status"] or failed
     if not options.quiet:
         write_screen(document, sys.stderr, [*drawn, *written], failed=status != 0)
+    if options.apply_fixes:
+        _write_fixes(options, document)
     return status
+
+
+def _write_fixes(options: argparse.Namespace, document: Document) -> None:
+    """Print the diff; where the program is not below the working directory, say where it applies."""
+    root = Path.cwd()
+    if not options.module and not Path(options.program).resolve().is_relative_to(root):
+        root = Path(options.program).resolve().parent
+        _say(options, f"the diff applies in {root}")
+    races = list(races_of(document))
+    diff = fix_diff([Edit(**edit) for race in races for edit in race["fix"]["edits"]], root)
+    if races and not diff:
+        _say(options, f"no fix is a line of a file below {root}")
+    sys.stdout.write(diff)
+    sys.stdout.flush()
