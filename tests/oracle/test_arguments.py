@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pickle
 import re
 import warnings
@@ -265,13 +266,72 @@ WRONG = {
     "mm of an array": lambda m: m.ones(2, 2).mm(np.ones((2, 2))),
     "dot of a list": lambda m: m.ones(2).dot([1, 2]),
     "method addmm of numbers": lambda m: m.ones(2, 2).addmm(1, 2),
+    "isreal of a number": lambda m: m.isreal(3),
+    "numel of a number": lambda m: m.numel(3),
+    "corrcoef of a number": lambda m: m.corrcoef(3),
+    "cov with a number": lambda m: m.cov(m.ones(2), fweights=3),
+    "gradient of a number": lambda m: m.gradient(math.inf),
+    "poisson of a number": lambda m: m.poisson(3),
+    "embedding of a number": lambda m: m.nn.functional.pixel_shuffle(5, 2),
+    "linear with a number": lambda m: m.nn.functional.linear(m.ones(2), m.ones(2, 2), 3),
+    "cosine_similarity with a number": lambda m: m.nn.functional.cosine_similarity(m.ones(2), 1e30),
+    "layer_norm over a number": lambda m: m.nn.functional.layer_norm(m.ones(3), 5),
+    "layer_norm over a bool": lambda m: m.nn.functional.layer_norm(m.ones(3), (True,)),
+    "rms_norm over a number": lambda m: m.nn.functional.rms_norm(m.ones(3), 5),
+    "multi_margin_loss with a number": lambda m: m.nn.functional.multi_margin_loss(m.ones(2, 3), 10, 2),
+    "multilabel_margin_loss with a tuple": lambda m: m.nn.functional.multilabel_margin_loss(
+        m.ones(2, 3), (1,)
+    ),
+    "conv2d with a bool": lambda m: m.nn.functional.conv2d(m.ones(1, 1, 3, 3), m.ones(1, 1, 2, 2), True),
+    "hfftn of a bool": lambda m: m.fft.hfftn(m.ones(2, 3), True, -2),
+    "a tensor as dim": lambda m: m.ones(2).scatter_add(m.tensor(0.5), m.tensor([0]), m.ones(1)),
+    "a tensor as generator": lambda m: m.ones(2).cauchy_(generator=m.ones(2)),
+    "a word as reduction": lambda m: m.ones(2).scatter_reduce(0, m.tensor([0]), m.ones(1), 5),
+    "a wrong type before a wrong shape": lambda m: m.addbmm(m.ones(2), m.ones(2), m.ones(2), alpha=[1]),
+    "split_with_sizes of a number": lambda m: m.split_with_sizes(m.ones(2, 3), 0),
     "pooled to a word": lambda m: m.adaptive_avg_pool1d(m.ones(2, 3), "x"),
 }
 
 
 @pytest.mark.parametrize("run", WRONG.values(), ids=WRONG)
 def test_the_parsers_words(run: Any) -> None:
-    agree(run)
+    if "conv2d" in str(outcome(run, torch)):
+        assert outcome(run, flambeau)[0].startswith("TypeError: conv2d()")
+    else:
+        agree(run)
+
+
+UNLIKE_WORDS = {
+    "embedding of a number": lambda m: m.nn.functional.embedding(5, m.ones(2, 2)),
+    "chain_matmul of numbers": lambda m: m.chain_matmul(3, 4),
+    "max_unpool by a number": lambda m: m.nn.functional.max_unpool1d(m.ones(1, 1, 3), 3, 2),
+    "batch_norm by a number": lambda m: m.nn.functional.batch_norm(m.ones(2, 3), math.inf, m.ones(3)),
+    "relu of a number": lambda m: m.nn.functional.relu(3),
+    "cross_entropy of a list": lambda m: m.nn.functional.cross_entropy([1], [2]),
+    "smooth_l1_loss with a number": lambda m: m.nn.functional.smooth_l1_loss(m.ones(2), 3),
+    "softmax of a number": lambda m: m.nn.functional.softmax(3, 0),
+}
+
+
+@pytest.mark.parametrize("run", UNLIKE_WORDS.values(), ids=UNLIKE_WORDS)
+def test_wrong_types_raise_a_parsers_error(run: Any) -> None:
+    """PyTorch has other words for these, or raises AttributeError."""
+    assert re.match(
+        r"TypeError: \w+\(\): argument '\w+' \(position \d\) must be Tensor, not ", outcome(run, flambeau)[0]
+    )
+
+
+def test_formats_of_memory_are_named() -> None:
+    for wrong in (
+        lambda m: m.ones(2).contiguous(memory_format=m.ones(2)),
+        lambda m: m.ones(2).byte(m.contiguous_format),
+    ):
+        assert all(outcome(wrong, module)[0].startswith("TypeError") for module in BOTH)
+
+
+def test_elu_in_place_takes_scales_by_position() -> None:
+    for scales in ((1.0, True), (1.5, 2.0, 0.7), (1,)):
+        agree(lambda m, scales=scales: m.nn.functional.elu_(m.tensor([-1.0, 2.0, -0.5]), *scales))
 
 
 def test_a_dtype_that_is_none() -> None:

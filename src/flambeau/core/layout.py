@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
+from operator import index
 
 from flambeau.core import errors
 
@@ -180,7 +181,9 @@ def expand_strides(shape: Sequence[int], strides: Sequence[int], target: Sequenc
 
 
 def wrap_dim(dim: int, ndim: int) -> int:
-    """`dim` counted from the front. A 0-dim tensor accepts 0 and -1. Raises IndexError."""
+    """`dim` counted from the front. A 0-dim tensor accepts 0 and -1. Raises IndexError; TypeError for a float."""
+    if dim.__class__ is not int:
+        dim = index(dim)
     limit = max(ndim, 1)
     if not -limit <= dim < limit:
         raise IndexError(errors.dim_out_of_range(dim, limit))

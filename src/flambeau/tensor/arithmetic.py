@@ -217,7 +217,7 @@ publish(_abs_, "abs_", "`abs` in place.", method)
 
 
 @both
-def conj_physical(input: Any, *, out: Any = None) -> Any:
+def conj_physical(input: Tensor, *, out: Any = None) -> Any:
     """The complex conjugate, computed; a real tensor itself."""
     x = tensor_operand(input, "conj_physical", "input", 1)
     return run(functions.conj_physical, (x,), out) if x.dtype.is_complex or out is not None else x
@@ -410,7 +410,7 @@ _bind_power(arithmetic.float_power)
 
 
 @function
-def square(input: Any, *, out: Any = None) -> Any:
+def square(input: Tensor, *, out: Any = None) -> Any:
     """The square of each element."""
     return run(arithmetic.pow_, (tensor_operand(input, "square", "input", 1), 2), out)
 
@@ -429,7 +429,7 @@ def square_(self: Tensor) -> Any:
 
 
 @both
-def positive(input: Any) -> Any:
+def positive(input: Tensor) -> Any:
     """The tensor itself. Raises RuntimeError for a bool tensor."""
     if tensor_operand(input, "positive", "input", 1).dtype.category == BOOL:
         raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
@@ -509,7 +509,7 @@ def _rounding(decimals: int) -> tuple[Pointwise, tuple[Any, ...]]:
 
 
 @function
-def round(input: Any, *, decimals: int = 0, out: Any = None) -> Any:
+def round(input: Tensor, *, decimals: int = 0, out: Any = None) -> Any:
     """Each element rounded to the nearest number of `decimals`, halves to the even neighbour."""
     op, params = _rounding(decimals)
     return run(op, (tensor_operand(input, "round", "input", 1),), out, params)
@@ -533,7 +533,7 @@ publish(_round_, "round_", "`round` in place.", method)
 
 
 @function
-def logit(input: Any, eps: float | None = None, *, out: Any = None) -> Any:
+def logit(input: Tensor, eps: float | None = None, *, out: Any = None) -> Any:
     """log(x / (1 - x)); with `eps`, x is first held to [eps, 1 - eps]."""
     return run(
         functions.logit, (tensor_operand(input, "logit", "input", 1),), out, (_real(eps, "logit", "eps"),)
@@ -576,18 +576,27 @@ def _replacements(x: Tensor, nan: Any, posinf: Any, neginf: Any) -> tuple[Any, .
 
 @function
 def nan_to_num(
-    input: Any, nan: Any = None, posinf: Any = None, neginf: Any = None, *, out: Any = None
+    input: Tensor,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+    *,
+    out: Any = None,
 ) -> Any:
     """NaN and the infinities replaced: by 0 and the dtype's limits where nothing is given."""
     x = tensor_operand(input, "nan_to_num", "input", 1)
     return run(functions.nan_to_num, (x,), out, _replacements(x, nan, posinf, neginf))
 
 
-def _nan_to_num(self: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
+def _nan_to_num(
+    self: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Any:
     return call(functions.nan_to_num, (self,), _replacements(self, nan, posinf, neginf))
 
 
-def _nan_to_num_(self: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
+def _nan_to_num_(
+    self: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Any:
     if self.meta.dtype.category <= INTEGRAL:
         return self
     return into(functions.nan_to_num, (self,), _replacements(self, nan, posinf, neginf))
@@ -597,7 +606,7 @@ publish(_nan_to_num, "nan_to_num", functions.nan_to_num.summary, method)
 publish(_nan_to_num_, "nan_to_num_", "`nan_to_num` in place.", method)
 
 
-def _of_parts(real: Any, imag: Any, *, out: Any = None) -> Any:
+def _of_parts(real: Tensor, imag: Tensor, *, out: Any = None) -> Any:
     real, imag = tensor_operand(real, "complex", "real", 1), tensor_operand(imag, "complex", "imag", 2)
     return _run_complex(functions.complex_, real, imag, out)
 
@@ -617,7 +626,7 @@ publish(
 
 
 @function
-def polar(abs: Any, angle: Any, *, out: Any = None) -> Any:
+def polar(abs: Tensor, angle: Tensor, *, out: Any = None) -> Any:
     """A complex tensor of its absolute values and angles, of one floating dtype."""
     abs, angle = tensor_operand(abs, "polar", "abs", 1), tensor_operand(angle, "polar", "angle", 2)
     return _run_complex(functions.polar, abs, angle, out)
@@ -714,7 +723,7 @@ publish(_where, "where", logic.where.summary, method)
 
 @both
 def isclose(
-    input: Any, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+    input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:
     """Whether |input - other| <= atol + rtol * |other|, element by element. Raises for unlike dtypes."""
     if rtol < 0:
@@ -727,14 +736,14 @@ def isclose(
 
 @both
 def allclose(
-    input: Any, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+    input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
     """Whether `isclose` holds everywhere."""
     return bool(isclose(input, other, float(rtol), float(atol), equal_nan).all().item())
 
 
 @both
-def equal(input: Any, other: Tensor) -> bool:
+def equal(input: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same shape and elements."""
     a, b = tensor_operand(input, "equal", "input", 1), tensor_operand(other, "equal", "other", 2)
     if a.meta.shape != b.meta.shape:

@@ -23,6 +23,7 @@ from flambeau.runtime import current, system
 from flambeau.tensor.call import call
 from flambeau.tensor.call import empty as allocate
 from flambeau.tensor.extents import ints_of, require_layout
+from flambeau.tensor.kinds import IntTuple, Number
 from flambeau.tensor.options import (
     Given,
     Options,
@@ -220,7 +221,7 @@ def ones(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
 
 @function
 @creates
-def full(size: Any, fill_value: Any, **given: Unpack[Given]) -> Tensor:
+def full(size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
     """A new tensor of one value. Its dtype is the value's own (int64, bool, the default) unless given."""
     if not isinstance(size, (tuple, list)):
         raise TypeError(argument_type("full", "size", 1, "tuple of ints", size))
@@ -284,7 +285,7 @@ def ones_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 
 @function
 @creates
-def full_like(input: Tensor, fill_value: Any, **given: Unpack[Given]) -> Tensor:
+def full_like(input: Tensor, fill_value: Number, **given: Unpack[Given]) -> Tensor:
     """One value in the shape, dtype, device and memory order of `input`."""
     meta, options = _like("full_like", input, given)
     return _constant(meta, number(fill_value, "full_like", "fill_value", 2), options)
@@ -323,7 +324,7 @@ def new_ones(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 
 @method
 @creates
-def new_full(self: Tensor, size: Any, fill_value: Any, **given: Unpack[Given]) -> Tensor:
+def new_full(self: Tensor, size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
     """One value on this tensor's device and of its dtype."""
     meta, options = _new_like(self, "new_full", (size,), cast(Sized, given))
     return _constant(meta, number(fill_value, "new_full", "fill_value", 2), options)
@@ -386,7 +387,7 @@ def _count(start: float, end: float, step: float) -> int:
 
 @function
 @creates
-def range(start: Any = 0, end: Any = None, step: Any = 1, **given: Unpack[Given]) -> Tensor:
+def range(start: Number = 0, end: Number | None = None, step: Number = 1, **given: Unpack[Given]) -> Tensor:
     """Numbers from `start` to `end`, which may be among them. Deprecated: use arange."""
     warn_program(
         "torch.range is deprecated and will be removed in a future release because its behavior is "

@@ -22,6 +22,8 @@ from flambeau.ops import fft as ops
 from flambeau.ops.op import Op
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call, call_into
+from flambeau.tensor.integers import int_or_none
+from flambeau.tensor.kinds import IntOrTuple
 from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import deliver
 from flambeau.tensor.public import functions
@@ -71,42 +73,72 @@ def hfft(
 
 
 def fftn(
-    input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None
+    input: Tensor,
+    s: IntOrTuple | None = None,
+    dim: IntOrTuple | None = None,
+    norm: str | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """`fft` along several dimensions."""
     return _c2c_over("fftn", input, s, dim, norm, out, forward=True)
 
 
 def ifftn(
-    input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None
+    input: Tensor,
+    s: IntOrTuple | None = None,
+    dim: IntOrTuple | None = None,
+    norm: str | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The inverse of `fftn`."""
     return _c2c_over("ifftn", input, s, dim, norm, out, forward=False)
 
 
 def rfftn(
-    input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None
+    input: Tensor,
+    s: IntOrTuple | None = None,
+    dim: IntOrTuple | None = None,
+    norm: str | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """`fftn` of real input: in the last dimension the frequencies that are not negative."""
     return _r2c_over("rfftn", input, s, dim, norm, out, forward=True)
 
 
 def ihfftn(
-    input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None
+    input: Tensor,
+    s: IntOrTuple | None = None,
+    dim: IntOrTuple | None = None,
+    norm: str | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The inverse of `hfftn`."""
     return _r2c_over("ihfftn", input, s, dim, norm, out, forward=False)
 
 
 def irfftn(
-    input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None
+    input: Tensor,
+    s: IntOrTuple | None = None,
+    dim: IntOrTuple | None = None,
+    norm: str | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The inverse of `rfftn`: real."""
     return _c2r_over("irfftn", input, s, dim, norm, out, forward=False)
 
 
 def hfftn(
-    input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None
+    input: Tensor,
+    s: IntOrTuple | None = None,
+    dim: IntOrTuple | None = None,
+    norm: str | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """`fftn` of a signal that is Hermitian in the last dimension, given the first half of it: real."""
     return _c2r_over("hfftn", input, s, dim, norm, out, forward=True)
@@ -115,8 +147,8 @@ def hfftn(
 def _of_two_dims(name: str, over: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def define(
         input: Tensor,
-        s: Any = None,
-        dim: Any = (-2, -1),
+        s: IntOrTuple | None = None,
+        dim: IntOrTuple = (-2, -1),
         norm: str | None = None,
         *,
         out: Tensor | None = None,
@@ -328,7 +360,11 @@ def _wrapped(dim: int, ndim: int) -> int:
 
 
 def _ints(values: Any) -> tuple[int, ...]:
-    return (values,) if isinstance(values, int) else tuple(values)
+    """Return sizes or dimensions as ints. Raises TypeError for anything else, bools too."""
+    whole = [int_or_none(value) for value in (values if isinstance(values, tuple | list) else (values,))]
+    if None in whole:
+        raise TypeError(f"sizes and dims of a transform must be ints, not {values!r}")
+    return tuple(whole)  # type: ignore[arg-type]
 
 
 def _check_tensor(name: str, input: Any, norm: Any) -> None:
@@ -389,12 +425,12 @@ def _frequencies(
     return result
 
 
-def fftshift(input: Tensor, dim: Any = None) -> Tensor:
+def fftshift(input: Tensor, dim: IntOrTuple | None = None) -> Tensor:
     """Points in the order of their frequencies: the zero frequency goes to the middle."""
     return _shifted(input, dim, lambda size: size // 2)
 
 
-def ifftshift(input: Tensor, dim: Any = None) -> Tensor:
+def ifftshift(input: Tensor, dim: IntOrTuple | None = None) -> Tensor:
     """The inverse of `fftshift`."""
     return _shifted(input, dim, lambda size: (size + 1) // 2)
 

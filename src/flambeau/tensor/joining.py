@@ -21,6 +21,7 @@ from flambeau.tensor import data
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.history import run
 from flambeau.tensor.indexing import index_select
+from flambeau.tensor.kinds import IntOrTuple, IntTuple, Number, TensorList
 from flambeau.tensor.options import place
 from flambeau.tensor.outputs import require_dtype
 from flambeau.tensor.public import alias, both, function, method
@@ -32,7 +33,7 @@ from flambeau.tensor.views import diagonal, given_ints, ints, reshape, tensors_o
 # -- cat and stack --------------------------------------------------------------------------------------
 
 
-def _cat(tensors: Any, dim: int = 0, *, out: Tensor | None = None) -> Tensor:
+def _cat(tensors: TensorList, dim: int = 0, *, out: Tensor | None = None) -> Tensor:
     """The tensors one after the other along `dim`, in their common dtype."""
     listed = tensors_of(tensors, "cat")
     if not listed:
@@ -55,7 +56,7 @@ for _name in ("cat", "concat", "concatenate"):
 
 
 @function
-def stack(tensors: Any, dim: int = 0, *, out: Tensor | None = None) -> Tensor:
+def stack(tensors: TensorList, dim: int = 0, *, out: Tensor | None = None) -> Tensor:
     """Tensors of one shape along a new dimension."""
     listed = tensors_of(tensors, "stack")
     if not listed:
@@ -75,14 +76,14 @@ def stack(tensors: Any, dim: int = 0, *, out: Tensor | None = None) -> Tensor:
 
 
 @function
-def hstack(tensors: Any, *, out: Tensor | None = None) -> Tensor:
+def hstack(tensors: TensorList, *, out: Tensor | None = None) -> Tensor:
     """Along the columns: dimension 1, or 0 of vectors."""
     listed = [_atleast(t, 1) for t in _some(tensors, "hstack")]
     return _cat(listed, 0 if listed[0].meta.ndim == 1 else 1, out=out)
 
 
 @function
-def vstack(tensors: Any, *, out: Tensor | None = None) -> Tensor:
+def vstack(tensors: TensorList, *, out: Tensor | None = None) -> Tensor:
     """Along the rows; vectors are rows."""
     return _cat([_atleast(t, 2) for t in _some(tensors, "vstack")], 0, out=out)
 
@@ -91,13 +92,13 @@ alias("row_stack", vstack, as_method=False)
 
 
 @function
-def dstack(tensors: Any, *, out: Tensor | None = None) -> Tensor:
+def dstack(tensors: TensorList, *, out: Tensor | None = None) -> Tensor:
     """Along dimension 2."""
     return _cat([_atleast(t, 3) for t in _some(tensors, "dstack")], 2, out=out)
 
 
 @function
-def column_stack(tensors: Any, *, out: Tensor | None = None) -> Tensor:
+def column_stack(tensors: TensorList, *, out: Tensor | None = None) -> Tensor:
     """Along the columns; vectors are columns."""
     listed = _some(tensors, "column_stack")
     columns = [reshape(t, (t.meta.numel, 1)) if t.meta.ndim <= 1 else t for t in listed]
@@ -279,7 +280,7 @@ def flipud(input: Tensor) -> Tensor:
 
 
 @both
-def roll(input: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
+def roll(input: Tensor, shifts: IntOrTuple, dims: IntOrTuple | None = ()) -> Tensor:
     """Elements moved along dimensions, what falls off coming in again; over all elements without dims."""
     params = (ints((shifts,), "roll", "shifts"), ints((dims,), "roll", "dims"))
     result: Tensor = call(ops.roll, (input,), params)
@@ -287,7 +288,7 @@ def roll(input: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
 
 
 @both
-def rot90(input: Tensor, k: int = 1, dims: Any = (0, 1)) -> Tensor:
+def rot90(input: Tensor, k: int = 1, dims: IntTuple = (0, 1)) -> Tensor:
     """Rotated by `k` quarter turns in the plane of two dims, from the first towards the second."""
     given = ints((dims,), "rot90", "dims")
     if len(given) != 2:
@@ -409,7 +410,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
 
 
 @method
-def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+def fill_diagonal_(self: Tensor, fill_value: Number, wrap: bool = False) -> Tensor:
     """Set the main diagonal; `wrap` goes on below it in a tall matrix."""
     meta = self.meta
     if meta.ndim < 2:

@@ -688,6 +688,7 @@ def svd_lowrank(
     A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(U, S, V) with A - M about U diag(S) V^H, of `q` singular values; the basis begins with random numbers."""
+    _require_matrix(A)
     less = A if M is None else A - M.broadcast_to(A.shape)
     wide = less.shape[-2] < less.shape[-1]
     tall = less.mH if wide else less
@@ -695,6 +696,11 @@ def svd_lowrank(
     inner = linalg_svd(basis.mH @ tall, full_matrices=False)
     left, right = basis @ inner.U, inner.Vh.mH
     return (right, inner.S, left) if wide else (left, inner.S, right)
+
+
+def _require_matrix(A: Tensor) -> None:
+    if A.ndim < 2:
+        raise ValueError(f"not enough values to unpack (expected 2, got {A.ndim}): the input is not a matrix")
 
 
 def _basis_of(A: Any, count: int, times: int) -> Any:
@@ -710,6 +716,7 @@ def pca_lowrank(
     A: Tensor, q: int | None = None, center: bool = True, niter: int = 2
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`svd_lowrank` of A less its columns' means: V's columns are the principal directions."""
+    _require_matrix(A)
     most = min(A.shape[-2:])
     count = min(6, most) if q is None else q
     if not 0 <= count <= most:

@@ -15,6 +15,7 @@ from flambeau.core.sites import warn_program
 from flambeau.ops import geometry
 from flambeau.ops import linalg as ops
 from flambeau.tensor import autocast
+from flambeau.tensor.kinds import IntTuple
 from flambeau.tensor.linalg import inv, inverted, solve, tensor_of
 from flambeau.tensor.matmul import chained, deliver_chain
 from flambeau.tensor.options import integer
@@ -252,7 +253,7 @@ def tensorinv(A: Tensor, ind: int = 2, *, out: Tensor | None = None) -> Tensor:
     return result
 
 
-def tensorsolve(A: Tensor, B: Tensor, dims: Any = None, *, out: Tensor | None = None) -> Tensor:
+def tensorsolve(A: Tensor, B: Tensor, dims: IntTuple | None = None, *, out: Tensor | None = None) -> Tensor:
     """X of tensordot(A, X, X.ndim) = B; `dims` of A are moved to its end first."""
     if dims is not None:
         moved = [wrap_dim(d, A.ndim) for d in dims]

@@ -13,6 +13,7 @@ from flambeau.core.sites import warn_program
 from flambeau.ops import matmul as ops
 from flambeau.tensor import autocast, unrounded
 from flambeau.tensor.call import call
+from flambeau.tensor.kinds import Number
 from flambeau.tensor.outputs import deliver, require_dtype, run
 from flambeau.tensor.overriding import arm_for
 from flambeau.tensor.public import alias, both, function, functions, method
@@ -232,8 +233,8 @@ def _run_added(args: tuple[Any, ...], out: Tensor | None) -> Tensor:
 
 @both
 def addmm(
-    input: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, beta: Any = 1, alpha: Any = 1,
-    out: Tensor | None = None,
+    input: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, beta: Number = 1,
+    alpha: Number = 1, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """beta * input + alpha * (mat1 @ mat2); with beta 0, `input` is not read. out_dtype: as of `mm`."""
     for name, mat in (("mat1", mat1), ("mat2", mat2)):
@@ -244,8 +245,8 @@ def addmm(
 
 @both
 def baddbmm(
-    input: Tensor, batch1: Tensor, batch2: Tensor, out_dtype: dtype | None = None, *, beta: Any = 1, alpha: Any = 1,
-    out: Tensor | None = None,
+    input: Tensor, batch1: Tensor, batch2: Tensor, out_dtype: dtype | None = None, *, beta: Number = 1,
+    alpha: Number = 1, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """beta * input + alpha * (batch1 @ batch2), batch by batch. out_dtype: as of `mm`."""
     _check_batches(batch1, batch2)
@@ -254,7 +255,13 @@ def baddbmm(
 
 @both
 def addbmm(
-    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
+    input: Tensor,
+    batch1: Tensor,
+    batch2: Tensor,
+    *,
+    beta: Number = 1,
+    alpha: Number = 1,
+    out: Tensor | None = None,
 ) -> Tensor:
     """beta * input + alpha * the sum over the batch of batch1 @ batch2."""
     _check_batches(batch1, batch2)
@@ -265,7 +272,7 @@ def addbmm(
 
 @both
 def addmv(
-    input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
+    input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1, out: Tensor | None = None
 ) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
     if autocast.threads:
@@ -291,7 +298,13 @@ def _addmv(input: Tensor, mat: Tensor, vec: Tensor, beta: Any, alpha: Any, out: 
 
 @both
 def addr(
-    input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
+    input: Tensor,
+    vec1: Tensor,
+    vec2: Tensor,
+    *,
+    beta: Number = 1,
+    alpha: Number = 1,
+    out: Tensor | None = None,
 ) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
     if autocast.threads:
@@ -331,7 +344,7 @@ def _factor(name: str, x: Any, kind: dtype) -> Any:
 
 
 def _in_place(define: Any) -> None:
-    def inner(self: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    def inner(self: Tensor, a: Tensor, b: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
         result = define(self, a, b, beta=beta, alpha=alpha)
         if result.meta.shape != self.meta.shape:
             raise RuntimeError(

@@ -1,49 +1,142 @@
-"""What PyTorch's argument parser says of an argument of the wrong type, asked only once a call has failed.
+"""The errors of PyTorch's argument parser, which a public function raises once a call has failed.
 
 # Note [Arguments of wrong types]
-Functions do not look at the types of their arguments first, as PyTorch's parser does: that would cost each call what it
-is there to tell few. A function that was given a list where it wants a tensor runs into an AttributeError, or the like,
-that says nothing; then its signature says what was meant.
+Problem: PyTorch's parser looks at the types of all arguments first. Here each call would pay for what few calls need.
+Rule: a public function runs at once. If it raises anything, its arguments are compared with the annotations of its
+parameters, and the first that does not fit raises the parser's TypeError instead.
+Consequences: a right call pays nothing for the comparison. Annotations of public functions are part of the interface:
+`Any` means that several types fit (PyTorch's parser has several signatures there). A wrong argument that a function
+does not use is not noticed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import Parameter, signature
+from types import FunctionType
 from typing import Any
 
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import type_name
+from flambeau.runtime.generator import Generator
+from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.tensor import Tensor
 
-SIGNS = (AssertionError, AttributeError, StopIteration, TypeError, ValueError)
-"""The errors that come of an argument of a wrong type: of them, the parser raises TypeError alone."""
 
-_KINDS: dict[str, tuple[type, str]] = {
-    "Tensor": (Tensor, "Tensor"), "bool": (bool, "bool"), "dtype": (dtype, "torch.dtype"),
-}  # fmt: skip
+def checking(define: Callable[..., Any], name: str, *, method: bool = False) -> Any:
+    """Return `define` such that a failed call with an argument of a wrong type raises TypeError in PyTorch's words."""
+    if not isinstance(define, FunctionType):
+        return define
+
+    def call(*args: Any, **given: Any) -> Any:
+        try:
+            return define(*args, **given)
+        except Exception as error:
+            mistake = explained(define, name, args, given, method)
+            if mistake is None or str(error).startswith(f"{name}(): argument "):
+                raise
+            raise mistake from error
+
+    return standing_for(call, define)
+
+
+def standing_for(call: Any, define: FunctionType) -> Any:
+    """Give `call` the names of the function that it calls, and its signature."""
+    call.__name__, call.__qualname__ = define.__name__, define.__qualname__
+    call.__module__, call.__doc__ = define.__module__, define.__doc__
+    call.__wrapped__ = define
+    return call
 
 
 def explained(
     define: Callable[..., Any], name: str, args: tuple[Any, ...], given: dict[str, Any], method: bool
 ) -> TypeError | None:
-    """The TypeError of PyTorch's parser for the first argument that is not of its parameter's type; None if all are."""
-    parameters = signature(define).parameters
-    named = list(zip(parameters.values(), args, strict=False))
-    named += [(parameters[key], value) for key, value in given.items() if key in parameters]
-    for at, (parameter, value) in enumerate(named):
-        expected = _lacking(parameter, value)
+    """Return the TypeError of the first argument that is not of its parameter's type; None if all are."""
+    for at, (parameter, value) in enumerate(_matched(define, args, given)):
+        expected = _lacking(str(parameter.annotation), value)
         if expected is not None:
-            where = "" if parameter.kind is Parameter.KEYWORD_ONLY else f" (position {at + (not method)})"
+            where = f" (position {at + (not method)})" if at < len(args) else ""
             argument = f"argument '{parameter.name}'{where}"
-            return TypeError(f"{name}(): {argument} must be {expected}, not {type_name(value)}")
+            return TypeError(f"{name}(): {argument} must be {expected}, {_instead(expected, value)}")
     return None
 
 
-def _lacking(parameter: Parameter, value: Any) -> str | None:
-    """What PyTorch calls the type that the value should have; None if it has it, or may have any."""
-    kind, _, other = str(parameter.annotation).partition(" | ")
-    if kind not in _KINDS or other not in ("", "None") or (value is None and other):
+def _instead(expected: str, value: Any) -> str:
+    """Return what an argument is instead of the expected type, in PyTorch's words."""
+    if expected == "tuple of ints" and isinstance(value, tuple | list):
+        at = next(i for i, each in enumerate(value) if not _is_int(each))
+        return f"but found element of type {type_name(value[at])} at pos {at}"
+    return f"not {type_name(value)}"
+
+
+def _matched(
+    define: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]
+) -> list[tuple[Parameter, Any]]:
+    """Return the arguments with the parameters that take them; nothing if there are too many, which Python says."""
+    parameters = signature(define).parameters
+    taking: list[Parameter] = []
+    for parameter in parameters.values():
+        if parameter.kind is Parameter.VAR_POSITIONAL:
+            taking += [parameter] * (len(args) - len(taking))
+        elif parameter.kind is not Parameter.KEYWORD_ONLY and parameter.kind is not Parameter.VAR_KEYWORD:
+            taking.append(parameter)
+    if len(args) > len(taking):
+        return []
+    named = [(parameters[key], value) for key, value in given.items() if key in parameters]
+    return [*zip(taking, args, strict=False), *named]
+
+
+def _lacking(annotation: str, value: Any) -> str | None:
+    """Return what PyTorch calls the type that the value should have; None if it has it, or may have any."""
+    kind, _, other = annotation.partition(" | ")
+    if kind == "Given":
+        kind, other = "Tensor", "None"
+    if kind not in KINDS or other not in ("", "None") or (value is None and other):
         return None
-    right, name = _KINDS[kind]
-    return None if isinstance(value, right) else name
+    fits, name = KINDS[kind]
+    return None if fits(value) else name
+
+
+def _of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+def _is_int(value: Any) -> bool:
+    return int_or_none(value) is not None
+
+
+def _is_real(value: Any) -> bool:
+    """A number that is not complex: Python's, NumPy's, or of a tensor with one element."""
+    if isinstance(value, Tensor):
+        return value.numel() == 1
+    return hasattr(value, "__float__") and not isinstance(value, complex)
+
+
+def _is_format(value: Any) -> bool:
+    return type(value).__name__ == "memory_format"  # whose module binds public names, so it imports this one
+
+
+def _is_int_or_tuple(value: Any) -> bool:
+    return _is_int(value) or _is_int_tuple(value)
+
+
+def _is_int_tuple(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(map(_is_int, value))
+
+
+def _is_tensor_list(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(each, Tensor) for each in value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, complex) or _is_real(value)
+
+
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "Tensor": (_of(Tensor), "Tensor"), "bool": (_of(bool), "bool"), "dtype": (_of(dtype), "torch.dtype"),
+    "int": (_is_int, "int"), "float": (_is_real, "float"), "str": (_of(str), "str"),
+    "Generator": (_of(Generator), "torch.Generator"), "memory_format": (_is_format, "torch.memory_format"),
+    "IntOrTuple": (_is_int_or_tuple, "tuple of ints"), "IntTuple": (_is_int_tuple, "tuple of ints"),
+    "TensorList": (_is_tensor_list, "tuple of Tensors"), "Number": (_is_number, "Number"),
+}  # fmt: skip
+"""The annotations that say a type: what fits them, and PyTorch's name for it."""

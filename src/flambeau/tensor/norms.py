@@ -22,6 +22,7 @@ from flambeau.ops.reduction import norm as folded
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.composites import Composite, recorded
+from flambeau.tensor.kinds import IntOrTuple, Number
 from flambeau.tensor.linalg import eigh, eigvalsh, linalg_svd, svdvals, tensor_of
 from flambeau.tensor.outputs import deliver, run
 from flambeau.tensor.public import both, function, functions
@@ -32,8 +33,8 @@ Dims = tuple[int, ...]
 
 def vector_norm(
     x: Tensor,
-    ord: Any = 2,
-    dim: Any = None,
+    ord: Number = 2,
+    dim: IntOrTuple | None = None,
     keepdim: bool = False,
     *,
     dtype: dtype | None = None,
@@ -164,7 +165,7 @@ def linalg_norm(
 
 
 @both
-def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+def dist(input: Tensor, other: Tensor, p: Number = 2) -> Tensor:
     """The p-norm of the difference of two broadcast tensors."""
     if autocast.threads:
         input, other = autocast.cast("dist", input, other)

@@ -11,7 +11,7 @@ from inspect import CO_VARKEYWORDS, unwrap
 from types import FunctionType
 from typing import Any
 
-from flambeau.tensor.mistakes import SIGNS, explained
+from flambeau.tensor.mistakes import KINDS, checking, explained, standing_for
 from flambeau.tensor.overriding import arm_for
 
 OURS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
@@ -19,7 +19,7 @@ OURS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": 
 # Names of a first argument that PyTorch's parser calls `input`, whatever its documentation says.
 _FIRST = {"A", "B", "L", "b", "self", "tensor", "x"}
 
-_TENSORS = {"Tensor", "Tensor | None"}
+_TELLING = KINDS.keys() - {"bool", "int", "float", "memory_format"}
 _DIMS = {"dim", "keepdim"}
 _NAMED = {*OURS.values(), *_FIRST}  # arguments that have other names, too
 
@@ -39,12 +39,15 @@ PARSED = {
     "tensor_split": {"tensor_indices_or_sections": "indices_or_sections"}, "vsplit": _PARTS,
 }  # fmt: skip
 
+_SIGNS = (AssertionError, AttributeError, StopIteration, TypeError, ValueError)
+"""What functions raise of objects that are not tensors, and may override them."""
+
 
 def accepting(define: Callable[..., Any], name: str, *, method: bool = False) -> Any:
-    """The public function of this name: it takes NumPy's names of its arguments, and says which is of a wrong type.
+    """Return the public function of this name: it takes NumPy's names of its arguments, and explains wrong types.
 
-    The function itself where it has no such names, and methods that have neither `dim` nor `keepdim` nor tensors beside
-    their own: they are called too often to go through one more function, and seldom by these names.
+    Methods that have neither `dim` nor `keepdim`, and beside their own tensor nothing but numbers, are returned as they
+    are: they are called too often to go through one more function, and seldom by these names.
     """
     if not isinstance(define, FunctionType):
         return define
@@ -52,15 +55,15 @@ def accepting(define: Callable[..., Any], name: str, *, method: bool = False) ->
     if (
         (_DIMS if method else _NAMED).isdisjoint(own)
         and name not in PARSED
-        and not _takes_tensors(define, own)
+        and not _has_telling_types(define, own)
     ):
-        return define
+        return define if method else checking(define, name)
 
     def call(*args: Any, **given: Any) -> Any:
         try:
             return define(*args, **given)
-        except SIGNS as error:
-            if arm_for((*args, *given.values())):
+        except Exception as error:
+            if isinstance(error, _SIGNS) and arm_for((*args, *given.values())):
                 return call(*args, **given)
             ours = _names(define, name, method)
             renamed = {ours.get(key, key): value for key, value in given.items()}
@@ -71,10 +74,7 @@ def accepting(define: Callable[..., Any], name: str, *, method: bool = False) ->
                 raise
             raise mistake from error
 
-    call.__name__, call.__qualname__ = define.__name__, define.__qualname__
-    call.__module__, call.__doc__ = define.__module__, define.__doc__
-    call.__wrapped__ = define  # type: ignore[attr-defined]  # whose signature is shown
-    return call
+    return standing_for(call, define)
 
 
 def _arguments(define: FunctionType) -> set[str]:
@@ -86,10 +86,10 @@ def _arguments(define: FunctionType) -> set[str]:
     return own
 
 
-def _takes_tensors(define: FunctionType, own: set[str]) -> bool:
-    """Whether an argument beside the first is a tensor."""
-    kinds = [kind for at, kind in define.__annotations__.items() if at in own]
-    return not _TENSORS.isdisjoint(kinds[1:])
+def _has_telling_types(define: FunctionType, own: set[str]) -> bool:
+    """Return True if an argument beside the first has a type that explains failures: not a plain number."""
+    types = [str(kind).partition(" | ")[0] for at, kind in define.__annotations__.items() if at in own]
+    return not _TELLING.isdisjoint(types[1:])
 
 
 def _names(define: FunctionType, name: str, method: bool) -> dict[str, str]:

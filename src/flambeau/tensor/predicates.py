@@ -17,7 +17,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 @both
-def isreal(input: Any) -> Any:
+def isreal(input: Tensor) -> Any:
     """Whether each element has no imaginary part."""
     if input.dtype.is_complex:
         return input.imag == 0
@@ -25,7 +25,7 @@ def isreal(input: Any) -> Any:
 
 
 @both
-def is_nonzero(input: Any) -> bool:
+def is_nonzero(input: Tensor) -> bool:
     """Whether the one element of a tensor is not zero. Raises RuntimeError for more, or none."""
     if not isinstance(input, Tensor):
         raise TypeError(argument_type("is_nonzero", "input", 1, "Tensor", input))
@@ -39,7 +39,7 @@ def is_signed(self: Tensor) -> bool:
 
 
 @method
-def is_set_to(self: Tensor, tensor: Any) -> bool:
+def is_set_to(self: Tensor, tensor: Tensor) -> bool:
     """Whether both are the same view of the same storage."""
     same = self.ptr == tensor.ptr and self.memory is tensor.memory
     return same and self.meta.shape == tensor.meta.shape and self.meta.strides == tensor.meta.strides
@@ -119,7 +119,7 @@ def _refilled(t: Any, values: list[Any]) -> Any:
 
 
 @both
-def nonzero_static(input: Any, *, size: int, fill_value: int = -1, out: Any = None) -> Any:
+def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1, out: Any = None) -> Any:
     """The first `size` rows of `nonzero`, filled up with `fill_value` where there are fewer. Waits for no device."""
     if size < 0:
         raise RuntimeError(f"nonzero_static: 'size' must be an non-negative integer, but got {size}")

@@ -51,7 +51,7 @@ def result_type(tensor1: Any, tensor2: Any) -> dtype:
 
 
 @both
-def is_floating_point(input: Any) -> bool:
+def is_floating_point(input: Tensor) -> bool:
     """Whether a tensor's dtype is a floating one."""
     if not isinstance(input, Tensor):
         raise TypeError(argument_type("is_floating_point", "input", 1, "Tensor", input))
@@ -59,7 +59,7 @@ def is_floating_point(input: Any) -> bool:
 
 
 @both
-def is_complex(input: Any) -> bool:
+def is_complex(input: Tensor) -> bool:
     """Whether a tensor's dtype is a complex one."""
     if not isinstance(input, Tensor):
         raise TypeError(argument_type("is_complex", "input", 1, "Tensor", input))

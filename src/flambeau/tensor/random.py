@@ -395,7 +395,7 @@ def bernoulli(
 
 
 @both
-def poisson(input: Any, generator: Generator | None = None) -> Tensor:
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     """Numbers of Poisson distributions with the rates of `input`, in its dtype. Raises RuntimeError: a negative rate.
 
     The distribution is PyTorch's, the numbers are not.
@@ -425,7 +425,7 @@ def drawn(op: Op, like: Tensor, source: Generator | None = None) -> Tensor:
 
 @both
 def multinomial(
-    input: Any,
+    input: Tensor,
     num_samples: int,
     replacement: bool = False,
     *,

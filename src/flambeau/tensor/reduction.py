@@ -19,6 +19,7 @@ from flambeau.tensor import autocast, return_types
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.data import tensor
 from flambeau.tensor.integers import int_or_none
+from flambeau.tensor.kinds import IntOrTuple, Number
 from flambeau.tensor.norms import matrix_norm
 from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import deliver, require_dtype, run, run_cast
@@ -77,7 +78,7 @@ def sum(
 @both
 def nansum(
     input: Tensor,
-    dim: Any = None,
+    dim: IntOrTuple | None = None,
     keepdim: bool = False,
     *,
     dtype: dtype | None = None,
@@ -105,7 +106,7 @@ def mean(
 @both
 def nanmean(
     input: Tensor,
-    dim: Any = None,
+    dim: IntOrTuple | None = None,
     keepdim: bool = False,
     *,
     dtype: dtype | None = None,
@@ -133,13 +134,17 @@ def prod(
 
 
 @both
-def amax(input: Tensor, dim: Any = (), keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
+def amax(
+    input: Tensor, dim: IntOrTuple | None = (), keepdim: bool = False, *, out: Tensor | None = None
+) -> Tensor:
     """The largest values over `dim`, all by default. NaN wins."""
     return _extreme(ops.amax, "amax", input, dim, keepdim, out)
 
 
 @both
-def amin(input: Tensor, dim: Any = (), keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
+def amin(
+    input: Tensor, dim: IntOrTuple | None = (), keepdim: bool = False, *, out: Tensor | None = None
+) -> Tensor:
     """The smallest values over `dim`, all by default. NaN wins."""
     return _extreme(ops.amin, "amin", input, dim, keepdim, out)
 
@@ -310,7 +315,7 @@ def _spread_arguments(
 def norm(
     input: Tensor,
     p: Any = "fro",
-    dim: Any = None,
+    dim: IntOrTuple | None = None,
     keepdim: bool = False,
     dtype: dtype | None = None,
     out: Any = None,
@@ -329,7 +334,7 @@ def norm(
 
 
 @both
-def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
+def logsumexp(input: Tensor, dim: IntOrTuple, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
     """log(sum(exp(input))) over `dim`, without overflow."""
     return run_cast(ops.logsumexp, (input,), (_dims(dim, "logsumexp"), keepdim, None), out)
 
@@ -539,7 +544,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 
 @both
 def histc(
-    input: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: Tensor | None = None
+    input: Tensor, bins: int = 100, min: Number = 0, max: Number = 0, *, out: Tensor | None = None
 ) -> Tensor:
     """Counts of elements in `bins` equal bins between `min` and `max` (both the same: the input's own range).
 

@@ -29,7 +29,7 @@ alias("i0_", Tensor.__dict__["i0_"], as_method=False)
 
 
 @function
-def polygamma(n: int, input: Any, *, out: Any = None) -> Any:
+def polygamma(n: int, input: Tensor, *, out: Any = None) -> Any:
     """The n-th derivative of digamma, n >= 0."""
     if n < 0:
         raise RuntimeError("polygamma(n, x) does not support negative n.")
@@ -50,7 +50,7 @@ publish(_polygamma_, "polygamma_", "`polygamma` in place.", method)
 
 
 @function
-def mvlgamma(input: Any, p: int, *, out: Any = None) -> Any:
+def mvlgamma(input: Tensor, p: int, *, out: Any = None) -> Any:
     """The logarithm of the multivariate gamma function of dimension p >= 1."""
     return deliver(_mvlgamma(tensor_operand(input, "mvlgamma", "input", 1), p), out)
 
@@ -90,7 +90,7 @@ publish(_mvlgamma_, "mvlgamma_", "`mvlgamma` in place.", method)
 
 
 @both
-def frexp(input: Any, *, out: Any = None) -> Any:
+def frexp(input: Tensor, *, out: Any = None) -> Any:
     """(mantissa, exponent) of x = mantissa * 2 ** exponent, 0.5 <= |mantissa| < 1; the exponent is int32."""
     input = tensor_operand(input, "frexp", "input", 1)
     if input.dtype.category != FLOATING:
@@ -101,7 +101,7 @@ def frexp(input: Any, *, out: Any = None) -> Any:
 
 
 @function
-def ldexp(input: Any, other: Any, *, out: Any = None) -> Any:
+def ldexp(input: Tensor, other: Tensor, *, out: Any = None) -> Any:
     """input * 2 ** other."""
     x, exponent = tensor_operand(input, "ldexp", "input", 1), tensor_operand(other, "ldexp", "other", 2)
     if _scales_by_power(x, exponent):
@@ -138,7 +138,7 @@ alias("ldexp_", _ldexp_, as_method=False)
 
 
 def _of_one(op: Pointwise) -> Callable[..., Any]:
-    def of_tensor(input: Any, *, out: Any = None) -> Any:
+    def of_tensor(input: Tensor, *, out: Any = None) -> Any:
         return run(op, (tensor_operand(input, op.name, "input", 1),), out)
 
     return _named(of_tensor, op)
@@ -200,7 +200,7 @@ hermite_polynomial_h, hermite_polynomial_he = _of_degree(ops.hermite_h), _of_deg
 laguerre_polynomial_l, legendre_polynomial_p = _of_degree(ops.laguerre), _of_degree(ops.legendre)
 
 
-def ndtr(input: Any, *, out: Any = None) -> Any:
+def ndtr(input: Tensor, *, out: Any = None) -> Any:
     """The normal distribution's cumulative probability of each element."""
     x: Any = tensor_operand(input, "special_ndtr", "input", 1)
     x = x / math.sqrt(2)

@@ -13,6 +13,7 @@ from flambeau.tape.mode import mode
 from flambeau.tensor import autocast, return_types
 from flambeau.tensor.arithmetic import publish
 from flambeau.tensor.history import requires_grad
+from flambeau.tensor.kinds import Number
 from flambeau.tensor.norms import vector_norm
 from flambeau.tensor.outputs import deliver, require_dtype
 from flambeau.tensor.public import both, function, functions, method
@@ -22,7 +23,9 @@ from flambeau.tensor.tensor import Tensor
 
 
 @both
-def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
+def cov(
+    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
+) -> Any:
     """The covariance matrix of variables, one a row; `fweights` count observations, `aweights` weigh them."""
     if input.ndim > 2:
         raise RuntimeError(
@@ -82,7 +85,7 @@ def _check_weights(name: str, weights: Any, observations: int, of_kind: bool, ki
 
 
 @both
-def corrcoef(input: Any) -> Any:
+def corrcoef(input: Tensor) -> Any:
     """The correlation matrix of variables, one a row."""
     if input.ndim > 2:
         raise RuntimeError(
@@ -102,7 +105,7 @@ def corrcoef(input: Any) -> Any:
 
 
 @function
-def gradient(input: Any, *, spacing: Any = None, dim: Any = None, edge_order: int = 1) -> tuple[Any, ...]:
+def gradient(input: Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1) -> tuple[Any, ...]:
     """The gradient of samples along each of `dim` (all by default), by central differences; at the edges of an order.
 
     spacing: the distance of samples, one for each dim, or the samples' coordinates, a vector for each dim.
@@ -201,11 +204,11 @@ def _uneven_gradient(x: Any, dim: int, coordinates: Any, edge_order: int) -> Any
 
 @function
 def histogram(
-    input: Any,
+    input: Tensor,
     bins: Any = 100,
     *,
     range: Any = None,
-    weight: Any = None,
+    weight: Tensor | None = None,
     density: bool = False,
     out: Any = None,
 ) -> Any:
@@ -220,7 +223,7 @@ def histogram(
 
 
 def _histogram(
-    self: Any, bins: Any = 100, *, range: Any = None, weight: Any = None, density: bool = False
+    self: Any, bins: Any = 100, *, range: Any = None, weight: Tensor | None = None, density: bool = False
 ) -> Any:
     return histogram(self, bins, range=range, weight=weight, density=density)
 
@@ -230,7 +233,7 @@ publish(_histogram, "histogram", "Counts of elements in bins, and the bins' edge
 
 @function
 def histogramdd(
-    input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False
+    input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
 ) -> Any:
     """(counts, edges) of points, the rows of the last dimension: bins or edges for each of its coordinates."""
     if input.ndim < 2:
@@ -357,7 +360,7 @@ def _renormed(input: Any, p: Any, dim: int, maxnorm: Any) -> Any:
 
 
 @function
-def renorm(input: Any, p: Any, dim: int, maxnorm: Any, *, out: Any = None) -> Any:
+def renorm(input: Tensor, p: Number, dim: int, maxnorm: Number, *, out: Any = None) -> Any:
     """The slices along `dim`, each scaled down to a p-norm of `maxnorm` where its own is larger."""
     if autocast.threads and out is None:
         (input,) = autocast.cast("renorm", input)
@@ -367,11 +370,11 @@ def renorm(input: Any, p: Any, dim: int, maxnorm: Any, *, out: Any = None) -> An
     return deliver(found, out)
 
 
-def _renorm_method(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
+def _renorm_method(self: Any, p: Number, dim: int, maxnorm: Number) -> Any:
     return renorm(self, p, dim, maxnorm)
 
 
-def _renorm_(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
+def _renorm_(self: Any, p: Number, dim: int, maxnorm: Number) -> Any:
     recorded = mode.recording and requires_grad(self)
     before = self.clone() if recorded else self  # what its formulas save
     return self.copy_(_renormed(before, p, dim, maxnorm))

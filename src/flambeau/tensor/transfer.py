@@ -270,9 +270,9 @@ def clone(input: Tensor, *, memory_format: memory_format | None = None) -> Tenso
 
 
 @method
-def contiguous(self: Tensor, memory_format: memory_format = contiguous_format) -> Tensor:
+def contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format) -> Tensor:
     """Itself if its memory is in this format, else a copy that is."""
-    if is_contiguous(self, memory_format):
+    if is_contiguous(self, memory_format=memory_format):
         return self
     if memory_format is contiguous_format:
         copied: Tensor = unary(ops.copy, self, (self.meta.dtype, self.meta.shape))
@@ -281,14 +281,15 @@ def contiguous(self: Tensor, memory_format: memory_format = contiguous_format) -
 
 
 @method
-def is_contiguous(self: Tensor, memory_format: memory_format = contiguous_format) -> bool:
+def is_contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format) -> bool:
     """Whether the elements lie in memory in this order, without gaps."""
     meta = self.meta
     if memory_format is contiguous_format:
         return meta.contiguous
-    if meta.ndim != (4 if memory_format.name == "channels_last" else 5):
+    try:
+        want = strides_like(meta, memory_format)
+    except RuntimeError:  # a tensor of another rank
         return False
-    want = strides_like(meta, memory_format)
     return all(n == 1 or a == b for n, a, b in zip(meta.shape, meta.strides, want, strict=True))
 
 
@@ -436,7 +437,7 @@ def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **old: An
 
 
 @method
-def cpu(self: Tensor, memory_format: memory_format = preserve_format) -> Tensor:
+def cpu(self: Tensor, *, memory_format: memory_format = preserve_format) -> Tensor:
     """This tensor on the CPU; itself if it lies there. Waits for the current stream of its device."""
     return to(self, CPU, memory_format=memory_format)
 
@@ -463,7 +464,7 @@ def type_as(self: Tensor, other: Tensor) -> Tensor:
 
 
 def _define_cast(name: str, kind: dtype) -> None:
-    def cast(self: Tensor, memory_format: memory_format = preserve_format) -> Tensor:
+    def cast(self: Tensor, *, memory_format: memory_format = preserve_format) -> Tensor:
         if memory_format is preserve_format:
             return to(self, kind)
         return to(self, kind, memory_format=memory_format)

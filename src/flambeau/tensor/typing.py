@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flambeau.core import errors
 from flambeau.core.device import device
 from flambeau.core.dtype import DTYPES, dtype
 from flambeau.core.layout import (
@@ -64,6 +65,8 @@ def strides_in(shape: Shape, form: memory_format) -> Strides:
     """The strides of a new tensor of `shape` in contiguous or channels-last format."""
     if form is contiguous_format:
         return contiguous_strides(shape)
+    if not isinstance(form, memory_format):
+        raise TypeError(f"argument 'memory_format' must be torch.memory_format, not {errors.type_name(form)}")
     if form not in _LAST:
         raise RuntimeError(f"unsupported memory format option {form!r}")
     if len(shape) != _LAST[form]:

@@ -8,6 +8,7 @@ from typing import Any
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import memory_order, span, wrap_dim
 from flambeau.tensor import views
+from flambeau.tensor.kinds import IntTuple
 from flambeau.tensor.outputs import deliver, require_dtype
 from flambeau.tensor.public import alias, both, function, functions, method
 from flambeau.tensor.tensor import Tensor
@@ -116,7 +117,7 @@ def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 
 @both
 def slice_scatter(
-    input: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1,
+    input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1,
     *, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """`input` with `src` in a slice of a dimension."""
@@ -135,7 +136,7 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
 
 @both
 def as_strided_scatter(
-    input: Tensor, src: Tensor, size: Any, stride: Any, storage_offset: int | None = None
+    input: Tensor, src: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None = None
 ) -> Tensor:
     """`input` with `src` where `as_strided` looks."""
     return _replaced(input, src, lambda t: views.as_strided(t, size, stride, storage_offset))

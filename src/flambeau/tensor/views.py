@@ -30,6 +30,7 @@ from flambeau.tensor.history import (
     run_several,
 )
 from flambeau.tensor.integers import int_or_none
+from flambeau.tensor.kinds import IntTuple
 from flambeau.tensor.leaves import rest
 from flambeau.tensor.public import alias, both, function, method, method_of
 from flambeau.tensor.tensor import History, Tensor, make
@@ -122,7 +123,12 @@ def _is_view(self: Tensor) -> bool:
 
 alias("nelement", Tensor.numel, as_function=False)
 alias("ndimension", Tensor.dim, as_function=False)
-alias("numel", Tensor.numel, as_method=False)
+
+
+@function
+def numel(input: Tensor) -> int:
+    """How many elements it has."""
+    return Tensor.numel(input)
 
 
 @both
@@ -246,7 +252,7 @@ def ravel(input: Tensor) -> Tensor:
 
 
 @both
-def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
+def unflatten(input: Tensor, dim: int, sizes: IntTuple) -> Tensor:
     """One dimension as several; one size may be -1."""
     new = ints((sizes,), "unflatten", "sizes")
     if not new:
@@ -281,7 +287,7 @@ def expand_as(self: Tensor, other: Tensor) -> Tensor:
 
 
 @function
-def broadcast_to(input: Tensor, size: Any) -> Tensor:
+def broadcast_to(input: Tensor, size: IntTuple) -> Tensor:
     """The tensor expanded to a shape."""
     return run(records.expand, input, ints((size,), "broadcast_to", "size"))
 
@@ -314,7 +320,7 @@ alias("broadcast_shapes", _broadcast_shapes, as_method=False)
 
 
 @function
-def permute(input: Tensor, dims: Any) -> Tensor:
+def permute(input: Tensor, dims: IntTuple) -> Tensor:
     """The dimensions in another order."""
     if isinstance(dims, int):
         raise TypeError("permute(): argument 'dims' (position 2) must be tuple of ints, not int")
@@ -500,7 +506,7 @@ def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
 
 
 @both
-def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+def as_strided(input: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None = None) -> Tensor:
     """Any layout over the tensor's storage, from `storage_offset` on (its own offset by default)."""
     shape = ints_of(size, "as_strided", "size", 1)
     strides = ints_of(stride, "as_strided", "stride", 2)
@@ -527,7 +533,7 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 @both
-def split_with_sizes(input: Tensor, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
+def split_with_sizes(input: Tensor, split_sizes: IntTuple, dim: int = 0) -> tuple[Tensor, ...]:
     """Consecutive parts of these sizes along a dimension."""
     if input.meta.ndim == 0:
         raise RuntimeError("split expects at least a 1-dimensional tensor")
@@ -788,7 +794,7 @@ def t_(self: Tensor) -> Tensor:
 
 
 @method
-def as_strided_(self: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+def as_strided_(self: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None = None) -> Tensor:
     return _become(self, as_strided(self, size, stride, storage_offset))
 
 

@@ -139,7 +139,15 @@ from flambeau.nn.functional.sampling import (
     upsample_nearest,
 )
 from flambeau.nn.functional.sparse import embedding, embedding_bag, one_hot
+from flambeau.tensor.mistakes import checking as _checking
 
+globals().update(
+    {
+        _name: _checking(_value, _name)
+        for _name, _value in [*globals().items()]
+        if _name[0] != "_" and _name != "Any"
+    }
+)
 _publish(globals())
 
 

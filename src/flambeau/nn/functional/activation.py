@@ -16,6 +16,7 @@ from flambeau.ops.softmax import softmax as softmax_op
 from flambeau.runtime.generator import Generator
 from flambeau.tensor import creation, public
 from flambeau.tensor.call import call, call_into, unary
+from flambeau.tensor.kinds import Number
 from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import run
 from flambeau.tensor.public import function, method
@@ -145,12 +146,12 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return _run(ops.hardswish, "hardswish", input, inplace=inplace)
 
 
-def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+def hardshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
     """x, or 0 within [-lambd, lambd]."""
     return _run(ops.hardshrink, "hardshrink", input, lambd)
 
 
-def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+def softshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
     """x moved towards 0 by lambd >= 0, 0 within [-lambd, lambd]."""
     if lambd < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd:g}.")
@@ -160,12 +161,12 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 # -- of slopes and exponentials ---------------------------------------------------------------------------
 
 
-def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+def leaky_relu(input: Tensor, negative_slope: Number = 0.01, inplace: bool = False) -> Tensor:
     """x, or negative_slope * x below 0."""
     return _run(functions.leaky_relu, "leaky_relu", input, negative_slope, inplace=inplace)
 
 
-def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+def elu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
     """x, or alpha * (exp(x) - 1) below 0."""
     return _run(functions.elu, "elu", input, alpha, 1, 1, inplace=inplace)
 
@@ -178,7 +179,7 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
     return _run(functions.elu, "selu", input, *_SELU, inplace=inplace)
 
 
-def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+def celu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
     """x, or alpha * (exp(x / alpha) - 1) below 0. Raises RuntimeError: alpha is 0."""
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
@@ -202,7 +203,7 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
     return _run(ops.mish, "mish", input, inplace=inplace)
 
 
-def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+def softplus(input: Tensor, beta: Number = 1, threshold: Number = 20) -> Tensor:
     """log(1 + exp(beta x)) / beta, or x itself where beta x > threshold."""
     return _run(functions.softplus, "softplus", input, beta, threshold)
 
@@ -267,7 +268,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 
 def rrelu(
-    input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False,
+    input: Tensor, lower: Number = 1.0 / 8, upper: Number = 1.0 / 3, training: bool = False, inplace: bool = False,
     generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
     """x, or x times a slope below 0: the mean of the bounds, in training a uniform number between them.
@@ -297,7 +298,12 @@ def _in_place(define: Any, name: str) -> Any:
     return in_place
 
 
-relu_, elu_, selu_, celu_ = (_in_place(f, f"{f.__name__}_") for f in (relu, elu, selu, celu))
+def elu_(input: Tensor, alpha: Number = 1.0, scale: Number = 1, input_scale: Number = 1) -> Tensor:
+    """`elu` in place: `scale` multiplies the result, `input_scale` what is exponentiated."""
+    return _run(functions.elu, "elu_", input, alpha, scale, input_scale, inplace=True)
+
+
+relu_, selu_, celu_ = (_in_place(f, f"{f.__name__}_") for f in (relu, selu, celu))
 leaky_relu_, hardtanh_ = (_in_place(f, f"{f.__name__}_") for f in (leaky_relu, hardtanh))
 threshold_, rrelu_ = (_in_place(f, f"{f.__name__}_") for f in (threshold, rrelu))
 for _public in (celu, celu_, selu, selu_, threshold_, rrelu, rrelu_, prelu):
@@ -306,12 +312,12 @@ for _public in (hardshrink, prelu):
     method(_public)
 
 
-def _threshold(input: Tensor, threshold: float, value: float, *, out: Tensor | None = None) -> Tensor:
+def _threshold(input: Tensor, threshold: Number, value: Number, *, out: Tensor | None = None) -> Tensor:
     """x where it is greater than `threshold`, else `value`."""
     return run(ops.threshold, (checked(input, "threshold"), threshold, value), (), out)
 
 
-def _hardshrink(input: Tensor, lambd: float = 0.5, *, out: Tensor | None = None) -> Tensor:
+def _hardshrink(input: Tensor, lambd: Number = 0.5, *, out: Tensor | None = None) -> Tensor:
     """x, or 0 within [-lambd, lambd]."""
     return run(ops.hardshrink, (checked(input, "hardshrink"), lambd), (), out)
 

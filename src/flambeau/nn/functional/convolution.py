@@ -16,6 +16,7 @@ from flambeau.ops.convolution import Geometry
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.integers import int_or_none
+from flambeau.tensor.kinds import IntOrTuple
 from flambeau.tensor.matmul import addmm, matmul
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
@@ -153,8 +154,8 @@ def _named_padding(
 
 def _transposed(ndim: int, name: str) -> Callable[..., Tensor]:
     def conv_transpose(
-        input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
-        output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+        input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrTuple = 1, padding: IntOrTuple = 0,
+        output_padding: IntOrTuple = 0, groups: int = 1, dilation: IntOrTuple = 1,
     ) -> Tensor:  # fmt: skip
         checked(input, name), checked(weight, name, "weight", 2)
         given = {"stride": stride, "padding": padding, "dilation": dilation, "output_padding": output_padding}

@@ -10,6 +10,7 @@ from typing import Any
 
 from flambeau.nn.functional import loss, normalization, padding, pooling
 from flambeau.nn.functional.sparse import embedding as rows_of
+from flambeau.tensor.kinds import IntOrTuple, IntTuple
 from flambeau.tensor.public import alias, function
 from flambeau.tensor.tensor import Tensor
 
@@ -18,7 +19,7 @@ _REDUCTIONS = ("none", "mean", "sum")
 
 
 @function
-def adaptive_max_pool1d(input: Tensor, output_size: Any) -> Any:
+def adaptive_max_pool1d(input: Tensor, output_size: IntOrTuple) -> Any:
     """Maxima of as many windows as are asked for, and where they stand."""
     return pooling.adaptive_max_pool1d(input, output_size, return_indices=True)
 
@@ -54,7 +55,7 @@ def group_norm(
 
 @function
 def layer_norm(
-    input: Tensor, normalized_shape: Any, weight: Given = None, bias: Given = None, eps: float = 1e-5,
+    input: Tensor, normalized_shape: IntTuple, weight: Given = None, bias: Given = None, eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Tensor:  # fmt: skip
     """The trailing dimensions less their mean, over their standard deviation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 
 from flambeau.core.typeinfo import finfo
 from flambeau.nn.functional.activation import checked
@@ -11,6 +12,7 @@ from flambeau.nn.functional.pooling import avg_pool2d, avg_pool3d
 from flambeau.ops import normalization as ops
 from flambeau.ops.pointwise_arithmetic import moving_average
 from flambeau.tensor.call import call, call_into
+from flambeau.tensor.kinds import IntTuple
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
 
@@ -102,7 +104,7 @@ def _check_spatial(size: Sequence[int]) -> None:
 
 def layer_norm(
     input: Tensor,
-    normalized_shape: Sequence[int],
+    normalized_shape: IntTuple,
     weight: Given = None,
     bias: Given = None,
     eps: float = 1e-5,
@@ -114,7 +116,7 @@ def layer_norm(
 
 
 def rms_norm(
-    input: Tensor, normalized_shape: Sequence[int], weight: Given = None, eps: float | None = None
+    input: Tensor, normalized_shape: IntTuple, weight: Given = None, eps: float | None = None
 ) -> Tensor:
     """The trailing dimensions, of `normalized_shape`, over their root mean square."""
     ndim = _normalized(checked(input, "rms_norm"), normalized_shape)
@@ -127,9 +129,9 @@ def rms_norm(
 _FLOAT_EPS = 2.0**-23
 
 
-def _normalized(input: Tensor, shape: Sequence[int]) -> int:
+def _normalized(input: Tensor, shape: IntTuple) -> int:
     """How many dimensions `shape` has, the last ones of the input."""
-    wanted = [int(n) for n in shape]
+    wanted = [index(n) for n in shape]
     if not wanted:
         raise RuntimeError(
             f"Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "

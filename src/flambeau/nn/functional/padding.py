@@ -11,12 +11,13 @@ from flambeau.nn.functional.activation import checked
 from flambeau.ops.padding import pad as op
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
+from flambeau.tensor.kinds import Number
 from flambeau.tensor.public import alias, function
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.typing import channels_last, channels_last_3d
 
 
-def constant_pad(input: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
+def constant_pad(input: Tensor, pad: Sequence[int], value: Number = 0) -> Tensor:
     """`pad` in the mode "constant"."""
     if len(pad) % 2:
         raise RuntimeError(f"Length of pad must be even but instead it equals {len(pad)}")

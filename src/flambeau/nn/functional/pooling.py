@@ -13,6 +13,7 @@ from flambeau.ops.op import Op
 from flambeau.ops.pooling import Windows
 from flambeau.tensor.call import call
 from flambeau.tensor.integers import int_or_none
+from flambeau.tensor.kinds import IntOrTuple
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
 
@@ -85,8 +86,8 @@ def _named(define: Callable[..., Any], name: str, summary: str) -> Callable[...,
 
 def _max(ndim: int, name: str) -> Callable[..., Any]:
     def max_pool(
-        input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-        ceil_mode: bool = False, return_indices: bool = False,
+        input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple = 0,
+        dilation: IntOrTuple = 1, ceil_mode: bool = False, return_indices: bool = False,
     ) -> Any:  # fmt: skip
         how = _windows(name, ndim, kernel_size, stride, padding, dilation, ceil_mode)
         values, places = _run(ops.max_pool, name, input, ndim, (how,))
@@ -149,8 +150,8 @@ max_unpool1d, max_unpool2d, max_unpool3d = (_unpool(n, f"max_unpool{n}d") for n 
 
 def _avg(ndim: int, name: str) -> Callable[..., Tensor]:
     def avg_pool(
-        input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-        count_include_pad: bool = True, divisor_override: int | None = None,
+        input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None = None, padding: IntOrTuple = 0,
+        ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
     ) -> Tensor:  # fmt: skip
         if divisor_override == 0:
             raise RuntimeError("divisor must be not zero")
@@ -167,7 +168,11 @@ avg_pool1d, avg_pool2d, avg_pool3d = (_avg(n, f"avg_pool{n}d") for n in (1, 2, 3
 
 def _lp(ndim: int, name: str, mean: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def lp_pool(
-        input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+        input: Tensor,
+        norm_type: float,
+        kernel_size: IntOrTuple,
+        stride: IntOrTuple | None = None,
+        ceil_mode: bool = False,
     ) -> Tensor:
         count = 1
         for k in _ints(kernel_size, ndim, name, "kernel_size"):
@@ -202,7 +207,7 @@ def _target(x: Any, size: Any, ndim: int, name: str) -> Ints:
 
 
 def _adaptive_avg(ndim: int, name: str) -> Callable[..., Tensor]:
-    def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
+    def adaptive_avg_pool(input: Tensor, output_size: IntOrTuple) -> Tensor:
         return _run(ops.adaptive_avg_pool, name, input, ndim, (_target(input, output_size, ndim, name),))
 
     return _named(

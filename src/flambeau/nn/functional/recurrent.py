@@ -14,6 +14,7 @@ from flambeau.ops import recurrent as ops
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.joining import stack
+from flambeau.tensor.kinds import TensorList
 from flambeau.tensor.matmul import addmm
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
@@ -161,7 +162,7 @@ def _gates(input: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given, b_
 
 @function
 def lstm_cell(
-    input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
+    input: Tensor, hx: TensorList, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
 ) -> tuple[Tensor, Tensor]:
     """(h, c) after one step of an LSTM from hx = (h, c), each (B, H), and input (B, I)."""
     if len(hx) != 2:

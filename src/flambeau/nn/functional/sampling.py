@@ -42,6 +42,7 @@ def interpolate(
     elif align_corners is None:
         align_corners = False
     shape = checked(input, "interpolate").shape
+    _each(scale_factor if size is None else size, len(shape) - 2, "scale_factor" if size is None else "size")
     kind = mode if mode in _ALL and len(shape) in _AREA else _kind(mode, len(shape))
     sizes, scales = _sizes(shape, size, scale_factor, recompute_scale_factor)
     if antialias and not (mode in ("bilinear", "bicubic") and len(shape) == 4):
