@@ -221,6 +221,10 @@ SIZELESS = {"action": "alloc", "addr": 0, "size": "8", "stream": 0}
         (b"", "is no memory snapshot"),
         (pickle.dumps({"a": 1}), "it has no segments"),
         (b"{", "is no memory snapshot"),
+        (
+            pickle.dumps({"segments": [], "allocator_settings": {(1, 2): 3}}),
+            "it has the key (1, 2), which JSON has not",
+        ),
         (pickle.dumps({"segments": 3}), "segments should be a list, not int"),
         (pickle.dumps([1]), "a segment should be a dictionary, not int"),
         (pickle.dumps([{}]), "a segment has no 'address' of type int"),

@@ -204,3 +204,22 @@ def test_a_forked_child_writes_to_the_same_memory():
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     assert x.tolist() == [4, 4, 4] and y.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "error"),
+    [
+        (0, True, TypeError), (1, "handle", TypeError), (1, b"", ValueError), (2, -1, ValueError), (2, 1 << 70, ValueError),
+        (3, 0.5, TypeError), (3, (), TypeError), (4, b"short", ValueError), (5, 1, ValueError), (5, 1 << 40, ValueError),
+        (6, None, TypeError), (7, 1, TypeError),
+    ],
+)  # fmt: skip
+def test_cuda_storages_of_malformed_fields_are_refused(at, value, error):
+    with flambeau.virtual(devices=1):
+        x = flambeau.ones(3, device="cuda")
+        fields = list(x.untyped_storage()._share_cuda_())
+        with pytest.raises(error):
+            flambeau.UntypedStorage._new_shared_cuda(*fields[:at], value, *fields[at + 1 :])
+        with pytest.raises(TypeError, match="has 8 fields, not 7"):
+            flambeau.UntypedStorage._new_shared_cuda(*fields[1:])
+        assert flambeau.UntypedStorage._new_shared_cuda(*fields).nbytes() == 12

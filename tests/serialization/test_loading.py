@@ -265,6 +265,16 @@ def test_missing_and_wrong_storages() -> None:
         torch.load(checkpoint_of(data, **{"0": bytes(20)}))
 
 
+def test_archives_with_an_empty_pickle_are_damaged() -> None:
+    with pytest.raises(RuntimeError, match=r"the pickle of the checkpoint is empty .BytesIO, byte 0."):
+        torch.load(checkpoint_of(b""))
+
+
+def test_names_of_a_pickle_that_ends_early_are_not_listed() -> None:
+    with pytest.raises(pickle.UnpicklingError, match="the pickle ends early"):
+        torch.serialization.get_unsafe_globals_in_checkpoint(checkpoint_of(b"\x80\x02}"))
+
+
 def test_torchscript_archives_are_named() -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:

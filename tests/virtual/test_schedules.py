@@ -1,8 +1,10 @@
 """Schedules: determinism, in-order streams, every legal order, replay, loops of queries that end."""
 
+import base64
 import itertools
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -237,3 +239,30 @@ def test_a_choice_among_many_streams_looks_at_few_of_them(schedule):
     taken = [policy.take(None).number for _ in range(count)]
     assert sorted(taken) == list(range(count)) and policy.take(None) is None and not policy.runnable
     assert asked <= 20 * count
+
+
+def packed(choices: bytes) -> str:
+    """A token whose checksum is right."""
+    data = zlib.compress(choices, 9)
+    return "1" + base64.urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    ("choices", "why"),
+    [
+        (bytes(1 << 25), "has more than 16777216 bytes of choices"),  # 32 KiB as a token
+        (b"\xff" * (1 << 20), "a choice has more than 64 bits"),
+    ],
+)
+def test_tokens_that_unpack_to_much_are_refused(choices, why):
+    with pytest.raises(ValueError, match=why) as caught:
+        open_policy(f"replay:{packed(choices)}")
+    assert len(str(caught.value)) < 300
+
+
+def test_schedules_of_any_type_are_refused_at_once():
+    shared = ()
+    for _ in range(100):
+        shared = (shared, shared)
+    with pytest.raises(ValueError, match="is none of earliest"):
+        open_policy(shared)

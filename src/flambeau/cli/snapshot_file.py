@@ -224,6 +224,11 @@ def _parts(value: Any, depth: int, known: dict[int, int]) -> int:
     if not depth:
         raise ValueError(f"it has parts of more than {_DEEPEST} levels")
     if id(value) not in known:
-        inner = chain.from_iterable(value.items()) if isinstance(value, dict) else value
+        inner = value
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str | int | float | None):
+                    raise ValueError(f"it has the key {brief(key)}, which JSON has not")
+            inner = chain.from_iterable(value.items())
         known[id(value)] = 1 + sum(_parts(part, depth - 1, known) for part in inner)
     return known[id(value)]

@@ -17,6 +17,7 @@ import struct
 import sys
 from typing import Any, NamedTuple
 
+from flambeau.core.brief import brief
 from flambeau.core.errors import NotSupportedError
 
 _DOOR = struct.Struct("<iiQQ")
@@ -161,7 +162,7 @@ class Door(NamedTuple):
         try:
             return cls(*_DOOR.unpack(data))
         except struct.error:
-            raise ValueError(f"{data!r} is no door") from None
+            raise ValueError(f"{brief(data)} is not the address of another process's memory") from None
 
 
 def birth(pid: int) -> int:

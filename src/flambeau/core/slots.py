@@ -21,6 +21,11 @@ _NBYTES = _COUNT * _SLOT.size
 _SENDERS = 64
 
 
+def is_slot(place: int) -> bool:
+    """Return True if a number is the place of a slot."""
+    return 0 <= place < _NBYTES and place % _SLOT.size == 0
+
+
 class Slots:
     """The sender's side. `door` is where receivers find the memory."""
 

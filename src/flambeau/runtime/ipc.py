@@ -22,12 +22,13 @@ import warnings
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
+from flambeau.core.brief import brief
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.core.shared import Door, Mapping, birth
-from flambeau.core.slots import Receipt, Senders, Slots, finish
+from flambeau.core.slots import Receipt, Senders, Slots, finish, is_slot
 from flambeau.runtime import current, system
 from flambeau.runtime.blocks import Block
 from flambeau.runtime.context import Context
@@ -75,10 +76,31 @@ class Parcel(NamedTuple):
     event: bytes
     must_wait: bool
 
+    @classmethod
+    def checked(cls, *fields: Any) -> Parcel:
+        """Return the parcel of these fields. Raises TypeError or ValueError if they are not those of a parcel."""
+        if len(fields) != len(_FIELDS):
+            raise TypeError(f"a CUDA storage of another process has {len(_FIELDS)} fields, not {len(fields)}")
+        for (name, kind), value in zip(_FIELDS, fields, strict=True):
+            if type(value) is not kind:
+                raise TypeError(f"{name} of a CUDA storage must be {kind.__name__}, not {brief(value)}")
+            if kind is int and not 0 <= value < 1 << 63:
+                raise ValueError(f"{name} of a CUDA storage must not be {brief(value)}")
+        found = cls(*fields)
+        if len(found.handle) < _UUID or not is_slot(found.slot):
+            raise ValueError(
+                "the handle of a CUDA storage is too short, or the place of its counter is not one"
+            )
+        Door.unpack(found.counter)
+        return found
+
     @property
     def key(self) -> tuple[bytes, int]:
         """What tells the block from all others."""
         return self.handle, self.offset
+
+
+_FIELDS = tuple(get_type_hints(Parcel).items())
 
 
 class Sent:
@@ -107,13 +129,13 @@ class Sent:
 class Segment:
     """Another process's segment, mapped here while `holders` sendings lie in it."""
 
-    __slots__ = ("__weakref__", "context", "holders", "key", "ptr")
+    __slots__ = ("__weakref__", "context", "holders", "key", "nbytes", "ptr")
 
     def __init__(self, context: Context, parcel: Parcel) -> None:
         self.context = context
         self.key = (context, parcel.handle)
         self.holders = 0
-        self.ptr, _ = context.driver.ipc_open(context.driver_index, parcel.handle[_UUID:])
+        self.ptr, self.nbytes = context.driver.ipc_open(context.driver_index, parcel.handle[_UUID:])
 
 
 class Received(Receipt):
@@ -286,6 +308,11 @@ def _received(parcel: Parcel, counters: Mapping) -> tuple[Context, int, Received
     segment = _state.segments.get((context, parcel.handle))
     if segment is None:
         segment = _state.segments[context, parcel.handle] = Segment(context, parcel)
+    if parcel.offset + parcel.nbytes > segment.nbytes:
+        raise RuntimeError(
+            f"a CUDA tensor was received whose {parcel.nbytes} bytes at {parcel.offset} exceed the {segment.nbytes} "
+            "bytes of its segment"
+        )
     _order(context, parcel)
     segment.holders += 1
     receipt = Received(segment, counters, parcel.slot)

@@ -165,7 +165,10 @@ def _load(file: Any, path: Any, mapped: bool, restore: Restore, read: Read) -> A
         raise RuntimeError(
             "this is a TorchScript archive: Flambeau has no TorchScript. Save a state_dict instead"
         )
-    return read(io.BytesIO(archive.read("data.pkl")), StoredStorages(archive, restore).load)
+    data = archive.read("data.pkl")
+    if not data:
+        raise Damaged("the pickle of the checkpoint is empty", archive.place("data.pkl"))
+    return read(io.BytesIO(data), StoredStorages(archive, restore).load)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from __future__ import annotations
 import _codecs
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flambeau.core.brief import brief, brief_text
@@ -260,7 +260,7 @@ def refused_names(file: Any, declared: dict[str, Any]) -> list[str]:
     found: dict[str, None] = {}
     last: list[Any] = [None, None]  # what was pushed last, as far as it was a string
     memo: dict[int, Any] = {}
-    for opcode, argument, _ in opcodes(file):
+    for opcode, argument, _ in _until_end(file):
         if opcode.name == "GLOBAL":
             found[_full(*argument.split(" ", 1))] = None
         elif opcode.name == "STACK_GLOBAL":
@@ -270,6 +270,13 @@ def refused_names(file: Any, declared: dict[str, Any]) -> list[str]:
         else:
             last = [last[-1], memo.get(argument) if opcode.name in GETS else argument]
     return [name for name in found if name not in _BY_NAME and name not in declared]
+
+
+def _until_end(file: Any) -> Iterator[tuple[Any, Any, int]]:
+    try:
+        yield from opcodes(file)
+    except EOFError:
+        raise Refused("the pickle ends early") from None
 
 
 def _full(module: Any, name: Any) -> str:

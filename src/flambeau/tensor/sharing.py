@@ -283,7 +283,7 @@ def receive(parcel: ipc.Parcel) -> Storage:
 
 def received(*parcel: Any) -> UntypedStorage:
     """The same as programs see it."""
-    return over(receive(ipc.Parcel(*parcel)))
+    return over(receive(ipc.Parcel.checked(*parcel)))
 
 
 # -- the standard library's pickler for processes ----------------------------------------------------------

@@ -22,6 +22,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from flambeau.core.brief import brief
 from flambeau.core.errors import DriverError
 
 if TYPE_CHECKING:
@@ -455,9 +456,9 @@ def open_policy(schedule: str) -> Policy:
         if kind == "answers" and not rest.strip("yn"):
             return Answers(rest)
     except ValueError as error:
-        raise ValueError(f"schedule {schedule!r}: {error}") from None
+        raise ValueError(f"schedule {brief(schedule)}: {error}") from None
     raise ValueError(
-        f"schedule {schedule!r} is none of earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, "
+        f"schedule {brief(schedule)} is none of earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, "
         "replay:TOKEN"
     )
 
@@ -474,6 +475,9 @@ def _number(text: str, least: int = 0, most: int = (1 << 64) - 1) -> int:
 
 
 # -- tokens: choices as differences, variable-length bytes, compressed ----------------------------------
+
+
+_LONGEST_TOKEN = 1 << 24  # bytes of choices, which a short text may unpack to
 
 
 def write_token(choices: Iterable[int]) -> str:
@@ -500,13 +504,18 @@ def read_token(token: str) -> list[int]:
         raw = base64.urlsafe_b64decode(token[1:] + "=" * (-len(token[1:]) % 4))
         if zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
             raise ValueError("its checksum is wrong")
-        data = zlib.decompress(raw[4:])
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(raw[4:], _LONGEST_TOKEN)
+        if not unpacker.eof:
+            raise ValueError(f"it ends early, or has more than {_LONGEST_TOKEN} bytes of choices")
     except (ValueError, zlib.error) as error:
         raise ValueError(f"the token is damaged: {error}") from None
     choices, value, shift, last = [], 0, 0, 0
     for byte in data:
         value |= (byte & 127) << shift
         shift += 7
+        if shift > 70:
+            raise ValueError("the token is damaged: a choice has more than 64 bits")
         if byte < 128:
             last += value >> 1 if not value & 1 else -(value + 1 >> 1)
             choices.append(last)
