@@ -1,0 +1,86 @@
+"""Readers of files, tokens and messages refuse hostile inputs with a documented error, in bounded time and memory.
+
+`python tests/fuzz/fuzz.py NAME --seed S --count N` runs any number of inputs; FLAMBEAU_FUZZ_SEED sets the seed here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any
+
+import harness
+import pytest
+from fuzz import NAMES, fuzzer_named
+from harness import Fuzzer, fuzz
+
+EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
+SEED = int(os.environ.get("FLAMBEAU_FUZZ_SEED", "20261122"))
+COUNTS = {
+    "checkpoints": 400,
+    "snapshots": 60,
+    "replays": 150,
+    "tokens": 40,
+    "profiles": 150,
+    "messages": 1000,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_readers_refuse_hostile_inputs(name: str) -> None:
+    found = fuzz(fuzzer_named(name), SEED, COUNTS[name] * (100 if EXHAUSTIVE else 1))
+    print(found.summary)
+    assert not found.failures, found.report()
+    assert found.counts["accepted"] and found.counts["refused"], found.summary
+
+
+# -- the harness notices ------------------------------------------------------------------------------------
+
+
+def failures_of(take: Any, *, mentions: str = "") -> list[str]:
+    found = fuzz(Fuzzer("sample", lambda rng: rng.randbytes(4), take, (ValueError,), mentions), 1, 3)
+    assert found.summary.startswith("sample: seed 1, 3 inputs: ")
+    assert all(line in found.report() for line in ("repeat: ", found.summary)) or not found.failures
+    return [failure.why for failure in found.failures.values()]
+
+
+def raising(error: BaseException) -> Any:
+    def take(data: bytes) -> None:
+        raise error
+
+    return take
+
+
+def test_harness_reports_undocumented_errors() -> None:
+    assert failures_of(raising(ValueError("no such thing"))) == []
+    assert "KeyError: 'x'" in failures_of(raising(KeyError("x")))[0]
+    assert "MemoryError" in failures_of(raising(MemoryError()))[0]
+
+
+def test_harness_reports_texts_that_are_long_or_name_no_file() -> None:
+    assert "with 9000 letters" in failures_of(raising(ValueError("x" * 9000)))[0]
+    assert "does not say 'x.pt'" in failures_of(raising(ValueError("damaged")), mentions="x.pt")[0]
+
+
+def test_harness_ends_endless_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spin(data: bytes) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(harness, "_SECONDS", 0.01)
+    assert "CPU time" in failures_of(spin)[0]
+    monkeypatch.setattr(harness, "_SECONDS", 0.001)
+    assert "or waiting" in failures_of(lambda data: time.sleep(100))[0]
+
+
+def test_harness_reports_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "_MOST_BYTES", 1 << 20)
+    assert any("MiB of memory" in why for why in failures_of(lambda data: b"x" * (32 << 20)))
+
+
+def test_inputs_repeat_by_seed_and_number() -> None:
+    for name in NAMES:
+        draw = fuzzer_named(name).draw
+        one, other = (draw(random.Random("5:0")) for _ in range(2))
+        assert one == other
