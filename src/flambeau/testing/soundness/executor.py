@@ -17,7 +17,7 @@ from flambeau.core.sites import Site, line_of
 from flambeau.runtime import system
 from flambeau.testing.soundness.programs import Program, Where
 
-FILE = "program.py"
+FILE, OTHER_FILE = "program.py", "other_program.py"  # the latter with other statements between the steps
 _NOTHING: Mapping[int, str] = {}
 PLACEMENTS = ("default", "pytorch", "random:1", "random:2")
 HAS_PLACEMENTS = "placement" in inspect.signature(system.virtual).parameters
@@ -39,10 +39,11 @@ class Executor:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.source, self._places = program.script()
+        self.source, places = program.script()
+        self._places = {FILE: places}
         self._lines = self.source.splitlines(keepends=True)
-        self.lines = {place: number for number, place in enumerate(self._places, 1) if place is not None}
-        self._code = _compiled(self.source)
+        self.lines = {place: number for number, place in enumerate(places, 1) if place is not None}
+        self._code = compile(self.source, FILE, "exec", dont_inherit=True)
         self._known: dict[Site, int] = {}  # lines of call sites
 
     def run(
@@ -54,7 +55,10 @@ class Executor:
         after: Mapping[int, str] = _NOTHING,
     ) -> Run:
         """Run the program once; with other statements behind some of its steps, see `Program.script`."""
-        code = self._code if not after else _compiled(self.program.script(after)[0])
+        code = self._code
+        if after:
+            text, self._places[OTHER_FILE] = self.program.script(after)
+            code = compile(text, OTHER_FILE, "exec", dont_inherit=True)
         return self._run(code, schedule, races, placement, record)
 
     def run_waiting(self, steps: Iterable[int] | None = None, **options: Any) -> Run:
@@ -82,11 +86,13 @@ class Executor:
         return Run(b"".join(printed) or problem.encode(), problem, trace, certificate, graph)
 
     def place(self, site: Site) -> Where | None:
-        """Return the step of a call site; None for a line that is no step's."""
+        """Return the step of a call site of the latest run; None for a line that is no step's."""
+        places = self._places.get(site[0].co_filename)
+        if places is None:
+            return None
         if site not in self._known:
-            self._known[site] = line_of(site) - 1 if site[0].co_filename == FILE else -1
-        line = self._known[site]
-        return self._places[line] if 0 <= line < len(self._places) else None
+            self._known[site] = line_of(site)
+        return places[self._known[site] - 1]
 
 
 class _torch:
@@ -118,7 +124,3 @@ def _threads_that_fail(names: dict[str, Any]) -> Iterator[list[str]]:
         yield failed
     finally:
         threading.excepthook = before
-
-
-def _compiled(source: str) -> Any:
-    return compile(source, FILE, "exec", dont_inherit=True)

@@ -14,6 +14,9 @@ from flambeau.testing.soundness.values import is_visible
 _PLACEMENTS = ("pytorch", *[f"random:{n}" for n in range(16)]) if HAS_PLACEMENTS else ()
 _PAIRS = 4  # pairs of commands of two lines that are tried
 
+_WAITING = ("empty_cache", "collective", "all_reduce")
+_Recorded = tuple[Any, dict[tuple[int, int], tuple[Where | None, Where | None]], bytes]
+
 FORCED, HIDDEN, WAITED, UNFORCED = "forced", "hidden", "waited", "unforced"
 
 
@@ -22,13 +25,14 @@ class Forcing:
 
     def __init__(self, executor: Executor) -> None:
         self._executor, self._program = executor, executor.program
-        self._graphs: dict[tuple[str, range], tuple[Any, list[tuple[int, int]], bytes]] = {}
+        self._known: dict[tuple[str, range], _Recorded] = {}
 
     def attempt(self, race: Any) -> str:
         """Return what became of a reported race: FORCED, or else why none of the runs printed other values.
 
         HIDDEN: No value that is printed depends on the order of the two steps.
-        WAITED: Memory was given back between the two steps, for which this run waited; nothing promises that.
+        WAITED: This run waited where nothing promises a wait: for the users of memory that goes back to the driver, or
+            for all ranks before a collective touches any memory.
         UNFORCED: None of these.
         """
         place = self._executor.place
@@ -42,8 +46,8 @@ class Forcing:
             return HIDDEN
         if self._by_order(*sides, race.reused) or self._by_host(first, second):
             return FORCED
-        between = self._program.steps[first[0] : second[0]]
-        return WAITED if any(step.operation == "empty_cache" for step in between) else UNFORCED
+        between = self._program.steps[first[0] : second[0] + 1]
+        return WAITED if any(step.operation in _WAITING for step in between) else UNFORCED
 
     def _races(self, first: Where, second: Where) -> list[Race]:
         model, where = self._program.model, self._program.where
@@ -55,16 +59,14 @@ class Forcing:
 
         With waits for the devices after the second step, too: what the host reads too early hides what is there.
         """
-        place = self._executor.place
         after = range(max(where[0] for where in second), len(self._program.steps))
         elsewhere = [(placement, after[:0]) for placement in _PLACEMENTS] if reused else []
         for placement, waits in [("default", after[:0]), ("default", after), *elsewhere]:
             run = partial(self._executor.run_waiting, waits, placement=placement)
             graph, pairs, usual = self._recorded(placement, waits)
-            of = [(place(graph.steps[a].site), place(graph.steps[b].site)) for a, b in pairs]
             mine = [
                 pair
-                for pair, (a, b) in zip(pairs, of, strict=True)
+                for pair, (a, b) in pairs.items()
                 if (a in first and b in second) or (b in first and a in second)
             ]
             for one, other in mine[:_PAIRS]:
@@ -72,15 +74,17 @@ class Forcing:
                     return True
         return False
 
-    def _recorded(self, placement: str, waits: range) -> tuple[Any, list[tuple[int, int]], bytes]:
-        """Return a run's graph, its unordered conflicting pairs, and what its program prints in the usual order."""
+    def _recorded(self, placement: str, waits: range) -> _Recorded:
+        """Return a run's graph, its unordered conflicting pairs with their steps, and what the usual order prints."""
         key = placement, waits
-        if key not in self._graphs:
-            run = partial(self._executor.run_waiting, waits, placement=placement)
+        if key not in self._known:
+            run, place = partial(self._executor.run_waiting, waits, placement=placement), self._executor.place
             graph = run(record=True).graph
+            sites = [step.site for step in graph.steps]
+            pairs = {(a, b): (place(sites[a]), place(sites[b])) for a, b in Conflicts(graph).pairs}
             usual = run(schedule=f"follow:{graph.token(graph.oldest())}").outcome
-            self._graphs[key] = graph, Conflicts(graph).pairs, usual
-        return self._graphs[key]
+            self._known[key] = graph, pairs, usual
+        return self._known[key]
 
     def _by_host(self, first: Where, second: Where) -> bool:
         """Wait for the devices after each step, but for those from the first to the second."""
