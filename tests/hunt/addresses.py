@@ -18,4 +18,8 @@ class Addresses(Forward):
 
 
 def _bare(memory: HostMemory) -> HostMemory:
-    return HostMemory(memory.ptr, memory.nbytes, None, memory.pinned) if memory.pinned else memory
+    if not memory.pinned:
+        return memory
+    bare = HostMemory(memory.ptr, memory.nbytes, None, True, memory.awaited)
+    bare.watch = memory.watch
+    return bare

@@ -6,13 +6,13 @@ Owner of all race clocks. See Note [Clocks] and Note [Cells]; what the answer me
 from __future__ import annotations
 
 import itertools
+import threading
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from flambeau.core.sites import Site, caller, place
-from flambeau.driver.api import HostMemory
 from flambeau.observe.accesses import (
     NOWHERE,
     Block,
@@ -31,7 +31,7 @@ from flambeau.observe.indexed.partial import Operand, PartialAccess
 from flambeau.observe.layouts import Extent, overlap, span_of
 from flambeau.observe.lifetimes import Lifetimes
 from flambeau.observe.pinned.lines import view_name
-from flambeau.observe.pinned.memory import Export, PinnedMemory, Window
+from flambeau.observe.pinned.memory import Export, PinnedMemory, Use, Window
 from flambeau.observe.race_builder import (
     READ,
     WRITE,
@@ -412,16 +412,16 @@ class Detector(Lifetimes):
         )
         self._report(key, race)
 
-    def use_pinned(self, memory: HostMemory, kind: str, stream: int) -> None:
+    def use_pinned(self, use: Use, stream: int) -> None:
         """The command that was just checked uses pinned memory: check what the host does there from now on."""
-        for cell in self.shadow.overlapping(memory.ptr, memory.ptr + memory.nbytes):
+        for cell in self.shadow.overlapping(use.ptr, use.ptr + use.nbytes):
             self._pending_host[cell] = None
-        cell = self.shadow.cells[memory.ptr, memory.nbytes]
-        last = cell.write if kind is WRITE else cell.read
+        cell = self.shadow.cells[use.ptr, use.nbytes]
+        last = cell.write if use.kind is WRITE else cell.read
         if last is None:
             assert cell.reads is not None
             last = cell.reads[self.agents[stream]]
-        self.pinned.used(memory, kind, last)
+        self.pinned.used(use, last)
 
     def pending_host(self, ptr: int, nbytes: int) -> Iterator[tuple[Cell, str, Command]]:
         """The commands that use this host memory and that the host does not know to be over."""
@@ -444,6 +444,8 @@ class Detector(Lifetimes):
         """Another object shows host memory, while `view` lives (None: for ever)."""
         if self.pinned.contains(ptr):
             with self.lock:
+                if threading.get_ident() != self.running:
+                    self.enter()
                 self.pinned.exported(ptr, nbytes, what, view)
 
     @property

@@ -25,6 +25,7 @@ from flambeau.observe.indexed.reporting import reporting
 from flambeau.observe.layouts import Extent, extent_of
 from flambeau.observe.meetings import Meetings
 from flambeau.observe.others import Others
+from flambeau.observe.pinned.memory import Use
 from flambeau.observe.race_builder import READ as _READ
 from flambeau.observe.race_builder import WRITE as _WRITE
 from flambeau.observe.reporting.fixes import Select
@@ -180,7 +181,7 @@ class RaceDriver(Forward):
         with self._lock:
             key = (source.ptr, source.nbytes)
             if source.pinned:
-                self._command(stream, "copy_in", [(target, source.nbytes), key], 1, (source, _READ))
+                self._command(stream, "copy_in", [(target, source.nbytes), key], 1, source, _READ)
             else:  # the host's bytes are read before the call returns
                 self._enter()
                 self.detector.host_access(*key, _READ, ("copy_in", (), 0))
@@ -192,7 +193,7 @@ class RaceDriver(Forward):
         key = (target.ptr, target.nbytes)
         with self._lock:
             if target.pinned:
-                self._command(stream, "copy_out", [key, (source, target.nbytes)], 1, (target, _WRITE))
+                self._command(stream, "copy_out", [key, (source, target.nbytes)], 1, target, _WRITE)
                 self.inner.copy_out(target, source, stream)
                 return
             self._enter()
@@ -523,9 +524,10 @@ class RaceDriver(Forward):
         what: str,
         keys: list[Key],
         outputs: int,
-        pinned: tuple[HostMemory, str] | None = None,
+        pinned: HostMemory | None = None,
+        kind: str = "",
     ) -> None:
-        """A command that is no launch, and the pinned memory that it uses, with what it does there.
+        """A command that is no launch, the pinned memory that it uses, and what it does there.
 
         Copies and fills of no bytes are none.
         """
@@ -534,15 +536,16 @@ class RaceDriver(Forward):
             return
         check = self._check(what, tuple([extent for _, extent in keys]), outputs)
         ptrs = tuple([ptr for ptr, _ in keys])
+        use = None
         if pinned is not None:
-            pinned[0].watch = self.detector.pinned
+            pinned.watch, use = self.detector.pinned, Use.of(pinned, kind)
         tape = self._tapes.get(stream)
         if tape is not None:
-            tape.command(stream, check, ptrs, caller(), self.detector.lent(ptrs), pinned)
+            tape.command(stream, check, ptrs, caller(), self.detector.lent(ptrs), use)
             return
         check(stream, ptrs)
-        if pinned is not None:
-            self.detector.use_pinned(*pinned, stream)
+        if use is not None:
+            self.detector.use_pinned(use, stream)
 
     def _check(self, what: str, extents: tuple[Extent, ...], outputs: int) -> Check:
         """That of copies, fills and host functions: they have no executable that could have one."""

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 
 from flambeau.core.errors import RaceError
 from flambeau.core.sites import Site
-from flambeau.driver.api import HostMemory
 from flambeau.observe.accesses import Block
 from flambeau.observe.clocks import Agent
 from flambeau.observe.detector import Check, Detector
 from flambeau.observe.indexed.partial import Probe
 from flambeau.observe.order import Lane
+from flambeau.observe.pinned.memory import Use
 
 _keys = itertools.count(-1, -1)  # of lanes and events of tapes: below every driver's handles
 
@@ -53,10 +53,10 @@ class Tape:
         ptrs: tuple[int, ...],
         site: Site,
         lent: Sequence[Block],
-        pinned: tuple[HostMemory, str] | None = None,
+        pinned: Use | None = None,
         probe: Probe | None = None,
     ) -> None:
-        """A command, the memory of the program that it uses, and the pinned memory, with what it does there.
+        """A command, the memory of the program that it uses, and the pinned memory.
 
         Args:
             probe: What its kernel reports the places to that indices name.
@@ -70,7 +70,7 @@ class Tape:
             if probe is not None:
                 probe.add(access)
             if pinned is not None:
-                detector.use_pinned(*pinned, handles[stream])
+                detector.use_pinned(pinned, handles[stream])
 
         self._steps.append(play)
 

@@ -16,15 +16,13 @@ class UnseenUses:
         self._early: dict[str, None] = {}
         self._written: dict[str, dict[str, None]] = {}  # view -> places of reads
 
-    def view(self, what: str, taken: Site | None, verb: str, copy: Site, wait: Site | None) -> None:
+    def view(self, what: str, taken: Site | None, verb: str, copy: Site, until: str) -> None:
         """A view was alive while a copy was pending, and may have been used: `verb` says how that would matter."""
-        until = f"the wait at {place(wait)}" if wait is not None else "the end of the program"
         key = verb, view_name(what, taken)
         self._views.setdefault(key, {})[f"the copy at {place(copy)} and {until}"] = None
 
-    def early_view(self, what: str, taken: Site | None, copy: Site, wait: Site | None) -> None:
+    def early_view(self, what: str, taken: Site | None, copy: Site, until: str) -> None:
         """A view was taken while a copy into the memory was pending, and may have been used then."""
-        until = f"the wait at {place(wait)}" if wait is not None else "any wait for it"
         shows = f"{view_name(what, taken)} shows pinned memory that the copy at {place(copy)} may still write"
         self._early[
             f"{shows}: whether it is read before {until} cannot be seen. Take it after a wait for the copy"

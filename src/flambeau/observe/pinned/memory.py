@@ -16,9 +16,9 @@ it was used too early, which is a race; if it lives on, it may have been, and th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -34,8 +34,27 @@ from flambeau.observe.race_builder import READ, WRITE
 if TYPE_CHECKING:
     from flambeau.observe.detector import Detector
 
+_UNTIL_END = "the end of the program"
 _ADOPTING = ("from_numpy()", "from_dlpack()")
 _LARGEST = 1 << 26  # bytes of a copy of a real GPU that are compared: some 10 ms
+
+
+class Use(NamedTuple):
+    """What a command does to pinned memory. It keeps nothing alive.
+
+    Attributes:
+        kind: READ or WRITE.
+        is_awaited: Whether the host waits for the command before the program goes on.
+    """
+
+    ptr: int
+    nbytes: int
+    kind: str
+    is_awaited: bool
+
+    @classmethod
+    def of(cls, memory: HostMemory, kind: str) -> Use:
+        return cls(memory.ptr, memory.nbytes, kind, memory.awaited)
 
 
 class Export:
@@ -181,8 +200,7 @@ class PinnedMemory:
 
     def forgotten(self, start: int, nbytes: int) -> None:
         """Memory is pinned no more."""
-        for key in [key for key, w in self._windows.items() if start <= w.start < start + nbytes]:
-            del self._windows[key]
+        self._drop([key for key, w in self._windows.items() if start <= w.start < start + nbytes])
         for at in [at for at in self._lives if start <= at < start + nbytes]:
             del self._lives[at]
 
@@ -220,20 +238,20 @@ class PinnedMemory:
                 self._detector.host_looked(window, former[0])
 
     # -- commands ----------------------------------------------------------------------------------------
-    def used(self, memory: HostMemory, kind: str, command: Command) -> None:
+    def used(self, use: Use, command: Command) -> None:
         """A command that reads or writes pinned memory is about to be queued."""
-        self._report_changes(caller(3))
-        life = self._life_at(memory.ptr)
+        self._report_changes((command[3], command[4]))
+        life = self._life_at(use.ptr)
         if life is None:
-            life = self._adopt(memory, (command[3], command[4]))
-        start, end = memory.ptr, memory.ptr + memory.nbytes
+            life = self._adopt(use, (command[3], command[4]))
+        start, end, kind = use.ptr, use.ptr + use.nbytes, use.kind
         at = start - life.block.start
         if kind is WRITE:
-            life.coverage.mark(at, memory.nbytes)
+            life.coverage.mark(at, use.nbytes)
             self._distrust(life, start, end)
-        elif not life.coverage.covers(at, at + memory.nbytes):
+        elif not life.coverage.covers(at, at + use.nbytes):
             self._report_unwritten(life, command)
-        if life.exported is None or (memory.awaited and threading.active_count() == 1):
+        if life.exported is None or (use.is_awaited and threading.active_count() == 1):
             return
         window = self._open(life, start, end, kind, command)
         for view in life.views(start, end):
@@ -261,6 +279,7 @@ class PinnedMemory:
         if not over and not self._changes:
             return
         site = None if is_within("cli") else caller(3)
+        until = _UNTIL_END if site is None else f"the wait at {place(site)}"
         for key in over:
             window = self._windows[key]
             self._look(window.life, window.start, window.end)
@@ -269,7 +288,7 @@ class PinnedMemory:
             life.expected = None
         self._report_changes(site)
         for window in closing:
-            self._report_views(window, site)
+            self._report_views(window, until)
 
     def end(self) -> None:
         """The run is over as far as a certificate says: report what there is."""
@@ -277,7 +296,7 @@ class PinnedMemory:
             self._look(window.life, window.start, window.end)
         self._report_changes(None)
         for window in self._windows.values():
-            self._report_views(window, None)
+            self._report_views(window, _UNTIL_END)
 
     # -- of `driver.api.Watch`: inside of the driver's lock, without the detector's -------------------------
     def about_to_use(self, memory: HostMemory) -> None:
@@ -302,20 +321,24 @@ class PinnedMemory:
             return None
         life = self._lives.get(block.start)
         if life is None or life.block is not block or life.born != block.born:
-            for key in [key for key, w in self._windows.items() if w.life is life]:
-                del self._windows[key]
+            self._drop([key for key, w in self._windows.items() if w.life is life])
             life = self._lives[block.start] = Life(block)
         return life
 
-    def _adopt(self, memory: HostMemory, site: Site) -> Life:
+    def _drop(self, keys: Sequence[tuple[object, ...]]) -> None:
+        """End windows whose memory the program has freed: the runtime sees to it that its copies are over."""
+        for key in keys:
+            self._report_views(self._windows.pop(key), "the end of the memory")
+
+    def _adopt(self, use: Use, site: Site) -> Life:
         """Another library has pinned this memory, and has it."""
-        self._detector.own(memory.ptr, memory.nbytes, None, site, host=True)
-        self.added(memory.ptr, memory.nbytes)
-        life = self._life_at(memory.ptr)
+        self._detector.own(use.ptr, use.nbytes, None, site, host=True)
+        self.added(use.ptr, use.nbytes)
+        life = self._life_at(use.ptr)
         assert life is not None
         life.is_kept = False
-        life.coverage.mark(0, memory.nbytes)
-        life.exported = Export("", None, memory.ptr, memory.ptr + memory.nbytes, None)
+        life.coverage.mark(0, use.nbytes)
+        life.exported = Export("", None, use.ptr, use.ptr + use.nbytes, None)
         life.exports = [life.exported]
         return life
 
@@ -368,17 +391,17 @@ class PinnedMemory:
             for window in windows:
                 self._detector.host_changed(low, high, window, site)
 
-    def _report_views(self, window: Window, site: Site | None) -> None:
+    def _report_views(self, window: Window, until: str) -> None:
         uses = self._detector.findings.unseen
         for view, taken_meanwhile in window.views.values():
             if window.kind is READ:
-                uses.view(view.what, view.site, "writes", window.site, site)
+                uses.view(view.what, view.site, "writes", window.site, until)
             elif window.is_looked_through(view, taken_meanwhile):
                 self._detector.host_looked(window, view)
             elif taken_meanwhile and not view.is_address:
-                uses.early_view(view.what, view.site, window.site, site)
+                uses.early_view(view.what, view.site, window.site, until)
             else:
-                uses.view(view.what, view.site, "reads or writes", window.site, site)
+                uses.view(view.what, view.site, "reads or writes", window.site, until)
 
     def _report_unwritten(self, life: Life, command: Command) -> None:
         site, view, findings = (command[3], command[4]), life.exported, self._detector.findings
