@@ -175,6 +175,20 @@ class Host:
     ended: bool = False
 
 
+class Touch(NamedTuple):
+    """A question about the state of a thread, a queue or a flag, or a change of it.
+
+    Attributes:
+        calls: The lines that come before it in every run.
+        line: Its own; None: after all others.
+    """
+
+    what: str
+    host: Host
+    calls: int
+    line: int | None
+
+
 class Model:
     """The state after the steps so far, and what was found.
 
@@ -217,6 +231,8 @@ class Model:
         self.pools: dict[tuple[object, ...], list[Life]] = {}
         self.queues: dict[str, list[tuple[int, int, View]]] = {}  # with what the sender knew
         self.flag: tuple[int, int] | None = None  # what the one that set it knew
+        self.questions: list[Touch] = []  # about the state of what threads share
+        self.changes: list[Touch] = []
         self.ranks = False
         self.meets = False
         self.losses: dict[tuple[int, str], Any] = {}  # what autograd keeps, by host and name
@@ -232,7 +248,27 @@ class Model:
         """Return whether there are races, and the reasons to withhold, once the host has read what is left."""
         left = [v for host in self.hosts.values() for v in host.names.values() if v.device >= 0]
         unwritten = any(view.mask & ~view.storage.life.written for view in left)
-        return bool(self.races), frozenset(self.withheld | ({"unwritten"} if unwritten else set()))
+        found = {"unwritten": unwritten, "asking": any(map(self._depends_on_timing, self.questions))}
+        return bool(self.races), frozenset(
+            self.withheld | {reason for reason, holds in found.items() if holds}
+        )
+
+    # -- questions between threads ----------------------------------------------------------------------
+    def touched(self, what: str) -> Touch:
+        """Return what this host does now to the state of a thread, a queue or a flag."""
+        return Touch(what, self.host, self.host.calls, self.line)
+
+    def _depends_on_timing(self, question: Touch) -> bool:
+        """Return whether a change by another host is ordered neither before the question nor after it."""
+        running = [host for host in self.hosts.values() if host.number and not host.ended]
+        ends = [Touch("thread", host, host.calls, None) for host in running]
+        return any(
+            change.what == question.what
+            and change.host is not question.host
+            and not _is_before(change, question)
+            and not _is_before(question, change)
+            for change in [*self.changes, *ends]
+        )
 
     # -- names ------------------------------------------------------------------------------------------
     def __getitem__(self, name: str) -> View:
@@ -537,3 +573,7 @@ def byte_mask(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], ite
 
 def _with_mask(use: View | tuple[View, int]) -> tuple[View, int]:
     return use if isinstance(use, tuple) else (use, use.mask)
+
+
+def _is_before(first: Touch, second: Touch) -> bool:
+    return first.line is not None and bool(second.calls >> first.line & 1)

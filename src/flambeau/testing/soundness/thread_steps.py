@@ -46,6 +46,7 @@ class Join(HandOver):
         need(THREAD in model.hosts and not model.hosts[THREAD].ended)
         other = model.hosts[THREAD]
         other.ended = True
+        model.changes.append(model.touched("thread")._replace(host=other, calls=other.calls))
         model.host.known |= other.known
         model.host.calls |= other.calls
 
@@ -69,6 +70,7 @@ class Put(HandOver):
     def apply(self, model: Model, queue: str, name: str) -> None:
         need(queue == QUEUES[model.host.number] and len(model.hosts) > 1 and not model.ranks)
         view = model[name]
+        model.changes.append(model.touched(queue))
         del model.host.names[name]
         model.queues.setdefault(queue, []).append(
             (model.host.known, model.host.calls | 1 << model.line, view)
@@ -92,6 +94,7 @@ class Get(HandOver):
         known, calls, view = model.queues[queue].pop(0)
         model.host.known |= known
         model.host.calls |= calls
+        model.changes.append(model.touched(queue))
         view.storage.refs -= 1  # the queue's
         model.bind(name, view)
 
@@ -109,6 +112,7 @@ class SetFlag(HandOver):
     def apply(self, model: Model) -> None:
         only(model, 0)
         need(len(model.hosts) > 1 and not model.ranks and model.flag is None)
+        model.changes.append(model.touched("flag"))
         model.flag = model.host.known, model.host.calls | 1 << model.line
 
     def source(self) -> str:
@@ -138,7 +142,7 @@ class WaitForFlag(HandOver):
 
 @operation
 class Ask(HandOver):
-    """Asks another thread something whose answer is timing."""
+    """Asks for a state that the other thread may change: the answer depends on timing if nothing orders the two."""
 
     weight = 1
     feature = "asking"
@@ -152,7 +156,7 @@ class Ask(HandOver):
 
     def apply(self, model: Model, question: str) -> None:
         need(len(model.hosts) > 1 and not model.ranks)
-        model.withheld.add("asking")
+        model.questions.append(model.touched(question.split(".")[0]))
 
     def source(self, question: str) -> str:
         return f"seen.append({question})"
