@@ -192,11 +192,11 @@ class Reference:
     def lent(self) -> bool:
         """The same of memory that a stream takes over from another one which it waits for (reuse by order)."""
         return any(
-            use in self.before[new.alloc] and use not in self.before[write]
+            use not in self.before[write]
             for new in self.tensors
             for old in self.tensors
             if old.owner != new.owner and old.pool[1] == new.pool[1] and self._precedes(old, new)
-            if all(self.stream[use] == old.owner for use in old.uses)
+            if all(self.stream[use] == old.owner and use in self.before[new.alloc] for use in old.uses)
             for use in old.uses
             for write in new.writes
         )
