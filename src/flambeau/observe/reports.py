@@ -103,9 +103,8 @@ class Fix:
     @property
     def text(self) -> str:
         """All of it in one paragraph."""
-        text = (
-            f"{self.where}: {'; '.join([line.strip() for line in self.lines])}" if self.lines else self.where
-        )
+        code = "; ".join([line.strip() for line in self.lines]).replace(":; ", ": ")
+        text = f"{self.where}: {code}" if code else self.where
         return f"{text}. {self.hint}" if self.hint else text
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from html import escape
 
 from flambeau.core.sites import place, source
-from flambeau.observe.reports import Access, Certificate, Race
+from flambeau.observe.reports import Access, Certificate, Fix, Race
 
 _RED, _GREEN, _YELLOW = "#e03131", "#2f9e44", "#e67700"
 _MOST = 20  # races that are shown whole
@@ -46,7 +46,7 @@ def race_html(race: Race) -> str:
     rows = [
         ("first", _side(race.first)),
         ("second", _side(race.second)),
-        ("fix", f'<span style="color:{_GREEN}">{escape(race.fix.text)}</span>'),
+        ("fix", _fix(race.fix)),
         ("note", escape(race.note.removeprefix("note:").strip())),
         ("created", escape(_created(race))),
     ]
@@ -77,6 +77,13 @@ def _side(side: Access) -> str:
     text = f"{side.place}{launched}: {side.operator} on {side.stream or 'the host'} {side.kind} them"
     code = source(side.site)
     return escape(text) + (f"<br><code>{escape(code)}</code>" if code else "")
+
+
+def _fix(fix: Fix) -> str:
+    """Return where the lines go, and the lines as they can be pasted."""
+    where = f'<span style="color:{_GREEN}">{escape(fix.where)}{":" if fix.lines else ""}</span>'
+    code = [f'<code style="white-space:pre">{escape(line)}</code>' for line in fix.lines]
+    return "<br>".join([where, *code, *([escape(fix.hint)] if fix.hint else [])])
 
 
 def _created(race: Race) -> str:
