@@ -5,21 +5,26 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import linecache
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from runpy import run_path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from flambeau.cli import finder
-from flambeau.observe.reports import Certificate
+from flambeau.observe.reports import Certificate, Race
+from flambeau.report.fix_diff import edited
 from flambeau.runtime import system
 from flambeau.testing.explore import explore
 
 PAIRS = Path(__file__).parent / "pairs"
 ANSWERS = Path(__file__).parent / "gpu.json"
 SCHEDULE, SCHEDULES = "random:0", 20
+ROUNDS = 3  # of inserting what reports propose: a race may hide another
 FACTS = ("Kind: ", "Thread: ", "Limit: ")
 
 HEAD = """# StreamBugs: the scorecard
@@ -27,10 +32,13 @@ HEAD = """# StreamBugs: the scorecard
 `streambugs/pairs/` holds {count} bugs of public programs, each as a buggy and a fixed program of under 30 lines, with
 the thread that reports it. Each half runs once on virtual GPUs, under `random:0`, with the race detector on; "wrong
 values" counts the different outcomes, beside the expected one, that the explorer then sees in up to {schedules} orders.
+"Proposed fix" is the call that the buggy half's report proposes, and whether the buggy half still races with the
+proposed lines inserted (`flambeau run --apply-fixes` prints them as a diff). They order the two uses as this run did.
 This page is written by `python -m streambugs --page > docs/streambugs.md`; a test compares it.
 
 **Found {found} of {count}, named {named}, missed {missed}; {alarms} false alarms on {count} fixed programs, {certified}
-of them certified race-free under every schedule.**
+of them certified race-free under every schedule. With the lines inserted that the reports propose, {repaired} of these
+{found} buggy programs have no race.**
 
 A bug without wrong values is still a race. Where the host's own access races with a copy, a virtual GPU gives the same
 wrong bytes in every order, for it runs a copy when the host waits; elsewhere the order happens not to show.
@@ -45,8 +53,8 @@ sees its own. Since memory left the process, they get no certificate: their fixe
 
 {gpu}
 
-| Bug | Kind | Thread | Found | Races | Wrong values | Fixed |{columns}
-|---|---|---|---|---|---|---|{rules}
+| Bug | Kind | Thread | Found | Races | Wrong values | Fixed | Proposed fix |{columns}
+|---|---|---|---|---|---|---|---|{rules}
 """
 
 NOT_YET = """PyTorch's CUDA sanitizer needs a GPU: `bench/streambugs_gpu.py` runs the corpus under it, and under
@@ -69,6 +77,8 @@ class Score:
         wrong: Number of outcomes of the buggy half in other orders that differ from the expected one.
         fixed: Report of the fixed half.
         agrees: True if every order of the fixed half gives the same outcome.
+        proposed: The calls that the buggy half's report proposes.
+        repaired: True if the buggy half has no races with the proposed lines inserted.
         named: True if the pair states a limit, and its buggy half is certified, but not with `--strict`.
     """
 
@@ -79,6 +89,8 @@ class Score:
     wrong: int
     fixed: Certificate
     agrees: bool
+    proposed: str
+    repaired: bool
     named: bool = False
 
     @property
@@ -97,7 +109,9 @@ class Score:
         fixed = "false alarm" if self.alarm else "certified" if self.fixed.race_free else "no race"
         found = "yes" if self.found else "named" if self.named else "**no**"
         link = f"[{self.name}](../streambugs/pairs/{self.name}.py)"
-        return f"| {link} | {self.kind} | [{place}]({self.thread}) | {found} | {self.races} | {self.wrong} | {fixed} |"
+        repair = f"{self.proposed}: {'no race' if self.repaired else 'still races'}" if self.races else "-"
+        cells = (link, self.kind, f"[{place}]({self.thread})", found, self.races, self.wrong, fixed, repair)
+        return f"| {' | '.join(map(str, cells))} |"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -122,9 +136,27 @@ def score(path: Path) -> Score:
     explored = [explore(partial(program, half), SCHEDULES, shrink=False) for half in (False, True)]
     wrong = explored[0].outcomes - 1
     named = "Limit" in facts and buggy.race_free and not certificate(partial(program, False), True).race_free
+    proposed = ", ".join(dict.fromkeys([f"`{race.fix.call}`" for race in buggy.races]))
     return Score(
-        path.stem, facts["Kind"], facts["Thread"], len(buggy.races), wrong, fixed, explored[1].ok, named
-    )
+        path.stem, facts["Kind"], facts["Thread"], len(buggy.races), wrong, fixed, explored[1].ok, proposed,
+        is_repaired(path, buggy.races), named,
+    )  # fmt: skip
+
+
+def is_repaired(path: Path, races: Sequence[Race]) -> bool:
+    """Return True if the buggy half has races, and none with the lines inserted that its reports propose."""
+    text = path.read_text()
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        for _ in range(ROUNDS if races else 0):
+            edits = [edit for race in races for edit in race.fix.edits]
+            text = "".join(edited(text.splitlines(keepends=True), edits))
+            copy.write_text(text)
+            linecache.checkcache(str(copy))
+            races = certificate(partial(run_path(str(copy))["program"], False)).races
+            if not races:
+                return True
+    return False
 
 
 def certificate(program: Any, strict: bool = False) -> Certificate:
@@ -185,7 +217,8 @@ def page(scores: list[Score]) -> str:
         count=len(scores), schedules=SCHEDULES, found=sum(s.found for s in scores),
         named=sum(s.named for s in scores), missed=sum(not (s.found or s.named) for s in scores),
         alarms=sum(s.alarm for s in scores),
-        certified=sum(s.fixed.race_free for s in scores), gpu=gpu_text(answers) if answers else NOT_YET,
+        certified=sum(s.fixed.race_free for s in scores), repaired=sum(s.repaired for s in scores),
+        gpu=gpu_text(answers) if answers else NOT_YET,
         columns=" PyTorch's sanitizer | On a GPU |" if answers else "", rules="---|---|" if answers else "",
     )  # fmt: skip
     return head + "\n".join(s.row + (gpu_cells(answers, s.name) if answers else "") for s in scores)

@@ -5,8 +5,8 @@ import subprocess
 import pytest
 from cli_kit import flambeau_run, program
 
-from flambeau.cli.fix_diff import fix_diff
 from flambeau.observe.reports import Edit
+from flambeau.report.fix_diff import fix_diff
 
 RACY = """\
 import helper, torch

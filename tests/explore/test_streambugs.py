@@ -11,6 +11,7 @@ import pytest
 from flambeau.observe.reports import Certificate
 
 ROOT = Path(__file__).parents[2]
+REPAIRED = r"`\w+`(, `\w+`)*: no race( \|)?"
 PAIRS = sorted((ROOT / "streambugs" / "pairs").glob("*.py"))
 
 
@@ -48,6 +49,7 @@ def test_every_bug_is_found_and_no_fixed_half_alarms(ran, page):
         "| [accepted_tokens_read_early](../streambugs/pairs/accepted_tokens_read_early.py)"
     ]
     assert [row[0] for row in rows if row[3] not in ("yes", "named")] == []
+    assert [row[0] for row in rows if row[3] == "yes" and not re.fullmatch(REPAIRED, row[7])] == []
     assert {row[6] for row in rows if not row[1].startswith("IPC ")} == {"certified"}
     shared = [row[6] for row in rows if row[1].startswith("IPC ")]  # the certificate is withheld by name
     assert len(shared) >= 2 and set(shared) == {"no race"}
@@ -85,7 +87,9 @@ def test_what_a_gpu_said_gets_columns(monkeypatch, tmp_path):
     monkeypatch.setattr(scorecard, "ANSWERS", tmp_path / "gpu.json")
     scorecard.ANSWERS.write_text(json.dumps(answers))
     certificate = Certificate([], [])
-    scores = [scorecard.Score(path.stem, "kind", "thread", 1, 0, certificate, True) for path in PAIRS[:3]]
+    scores = [
+        scorecard.Score(path.stem, "kind", "thread", 1, 0, certificate, True, "", True) for path in PAIRS[:3]
+    ]
     page = scorecard.page(scores)
     assert "reports 1 of 2 bugs and alarms on\n1 fixed programs; Flambeau reports 1 and alarms on 0." in page
     rows = page.splitlines()[-3:]

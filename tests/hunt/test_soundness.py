@@ -36,6 +36,7 @@ def test_fresh_programs_are_judged_right(chunk, record_property, request):
     again = f"repeat: FLAMBEAU_HUNT_SEED={hunt.seed} {request.node.nodeid}"
     assert not hunt.found, f"{hunt.report()}\n{again}"
     assert share_forced(hunt.counts) >= 0.85, f"{hunt.report(unforced=True)}\n{again}"
+    assert hunt.counts["repaired"] >= 19 * hunt.counts["still racy"], f"{hunt.report()}\n{again}"
 
 
 # -- the judge is judged ------------------------------------------------------------------------------------

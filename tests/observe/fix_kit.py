@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import flambeau
-from flambeau.cli.fix_diff import edited
 from flambeau.observe.reports import Certificate, Race
+from flambeau.report.fix_diff import edited
 from flambeau.runtime import system
 
 

@@ -22,7 +22,6 @@ from zipfile import is_zipfile
 
 from flambeau.cli import finder
 from flambeau.cli.environment import export_options, why_no_machine, why_not_readable
-from flambeau.cli.fix_diff import fix_diff
 from flambeau.cli.outputs import add_outputs, why_no_outputs, write_files, write_outputs
 from flambeau.cli.run_report import write_screen
 from flambeau.cli.signals import Stopping, Terminated
@@ -31,6 +30,7 @@ from flambeau.cli.trailing import take_last
 from flambeau.core.errors import NotSupportedError, RaceError
 from flambeau.observe.reports import Edit
 from flambeau.report.document import Document, has_failed, races_of, run_document
+from flambeau.report.fix_diff import fix_diff
 from flambeau.report.processes import ChildReports
 from flambeau.report.recorder import Recorder
 from flambeau.runtime import settings, system, threads

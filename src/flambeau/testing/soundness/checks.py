@@ -22,6 +22,7 @@ REASONS = {
     "asking": "depends on timing",
     "export": "shows pinned memory that",
 }
+_ROUNDS = 3  # of inserting fixes: a race may hide another
 _SEEN_LATER = "through a view"  # a write by an array, seen by the bytes that it left, at a later line
 SCHEDULES = (
     "earliest",
@@ -43,7 +44,7 @@ PLACED = [
 
 @dataclass(frozen=True)
 class Problem:
-    """What does not hold of a program. `kind` is "verdict", "report", "bits", "unforced" or "error"."""
+    """What does not hold of a program. `kind` is "verdict", "report", "bits", "fix", "unforced" or "error"."""
 
     kind: str
     program: Program
@@ -148,6 +149,22 @@ class Check:
             self.counts[result] += 1
             if result == UNFORCED:
                 yield self._problem("unforced", str(race))
+
+    def repaired(self) -> Iterator[Problem]:
+        """Insert the lines that the reports propose: nothing races in the program with them."""
+        executor, run = Executor(self.program), self.run
+        for _ in range(_ROUNDS):
+            edits = [edit for race in run.certificate.races for edit in race.fix.edits]
+            self.counts["runs"] += 1
+            try:
+                run = executor.run_edited(edits)
+            except SyntaxError as error:
+                yield self._problem("fix", f"{error}\n{executor.source}")
+                return
+            if not run.certificate.races:
+                break
+        has_new_error = bool(run.error) and not self.run.error
+        self.counts["still racy" if run.certificate.races or has_new_error else "repaired"] += 1
 
     def _run(self, schedule: str, races: str = "off", placement: str = "default") -> Run:
         self.counts["runs"] += 1

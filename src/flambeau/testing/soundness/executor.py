@@ -14,6 +14,8 @@ from typing import Any
 
 import flambeau as torch
 from flambeau.core.sites import Site, line_of
+from flambeau.observe.reports import Edit
+from flambeau.report.fix_diff import edited
 from flambeau.runtime import system
 from flambeau.testing.soundness.programs import Program, Where
 
@@ -60,6 +62,13 @@ class Executor:
             text, self._places[OTHER_FILE] = self.program.script(after)
             code = compile(text, OTHER_FILE, "exec", dont_inherit=True)
         return self._run(code, schedule, races, placement, record)
+
+    def run_edited(self, edits: Iterable[Edit]) -> Run:
+        """Insert text into the program, for good, and run it with races on."""
+        self._lines = edited(self._lines, edits)
+        self.source = "".join(self._lines)
+        self._code = compile(self.source, FILE, "exec", dont_inherit=True)
+        return self._run(self._code, "earliest", "warn", "default", False)
 
     def run_waiting(self, steps: Iterable[int] | None = None, **options: Any) -> Run:
         """Run it with a wait for the devices after some steps, by default all: that is the order of the program."""

@@ -63,6 +63,8 @@ class Hunt:
             return
         if check.races:
             yield from check.forced(self.forced)
+            if check.run.certificate.races:
+                yield from check.repaired()
         elif check.run.certificate.race_free:
             yield from check.verdict("random:7")
             yield from check.bits()
@@ -136,6 +138,7 @@ def summed_up(hunts: Iterable[Mapping[str, int]]) -> str:
         f"{n['withheld']:,} withheld, {n['unjudged']:,} not judged), {n['runs']:,} runs; "
         f"{n['reports']:,} reports: {n[FORCED]:,} forced, "
         f"{n[HIDDEN]:,} hidden, {n[WAITED]:,} waited, {n[UNFORCED]:,} not "
-        f"({share_forced(n):.1%} of those that show); {n['deletions']:,} deletions: {n['noticed']:,} noticed, "
+        f"({share_forced(n):.1%} of those that show); fixes repair {n['repaired']:,} programs, "
+        f"{n['still racy']:,} not; {n['deletions']:,} deletions: {n['noticed']:,} noticed, "
         f"{n['redundant']:,} redundant; {n['problems']:,} problems; seed {seed}, {n['milliseconds'] / 1000:.0f} s"
     )
