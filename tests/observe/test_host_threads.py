@@ -9,6 +9,7 @@ import pytest
 from race_kit import machine, meta, run
 
 import flambeau as torch
+import flambeau.observe.threads
 from flambeau.data.pin import Pinner
 from flambeau.observe import handovers
 from flambeau.runtime import system
@@ -58,6 +59,21 @@ def gate():
     lock = _thread.allocate_lock()
     lock.acquire()
     return lock
+
+
+def begin(body):
+    """Start a thread of which `threading` does not know."""
+    _thread.start_new_thread(body, ())
+
+
+class End:
+    """Opens a gate when the thread ends whose local object holds it."""
+
+    def __init__(self, gate):
+        self.gate = gate
+
+    def __del__(self):
+        self.gate.release()
 
 
 # -- what orders -------------------------------------------------------------------------------------------------
@@ -240,6 +256,42 @@ def test_a_new_thread_with_the_number_of_an_ended_one_knows_nothing_of_it(gpu):
         in_threads(lambda stream=stream: body(stream))
     certificate = gpu.detector.certificate()
     assert not certificate.races and not certificate.race_free
+
+
+@pytest.mark.parametrize(
+    "start", [lambda body: threading.Thread(target=body).start(), begin], ids=["threading", "_thread"]
+)
+def test_a_thread_with_the_number_of_one_whose_start_was_not_seen(monkeypatch, start):
+    own, number = threading.get_ident(), threading.get_ident
+    for module in (threading, torch.observe.threads):
+        monkeypatch.setattr(module, "get_ident", lambda: own if number() == own else 7)
+    go, ended, local, held = gate(), gate(), _thread._local(), []
+
+    def fill():
+        held.append(memory(gpu))
+        local.end = End(ended)  # goes last
+
+    start(after(go, fill))
+    gpu, _ = machine()
+    side = gpu.stream_create(0, 0)
+    go.release()
+    ended.acquire()
+    in_threads(lambda: use(gpu, held[0], side))
+    certificate = gpu.detector.certificate()
+    gpu.close()
+    assert not certificate.races and not certificate.race_free
+
+
+def test_threads_that_start_before_the_first_call_are_seen():
+    for count in (1, 2):
+        with torch.virtual(races="warn") as found:
+            threads = [threading.Thread(target=lambda: torch.zeros(8, device="cuda")) for _ in range(2)]
+            for begin in range(0, 2, count):
+                for thread in threads[begin : begin + count]:
+                    thread.start()
+                for thread in threads[begin : begin + count]:
+                    thread.join()
+            assert found.certificate().race_free == (count == 1)
 
 
 def test_two_threads_draw_random_numbers():

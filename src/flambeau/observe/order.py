@@ -36,7 +36,7 @@ class Order:
         self.findings = findings
         self.lock = threading.RLock()
         self.known: Clock = {}  # the host's; of several threads, that of the one that called last
-        self.threads = Threads()
+        self.threads = Threads(self.thread_ends)
         self.running = 0  # the thread that called last
         self.several = False  # see Note [Host threads]
         self.everyone: Clock = NOTHING  # what any of them has waited for

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from threading import get_ident
+from collections.abc import Callable
+from threading import get_ident, local, main_thread
 from typing import TypeAlias
+from weakref import WeakMethod
 
 from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Snapshot, joined
 
@@ -34,10 +36,13 @@ class Threads:
     """What each host thread knows. `mine` is the agent of the thread that runs, whose knowledge its user keeps.
 
     A task of a thread pool is a thread of its own here: which of the pool's threads runs it differs from run to run.
-    `count` is how many threads have called the driver, `logical` counts tasks too. Not locked: its detector is.
+    `thread_ends` is called in a thread that ends, and calls `end`. `count` is how many threads have called the driver,
+    `logical` counts tasks too. Not locked: its detector is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, thread_ends: Callable[[], None]) -> None:
+        self._tokens = local()
+        self._thread_ends = WeakMethod(thread_ends)
         self.mine = NOBODY
         self.count = 0
         self.logical = 0
@@ -142,4 +147,23 @@ class Threads:
         if found is None:
             found = self._agents[ident] = Agent(-1)
             found.time = 1
+            if not hasattr(self._tokens, "token") and ident != main_thread().ident:
+                self._tokens.token = _Token(self._thread_ends)
         return found
+
+
+class _Token:
+    """Lives as long as a thread, and reports its end: also of a thread whose start was not seen.
+
+    Else a later thread with the same number would be taken for it.
+    """
+
+    __slots__ = ("_thread_ends",)
+
+    def __init__(self, thread_ends: WeakMethod[Callable[[], None]]) -> None:
+        self._thread_ends = thread_ends
+
+    def __del__(self) -> None:
+        thread_ends = self._thread_ends()
+        if thread_ends is not None:
+            thread_ends()
