@@ -151,6 +151,45 @@ CALLS = {
     "conv_transpose2d of integers": lambda m: m.conv_transpose2d(
         m.arange(25).view(1, 1, 5, 5), m.arange(4).view(1, 1, 2, 2), stride=2, padding=1
     ),
+    "hinge_embedding_loss of integers": lambda m: m.nn.functional.hinge_embedding_loss(
+        m.tensor([1, -2, 3]), m.tensor([1, -1, 0]), 2.7, reduction="none"
+    ),
+    "hinge_embedding_loss of integers in sum": lambda m: m.nn.functional.hinge_embedding_loss(
+        m.tensor([1, -2]), m.tensor([1, -1]), reduction="sum"
+    ),
+    "hinge_embedding_loss of integers in mean": lambda m: m.nn.functional.hinge_embedding_loss(
+        m.tensor([1, -2]), m.tensor([1, -1])
+    ),
+    "logits of doubles, targets of floats": lambda m: _bce(m, m.ones(2).double(), m.full((2,), 0.3)),
+    "logits of floats, targets of doubles": lambda m: _bce(m, m.ones(2), m.full((2,), 0.3).double()),
+    "logits and targets of integers": lambda m: _bce(m, m.ones(2), m.ones(2).long()),
+    "logits and weights of doubles": lambda m: _bce(m, m.ones(2), m.zeros(2), m.ones(2).double()),
+    "logits and classes' weights of doubles": lambda m: _bce(m, m.ones(2), m.ones(2), pos_weight=m.ones(2).double()),
+    "cross_entropy of no classes": lambda m: m.nn.functional.cross_entropy(m.ones(2, 0), m.ones(2, 0)),
+    "cross_entropy of no rows": lambda m: m.nn.functional.cross_entropy(m.ones(0, 3), m.ones(0).long()),
+    "cross_entropy of no rows smoothed": lambda m: m.nn.functional.cross_entropy(
+        m.ones(0, 3), m.ones(0, 3), label_smoothing=0.1
+    ),
+    "polygamma of infinity": lambda m: m.polygamma(99, m.tensor([m.inf, -m.inf, m.nan])),
+    "polygamma of a high order": lambda m: m.polygamma(200, m.tensor([m.inf, 1.0, -0.5]).double()),
+    "polygamma of a higher order": lambda m: m.polygamma(60, m.tensor([m.inf, 1.0, 0.5, 0.0])),
+    "trigamma of infinity": lambda m: m.polygamma(1, m.tensor([m.inf, -m.inf, m.nan, 1.0])),
+    "zeta of infinity": lambda m: m.special.zeta(m.tensor([3.0, 1.0, 0.5, m.nan]).double(), m.tensor(m.inf)),
+    "cosine_similarity of complex": lambda m: m.nn.functional.cosine_similarity(_i(m, 2, 2), _i(m, 2, 2)),
+    "cosine_similarity by less than nothing": lambda m: m.nn.functional.cosine_similarity(m.ones(2, 2), m.ones(2, 2), eps=-1.0),
+    "cosine_similarity mixed": lambda m: m.nn.functional.cosine_similarity(m.ones(2, 3), m.ones(2, 3).double()),
+    "ldexp mixed": lambda m: m.ldexp(m.ones(2).double(), m.full((2,), 200.0)),
+    "chebyshev of a high degree": lambda m: m.special.chebyshev_polynomial_w(m.tensor([-1.0, 1.0, 0.0]), 301),
+    "chebyshev of the highest degree": lambda m: m.special.shifted_chebyshev_polynomial_t(m.tensor([0.0, 1.0]), 1 << 40),
+    "bags of nan": lambda m: m.nn.functional.embedding_bag(m.tensor([[0, 1, 2]]), _nans(m), mode="max"),
+    "bags of nan by offsets": lambda m: m.nn.functional.embedding_bag(
+        m.tensor([0, 1, 2, 1]), _nans(m), m.tensor([0, 2]), mode="max"
+    ),
+    "a reduction by a number": lambda m: m.nn.functional.mse_loss(m.ones(2), m.zeros(2), -1, 0),
+    "sizes of bools": lambda m: m.ones(2).new_ones((2, True)),
+    "sizes of bools alone": lambda m: m.ones(2).new_ones((True, 2)),
+    "a full of bools": lambda m: m.full((2, True), 1),
+    "fftn of bools": lambda m: m.fft.fftn(m.ones(2, 2), (2, True)),
     "padding that cuts off more than there is": lambda m: m.nn.functional.pad(m.ones(2), (-3, 4)),
     "bernoulli into another shape": lambda m: m.bernoulli(m.ones(3), out=m.empty(2)),
     "einsum by a number": lambda m: m.einsum("i j, j1 -> i", m.ones(2, 3), m.ones(3, 2)),
@@ -189,6 +228,12 @@ GRADIENTS = {
     ),
     "circular padding of what is cut": lambda m, x: m.nn.functional.pad(x[None], (-1, 1), "circular"),
     "gather of none in other dimensions": lambda m, x: m.gather(x, 0, m.empty(2, 0, dtype=m.int64)),
+    "hardtanh of nan": lambda m, x: m.nn.functional.hardtanh(x / x),
+    "elu of nan": lambda m, x: m.nn.functional.elu(x / x),
+    "bags of nan": lambda m, x: m.nn.functional.embedding_bag(m.tensor([[0, 1, 2], [1, 0, 2]]), (x / x)[:, None], mode="max"),
+    "bags of nan by offsets": lambda m, x: m.nn.functional.embedding_bag(
+        m.tensor([0, 1, 2, 1]), (x / x)[:, None], m.tensor([0, 2]), mode="max"
+    ),
     "istft of both sides": lambda m, x: m.istft((x * x[:, None]).to(m.complex64), 3, 1),
 }  # fmt: skip
 
@@ -204,6 +249,14 @@ def test_gradients(name: str) -> None:
         given = room.arange(1.0, y.numel() + 1).view(y.shape)
         found.append(room.autograd.grad(y, x, given)[0].round(decimals=4))
     same(found[1], found[0], 4)
+
+
+def _bce(m: Any, *args: Any, **named: Any) -> Any:
+    return m.nn.functional.binary_cross_entropy_with_logits(*args, **named)
+
+
+def _nans(m: Any) -> Any:
+    return m.tensor([[m.nan, 1.0], [2.0, m.nan], [3.0, m.nan]])
 
 
 def _i(m: Any, *shape: int) -> Any:

@@ -204,8 +204,17 @@ log_ndtr = _unary(
 
 
 def _polygamma(zeta: Any, x: Any, n: int) -> Any:
+    """As PyTorch, with `_zeta`; but for n = 1, which it computes by other means, 0 at infinity and NaN at -infinity."""
+    if n == 1:
+        return np.where(np.isneginf(x), np.nan, zeta(2.0, x.astype(np.float64))).astype(x.dtype)
     sign = 1.0 if n % 2 else -1.0
-    return (sign * factorial(n) * zeta(n + 1.0, x.astype(np.float64))).astype(x.dtype)
+    scale = sign * factorial(n) if n <= 170 else sign * np.inf
+    return (scale * _zeta(zeta, n + 1.0, x.astype(np.float64))).astype(x.dtype)
+
+
+def _zeta(zeta: Any, s: Any, q: Any) -> Any:
+    """Hurwitz's zeta: NaN where q is infinite, as in PyTorch's sum on CPUs and GPUs."""
+    return np.where(np.isposinf(q) & (s > 1), np.nan, zeta(s, q)).astype(q.dtype)
 
 
 polygamma: Pointwise = _unary(
@@ -274,7 +283,7 @@ igammac = _binary(
 )
 zeta: Pointwise = _binary(
     "special_zeta",
-    scipys("zeta", lambda f, s, q: f(s, q)),
+    scipys("zeta", _zeta),
     "Hurwitz's zeta function.",
     "zeta_(a, b)",
     low=1.5,
@@ -315,7 +324,7 @@ def _climb(x: Any, n: Any, first: Any, step: Step) -> Any:
     for k in range(1, int(n.max(initial=0))):
         p, q = q, step(k, x, p, q)
         out = np.where(n == k + 1, q, out)
-        if not np.isfinite(q).any():  # it stays so, whatever the degree
+        if not np.isfinite(q[n > k]).any():  # they stay so, whatever the degree
             return np.where(n > k, q, out)
     return out
 
@@ -339,13 +348,26 @@ _FIRST: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
+_ENDS: dict[str, Callable[[Any, Any], Any]] = {  # at 1, or with `right` False at -1 but for the sign
+    "t": lambda n, right: 1.0,
+    "u": lambda n, right: n + 1,
+    "v": lambda n, right: np.where(right, 1.0, 2 * n + 1),
+    "w": lambda n, right: np.where(right, 2 * n + 1, 1.0),
+}
+
+
 def _chebyshev(kind: str, shifted: bool, x: Any, n: Any) -> Any:
-    """Inside (-1, 1) by angles, which the degree does not spoil."""
+    """Inside (-1, 1) by angles, which the degree does not spoil; at its ends in one step, whatever the degree."""
     wide = 2 * x.astype(np.float64) - 1 if shifted else x.astype(np.float64)
     n = _degree(n)
-    by_angle = (n > 6) & (np.abs(wide) < 1)
-    climbed = _climb(wide, np.where(by_angle, 0, n), _FIRST[kind](wide), lambda k, x, p, q: 2 * x * q - p)
-    return np.where(by_angle, _ANGLES[kind](n, np.arccos(wide)), climbed).astype(x.dtype)
+    by_angle, at_end = (n > (6 if kind == "t" else 8)) & (np.abs(wide) < 1), (n >= 0) & (np.abs(wide) == 1)
+    climbed = _climb(
+        wide, np.where(by_angle | at_end, 0, n), _FIRST[kind](wide), lambda k, x, p, q: 2 * x * q - p
+    )
+    ends = _ENDS[kind](n, wide > 0) * np.where((wide < 0) & (n % 2 == 1), -1.0, 1.0)
+    return np.where(by_angle, _ANGLES[kind](n, np.arccos(wide)), np.where(at_end, ends, climbed)).astype(
+        x.dtype
+    )
 
 
 def _chebyshevs(shifted: bool) -> list[Pointwise]:

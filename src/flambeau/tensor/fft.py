@@ -22,7 +22,7 @@ from flambeau.ops import fft as ops
 from flambeau.ops.op import Op
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call, call_into
-from flambeau.tensor.integers import int_or_none
+from flambeau.tensor.extents import ints_of
 from flambeau.tensor.kinds import IntOrTuple
 from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import deliver
@@ -360,11 +360,8 @@ def _wrapped(dim: int, ndim: int) -> int:
 
 
 def _ints(values: Any) -> tuple[int, ...]:
-    """Return sizes or dimensions as ints. Raises TypeError for anything else, bools too."""
-    whole = [int_or_none(value) for value in (values if isinstance(values, tuple | list) else (values,))]
-    if None in whole:
-        raise TypeError(f"sizes and dims of a transform must be ints, not {values!r}")
-    return tuple(whole)  # type: ignore[arg-type]
+    """Return sizes or dimensions as ints. Raises TypeError."""
+    return ints_of(values, "fft", "s or dim", 2)
 
 
 def _check_tensor(name: str, input: Any, norm: Any) -> None:

@@ -64,7 +64,7 @@ def explained(
 def _instead(expected: str, value: Any) -> str:
     """Return what an argument is instead of the expected type, in PyTorch's words."""
     if expected == "tuple of ints" and isinstance(value, tuple | list):
-        at = next(i for i, each in enumerate(value) if not _is_int(each))
+        at = _wrong_place(value) or 0
         return f"but found element of type {type_name(value[at])} at pos {at}"
     return f"not {type_name(value)}"
 
@@ -121,7 +121,15 @@ def _is_int_or_tuple(value: Any) -> bool:
 
 
 def _is_int_tuple(value: Any) -> bool:
-    return isinstance(value, tuple | list) and all(map(_is_int, value))
+    return isinstance(value, tuple | list) and _wrong_place(value) is None
+
+
+def _wrong_place(values: Any) -> int | None:
+    """Return where the first element is that is not an int; of bools PyTorch's parser sees the first place alone."""
+    wrong = (
+        at for at, each in enumerate(values) if not _is_int(each) and not (at and isinstance(each, bool))
+    )
+    return next(wrong, None)
 
 
 def _is_tensor_list(value: Any) -> bool:

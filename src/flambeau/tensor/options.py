@@ -160,7 +160,7 @@ def shape_of(size: Any, function: str) -> Shape:
 def checked_shape(size: Sequence[Any], function: str) -> Shape:
     """A sequence of sizes as a tuple of ints."""
     for at, n in enumerate(size):
-        if not _is_int(n):
+        if not _is_int(n) and not (at and isinstance(n, bool)):  # PyTorch's parser looks at the first alone
             raise TypeError(_not_a_size(function, n, at))
     shape = tuple([index(n) for n in size])
     for n in shape:

@@ -170,6 +170,7 @@ __device__ double hurwitz(double s, double q) {
 template<class A> __device__ A zeta_(A s, A q) { return (A)hurwitz(s, q); }
 template<class A> __device__ A polygamma_(A x, i64 n) {
   if (n == 0) return digamma_(x);
+  if (n == 1 && isinf((double)x)) return (A)(x > 0 ? 0.0 : (double)NAN);
   return (A)((n % 2 ? 1 : -1) * exp(lgamma(n + 1.0)) * hurwitz(n + 1.0, x));
 }
 
@@ -226,16 +227,21 @@ template<class F> __device__ double climb(i64 n, double first, F next) {
   for (i64 k = 1; k < n && q == q; ++k) { const double r = next(k, p, q); p = q; q = r; }
   return q;
 }
-// The four kinds of Chebyshev's, by what p(1) is less than 2 x; inside (-1, 1) by angles, which long sums do not spoil.
+// The four kinds of Chebyshev's, by what p(1) is less than 2 x; inside (-1, 1) by angles, which long sums do not spoil;
+// at -1 and 1 in one step, whatever the degree.
 template<class A> __device__ A chebyshev(A a, A n_, int kind, bool shifted) {
   const double x = shifted ? 2 * (double)a - 1 : (double)a;
   const i64 n = degree_of(n_);
-  if (n > 6 && fabs(x) < 1) {
+  if (n > (kind == 0 ? 6 : 8) && fabs(x) < 1) {
     const double t = acos(x);
     if (kind == 0) return (A)cos(n * t);
     if (kind == 1) return (A)(sin((n + 1) * t) / sin(t));
     if (kind == 2) return (A)(cos((n + 0.5) * t) / cos(t / 2));
     return (A)(sin((n + 0.5) * t) / sin(t / 2));
+  }
+  if (n >= 0 && fabs(x) == 1) {
+    const double size = kind == 0 || (kind == 2) == (x > 0) && kind > 1 ? 1.0 : kind == 1 ? n + 1.0 : 2.0 * n + 1;
+    return (A)(x < 0 && n % 2 ? -size : size);
   }
   const double first = kind == 0 ? x : kind == 1 ? 2 * x : kind == 2 ? 2 * x - 1 : 2 * x + 1;
   return (A)climb(n, first, [=](i64, double p, double q) { return 2 * x * q - p; });

@@ -27,14 +27,19 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     if autocast.threads:
         x1, x2 = autocast.cast("cosine_similarity", x1, x2)
     kind = x1.dtype if x1.dtype is x2.dtype else functions["result_type"](x1, x2)
-    if not (kind.is_floating_point or kind.is_complex):
+    if eps < 0:
+        raise RuntimeError(f"eps must be non-negative, got: {eps:g}")
+    if not kind.is_floating_point:
         raise RuntimeError(
             f"expected common dtype to be floating point, yet common dtype is {kind.torch_name}"
         )
+    shape = (x1 * x2).shape if x1.shape != x2.shape else x1.shape
     first, second = (
-        x.to(kind).expand((x1 * x2).shape) if x1.shape != x2.shape else x.to(kind) for x in (x1, x2)
+        x.expand(shape) if x.dtype.is_floating_point else x.to(kind).expand(shape) for x in (x1, x2)
     )
-    lengths = [norm(x, 2, dim, True).clamp_min(eps) for x in (first, second)]
+    lengths = [
+        norm(x, 2, dim, True).clamp_min(eps) for x in (first, second)
+    ]  # each in its own dtype, as PyTorch
     return ((first / lengths[0]) * (second / lengths[1])).sum(dim)
 
 

@@ -28,8 +28,8 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
     """The reduction asked for. Raises ValueError for an unknown one."""
     if size_average is not None or reduce is not None:
-        average = size_average is None or size_average
-        reduction = "none" if reduce is False else "mean" if average else "sum"
+        average, reduced = size_average is None or size_average, reduce is None or reduce
+        reduction = "mean" if average and reduced else "sum" if reduced else "none"
         warn_program(
             f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead.",
             UserWarning,
@@ -202,7 +202,7 @@ def cross_entropy(
     if not label_smoothing:
         return loss
     even = _even(scores, target, weight, ignore_index, mode, axis)
-    return (1 - label_smoothing) * loss + even * (label_smoothing / input.shape[axis])
+    return (1 - label_smoothing) * loss + even * (label_smoothing / (input.shape[axis] or math.nan))
 
 
 def _along(weight: Tensor, ndim: int, axis: int) -> Tensor:
@@ -247,12 +247,12 @@ def _of_probabilities(
             f"got weight tensor of shape: {list(weight.shape)}"
         )
     if smoothing:
-        target = target * (1 - smoothing) + smoothing / classes
+        target = target * (1 - smoothing) + smoothing / (classes or math.nan)
     scores = call(log_softmax, (input,), (axis, None))
     product = scores * target if weight is None else scores * target * _along(weight, input.dim(), axis)
     if mode == "none":
         return -product.sum(axis)
-    return -product.sum() / (input.numel() // classes) if mode == "mean" else -product.sum()
+    return -product.sum() / (input.numel() / (classes or math.nan)) if mode == "mean" else -product.sum()
 
 
 def multi_margin_loss(
@@ -337,13 +337,22 @@ def binary_cross_entropy_with_logits(
         input, target, weight, pos_weight = autocast.cast(
             "binary_cross_entropy_with_logits", input, target, weight, pos_weight
         )
-    if pos_weight is None and weight is None:
+    alike = input.dtype is target.dtype
+    if pos_weight is None and weight is None and alike:
         return _loss(ops.binary_cross_entropy_with_logits, (input, target), mode)
-    if pos_weight is None:
+    if target.dtype.category < FLOATING:
+        raise RuntimeError(
+            f"result type {input.dtype.torch_name} can't be cast to the desired output type {target.dtype.torch_name}"
+        )
+    if pos_weight is None and alike:
         loss = call(ops.binary_cross_entropy_with_logits, (input, target))
     else:
-        loss = (1 - target) * input - ((pos_weight - 1) * target + 1) * logsigmoid(input)
-    return _reduced(loss if weight is None else loss * weight, mode)
+        positive = logsigmoid(input)
+        if pos_weight is not None:
+            positive = ((pos_weight - 1) * target + 1) * positive
+        loss = (1 - target) * input - positive
+    loss = loss if weight is None else loss * weight
+    return _reduced(loss.to(target.dtype), mode)  # PyTorch changes 1 - target in place
 
 
 def kl_div(
@@ -460,6 +469,7 @@ def hinge_embedding_loss(
     if autocast.threads:
         input, target = autocast.cast("hinge_embedding_loss", input, target)
     zeros = creation.zeros_like(input)
+    margin = int(margin) if input.dtype.category == INTEGRAL else margin  # PyTorch's is of the input's dtype
     far = where(target != 1, (margin - input).clamp_min(0), zeros)
     return _reduced(far + where(target != -1, input, zeros), mode)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from flambeau.core.dtype import FLOATING, float32, int32, int64
@@ -141,7 +142,8 @@ def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Te
 def _joined_evenly(rows: Tensor, mode: str) -> Tensor:
     """Of bags of one length: rows (bags, length, size)."""
     if mode == "max":
-        return rows.max(1)[0]
+        later = creation.arange(rows.shape[1], device=rows.device).unsqueeze(1) > 0
+        return _without_nans(rows, later).max(1)[0]
     return rows.sum(1) if mode == "sum" else rows.mean(1)
 
 
@@ -156,9 +158,18 @@ def _joined(rows: Tensor, bags: Tensor, count: int, mode: str) -> Tensor:
     return out / share.clamp_min(1).unsqueeze(1)
 
 
+def _without_nans(rows: Tensor, later: Tensor) -> Tensor:
+    """Return rows whose NaNs no maximum sees, but for the first row of a bag: PyTorch looks for what is greater."""
+    return where(later & rows.isnan(), -math.inf, rows)
+
+
 def _largest(rows: Tensor, bags: Tensor, count: int) -> Tensor:
     """Of each bag the first of its largest: that one gets the gradient."""
     total, size = rows.shape
+    if total:
+        later = bags == bags.roll(1, 0)
+        later[0] = False
+        rows = _without_nans(rows, later.unsqueeze(1))
     nothing, at = rows.new_zeros((count, size)), bags.unsqueeze(1).expand(total, size)
     if not total:
         return nothing.index_add_(0, bags, rows)
