@@ -665,3 +665,28 @@ def test_the_screen_of_ranks_says_of_what_it_speaks(tmp_path: Path, status: int,
     program = script(tmp_path, f"import sys, torch; torch.ones(1, device='cuda'); sys.exit({status})")
     said = finish(start("-m", "flambeau", "launch", "--nproc-per-node", "2", program))
     assert said.status == status and f"Race-free under every {races}" in said.err, said.err
+
+
+STOPPED = """
+import os, signal, sys
+from pathlib import Path
+pid = Path(sys.argv[1])
+if os.environ["RANK"] == "1":
+    pid.write_text(f"{os.getpid()}.")
+    os.kill(os.getpid(), signal.SIGSTOP)
+while not (pid.exists() and pid.read_text().endswith(".")):
+    pass
+while "\\nState:\\tT" not in Path(f"/proc/{pid.read_text()[:-1]}/status").read_text():
+    pass
+sys.exit(3)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_stopped_rank_ends_with_the_others(tmp_path: Path) -> None:
+    """It handles SIGTERM, which the launcher sends long before SIGKILL here."""
+    done = launch(
+        "--nproc-per-node=2", "--shutdown-timeout=100000", script(tmp_path, STOPPED), str(tmp_path / "pid")
+    )
+    assert done.status == 3 and "rank 0 failed first" in done.err
+    assert "rank 1: killed by SIGTERM" in done.err

@@ -436,3 +436,15 @@ def test_waits_for_other_ranks_end_with_the_keys_a_reason_or_the_time(
     assert missed(store, ["here"], timedelta(minutes=5)) is None
     assert missed(store, ["here", "never"], timedelta(milliseconds=5)) == ""
     assert missed(store, ["never"], timedelta(0), gone) == "it has ended"
+
+
+def test_sums_of_more_than_64_bits_are_refused() -> None:
+    """Their text would be longer than what a client reads as a number."""
+    for store in (HashStore(), TCPStore("127.0.0.1", 0, 1, True)):
+        store.set("n", "9" * 4000)
+        with pytest.raises(ValueError, match="more than 64 bits"):
+            store.add("n", 1)
+        assert store.add("m", (1 << 63) - 1) == (1 << 63) - 1
+        with pytest.raises(ValueError, match="more than 64 bits"):
+            store.add("m", 1)
+        assert store.add("m", -1) == (1 << 63) - 2

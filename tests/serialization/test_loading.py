@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import flambeau as torch
+from flambeau.serialization.legacy import MAGIC, VERSION
 from flambeau.serialization.machine import Machine
 
 
@@ -268,6 +269,17 @@ def test_missing_and_wrong_storages() -> None:
 def test_archives_with_an_empty_pickle_are_damaged() -> None:
     with pytest.raises(RuntimeError, match=r"the pickle of the checkpoint is empty .BytesIO, byte 0."):
         torch.load(checkpoint_of(b""))
+
+
+def test_storages_outside_of_the_object_are_refused_with_the_file() -> None:
+    """In the older format, whose parts are pickles of their own."""
+    pid = "(X\x07\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\0tQ.".encode("latin-1")
+    file = io.BytesIO(pickle.dumps(MAGIC, 2) + pickle.dumps(VERSION, 2) + b"\x80\x02" + pid)
+    file.name = "old.pt"
+    with pytest.raises(
+        pickle.UnpicklingError, match=r"only the object itself may name storages.*old\.pt, byte"
+    ):
+        torch.load(file)
 
 
 def test_names_of_a_pickle_that_ends_early_are_not_listed() -> None:

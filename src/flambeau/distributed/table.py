@@ -16,6 +16,8 @@ OPERATIONS: dict[str, list[Any]] = {  # the schema of each operation's arguments
 }  # fmt: skip
 CHANGES = frozenset(("set", "add", "compare_set", "delete", "append", "set_all", "push", "pop"))
 
+_LIMIT = 1 << 63
+
 
 class Table:
     """Values are bytes; those that `add` counts are decimal digits, as in PyTorch."""
@@ -44,6 +46,8 @@ class Table:
 
     def add(self, key: str, amount: int) -> int:
         total = _number(key, self.values.get(key, b"0")) + amount
+        if not -_LIMIT <= total < _LIMIT:
+            raise ValueError(f"add: the sum of key {key!r} has more than 64 bits")
         self.values[key] = b"%d" % total
         return total
 

@@ -177,6 +177,7 @@ class Workers:
         """End those that still run, with all that they have started: by a signal, then by SIGKILL."""
         for worker in self.running:
             _signal(worker, number)
+            _signal(worker, signal.SIGCONT)  # a stopped process handles no signal before it goes on
         end = time.monotonic() + patience
         while self.running and time.monotonic() < end:
             with suppress(Empty):

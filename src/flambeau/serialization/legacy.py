@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.brief import brief
+from flambeau.core.pickles import Refused
 from flambeau.serialization.archive import Damaged, size_of
 from flambeau.serialization.names import StorageKind
 from flambeau.serialization.places import Restore
@@ -54,7 +54,7 @@ def load_legacy(file: Any, restore: Restore, read: Read) -> Any:
 
 
 def _no_storage(pid: Any) -> Any:
-    raise UnpicklingError(f"only the object itself may name storages, but got {brief(pid)}")
+    raise Refused(f"only the object itself may name storages, but got {brief(pid)}")
 
 
 def _part(file: Any, read: Read, persistent_load: PersistentLoad = _no_storage) -> Any:
