@@ -98,7 +98,7 @@ class Findings:
         return "\n".join([*lines, self.summary])
 
 
-def fuzz(fuzzer: Fuzzer, seed: int, count: int, begin: int = 0, stop: int = 10) -> Findings:
+def fuzz(fuzzer: Fuzzer, seed: int, begin: int, count: int, stop: int = 10) -> Findings:
     """Hand `count` inputs to a reader, from number `begin` of a seed on. End after `stop` kinds of failures."""
     found = Findings(fuzzer.name, seed)
     with _limited():

@@ -10,9 +10,11 @@ import random
 import time
 from typing import Any
 
+import fuzz as fuzz_module
 import harness
 import pytest
-from fuzz import NAMES, fuzzer_named
+import ranks
+from fuzz import READERS, fuzzer_named
 from harness import Fuzzer, fuzz
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
@@ -27,19 +29,37 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", READERS)
 def test_readers_refuse_hostile_inputs(name: str) -> None:
-    found = fuzz(fuzzer_named(name), SEED, COUNTS[name] * (100 if EXHAUSTIVE else 1))
+    found = fuzz(fuzzer_named(name), SEED, 0, COUNTS[name] * (100 if EXHAUSTIVE else 1))
     print(found.summary)
     assert not found.failures, found.report()
     assert found.counts["accepted"] and found.counts["refused"], found.summary
+
+
+def test_store_follows_its_model_among_hostile_clients() -> None:
+    found = fuzz_module.search_named("store")(SEED, 0, 1000 if EXHAUSTIVE else 12, 1)
+    print(found.summary)
+    assert not found.failures, found.report()
+    assert found.counts["accepted"] > 100, found.summary
+
+
+@pytest.mark.parametrize("backend", ["threads", *ranks.BACKENDS] if EXHAUSTIVE else ["threads"])
+def test_ranks_that_do_not_go_on_are_named(backend: str) -> None:
+    found = ranks.search(SEED, 0, 1000, of=backend)
+    print(found.summary)
+    assert not found.failures, found.report()
+
+
+def test_processes_that_are_killed_are_named() -> None:
+    assert ranks.check(("nccl", "recv", "killed")) == ""
 
 
 # -- the harness notices ------------------------------------------------------------------------------------
 
 
 def failures_of(take: Any, *, mentions: str = "") -> list[str]:
-    found = fuzz(Fuzzer("sample", lambda rng: rng.randbytes(4), take, (ValueError,), mentions), 1, 3)
+    found = fuzz(Fuzzer("sample", lambda rng: rng.randbytes(4), take, (ValueError,), mentions), 1, 0, 3)
     assert found.summary.startswith("sample: seed 1, 3 inputs: ")
     assert all(line in found.report() for line in ("repeat: ", found.summary)) or not found.failures
     return [failure.why for failure in found.failures.values()]
@@ -80,7 +100,7 @@ def test_harness_reports_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_inputs_repeat_by_seed_and_number() -> None:
-    for name in NAMES:
+    for name in READERS:
         draw = fuzzer_named(name).draw
         one, other = (draw(random.Random("5:0")) for _ in range(2))
         assert one == other
