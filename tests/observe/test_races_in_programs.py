@@ -106,8 +106,8 @@ def changed_in_place(rounds):
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_what_a_line_reads_and_writes_in_place_is_one_race(rounds):
     (race,) = races_of(lambda: changed_in_place(rounds)).races
-    assert (race.first.kind, race.second.kind, race.count) == ("writes", "reads and writes", rounds)
-    assert "reads and writes bytes that add on the default stream of cuda:0" in race.headline
+    assert (race.first.kind, race.second.kind, race.count) == ("reads and writes", "reads and writes", rounds)
+    assert "reads and writes bytes that add_ on the default stream of cuda:0" in race.headline
 
 
 def test_pinned_buffer_overwritten_too_early():
@@ -128,7 +128,7 @@ def fetched(wait):
 def test_result_read_too_early():
     (race,) = races_of(lambda: fetched(False)).races
     assert race.first.operator == "copy_out" and race.second.kind == "reads"
-    assert str(race).startswith("an access on the host at ")
+    assert str(race).startswith("tolist on the host at ")
     assert races_of(lambda: fetched(True)).race_free
 
 

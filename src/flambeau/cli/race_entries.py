@@ -44,7 +44,8 @@ def _write_kind(number: int, kind: list[RaceFields], screen: Screen) -> None:
         side = race[label]
         stream = side["stream"] or "the host"
         launched = f" (launched at {side['launched']})" if side["launched"] else ""
-        screen.detail(label, f"{side['place']}{launched}  {side['operator']} on {stream} {side['kind']} them")
+        where = f"{side['place']} {side['when']}".rstrip()
+        screen.detail(label, f"{where}{launched}  {side['operator']} on {stream} {side['kind']} them")
         if side["source"]:
             screen.code(side["source"])
     _write_fix(race["fix"], screen)

@@ -10,6 +10,7 @@ import threading
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from flambeau.core.sites import Site, caller, place
@@ -43,6 +44,7 @@ from flambeau.observe.race_builder import (
     synchronize_fix,
 )
 from flambeau.observe.reporting.fixes import Proposer, Select
+from flambeau.observe.reporting.operators import public_name, repetition
 from flambeau.observe.reports import Access, Certificate, Race
 
 _MANY_RETIRED = 64
@@ -482,6 +484,8 @@ class Detector(Lifetimes):
         first = access_of(cell.start, cell.extent, before, last, launch)
         shape, dtype = shape_of(extent, kind, what)
         second = Access(kind, what[0], None, self.number, ptr, ptr + span_of(extent), shape, dtype, site)
+        second = replace(second, name=public_name(what[0], site))
+        first = replace(first, when=repetition(first.issued, site))
         proposer = Proposer(self.select, site)
         fix = synchronize_fix(first, second.place, last, launch, self.known, proposer)
         self.findings.report(key, Race(first, second, "pinned host memory", fix, cell.block.site))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from flambeau.core.sites import Site, line_of, place
@@ -19,6 +19,7 @@ from flambeau.observe.reporting.fixes import (
     record_stream,
     synchronize_after,
 )
+from flambeau.observe.reporting.operators import public_name, reads_as_well, repetition
 from flambeau.observe.reports import Access, Fix, Race
 
 READ, WRITE = "reads", "writes"
@@ -97,6 +98,7 @@ def build_race(
     reused = last[1] < born
     first = access_of(old.start, old.extent, before, last, launches[0])
     second = access_of(cell.start, cell.extent, kind, command, launches[1])
+    first = replace(first, when=repetition(first.issued, second.issued))
     pair, proposer = Pair(first, second, last, command, launches), Proposer(select, second.issued)
     if isinstance(old, FreedUse):
         allocated, freed_number, freed, is_cast = old.allocated, last[1], old.freed_at, old.is_cast
@@ -156,6 +158,9 @@ def access_of(
     agent, number, what, code, offset, ordinal = command
     end = start + span_of(extent)
     shape, dtype = shape_of(extent, kind, what)
+    site = (code, offset)
+    if kind is WRITE and extent in map(extent_of, what[1][what[2] :]) and reads_as_well(what[0], site):
+        kind = "reads and writes"
     return Access(
         kind,
         what[0],
@@ -165,11 +170,12 @@ def access_of(
         end,
         shape,
         dtype,
-        (code, offset),
+        site,
         agent.site,
         agent.handle,
         ordinal,
         launch.site if launch is not None else None,
+        public_name(what[0], site),
     )
 
 
@@ -220,10 +226,9 @@ def synchronize_fix(
     """
     agent = last[0] if launch is None else launch.agent
     verified = joined(known, snapshot(agent)).get(last[0], 0) >= last[1]
-    if proposer is None:
+    code = proposer.synchronize(first.issued, agent) if proposer is not None else None
+    if code is None:
         code = synchronize_after(first.issued, agent, f"A later line does, too, if it is before {when}.")
-    else:
-        code = proposer.synchronize(first.issued, agent)
     text = f"Call synchronize() on {agent}, or on an event recorded there after {place(first.issued)}, before {when}."
     return _fix("synchronize", code, verified, text)
 

@@ -29,6 +29,7 @@ from flambeau.observe.pinned.memory import Use
 from flambeau.observe.race_builder import READ as _READ
 from flambeau.observe.race_builder import WRITE as _WRITE
 from flambeau.observe.reporting.fixes import Select
+from flambeau.observe.reporting.operators import ACCESS
 from flambeau.observe.tapes import Tape
 
 _COPY: Operation = ("copy", (), 0)
@@ -610,9 +611,7 @@ class HostRaceDriver(Forward):
 
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         if self.detector.watches_host:
-            self._touched(
-                [(ptr, nbytes)] if write else [], [] if write else [(ptr, nbytes)], ("an access", (), 0)
-            )
+            self._touched([(ptr, nbytes)] if write else [], [] if write else [(ptr, nbytes)], (ACCESS, (), 0))
         if write:
             self.detector.host_writes([(ptr, nbytes)])
         self.inner.host_touch(ptr, nbytes, write)

@@ -34,12 +34,19 @@ class Access:
     handle: int = 0
     ordinal: int = 0
     launched: Site | None = (
-        None  # where the graph was launched, of a command of one: `site` is in its capture
+        None  # of a graph's command: where the graph was launched; `site` is in its capture
     )
+    name: str = ""  # the operator's public name
+    when: str = ""  # "of a previous iteration"
 
     @property
     def place(self) -> str:
         return place(self.site)
+
+    @property
+    def where(self) -> str:
+        """The place, and which use of several there it was."""
+        return f"{self.place} {self.when}".rstrip()
 
     @property
     def issued(self) -> Site:
@@ -48,7 +55,7 @@ class Access:
 
     def __str__(self) -> str:
         launched = f" (launched at {place(self.launched)})" if self.launched else ""
-        return f"{self.operator} on {self.stream or 'the host'} at {self.place}{launched}"
+        return f"{self.name or self.operator} on {self.stream or 'the host'} at {self.where}{launched}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def _row(label: str, html: str) -> str:
 
 def _side(side: Access) -> str:
     launched = f" (launched at {place(side.launched)})" if side.launched else ""
-    text = f"{side.place}{launched}: {side.operator} on {side.stream or 'the host'} {side.kind} them"
+    text = f"{side.where}{launched}: {side.name or side.operator} on {side.stream or 'the host'} {side.kind} them"
     code = source(side.site)
     return escape(text) + (f"<br><code>{escape(code)}</code>" if code else "")
 

@@ -148,7 +148,8 @@ def race_fields(race: Race) -> dict[str, Any]:
 def _side(side: Access) -> dict[str, Any]:
     created = side.stream_site
     return {
-        "kind": side.kind, "operator": side.operator, "stream": side.stream, "place": side.place,
+        "kind": side.kind, "operator": side.name or side.operator, "stream": side.stream, "place": side.place,
+        "when": side.when,
         "file": file_of(side.site), "line": line_of(side.site),
         "source": source(side.site), "stream_created": place(created) if created else None, "shape": side.shape,
         "dtype": side.dtype, "begin": side.begin, "end": side.end,

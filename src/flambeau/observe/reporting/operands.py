@@ -20,10 +20,8 @@ def tensor_name(spot: Spot, site: Site, operand: int, allocated: Site | None) ->
     """
     if allocated == site:
         return None  # the operation's own temporary
-    imports = spot.source.imports
-    imported = {alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names}
     names = [ast.unparse(x) for x in _operands(spot.node) if is_simple(x)]
-    names = [name for name in names if root_of(name) not in imported]
+    names = [name for name in names if root_of(name) not in spot.source.imported]
     creation = spot_of(allocated)
     target = target_of(creation) if creation is not None else None
     if target in names:

@@ -10,7 +10,7 @@ import io
 import linecache
 import os
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from types import CodeType
 
@@ -65,6 +65,18 @@ class SourceFile:
             for function in self.parents(node):
                 if isinstance(function, (*FUNCTIONS, ast.Module)):
                     self.bindings[function, name] = min(line, self.bindings.get((function, name), line))
+
+    @cached_property
+    def imported(self) -> dict[str, str]:
+        """Names that the file imports -> the full names of what they are."""
+        found = {}
+        for node in self.imports:
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                found[alias.asname or alias.name.partition(".")[0]] = (
+                    f"{module}{alias.name if module or alias.asname else alias.name.partition('.')[0]}"
+                )
+        return found
 
     def parents(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes around `node`, the innermost first."""

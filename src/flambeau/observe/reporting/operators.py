@@ -1,0 +1,100 @@
+"""`public_name`: what users call the operator that a command runs; and which use of two was of a previous iteration."""
+
+from __future__ import annotations
+
+import ast
+
+from flambeau.core.sites import Site
+from flambeau.driver.api import AUTOCAST
+from flambeau.observe.reporting.source_file import last_name, source_file
+from flambeau.observe.reporting.spots import is_comprehension, is_simple, spot_of
+
+ACCESS = "an access"  # of the host, by no operator: `item`, `tolist`, `print`
+_DIRECTIONS = {"copy_in": "copy to the device", "copy_out": "copy to the host"}
+_NAMES = {
+    "_adadelta": "Adadelta.step", "_adagrad": "Adagrad.step", "_adam": "Adam.step", "_adamax": "Adamax.step",
+    "_asgd": "ASGD.step", "_nadam": "NAdam.step", "_radam": "RAdam.step", "_rmsprop": "RMSprop.step",
+    "_rprop": "Rprop.step", "_sgd": "SGD.step", "_foreach_clip": "clip_grad_norm_",
+    "_amp_foreach_non_finite_check_and_unscale_": "GradScaler.unscale_",
+    "_foreach_clamp": "clip_grad_value_", "foreach_norm": "clip_grad_norm_",
+    "batch_norm_infer": "batch_norm", "batch_norm_train": "batch_norm", "log_sigmoid": "logsigmoid",
+    "masked_scale": "dropout", "native_dropout": "dropout", "_lu_rows": "linalg.lu",
+    "max_all": "max", "min_all": "min", "median_all": "median", "nanmedian_all": "nanmedian",
+    "nonzero_count": "nonzero", "repeat_places": "repeat_interleave", "repeats_total": "repeat_interleave",
+    "triangle_indices": "tril_indices", "_fft_c2c": "fft.fft", "_fft_c2r": "fft.irfft", "_fft_r2c": "fft.rfft",
+}  # fmt: skip
+_MANY_USES = ("copy", "fill")  # kernels of several operators: `clone` and `to`, `zero_` and `full`
+_ROOMS = ("linalg", "special")
+# kernels that write in place and do not read what they overwrite
+_WRITE_ALONE = {"copy", "fill", "index_copy", "index_fill", "index_put", "put", "scatter"}
+
+
+def public_name(kernel: str, site: Site) -> str:
+    """Return the public name of what runs `kernel`, from the program's text where that calls a function of a module.
+
+    Args:
+        kernel: Name of a kernel, or of another command.
+        site: Where the program issued it.
+    """
+    called, is_function = _called(site)
+    if kernel in _DIRECTIONS:
+        return f"{_DIRECTIONS[kernel]} ({called.removeprefix('F.')})" if called else _DIRECTIONS[kernel]
+    if kernel == ACCESS:
+        return called or kernel
+    if kernel in _NAMES or kernel == AUTOCAST:
+        return _NAMES.get(kernel, kernel)
+    name = kernel_name(kernel)
+    if is_function or name.startswith("_") or name in _MANY_USES or called == f"{name}_":
+        return called or name
+    return name
+
+
+def kernel_name(kernel: str) -> str:
+    """Return the public name of a kernel that is an operator's, or the closest to it."""
+    if kernel in _NAMES:
+        return _NAMES[kernel]
+    name = kernel.partition(".")[0] or kernel
+    if "_backward" in name:
+        return f"{kernel_name(name.partition('_backward')[0])} backward"
+    for room in _ROOMS:
+        if name.startswith(f"{room}_"):
+            return f"{room}.{name.removeprefix(f'{room}_')}"
+    return name
+
+
+def reads_as_well(kernel: str, site: Site) -> bool:
+    """Return True if a command that writes one of its operands in place reads it, too, as far as its line shows."""
+    name = kernel_name(kernel)
+    return name not in _WRITE_ALONE and _called(site)[0] == f"{name}_"
+
+
+def repetition(first: Site, second: Site) -> str:
+    """Return "of a previous iteration", or "of a previous call", if the first use was; else ""."""
+    if first[0] is not second[0] or first[1] < second[1]:
+        return ""
+    begin, spot = spot_of(first), spot_of(second)
+    is_loop = begin is not None and spot is not None and spot.loop_with(begin) is not None
+    if is_loop or is_comprehension(first[0]):
+        return "of a previous iteration"
+    return "" if first[0].co_name == "<module>" else "of a previous call"
+
+
+def _called(site: Site) -> tuple[str, bool]:
+    """Return the name of the function that the program called, and True if it is one of a module; else "" and False."""
+    source = source_file(site[0])
+    node = source.node_at(site) if source is not None else None
+    if isinstance(node, ast.AugAssign):
+        return _IN_PLACE.get(type(node.op), ""), False
+    if source is None or not isinstance(node, ast.Call):
+        return "", False
+    root, *rest = ast.unparse(node.func).split(".")
+    if root not in source.imported or not is_simple(node.func):
+        return last_name(node.func), False
+    *holder, name = *source.imported[root].split("."), *rest
+    return f"F.{name}" if holder[-1:] == ["functional"] else name, True
+
+
+_IN_PLACE: dict[type[ast.operator], str] = {
+    ast.Add: "add_", ast.Sub: "sub_", ast.Mult: "mul_", ast.Div: "div_", ast.Pow: "pow_", ast.Mod: "remainder_",
+    ast.FloorDiv: "floor_divide_", ast.BitAnd: "bitwise_and_", ast.BitOr: "bitwise_or_", ast.BitXor: "bitwise_xor_",
+}  # fmt: skip
