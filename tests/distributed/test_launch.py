@@ -200,7 +200,7 @@ def test_the_ranks_share_one_screen_and_one_report(tmp_path: Path) -> None:
     assert [line.split("  ")[0] for line in screen[2:5]] == ["rank 0", "rank 1", "races"]
     assert "1.  Nothing orders these two uses of 4,000 bytes of cuda:1 (on rank 1)\n" in said.err
     assert "                      y = x * 2\n" in said.err
-    assert "Call wait() on the work that began at program.py:7, before program.py:9." in said.err
+    assert "Before program.py:9 insert:\n                      work.wait()\n" in said.err
     told = json.loads(report.read_text())
     assert told["exit_status"] == 0
     assert [len(rank["machines"][0]["certificate"]["races"]) for rank in told["ranks"]] == [0, 1]

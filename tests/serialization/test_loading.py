@@ -256,6 +256,15 @@ def test_damaged_pickles_raise_what_is_documented() -> None:
     assert done < 3000
 
 
+@pytest.mark.parametrize("place", ["x" * 5000, "cuda:" + "9" * 5000])
+def test_names_of_places_are_shown_in_brief(place: str) -> None:
+    data = zipfile.ZipFile(saved(torch.ones(1))).read("archive/data.pkl")
+    changed = data.replace(O.text("cpu"), O.text(place))
+    with pytest.raises(RuntimeError, match="don't know how to restore data location") as caught:
+        torch.load(checkpoint_of(changed, **{"0": bytes(4)}))
+    assert len(str(caught.value)) < 300
+
+
 def test_missing_and_wrong_storages() -> None:
     data = zipfile.ZipFile(saved(torch.arange(3))).read("archive/data.pkl")
     with pytest.raises(RuntimeError, match="failed locating file data/0: file not found"):

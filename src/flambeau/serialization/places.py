@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flambeau.core.brief import brief_text
 from flambeau.core.device import device
 from flambeau.runtime import system
 from flambeau.tensor.storages import UntypedStorage
 
+_LONGEST = 100  # letters of a place's name
 Restore = Callable[[UntypedStorage, str], UntypedStorage]
 
 
@@ -36,14 +38,14 @@ def default_restore_location(storage: UntypedStorage, location: Any) -> UntypedS
     Raises RuntimeError: there is no such place here.
     """
     name = str(location)
-    kind = name.partition(":")[0]
+    kind = name.partition(":")[0] if len(name) <= _LONGEST else ""
     if kind == "cpu":
         return storage
     if kind == "cuda":
         found: UntypedStorage = storage.cuda(_checked(device(name)))
         return found
     raise RuntimeError(
-        f"don't know how to restore data location of torch.storage.UntypedStorage (tagged with {name})"
+        f"don't know how to restore data location of torch.storage.UntypedStorage (tagged with {brief_text(name)})"
     )
 
 
