@@ -119,6 +119,7 @@ def _show(value: Any) -> str:
 
 # What changes the process, prints, reads files, asks the machine, or is made of other things than tensors.
 _SKIPPED = {
+    "detach_", "storage_type",
     "apply_", "backward", "compile", "cond", "cudnn_is_acceptable", "data_ptr", "from_dlpack", "from_file", "frombuffer",
     "handle_torch_function", "has_torch_function", "initial_seed", "is_grad_enabled", "load", "map_", "map2_", "manual_seed", "module_load", "numpy", "record_stream",
     "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "resize_as_sparse_", "save", "seed", "set_",
@@ -329,12 +330,20 @@ def _build(value: Any, made: dict[int, Any]) -> Any:
 def _carry(value: Any, device: str) -> Any:
     """PyTorch's arguments as Flambeau's on a device."""
     if isinstance(value, torch.Tensor):
-        return from_torch(value).to(device) if device != "cpu" else from_torch(value)
+        return _moved(from_torch(value), device)
     if isinstance(value, torch.dtype | torch.layout):
         return getattr(flambeau, str(value).split(".")[1])
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
         return type(value)([_carry(v, device) for v in value])
     return value
+
+
+def _moved(x: Any, device: str) -> Any:
+    """Return a tensor with the same strides on a device."""
+    if device == "cpu" or not x.numel():
+        return x.to(device)
+    memory = x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0).to(device)
+    return memory.as_strided(x.shape, x.stride(), x.storage_offset())
 
 
 def _run(module: Any, call: Call, args: Any, kwargs: Any) -> Any:

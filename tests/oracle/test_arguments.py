@@ -288,6 +288,10 @@ WRONG = {
     "a tensor as generator": lambda m: m.ones(2).cauchy_(generator=m.ones(2)),
     "a word as reduction": lambda m: m.ones(2).scatter_reduce(0, m.tensor([0]), m.ones(1), 5),
     "a wrong type before a wrong shape": lambda m: m.addbmm(m.ones(2), m.ones(2), m.ones(2), alpha=[1]),
+    "a tuple as a weight": lambda m: m.rms_norm(m.ones(2, 3), (3,), weight=(1,)),
+    "is_neg of a number": lambda m: m.is_neg(0),
+    "mvlgamma by a float": lambda m: m.mvlgamma(m.ones(2), 1.0),
+    "isclose by a number": lambda m: m.isclose(m.ones(2), m.ones(2), equal_nan=3),
     "split_with_sizes of a number": lambda m: m.split_with_sizes(m.ones(2, 3), 0),
     "pooled to a word": lambda m: m.adaptive_avg_pool1d(m.ones(2, 3), "x"),
 }

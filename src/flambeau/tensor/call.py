@@ -18,6 +18,7 @@ from typing import Any
 
 from flambeau.core.device import device
 from flambeau.core.dtype import BOOL, COMPLEX, FLOATING, INTEGRAL, can_cast, dtype, int64
+from flambeau.core.errors import type_name
 from flambeau.core.flags import flags
 from flambeau.core.layout import is_dense, may_self_overlap
 from flambeau.core.memory import array_at
@@ -42,6 +43,7 @@ from flambeau.tensor.in_place import begin_in_place, finish_in_place
 from flambeau.tensor.recording import Taped, begin, finish
 from flambeau.tensor.tensor import Tensor, make_in
 
+_NO_OPERANDS = (tuple, list, dict, set, str, bytes, type(None), dtype, slice, range, type, device)
 _LIMIT = 20_000  # plans kept before the cache starts anew: programs of ever new shapes stay bounded
 
 
@@ -513,6 +515,8 @@ def _load(op: Op, args: Sequence[Any], signature: Signature) -> Plan:
         if isinstance(a, Tensor):
             require_backed(a)
             system.require_open(a.memory.context)
+        elif isinstance(a, _NO_OPERANDS):  # a rule that does not look would leave it to the kernel
+            raise TypeError(f"{op.name}(): expected a Tensor or a number, but got {type_name(a)}")
     context = system.context_of(signature.outputs[0].device)
     exe = None
     if any(meta.numel for meta in signature.outputs):

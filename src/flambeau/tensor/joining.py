@@ -24,7 +24,7 @@ from flambeau.tensor.indexing import index_select
 from flambeau.tensor.kinds import IntOrTuple, IntTuple, Number, TensorList
 from flambeau.tensor.options import place
 from flambeau.tensor.outputs import require_dtype
-from flambeau.tensor.public import alias, both, function, method
+from flambeau.tensor.public import alias, both, function, functions, method
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.transfer import filled
 from flambeau.tensor.typing import contiguous_format
@@ -161,7 +161,8 @@ def block_diag(*tensors: Tensor) -> Tensor:
             )
         blocks.append(_atleast(t, 2))
     if not blocks:
-        raise RuntimeError("torch.block_diag expected at least one tensor")
+        empty: Tensor = functions["empty"](1, 0)
+        return empty
     kind = result_type([b.meta for b in blocks], blocks[0].meta.dtype)
     rows, columns = (sum(b.meta.shape[d] for b in blocks) for d in (0, 1))
     result = _zeros((rows, columns), kind, blocks[0])

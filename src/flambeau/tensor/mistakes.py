@@ -4,6 +4,7 @@
 Problem: PyTorch's parser looks at the types of all arguments first. Here each call would pay for what few calls need.
 Rule: a public function runs at once. If it raises anything, its arguments are compared with the annotations of its
 parameters, and the first that does not fit raises the parser's TypeError instead.
+Exception: the functions in `EAGER`, which are seldom called and would take what the parser refuses, look first.
 Consequences: a right call pays nothing for the comparison. Annotations of public functions are part of the interface:
 `Any` means that several types fit (PyTorch's parser has several signatures there). A wrong argument that a function
 does not use is not noticed.
@@ -21,6 +22,13 @@ from flambeau.core.errors import type_name
 from flambeau.runtime.generator import Generator
 from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.tensor import Tensor
+
+EAGER = {
+    "as_strided_", "broadcast_to", "combinations", "dist", "inner", "is_conj", "is_neg", "isclose", "mvlgamma",
+    "mvlgamma_", "nan_to_num_", "new_full", "resolve_conj", "resolve_neg", "split_with_sizes", "tril_indices",
+    "triu_indices", "unflatten", "unique", "unique_consecutive", "unsafe_chunk", "unsafe_split",
+}  # fmt: skip
+"""The functions that compare their arguments before they run."""
 
 
 def checking(define: Callable[..., Any], name: str, *, method: bool = False) -> Any:
@@ -40,11 +48,25 @@ def checking(define: Callable[..., Any], name: str, *, method: bool = False) -> 
     return standing_for(call, define)
 
 
+def looking_first(define: Any, name: str, method: bool) -> Any:
+    """Return `define`; if it is one of `EAGER`, such that it compares its arguments before it runs."""
+    if name not in EAGER:
+        return define
+
+    def call(*args: Any, **given: Any) -> Any:
+        mistake = explained(define, name, args, given, method)
+        if mistake is not None:
+            raise mistake
+        return define(*args, **given)
+
+    return standing_for(call, define)
+
+
 def standing_for(call: Any, define: FunctionType) -> Any:
     """Give `call` the names of the function that it calls, and its signature."""
     call.__name__, call.__qualname__ = define.__name__, define.__qualname__
     call.__module__, call.__doc__ = define.__module__, define.__doc__
-    call.__wrapped__ = define
+    call.__annotations__, call.__wrapped__ = define.__annotations__, define
     return call
 
 

@@ -6,12 +6,11 @@ NumPy's names of arguments are PyTorch's too: `x.sum(axis=1, keepdims=True)`, `t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from inspect import CO_VARKEYWORDS, unwrap
 from types import FunctionType
 from typing import Any
 
-from flambeau.tensor.mistakes import KINDS, checking, explained, standing_for
+from flambeau.tensor.mistakes import KINDS, checking, explained, looking_first, standing_for
 from flambeau.tensor.overriding import arm_for
 
 OURS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
@@ -43,7 +42,7 @@ _SIGNS = (AssertionError, AttributeError, StopIteration, TypeError, ValueError)
 """What functions raise of objects that are not tensors, and may override them."""
 
 
-def accepting(define: Callable[..., Any], name: str, *, method: bool = False) -> Any:
+def accepting(define: Any, name: str, *, method: bool = False) -> Any:
     """Return the public function of this name: it takes NumPy's names of its arguments, and explains wrong types.
 
     Methods that have neither `dim` nor `keepdim`, and beside their own tensor nothing but numbers, are returned as they
@@ -51,6 +50,7 @@ def accepting(define: Callable[..., Any], name: str, *, method: bool = False) ->
     """
     if not isinstance(define, FunctionType):
         return define
+    define = looking_first(define, name, method)
     own = _arguments(define)
     if (
         (_DIMS if method else _NAMED).isdisjoint(own)

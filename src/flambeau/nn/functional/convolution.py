@@ -53,6 +53,11 @@ def _bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | Non
         raise RuntimeError(
             f"bilinear(): input dimensions do not match: got {input1.dim()} and {input2.dim()}"
         )
+    if not (input1.dtype is input2.dtype is weight.dtype) or weight.ndim != 3 or not input1.ndim:
+        raise RuntimeError(
+            f"bilinear(): expected tensors of one dtype and a weight of three dimensions, got {input1.dtype}, "
+            f"{input2.dtype} and {weight.dtype} {list(weight.shape)}"
+        )
     for at, (x, size) in enumerate(((input1, weight.shape[1]), (input2, weight.shape[2]))):
         if input1.shape[:-1] != input2.shape[:-1] or x.shape[-1] != size:
             raise RuntimeError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 from flambeau.core.errors import argument_type
@@ -99,8 +100,12 @@ def _max(ndim: int, name: str) -> Callable[..., Any]:
 
 
 def _with_indices(define: Callable[..., Any]) -> Callable[..., Any]:
+    place = list(signature(define).parameters).index("return_indices")
+
     def with_indices(*args: Any, return_indices: bool = True, **kwargs: Any) -> Any:
-        return define(*args, **kwargs, return_indices=True)
+        return define(
+            *args[:place], *args[place + 1 :], **kwargs, return_indices=True
+        )  # whatever the caller says
 
     return _named(
         with_indices, f"{define.__name__}_with_indices", f"`{define.__name__}`, and where they stand."

@@ -134,6 +134,11 @@ rnn_relu = _network("RNN_RELU", "rnn_relu")
 
 
 def _check_cell(input: Tensor, states: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor) -> None:
+    if min(w_ih.ndim, w_hh.ndim, input.ndim) < 2:
+        raise RuntimeError(
+            "expected an input and weights of two dimensions, got "
+            f"{list(input.shape)}, {list(w_ih.shape)} and {list(w_hh.shape)}"
+        )
     if input.shape[1] != w_ih.shape[1]:
         raise RuntimeError(
             f"input has inconsistent input_size: got {input.shape[1]} expected {w_ih.shape[1]}"
