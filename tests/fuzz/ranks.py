@@ -109,7 +109,7 @@ def _check_processes(backend: str, wait: str, fault: str) -> str:
             "2",
             str(program),
         ]
-        environment = os.environ | {"PYTHONPATH": _SOURCES, "TMPDIR": folder}
+        environment = os.environ | {"PYTHONPATH": _SOURCES, "TMPDIR": folder, "FLAMBEAU_DRIVER": "virtual"}
         with Path(folder, "err").open("w+") as err:
             job = subprocess.Popen(command, stdout=err, stderr=err, start_new_session=True, env=environment)
             try:

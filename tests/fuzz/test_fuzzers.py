@@ -23,7 +23,7 @@ COUNTS = {
     "checkpoints": 400,
     "snapshots": 60,
     "replays": 150,
-    "tokens": 40,
+    "tokens": 80,
     "profiles": 150,
     "messages": 1000,
 }
