@@ -82,7 +82,7 @@ class Findings:
         return (
             f"{self.name}: seed {self.seed}, {self.counts.total()} inputs: {self.counts['accepted']} accepted, "
             f"{self.counts['refused']} refused, {self.counts['failed']} failures of {len(self.failures)} kinds; "
-            f"at most {self.slowest:.2f} s of CPU time and {self.most >> 20} MiB an input"
+            f"at most {self.slowest:.2f} s and {self.most >> 20} MiB an input"
         )
 
     def report(self) -> str:
