@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -25,6 +25,9 @@ Wrap = Callable[[Any], Any]
 
 Changes = dict[Any, dict[str, Wrap]]
 """What a module of this package changes: by class or module, and by name."""
+
+Replacement = tuple[Any, str, Any, Any]
+"""A class or module, a name, and its value before and after."""
 
 T = TypeVar("T")
 
@@ -120,53 +123,61 @@ def _install() -> None:
     if _finder in sys.meta_path:
         return
     sys.meta_path.insert(0, _finder)
-    importers = _program_modules()
-    for name in _MODULES:
-        if name in sys.modules:
-            _change(sys.modules[name], importers)
+    _change([sys.modules[name] for name in _MODULES if name in sys.modules])
 
 
 def _uninstall() -> None:
     if _listeners or _watchers or _finder not in sys.meta_path:
         return
     sys.meta_path.remove(_finder)
-    importers = _program_modules()
-    while _originals:
-        (owner, name), original = _originals.popitem()
-        _set(owner, name, getattr(owner, name), original, importers)
+    _replace([(owner, name, getattr(owner, name), former) for (owner, name), former in _originals.items()])
+    _originals.clear()
 
 
-def _change(module: ModuleType, importers: Sequence[ModuleType]) -> None:
-    ours = import_module(f"{__package__}.{_MODULES[module.__name__]}")
-    for owner, names in ours.changes(module).items():
-        for name, wrap in names.items():
-            original = vars(owner)[name]
-            _originals[owner, name] = original
-            changed = wrap(original)
-            if isinstance(original, FunctionType):
-                changed = wraps(original)(changed)
-            _set(owner, name, original, changed, importers)
+def _change(modules: Sequence[ModuleType]) -> None:
+    replacements: list[Replacement] = []
+    for module in modules:
+        ours = import_module(f"{__package__}.{_MODULES[module.__name__]}")
+        for owner, names in ours.changes(module).items():
+            for name, wrap in names.items():
+                original = vars(owner)[name]
+                _originals[owner, name] = original
+                changed = wrap(original)
+                if isinstance(original, FunctionType):
+                    changed = wraps(original)(changed)
+                replacements.append((owner, name, original, changed))
+    _replace(replacements)
 
 
-def _set(owner: Any, name: str, before: Any, after: Any, importers: Sequence[ModuleType]) -> None:
-    """Set an attribute; of a module, also where the program's modules have imported it."""
-    setattr(owner, name, after)
-    if isinstance(owner, ModuleType):
-        for module in importers:
-            for other in [key for key, value in list(vars(module).items()) if value is before]:
-                setattr(module, other, after)
-
-
-def _program_modules() -> list[ModuleType]:
-    return [module for module in list(sys.modules.values()) if _is_of_program(module)]
+def _replace(replacements: Sequence[Replacement]) -> None:
+    """Set attributes; those of modules also where the program's modules have imported them."""
+    for owner, name, _, after in replacements:
+        setattr(owner, name, after)
+    imported = {
+        id(before): after for owner, _, before, after in replacements if isinstance(owner, ModuleType)
+    }
+    if not imported:
+        return
+    for module in list(sys.modules.values()):
+        if _is_of_program(module) and not imported.keys().isdisjoint(map(id, list(vars(module).values()))):
+            for name, value in list(vars(module).items()):
+                if id(value) in imported:
+                    setattr(module, name, imported[id(value)])
 
 
 def _is_of_program(module: ModuleType) -> bool:
-    if not isinstance(module, ModuleType) or module.__name__.partition(".")[0] in ("flambeau", "torch"):
+    if not isinstance(module, ModuleType):
         return False
-    file = getattr(module, "__file__", None)
+    return _is_programs(module.__name__, getattr(module, "__file__", None))
+
+
+@cache
+def _is_programs(name: str, file: str | None) -> bool:
+    """Return whether a module of this name and file is the program's."""
+    if name.partition(".")[0] in ("flambeau", "torch"):
+        return False
     if file is None:
-        return module.__name__ == "__main__"
+        return name == "__main__"
     return "-packages" not in file and not is_standard_file(file)
 
 
@@ -198,7 +209,7 @@ class _Changed(Loader):
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         if _finder in sys.meta_path:
-            _change(module, _program_modules())
+            _change([module])
 
 
 _finder = _Finder()
