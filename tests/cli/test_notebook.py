@@ -1,6 +1,7 @@
 """IPython: races at the end of a cell, cells as call sites, tracebacks without our frames, machines as HTML."""
 
 import builtins
+import re
 import subprocess
 import sys
 import traceback
@@ -241,9 +242,9 @@ def test_a_certificate_is_shown_with_what_it_rests_on(cells, machine):
     cells(RACE)
     (race,) = machine.certificate().races
     page = Page(race._repr_html_())
-    assert (
-        race.fix.text in page.text and "Nothing orders these two uses of 4,000 bytes of cuda:0" in page.text
-    )
+    assert race.fix.where in page.text and race.fix.code in page.text
+    assert "Nothing orders these two uses of 4,000 bytes of cuda:0" in page.text
+    assert re.fullmatch(r"Before In \[\d+\], line \d+ insert", race.fix.where)
 
 
 def test_a_machine_without_races_says_so(cells):

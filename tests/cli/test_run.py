@@ -321,9 +321,8 @@ def test_a_race_that_shows_at_the_end_of_the_program_ends_with_3(tmp_path):
     done = flambeau_run(tmp_path, "--races", "error", program(tmp_path, VIEWED.replace("WRITE", "v[:] = 1")))
     (race,) = done.certificate["races"]
     assert done.status == 3 and race["first"]["place"] == "program.py:5"
-    assert race["fix"]["text"].endswith(
-        "after program.py:5, before the host writes there, which it did afterwards."
-    )
+    assert race["fix"]["where"] == "After program.py:5 insert"
+    assert "before the host writes there, which it did afterwards" in race["fix"]["hint"]
 
 
 def test_a_caught_race_error_still_ends_with_3(tmp_path):

@@ -167,18 +167,22 @@ def line_of(site: Site) -> int:
 
 
 def place(site: Site) -> str:
+    """Return `train.py:14`, the place of a site."""
+    return line_place(site[0].co_filename, line_of(site))
+
+
+def line_place(path: str, line: int) -> str:
     """Return `train.py:14`: the file relative to the working directory, or its name alone if it lies elsewhere.
 
     In a notebook: `In [3], line 14`.
     """
-    path = site[0].co_filename
     for cell_name in _cell_names:
         if name := cell_name(path):
-            return f"{name}, line {line_of(site)}"
+            return f"{name}, line {line}"
     if os.path.isabs(path):
         below = os.path.relpath(path)
         path = os.path.basename(path) if below.startswith(os.pardir) else below
-    return f"{path}:{line_of(site)}"
+    return f"{path}:{line}"
 
 
 def file_of(site: Site) -> str:

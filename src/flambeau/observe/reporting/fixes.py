@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from flambeau.core.sites import Site, is_inside, place, program_frame
+from flambeau.core.sites import Site, is_inside, line_place, place, program_frame
 from flambeau.observe.clocks import Agent
 from flambeau.observe.reporting.callers import earlier_call
 from flambeau.observe.reporting.names import Name, cuda_module, default_name, own_name, target_of, work_on
 from flambeau.observe.reporting.operands import tensor_name
 from flambeau.observe.reporting.scopes import Scope, is_own_file, live_scopes
-from flambeau.observe.reporting.source_file import line_place, source_file
+from flambeau.observe.reporting.source_file import source_file
 from flambeau.observe.reporting.spots import Spot, insertion, is_comprehension, is_simple, spot_of
 from flambeau.observe.reports import Edit
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import io
 import linecache
-import os
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -134,12 +133,6 @@ def _parsed(path: str, text: str) -> SourceFile | None:
         return SourceFile(path, text) if text else None
     except (SyntaxError, ValueError):  # not Python, or the file changed while it ran
         return None
-
-
-def line_place(path: str, line: int) -> str:
-    """Return `train.py:14`: the file relative to the working directory, or its name alone if it lies elsewhere."""
-    below = os.path.relpath(path) if os.path.isabs(path) else path
-    return f"{os.path.basename(path) if below.startswith(os.pardir) else below}:{line}"
 
 
 def last_name(node: ast.AST) -> str:
