@@ -801,3 +801,26 @@ def test_a_failure_is_heard_of_where_the_program_asked_not_at_its_end(tmp_path):
     done = flambeau_run(tmp_path, script)
     (violated,) = done.report["machines"][0]["certificate"]["violated"]
     assert "was told at program.py:4: which call" in violated
+
+
+def test_what_threads_do_before_a_device_is_used_counts(tmp_path):
+    text = """
+        import threading
+        import torch
+        told, out = threading.Event(), []
+        def work():
+            out.append(torch.zeros(8, device="cuda"))
+            told.set()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        print(out[0].sum().item())
+        """
+    ordered = flambeau_run(tmp_path, program(tmp_path, text))
+    assert ordered.report["machines"][0]["certificate"]["race_free"]
+    text = text.replace("thread.start()", "thread.start(); told.is_set()").replace(
+        'out.append(torch.zeros(8, device="cuda"))', "pass"
+    )
+    asked = flambeau_run(tmp_path, program(tmp_path, text.replace("out[0]", "torch.zeros(8, device='cuda')")))
+    (violated,) = asked.report["machines"][0]["certificate"]["violated"]
+    assert "calls Event.is_set() at program.py:9" in violated

@@ -216,6 +216,15 @@ def questions_of_threads():
     thread.join()
 
 
+def questions_before_a_device_is_used():
+    told = threading.Event()
+    thread = threading.Thread(target=told.set)
+    thread.start()
+    value = 1 if told.is_set() else 2
+    thread.join()
+    return zeros() + value
+
+
 def an_event_between_threads():
     event, go, side = torch.cuda.Event(), gate(), torch.cuda.Stream()
     in_threads(
@@ -329,15 +338,6 @@ def the_clock():
 
 def random_numbers_without_a_seed():
     return zeros() + random.SystemRandom().random()
-
-
-def questions_before_the_first_use_of_a_device():
-    told = threading.Event()
-    thread = threading.Thread(target=told.set)
-    thread.start()
-    value = 1 if told.is_set() else 2
-    thread.join()
-    return zeros() + value
 
 
 # -- the table ------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +28,7 @@ from flambeau.cli.signals import Stopping, Terminated
 from flambeau.cli.timelines import write_picture, write_trace
 from flambeau.cli.trailing import take_last
 from flambeau.core.errors import NotSupportedError, RaceError
+from flambeau.observe import handovers
 from flambeau.observe.reports import Edit
 from flambeau.report.document import Document, has_failed, races_of, run_document
 from flambeau.report.fix_diff import fix_diff
@@ -38,6 +39,7 @@ from flambeau.runtime import settings, system, threads
 RACE_STATUS, INTERRUPTED = 3, 130
 _RUNNERS = ("<frozen runpy>", "<frozen importlib.util>")
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_HANDOVERS = os.path.join(_PACKAGE, "observe", "handovers", "")
 _BLAS = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -125,7 +127,8 @@ def run(options: argparse.Namespace) -> int:
     children, here = ChildReports(), os.getpid()
     try:
         children.open()
-        status = _run_program(options, recorder)
+        with _watch():
+            status = _run_program(options, recorder)
         if os.getpid() != here:  # a fork of the program: its parent reports
             return status
         document = run_document(recorder, children.read(), status)
@@ -135,6 +138,14 @@ def run(options: argparse.Namespace) -> int:
     if has_failed(document):
         document["exit_status"] = RACE_STATUS
     return _write_reports(options, recorder, document)
+
+
+def _watch() -> AbstractContextManager[None]:
+    """See what the program's threads do before it uses a device, if races are looked for."""
+    with suppress(ValueError):
+        if settings.from_environment().races != "off":
+            return handovers.watch()
+    return nullcontext()
 
 
 def _run_program(options: argparse.Namespace, recorder: Recorder) -> int:
@@ -310,6 +321,9 @@ def _cut(shown: traceback.TracebackException | None) -> None:
     if shown is None:
         return
     frames = shown.stack
+    frames[:] = [
+        frame for frame in frames if not frame.filename.startswith(_HANDOVERS)
+    ]  # between a program's own
     while frames and frames[-1].filename.startswith(_PACKAGE):
         del frames[-1]
     while frames and (frames[0].filename.startswith(_PACKAGE) or frames[0].filename in _RUNNERS):

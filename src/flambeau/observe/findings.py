@@ -218,6 +218,13 @@ class Findings:
         """A host thread asked another one something whose answer depends on timing."""
         self.depends(f"the program calls {what} at {place(site)}: what comes of it depends on timing")
 
+    def take_up(self, other: Findings) -> None:
+        """Add what another detector has found of host threads."""
+        self._unordered |= other._unordered
+        self._polls |= other._polls
+        self._relied |= other._relied
+        self.has_threads |= other.has_threads
+
     def depends(self, text: str) -> None:
         """What host threads do depends on timing."""
         self._polls[text] = None

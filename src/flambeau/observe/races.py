@@ -112,6 +112,7 @@ class RaceDriver(Forward):
         self._host_waited(points)
 
     def close(self) -> None:
+        self.detector.before_certificate(self.detector)
         handovers.forget(self.detector)
         self.inner.close()
         self.detector.settle()

@@ -67,9 +67,9 @@ class Machine:
         self.outer: Machine | None = None
         self.page: Callable[[], str] | None = None  # what a notebook shows of it, once a notebook watches
         self._metas: list[Meta] = []
-        self._unstarted = ExitStack()
-        if wish.races != "off":  # threads that the program starts before its first call are seen, too
-            self._unstarted.enter_context(import_module("flambeau.observe.handovers").watch())
+        self._watch = ExitStack()
+        if wish.races != "off":  # what host threads do before the first call counts, too
+            self._watch.enter_context(import_module("flambeau.observe.handovers").watch())
 
     def start(self, host_stream: Stream) -> None:
         """Make the contexts, behind observers if races are to be found."""
@@ -82,7 +82,6 @@ class Machine:
                 strict=self.wish.strict,
                 select=_selection,
             )
-        self._unstarted.close()
         for watcher in self.watchers:
             watcher.starting(self)
         self.started_at = caller()
@@ -122,8 +121,8 @@ class Machine:
         if self.closed:
             return []
         self.closed = True
-        self._unstarted.close()
         with ExitStack() as then:  # whatever happens: an interrupt, an observer's warning that is an error
+            then.callback(self._watch.close)
             then.callback(self.driver.close)
             then.callback(self.forget, errors.MACHINE_CLOSED)
             then.callback(self._tell_watchers)

@@ -40,7 +40,7 @@ _MODULES = {  # of the standard library -> of this package: its `changes(module)
 }  # fmt: skip
 _HERE = os.path.dirname(__file__) + os.sep
 _listeners: list[ref[Detector]] = []
-_watchers: list[object] = []
+_early: list[Detector] = []  # of no machine: what host threads do before there is one
 _originals: dict[tuple[Any, str], Any] = {}
 _notes: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
@@ -49,7 +49,16 @@ def listen(detector: Detector) -> None:
     """Notify `detector` from now on, while it lives."""
     _listeners.append(ref(detector, _remove))
     _install()
-    detector.before_certificate = import_module(f"{__package__}.threads").name_open_questions
+    detector.before_certificate = _complete
+
+
+def _complete(detector: Detector) -> None:
+    """Name what is not known of threads that still run, and what was asked before the detector was there."""
+    name_open_questions = import_module(f"{__package__}.threads").name_open_questions
+    name_open_questions(detector)
+    for early in _early:
+        name_open_questions(early)
+        detector.findings.take_up(early.findings)
 
 
 def forget(detector: Detector) -> None:
@@ -63,15 +72,15 @@ def listening() -> list[Detector]:
 
 @contextmanager
 def watch() -> Iterator[None]:
-    """Change the standard library while nobody listens yet: what a program creates first is seen, too."""
-    token = object()
-    _watchers.append(token)
-    _install()
+    """See what host threads do before a machine has a detector: certificates name it, too."""
+    early = Detector("warn")
+    _early.append(early)
+    listen(early)
     try:
         yield
     finally:
-        _watchers.remove(token)
-        _uninstall()
+        _early.remove(early)
+        forget(early)
 
 
 def _remove(gone: ref[Detector]) -> None:
@@ -127,7 +136,7 @@ def _install() -> None:
 
 
 def _uninstall() -> None:
-    if _listeners or _watchers or _finder not in sys.meta_path:
+    if _listeners or _finder not in sys.meta_path:
         return
     sys.meta_path.remove(_finder)
     _replace([(owner, name, getattr(owner, name), former) for (owner, name), former in _originals.items()])
