@@ -86,7 +86,7 @@ def default_name(source: SourceFile, agent: Agent) -> Name | None:
 
 
 def cuda_module(source: SourceFile) -> str | None:
-    """Return the file's name of `torch.cuda`; None if it imports neither that nor `torch`."""
+    """Return the file's name of `torch.cuda`; None if it knows neither that nor `torch`."""
     found: list[str] = []
     for node in source.imports:
         if isinstance(node, ast.Import):
@@ -98,6 +98,7 @@ def cuda_module(source: SourceFile) -> str | None:
                     found.append(f"{alias.asname}{'' if rest else '.cuda'}")
         elif node.module in _PACKAGES:
             found += [alias.asname or "cuda" for alias in node.names if alias.name == "cuda"]
+    found = found or [f"{name}.cuda" for name in source.names_torch]
     return min(found, key=lambda name: not name.startswith("torch"), default=None)
 
 

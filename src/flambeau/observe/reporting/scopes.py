@@ -44,6 +44,8 @@ class Scope:
         self.site = site
         self.spot = spot_of(site) if is_own_file(site[0].co_filename) else None
         self.globals = frame.f_globals if frame is not None else {}
+        if self.spot is not None and not self.spot.source.names_torch:
+            self.spot.source.names_torch = _names_torch(self.globals)
         self.is_function = bool(site[0].co_flags & inspect.CO_OPTIMIZED)
 
     @property
@@ -93,6 +95,13 @@ class Scope:
 
     def _is_bound(self, name: str) -> bool:
         return self.spot is not None and self.spot.is_bound(name, self.site[0])
+
+
+def _names_torch(names: dict[str, Any]) -> list[str]:
+    """Return the names of `torch` in a file that does not import it itself, as a cell of a notebook."""
+    return [
+        name for name, value in names.items() if isinstance(value, ModuleType) and value.__name__ in _PACKAGES
+    ]
 
 
 def is_own_file(path: str) -> bool:

@@ -32,6 +32,7 @@ class SourceFile:
         imports: Its import statements.
         loops: Its `for` loops.
         calls: name of a function or method -> the calls of it.
+        names_torch: Names of `torch` that the program gave it, if it does not import that itself.
         bindings: (function or module, variable) -> the first line in it that binds the variable.
     """
 
@@ -43,6 +44,7 @@ class SourceFile:
         self.loops: list[ast.For | ast.AsyncFor] = []
         self.calls: dict[str, list[ast.Call]] = {}
         self.bindings: dict[tuple[ast.AST, str], int] = {}
+        self.names_torch: list[str] = []
         self._parents: dict[ast.AST, ast.AST] = {}
         self._by_position: dict[Position, ast.AST] = {}
         for node in ast.walk(self.tree):
