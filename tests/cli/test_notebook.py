@@ -86,7 +86,9 @@ def test_a_race_is_reported_at_the_end_of_its_cell(cells, machine):
     assert (
         f"first:  {first}, line 2: writes" in cells.text and f"second: {first}, line 4: reads" in cells.text
     )
-    assert f"Before {first}, line 4 insert" in cells.text and f"stream created at {first}, line 1" in cells.text
+    assert (
+        f"Before {first}, line 4 insert" in cells.text and f"stream created at {first}, line 1" in cells.text
+    )
     assert "y = x * 2" in cells.text
     assert len(cells.html) == 1 and "1 race found" in cells.html[0] and f"{first}, line 4" in cells.html[0]
     cells("z = 1")
