@@ -30,7 +30,7 @@ CLASSES = {
     "crash": "the process ended or hung",
     "dead device": "a virtual GPU was lost by arguments that the host could have refused",
     "internal": "an error of Flambeau's own code came out (AttributeError, AssertionError, KeyError, ...)",
-    "error type": "both raise, and one of them alone a TypeError",
+    "error type": "PyTorch raises TypeError, Flambeau another error",
     "refused": "PyTorch accepts the call, Flambeau raises",
     "accepted": "PyTorch raises, Flambeau accepts the call",
     "form": "another dtype, shape or type of result",
@@ -450,7 +450,7 @@ def _errors_differ(theirs: Exception, ours: Exception) -> str:
         return ""  # functions that PyTorch writes in Python raise AttributeError and the like themselves
     if _is_internal(ours):
         return "internal"
-    return "error type" if isinstance(theirs, TypeError) != isinstance(ours, TypeError) else "order"
+    return "error type" if isinstance(theirs, TypeError) else "order"
 
 
 def _is_internal(error: Exception) -> bool:

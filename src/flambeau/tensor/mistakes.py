@@ -31,6 +31,10 @@ EAGER = {
 """The functions that compare their arguments before they run."""
 
 
+_CHOICES = ("bool", "str")
+"""Types of arguments that PyTorch's functions in Python check themselves, with errors of their own."""
+
+
 def checking(define: Callable[..., Any], name: str, *, method: bool = False) -> Any:
     """Return `define` such that a failed call with an argument of a wrong type raises TypeError in PyTorch's words."""
     if not isinstance(define, FunctionType):
@@ -40,7 +44,8 @@ def checking(define: Callable[..., Any], name: str, *, method: bool = False) -> 
         try:
             return define(*args, **given)
         except Exception as error:
-            mistake = explained(define, name, args, given, method)
+            worded = isinstance(error, ValueError | RuntimeError)
+            mistake = explained(define, name, args, given, method, _CHOICES if worded else ())
             if mistake is None or str(error).startswith(f"{name}(): argument "):
                 raise
             raise mistake from error
@@ -71,12 +76,20 @@ def standing_for(call: Any, define: FunctionType) -> Any:
 
 
 def explained(
-    define: Callable[..., Any], name: str, args: tuple[Any, ...], given: dict[str, Any], method: bool
+    define: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    given: dict[str, Any],
+    method: bool,
+    skipped: tuple[str, ...] = (),
 ) -> TypeError | None:
-    """Return the TypeError of the first argument that is not of its parameter's type; None if all are."""
+    """Return the TypeError of the first argument that is not of its parameter's type; None if all are.
+
+    Parameters whose types are in `skipped` may have any argument.
+    """
     for at, (parameter, value) in enumerate(_matched(define, args, given)):
         expected = _lacking(str(parameter.annotation), value)
-        if expected is not None:
+        if expected is not None and expected not in skipped:
             where = f" (position {at + (not method)})" if at < len(args) else ""
             argument = f"argument '{parameter.name}'{where}"
             return TypeError(f"{name}(): {argument} must be {expected}, {_instead(expected, value)}")

@@ -57,6 +57,43 @@ gradients; **refused**, PyTorch has no derivative either and walking back raises
 others: it takes theirs, and is differentiable as they are. Each **yes** is compared with differences in
 `tests/autograd`.
 
+## Arguments and odd values
+
+A call that fails compares its arguments with the annotations of the function, and raises the TypeError of PyTorch's
+parser for the first that does not fit. Nothing is compared where a call succeeds, so some calls succeed that PyTorch
+refuses: a number as `keepdim` or `training`, one int for a tuple of one, `inplace` in functions of the torch namespace
+that PyTorch has without it, `stable=` beside a `dim` by position. Of several faults of a call another one may be
+reported.
+
+`PYTHONPATH=src:tests python -m hunt.api_calls --seed 0 --count 20000` draws calls of all public functions and methods,
+and compares PyTorch's CPU build, Flambeau's CPU and a virtual GPU in value, dtype, shape and type of exception.
+Arguments fit mostly; the others are of wrong types, dtypes and shapes, NaN, huge, 0-dim or not contiguous. Of the 8,000
+calls of seed 200 (1,147 functions), before this checker was written and now:
+
+| class | before | now |
+|---|---|---|
+| a hang | 1 | 0 |
+| a virtual GPU lost by arguments that the host could refuse | 1 | 0 |
+| an error of Flambeau's own code (AttributeError, AssertionError, ...) | 59 | 0 |
+| PyTorch raises TypeError, Flambeau another error | 403 | 74 |
+| PyTorch accepts the call, Flambeau refuses it | 8 | 4 |
+| PyTorch refuses the call, Flambeau accepts it | 71 | 54 |
+| another dtype, shape or value | 5 | 6 |
+
+About 90,000 calls of 14 seeds were drawn. What is left and known:
+
+- In-place functions refuse an expanded tensor where PyTorch's warn (`masked_fill_`, `index_fill_`, `triu_`, `tril_`).
+- `cholesky_ex` of a matrix that is not positive definite gives NaN; PyTorch leaves what LAPACK had computed by then.
+- Orthogonal polynomials are computed in float64. Where PyTorch's float32 recurrence overflows it gives NaN, here the
+  infinity of the value's sign. NaN gives NaN; PyTorch's CPU build gives the value of another element for some kinds.
+- `polygamma(1, x)` is infinite at 0, -1, -2, ...; PyTorch's is a large number at negative integers. From order 35 on
+  PyTorch's factorial overflows in float32, here in float64 from 171 on.
+- Statistics of infinities (`std_mean`, `var_mean`, `quantile`, `irfft`, `matrix_exp`, determinants of matrices with
+  infinities) differ in which results are NaN.
+- `unique_consecutive` with `return_counts` alone gives counts; PyTorch's gives the inverse.
+
+## Names
+
 | name | forms | dtypes | differentiable | what it gives | differs from PyTorch |
 |---|---|---|---|---|---|
 """

@@ -47,6 +47,8 @@ def _batch_norm(
     more, given = _present(weight, bias)
     if not training:
         return call(ops.batch_norm_infer, (input, running_mean, running_var, *more), (float(eps), given))
+    if input.ndim < 2:
+        raise RuntimeError(f"batch_norm: expected an input of 2 dimensions or more, got {list(input.shape)}")
     count = _per_channel(input)
     for running in (running_mean, running_var):
         if running is not None and running.shape != (input.shape[1],):

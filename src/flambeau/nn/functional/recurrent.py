@@ -16,6 +16,7 @@ from flambeau.tensor.call import call
 from flambeau.tensor.joining import stack
 from flambeau.tensor.kinds import TensorList
 from flambeau.tensor.matmul import addmm
+from flambeau.tensor.mistakes import explained
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
 
@@ -34,7 +35,14 @@ def _network(mode: str, name: str) -> Callable[..., tuple[Tensor, ...]]:
         given = dict(zip(names, args, strict=False)) | named
         if len(args) + len(named) != len(names) or given.keys() != set(names):
             raise TypeError(f"{name}() takes ({', '.join(_PADDED)}) or ({', '.join(_PACKED)})")
-        return _packed(mode, **given) if packed else _padded(mode, **given)
+        define = _packed if packed else _padded
+        try:
+            return define(mode, **given)
+        except Exception as error:
+            mistake = explained(define, name, (mode,), given, method=False)
+            if mistake is None:
+                raise
+            raise mistake from error
 
     network.__name__ = network.__qualname__ = name
     network.__doc__ = (
@@ -50,7 +58,7 @@ def _holds(mode: str, x: Any) -> bool:
 
 
 def _padded(
-    mode: str, input: Tensor, hx: Any, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
+    mode: str, input: Tensor, hx: Any, params: TensorList, has_biases: bool, num_layers: int, dropout: float,
     train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     x = input.transpose(0, 1) if batch_first else input
@@ -68,9 +76,12 @@ def _padded(
 
 
 def _packed(
-    mode: str, data: Tensor, batch_sizes: Tensor, hx: Any, params: Any, *rest: Any, **named: Any
-) -> Any:
-    return _layers(mode, data, batch_sizes.tolist(), hx, params, *rest, **named)
+    mode: str, data: Tensor, batch_sizes: Tensor, hx: Any, params: TensorList, has_biases: bool, num_layers: int,
+    dropout: float, train: bool, bidirectional: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    return _layers(
+        mode, data, batch_sizes.tolist(), hx, params, has_biases, num_layers, dropout, train, bidirectional
+    )
 
 
 def _layers(
