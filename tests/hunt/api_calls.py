@@ -20,6 +20,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from support import from_torch, same, torch
@@ -299,11 +300,13 @@ def _tensor(rng: random.Random, shape: tuple[int, ...], dtype: str, fill: str = 
 
 
 def calls(seed: int, count: int, only: str = "") -> Iterator[Call]:
-    """The calls of a seed. Each is drawn by its own generator: it is the same whatever stands before it."""
+    """The calls of a seed. Each has its own generator, so a new function changes few of the others' calls."""
     chosen = [f for f in functions() if not only or only == f.name]
-    for at in range(count):
-        rng = random.Random(f"{seed}:{at}")
-        yield draw(rng, rng.choice(chosen))
+    rounds = range(-(-count // len(chosen)))
+    keys = [(f"{seed}:{turn}:{f.room}.{f.name}", turn, f) for turn in rounds for f in chosen]
+    keys.sort(key=lambda drawn: (drawn[1], crc32(drawn[0].encode())))
+    for key, _, function in keys[:count]:
+        yield draw(random.Random(key), function)
 
 
 # -- running and judging --------------------------------------------------------------------------------------

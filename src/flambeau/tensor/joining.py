@@ -350,7 +350,12 @@ def _indices(row: int, col: int, offset: int, kind: dtype | None, where: Any, lo
     if row < 0 or col < 0:
         name, n = ("row", row) if row < 0 else ("col", col)
         raise RuntimeError(f"{name} must be non-negative, got{n}")
-    params = (as_int(row), as_int(col), as_int(offset), kind or dtypes.int64, place(where), lower)
+    row, col, offset = as_int(row), as_int(col), as_int(offset)
+    if lower:
+        row = row if col and row + offset > 0 else 0
+    else:
+        row = max(min(row, col - offset), 0)  # what lies below has none
+    params = (row, col, offset, kind or dtypes.int64, place(where), lower)
     result: Tensor = call(ops.triangle_indices, (), params)
     return result
 
