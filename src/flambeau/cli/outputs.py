@@ -16,7 +16,7 @@ from flambeau.report.sarif import write_sarif
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
     """Add `--report` and `--sarif`."""
-    parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON")
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON (docs/ci.md)")
     parser.add_argument(
         "--sarif",
         metavar="FILE",
