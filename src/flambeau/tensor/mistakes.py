@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import Any
 
 from flambeau.core.dtype import dtype
-from flambeau.core.errors import type_name
+from flambeau.core.errors import RaceError, type_name
 from flambeau.runtime.generator import Generator
 from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.tensor import Tensor
@@ -43,6 +43,8 @@ def checking(define: Callable[..., Any], name: str, *, method: bool = False) -> 
     def call(*args: Any, **given: Any) -> Any:
         try:
             return define(*args, **given)
+        except RaceError:
+            raise
         except Exception as error:
             worded = isinstance(error, ValueError | RuntimeError)
             mistake = explained(define, name, args, given, method, _CHOICES if worded else ())

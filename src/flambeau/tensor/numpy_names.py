@@ -10,6 +10,7 @@ from inspect import CO_VARKEYWORDS, unwrap
 from types import FunctionType
 from typing import Any
 
+from flambeau.core.errors import RaceError
 from flambeau.tensor.mistakes import KINDS, checking, explained, looking_first, standing_for
 from flambeau.tensor.overriding import arm_for
 
@@ -62,6 +63,8 @@ def accepting(define: Any, name: str, *, method: bool = False) -> Any:
     def call(*args: Any, **given: Any) -> Any:
         try:
             return define(*args, **given)
+        except RaceError:
+            raise
         except Exception as error:
             if isinstance(error, _SIGNS) and arm_for((*args, *given.values())):
                 return call(*args, **given)

@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 from flambeau.core.dtype import promote_types
+from flambeau.core.errors import RaceError
 from flambeau.nn.functional.convolution import linear
 from flambeau.nn.functional.dropout import dropout as drop
 from flambeau.nn.functional.recurrence import Recurrence, Steps, joined
@@ -38,6 +39,8 @@ def _network(mode: str, name: str) -> Callable[..., tuple[Tensor, ...]]:
         define = _packed if packed else _padded
         try:
             return define(mode, **given)
+        except RaceError:
+            raise
         except Exception as error:
             mistake = explained(define, name, (mode,), given, method=False)
             if mistake is None:
