@@ -59,14 +59,35 @@ def looking_first(define: Any, name: str, method: bool) -> Any:
     """Return `define`; if it is one of `EAGER`, such that it compares its arguments before it runs."""
     if name not in EAGER:
         return define
+    tests = {parameter.name: _test(parameter) for parameter in signature(define).parameters.values()}
+    in_order = tuple(tests.values())
 
     def call(*args: Any, **given: Any) -> Any:
-        mistake = explained(define, name, args, given, method)
-        if mistake is not None:
-            raise mistake
+        fits = all(test is None or test(value) for test, value in zip(in_order, args, strict=False))
+        if given:
+            fits = fits and all(
+                test is None or test(given[key]) for key, test in tests.items() if key in given
+            )
+        if not fits:
+            mistake = explained(define, name, args, given, method)
+            if mistake is not None:
+                raise mistake
         return define(*args, **given)
 
     return standing_for(call, define)
+
+
+def _test(parameter: Parameter) -> Callable[[Any], bool] | None:
+    """Return what a right argument of a parameter passes; None: any argument does, or `explained` has to look."""
+    annotation = str(parameter.annotation)
+    kind, _, other = annotation.partition(" | ")
+    if parameter.kind is Parameter.VAR_POSITIONAL:
+        return lambda value: False
+    if kind not in KINDS and kind != "Given":
+        return None
+    if kind == "Tensor" and not other:
+        return KINDS[kind][0]
+    return lambda value: _lacking(annotation, value) is None
 
 
 def standing_for(call: Any, define: FunctionType) -> Any:
