@@ -23,7 +23,7 @@ from flambeau.runtime import current, system
 from flambeau.tensor.call import call
 from flambeau.tensor.call import empty as allocate
 from flambeau.tensor.extents import ints_of, require_layout
-from flambeau.tensor.kinds import IntTuple, Number
+from flambeau.tensor.mistakes import IntTuple, Number
 from flambeau.tensor.options import (
     Given,
     Options,

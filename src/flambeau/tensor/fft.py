@@ -23,7 +23,7 @@ from flambeau.ops.op import Op
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.extents import ints_of
-from flambeau.tensor.kinds import IntOrTuple
+from flambeau.tensor.mistakes import IntOrTuple
 from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import deliver
 from flambeau.tensor.public import functions

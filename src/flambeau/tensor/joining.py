@@ -21,7 +21,7 @@ from flambeau.tensor import data
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.history import run
 from flambeau.tensor.indexing import index_select
-from flambeau.tensor.kinds import IntOrTuple, IntTuple, Number, TensorList
+from flambeau.tensor.mistakes import IntOrTuple, IntTuple, Number, TensorList
 from flambeau.tensor.options import place
 from flambeau.tensor.outputs import require_dtype
 from flambeau.tensor.public import alias, both, function, functions, method

@@ -15,9 +15,9 @@ from flambeau.core.sites import warn_program
 from flambeau.ops import geometry
 from flambeau.ops import linalg as ops
 from flambeau.tensor import autocast
-from flambeau.tensor.kinds import IntTuple
 from flambeau.tensor.linalg import inv, inverted, solve, tensor_of
 from flambeau.tensor.matmul import chained, deliver_chain
+from flambeau.tensor.mistakes import IntTuple
 from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import deliver, require_dtype, run
 from flambeau.tensor.public import both, function, functions

@@ -13,7 +13,7 @@ from flambeau.core.sites import warn_program
 from flambeau.ops import matmul as ops
 from flambeau.tensor import autocast, unrounded
 from flambeau.tensor.call import call
-from flambeau.tensor.kinds import Number
+from flambeau.tensor.mistakes import Number
 from flambeau.tensor.outputs import deliver, require_dtype, run
 from flambeau.tensor.overriding import arm_for
 from flambeau.tensor.public import alias, both, function, functions, method

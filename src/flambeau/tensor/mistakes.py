@@ -23,6 +23,12 @@ from flambeau.runtime.generator import Generator
 from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.tensor import Tensor
 
+# Annotations that Python has no type for: an int or several, several ints, a tuple or list of tensors, any number.
+IntOrTuple = Any
+IntTuple = Any
+TensorList = Any
+Number = Any
+
 EAGER = {
     "as_strided_", "broadcast_to", "combinations", "dist", "inner", "is_conj", "is_neg", "isclose", "mvlgamma",
     "mvlgamma_", "nan_to_num_", "new_full", "resolve_conj", "resolve_neg", "split_with_sizes", "tril_indices",

@@ -22,8 +22,8 @@ from flambeau.ops.reduction import norm as folded
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.composites import Composite, recorded
-from flambeau.tensor.kinds import IntOrTuple, Number
 from flambeau.tensor.linalg import eigh, eigvalsh, linalg_svd, svdvals, tensor_of
+from flambeau.tensor.mistakes import IntOrTuple, Number
 from flambeau.tensor.outputs import deliver, run
 from flambeau.tensor.public import both, function, functions
 from flambeau.tensor.tensor import Tensor

@@ -19,7 +19,7 @@ from flambeau.tensor import autocast, return_types
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.data import tensor
 from flambeau.tensor.integers import int_or_none
-from flambeau.tensor.kinds import IntOrTuple, Number
+from flambeau.tensor.mistakes import IntOrTuple, Number
 from flambeau.tensor.norms import matrix_norm
 from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import deliver, require_dtype, run, run_cast

@@ -13,7 +13,7 @@ from flambeau.tape.mode import mode
 from flambeau.tensor import autocast, return_types
 from flambeau.tensor.arithmetic import publish
 from flambeau.tensor.history import requires_grad
-from flambeau.tensor.kinds import Number
+from flambeau.tensor.mistakes import Number
 from flambeau.tensor.norms import vector_norm
 from flambeau.tensor.outputs import deliver, require_dtype
 from flambeau.tensor.public import both, function, functions, method

@@ -8,7 +8,7 @@ from typing import Any
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import memory_order, span, wrap_dim
 from flambeau.tensor import views
-from flambeau.tensor.kinds import IntTuple
+from flambeau.tensor.mistakes import IntTuple
 from flambeau.tensor.outputs import deliver, require_dtype
 from flambeau.tensor.public import alias, both, function, functions, method
 from flambeau.tensor.tensor import Tensor

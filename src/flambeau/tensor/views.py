@@ -30,8 +30,8 @@ from flambeau.tensor.history import (
     run_several,
 )
 from flambeau.tensor.integers import int_or_none
-from flambeau.tensor.kinds import IntTuple
 from flambeau.tensor.leaves import rest
+from flambeau.tensor.mistakes import IntTuple
 from flambeau.tensor.public import alias, both, function, method, method_of
 from flambeau.tensor.tensor import History, Tensor, make
 

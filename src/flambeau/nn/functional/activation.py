@@ -16,7 +16,7 @@ from flambeau.ops.softmax import softmax as softmax_op
 from flambeau.runtime.generator import Generator
 from flambeau.tensor import creation, public
 from flambeau.tensor.call import call, call_into, unary
-from flambeau.tensor.kinds import Number
+from flambeau.tensor.mistakes import Number
 from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import run
 from flambeau.tensor.public import function, method

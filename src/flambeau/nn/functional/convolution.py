@@ -16,8 +16,8 @@ from flambeau.ops.convolution import Geometry
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.integers import int_or_none
-from flambeau.tensor.kinds import IntOrTuple
 from flambeau.tensor.matmul import addmm, matmul
+from flambeau.tensor.mistakes import IntOrTuple
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from flambeau.nn.functional import loss, normalization, padding, pooling
 from flambeau.nn.functional.sparse import embedding as rows_of
-from flambeau.tensor.kinds import IntOrTuple, IntTuple
+from flambeau.tensor.mistakes import IntOrTuple, IntTuple
 from flambeau.tensor.public import alias, function
 from flambeau.tensor.tensor import Tensor
 

@@ -12,7 +12,7 @@ from flambeau.nn.functional.pooling import avg_pool2d, avg_pool3d
 from flambeau.ops import normalization as ops
 from flambeau.ops.pointwise_arithmetic import moving_average
 from flambeau.tensor.call import call, call_into
-from flambeau.tensor.kinds import IntTuple
+from flambeau.tensor.mistakes import IntTuple
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
 

@@ -11,7 +11,7 @@ from flambeau.nn.functional.activation import checked
 from flambeau.ops.padding import pad as op
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
-from flambeau.tensor.kinds import Number
+from flambeau.tensor.mistakes import Number
 from flambeau.tensor.public import alias, function
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.typing import channels_last, channels_last_3d

@@ -14,7 +14,7 @@ from flambeau.ops.op import Op
 from flambeau.ops.pooling import Windows
 from flambeau.tensor.call import call
 from flambeau.tensor.integers import int_or_none
-from flambeau.tensor.kinds import IntOrTuple
+from flambeau.tensor.mistakes import IntOrTuple
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
 

@@ -15,9 +15,8 @@ from flambeau.ops import recurrent as ops
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.joining import stack
-from flambeau.tensor.kinds import TensorList
 from flambeau.tensor.matmul import addmm
-from flambeau.tensor.mistakes import explained
+from flambeau.tensor.mistakes import TensorList, explained
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
 
