@@ -460,7 +460,9 @@ def _is_internal(error: Exception) -> bool:
     """Return True for an error of the code that raised it; an IndexError with PyTorch's words is not one."""
     return isinstance(error, INTERNAL) and not (
         isinstance(error, IndexError)
-        and re.search(r"^Dimension |cannot be applied|out of range for|is supposed", str(error))
+        and re.search(
+            r"^Dimension |cannot be applied|out of range for|is supposed|Expected reduction dim", str(error)
+        )
     )
 
 

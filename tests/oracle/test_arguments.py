@@ -292,6 +292,11 @@ WRONG = {
     "is_neg of a number": lambda m: m.is_neg(0),
     "mvlgamma by a float": lambda m: m.mvlgamma(m.ones(2), 1.0),
     "isclose by a number": lambda m: m.isclose(m.ones(2), m.ones(2), equal_nan=3),
+    "kthvalue of a fraction": lambda m: m.ones(3).kthvalue(1.5),
+    "bags of a vector": lambda m: m.nn.functional.embedding_bag(
+        m.tensor([0]), m.ones(3), m.tensor([0]), padding_idx=2
+    ),
+    "embedding of a number's rows": lambda m: m.nn.functional.embedding(m.tensor([0]), m.ones(()), 0),
     "split_with_sizes of a number": lambda m: m.split_with_sizes(m.ones(2, 3), 0),
     "pooled to a word": lambda m: m.adaptive_avg_pool1d(m.ones(2, 3), "x"),
 }

@@ -488,6 +488,8 @@ def index_put_(self: Tensor, indices: Sequence[Any], values: Tensor, accumulate:
     for index in tensors_of(indices, "index_put_"):
         found.append((dim, index))
         dim += _dimensions(index)
+    if not found:
+        raise RuntimeError("index_put_(): expected at least one index")
     if dim > self.meta.ndim:
         raise IndexError(f"too many indices for tensor of dimension {self.meta.ndim} (got {dim})")
     dims, places = _expanded(self, found)

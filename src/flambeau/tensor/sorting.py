@@ -50,7 +50,8 @@ def topk(
 @both
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, out: Any = None) -> Any:
     """(values, indices) of the k-th smallest along `dim`, counted from 1."""
-    return return_types.kthvalue.of(run(reduction.kthvalue, (input,), (dim, keepdim, None, k), out), out)
+    params = (dim, keepdim, None, integer(k, "kthvalue", "k", 2))
+    return return_types.kthvalue.of(run(reduction.kthvalue, (input,), params, out), out)
 
 
 # -- unique: the number of values is read back, which waits for the device ------------------------------

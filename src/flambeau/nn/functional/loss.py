@@ -398,6 +398,8 @@ def gaussian_nll_loss(
 ) -> Tensor:  # fmt: skip
     """The negative log-likelihood of normal numbers of mean `input` and variance `var` (eps at least)."""
     spread = var * creation.ones_like(input) if isinstance(var, (int, float)) else var
+    if not isinstance(spread, Tensor):
+        raise TypeError(argument_type("gaussian_nll_loss", "var", 3, "Tensor or float", var))
     if spread.shape != input.shape:
         if tuple(input.shape[:-1]) == tuple(spread.shape):
             spread = spread.unsqueeze(-1)

@@ -30,10 +30,10 @@ def embedding(
     Raises IndexError: an index out of range; RuntimeError: an input that holds no indices; NotSupportedError:
     `sparse` gradients are wanted.
     """
-    if padding_idx is not None:
-        _check_padding(padding_idx, weight.shape[0])
     if checked(weight, "embedding", "weight").dim() != 2:
         raise RuntimeError("'weight' must be 2-D")
+    if padding_idx is not None:
+        _check_padding(padding_idx, weight.shape[0])
     _check_indices(checked(input, "embedding", "indices", 2), "embedding")
     if max_norm is not None:
         _shrink(weight, input, max_norm, norm_type)
@@ -95,6 +95,8 @@ def embedding_bag(
                 "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum' "
                 f"(got mode='{mode}'). Please open a feature request on GitHub."
             )
+    if weight.dim() != 2:
+        raise ValueError(f"weight has to be a 2D Tensor, but got Tensor of dimension {weight.dim()}")
     even = input.dim() == 2 and offsets is None and padding_idx is None and bool(input.numel())
     places, bags, count = (input.reshape(-1), None, 0) if even else _bags(input, offsets, include_last_offset)
     _check_indices(places, "embedding_bag")
