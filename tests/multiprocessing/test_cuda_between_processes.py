@@ -158,7 +158,9 @@ def test_the_sender_keeps_the_memory_until_the_receiver_has_done_with_it(peer):
     torch.cuda.ipc_collect()
     assert torch.cuda.memory_allocated() == before + 4 * MIB
     many = [torch.empty(MIB, device="cuda") for _ in range(256)]  # smaller holes of other tests come first
-    assert at in [t.data_ptr() for t in many]
+    assert any(
+        t.data_ptr() <= at < t.data_ptr() + t.nbytes for t in many
+    )  # joined with a free neighbour, perhaps
 
 
 @pytest.mark.parametrize("beside", [True, False])
