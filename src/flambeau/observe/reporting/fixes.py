@@ -183,8 +183,8 @@ class Proposer:
             if cuda is not None:
                 created = f", created at {place(earlier.site)}," if earlier.site else ""
                 hint = (
-                    f"This waits for the whole device, because {earlier}{created} has no name there: keep it in a "
-                    "variable to wait for it alone."
+                    f"This waits for the whole device, because {earlier}{created} has no name there"
+                    f"{_elsewhere(spot_of(first))}."
                 )
                 index = "" if earlier.device == self._device else str(earlier.device)
                 return self._before(depth, first, earlier, (f"{cuda}.synchronize({index})",), hint)
@@ -316,6 +316,15 @@ def _after_first(first: Site, earlier: Agent, later: Agent) -> Code | None:
 def _static(spot: Spot, text: str) -> Code:
     where = f"Before {line_place(spot.source.path, spot.line)} insert"
     return Code(where, (text,), (spot.before(text),), True)
+
+
+def _elsewhere(first: Spot | None) -> str:
+    """Return what to do about a stream without a name where it is used last: how the first access's line calls it."""
+    _, stream = next(first.selections(), (None, None)) if first is not None else (None, None)
+    if first is None or stream is None or not is_simple(stream):
+        return ": keep it in a variable to wait for it alone"
+    called = f"{line_place(first.source.path, stream.lineno)} calls it {ast.unparse(stream)}"
+    return f"; {called}. To wait for it alone, wait where it has that name"
 
 
 def _wait_lines(waiter: Name, awaited: Name) -> tuple[str, ...]:
