@@ -122,7 +122,7 @@ def get_num_threads() -> int:
 
 
 @function
-def set_num_threads(int: int) -> None:
+def set_num_threads(int: Any) -> None:
     """Set them. Raises RuntimeError: none; NotSupportedError where NumPy's BLAS takes no such wish."""
     if not isinstance(int, _int) or isinstance(int, bool):
         raise RuntimeError("set_num_threads expects an int")
