@@ -7,6 +7,7 @@ import pytest
 import flambeau as torch
 from flambeau.testing import runs
 from flambeau.testing.explore import explore
+from flambeau.testing.outcome import Outcome, without_addresses
 
 
 def steps(count):
@@ -136,6 +137,14 @@ def test_numbers_that_are_no_addresses_are_outcomes():
     texts = itertools.cycle([f"{0xABCDEF0123456789:#x}", f"{0xABCDEF0123456780:#x}"])
     (failure,) = explore(lambda: next(texts), 3).failures
     assert failure.nondeterministic and "0xabcdef0123456789" in str(failure)
+
+
+@pytest.mark.parametrize("form", ["29.{}", "{}.5", "{}e3", "x{}"])
+def test_digits_of_other_numbers_are_no_addresses(form):
+    ptr = 0x1010000200000
+    text = form.format(ptr)
+    assert without_addresses(Outcome(text), (ptr, ptr + 1)).value == text
+    assert without_addresses(Outcome(f"at {ptr}."), (ptr, ptr + 1)).value == "at <address 0x0>."
 
 
 def test_objects_are_shown_without_their_addresses():

@@ -12,7 +12,9 @@ import numpy as np
 import flambeau as torch
 from flambeau.core.memory import array_at
 
-_NUMBER = re.compile(r"\b(0x[0-9a-fA-F]+|[0-9]{14,20})\b")  # that may be an address of a virtual GPU
+_NUMBER = re.compile(
+    r"(?<![\w.])(0x[0-9a-fA-F]+|[0-9]{14,20})(?!\w|\.[0-9])"
+)  # an address of a virtual GPU, or not
 _OBJECT = re.compile(r" at 0x[0-9a-f]+>")  # as Python shows objects
 _FLOAT = re.compile(r"-?(0x[01]\.[0-9a-f]+p[+-][0-9]+|inf|nan)")  # as `frozen` writes it
 
