@@ -61,7 +61,7 @@ def test_a_failure_names_the_two_commands_in_its_replay_line():
     (failure,) = explore(program, 10).failures
     line = program.__code__.co_firstlineno
     assert failure.replay_label.replace("tests/explore/", "") == (
-        f"replay, with mul at test_failures.py:{line + 5} before fill at test_failures.py:{line + 3}"
+        f"replay, with mul at test_failures.py:{line + 5} before fill_ at test_failures.py:{line + 3}"
     )
     assert failure.swaps[0].first.source == "y = x * 2"
 
@@ -122,8 +122,11 @@ def test_another_way_of_the_program_is_named():
     found = explore(program, 2, ["random"])
     line = program.__code__.co_firstlineno + 4
     (failure,) = found.failures
-    assert "the program itself went another way. It gave command #1 'add'" in failure.cause
-    assert f"test_failures.py:{line} (x.add_(5)); in the recorded run command #1 'copy_out'" in failure.cause
+    assert "the program itself went another way. It gave command #1 'add_'" in failure.cause
+    assert (
+        f"test_failures.py:{line} (x.add_(5)); in the recorded run command #1 'copy to the host (explore)'"
+        in failure.cause
+    )
     assert explained(found)
 
 

@@ -24,6 +24,7 @@ import flambeau as torch
 from flambeau.core.sites import file_of, is_inside, line_of, place, source
 from flambeau.distributed import world
 from flambeau.distributed.setup import _abort_process_group
+from flambeau.observe.reporting.operators import public_name
 from flambeau.observe.reports import Race
 from flambeau.runtime import system
 from flambeau.testing.conflicts import Conflicts, Pair
@@ -280,7 +281,13 @@ def _swaps(graph: Any, pairs: list[Pair]) -> tuple[Swap, ...]:
 def _use(step: Any) -> CommandUse:
     site = step.site
     return CommandUse(
-        step.seq, step.name, str(step.stream), place(site), file_of(site), line_of(site), source(site)
+        step.seq,
+        public_name(step.name, site),
+        str(step.stream),
+        place(site),
+        file_of(site),
+        line_of(site),
+        source(site),
     )
 
 
