@@ -1,20 +1,19 @@
 """Verdicts on freed memory: those of a reference that knows no address, the same wherever the allocator puts tensors.
 
-FLAMBEAU_HUNT_SEEDS sets how many random programs run. The first seed is drawn anew each time, and named by a failure.
+FLAMBEAU_HUNT_SEEDS sets how many random programs run. Each day has others (`seeds.py`); a failure names the seed.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import random
 
 import pytest
 from reuse_programs import PLACEMENTS, SCHEDULES, Reference, program, run
+from seeds import EXHAUSTIVE, session_seed
 
-EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 COUNT = int(os.environ.get("FLAMBEAU_HUNT_SEEDS", "20000" if EXHAUSTIVE else "300"))
-FRESH = random.SystemRandom().randrange(1 << 32)
+FIRST = session_seed() * 100_000
 VALUES = COUNT // 10  # programs whose values are compared
 RACES = 300 if EXHAUSTIVE else 20  # programs of which a run is looked for that shows the race
 ATTEMPTS = 60  # schedules and placements under which a race is looked for
@@ -23,7 +22,7 @@ ATTEMPTS = 60  # schedules and placements under which a race is looked for
 @pytest.fixture(scope="module")
 def programs():
     """Random programs by seed, with their references."""
-    found = {seed: program(seed) for seed in range(FRESH, FRESH + COUNT)}
+    found = {seed: program(seed) for seed in range(FIRST, FIRST + COUNT)}
     return {seed: (steps, Reference(steps)) for seed, steps in found.items()}
 
 

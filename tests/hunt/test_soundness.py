@@ -1,15 +1,13 @@
-"""The soundness suite: fresh random programs, their verdicts, their outcomes, and their synchronizations deleted.
+"""The soundness suite: random programs of the day, their verdicts, their outcomes, and their synchronizations deleted.
 
 FLAMBEAU_HUNT_SEED repeats a run. `python -m flambeau.testing.soundness` hunts for as long as one likes.
 """
 
 from __future__ import annotations
 
-import os
-import zlib
-
 import numpy as np
 import pytest
+from seeds import EXHAUSTIVE, session_seed
 
 from flambeau.driver.virtual.driver import VirtualDriver
 from flambeau.observe.detector import Detector
@@ -17,20 +15,12 @@ from flambeau.observe.order import Order
 from flambeau.testing.soundness import Hunt, Program, Step, generate
 from flambeau.testing.soundness.hunt import share_forced
 
-EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 CHUNKS, EACH = (400, 250) if EXHAUSTIVE else (4, 125)
-
-
-def fresh_seed() -> int:
-    """Return the seed of this session, the same in all its processes."""
-    given = os.environ.get("FLAMBEAU_HUNT_SEED")
-    session = os.environ.setdefault("PYTEST_XDIST_TESTRUNUID", os.urandom(8).hex())
-    return int(given) if given else zlib.crc32(session.encode())
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_fresh_programs_are_judged_right(chunk, record_property, request):
-    hunt = Hunt(fresh_seed())
+    hunt = Hunt(session_seed())
     hunt.run(chunk * EACH, (chunk + 1) * EACH)
     record_property("soundness", dict(hunt.counts))
     again = f"repeat: FLAMBEAU_HUNT_SEED={hunt.seed} {request.node.nodeid}"
