@@ -17,6 +17,8 @@ class Recorded:
 
     Attributes:
         kept: What the program's names keep.
+        is_shared: Whether the parameter had been used on another stream by a function that was kept then. What adds up
+            its gradient belongs to the stream of the first use, which the model does not follow.
         walked: Whether the input was let go.
     """
 
@@ -25,6 +27,7 @@ class Recorded:
     life: Life
     version: int
     kept: tuple[Storage, ...]
+    is_shared: bool
     walked: bool = False
 
 
@@ -49,9 +52,13 @@ class Loss(Operation):
         model.release(product.storage)
         given.storage.refs += 1
         parameter.storage.refs += 1
-        forget(model, name)
         life, kept = given.storage.life, (total.storage, parameter.storage)
-        model.losses[model.host.number, name] = Recorded(model.here, given, life, life.version, kept)
+        others = [loss for loss in model.losses.values() if parameter.storage in loss.kept]
+        is_shared = any(loss.is_shared or loss.stream != model.here for loss in others)
+        forget(model, name)
+        model.losses[model.host.number, name] = Recorded(
+            model.here, given, life, life.version, kept, is_shared
+        )
 
     def source(self, name: str, weight: str, source: str) -> str:
         return f"{name}, {name}_of = ({weight} * {source}).sum(), {weight}"
@@ -85,6 +92,7 @@ class Gradient(Operation):
         model.wait(model.here, model.marked(stream))
         model.unref(given.storage)
         model.bind(name, gradient)
+        model.is_judged = model.is_judged and not recorded.is_shared
 
     def source(self, name: str, loss: str) -> str:
         return f"({name},) = torch.autograd.grad({loss}, {loss}_of)"
