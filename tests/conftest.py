@@ -121,6 +121,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if oracle.get("skipped", 0):
         terminalreporter.write_line(f"{oracle['skipped']} oracle cases skipped")
     reports = [report for each in terminalreporter.stats.values() for report in each]
-    properties = [found for report in reports for found in getattr(report, "user_properties", ())]
+    calls = [report for report in reports if getattr(report, "when", "") == "call"]
+    properties = [found for report in calls for found in report.user_properties]
     if hunts := [counts for name, counts in properties if name == "soundness"]:
         terminalreporter.write_line(summed_up(hunts))
