@@ -13,6 +13,7 @@ does not use is not noticed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from inspect import Parameter, signature
 from types import FunctionType
 from typing import Any
@@ -65,35 +66,19 @@ def looking_first(define: Any, name: str, method: bool) -> Any:
     """Return `define`; if it is one of `EAGER`, such that it compares its arguments before it runs."""
     if name not in EAGER:
         return define
-    tests = {parameter.name: _test(parameter) for parameter in signature(define).parameters.values()}
+    parameters = signature(define).parameters
+    tests = {key: _expected(str(parameter.annotation))[0] for key, parameter in parameters.items()}
     in_order = tuple(tests.values())
 
     def call(*args: Any, **given: Any) -> Any:
-        fits = all(test is None or test(value) for test, value in zip(in_order, args, strict=False))
-        if given:
-            fits = fits and all(
-                test is None or test(given[key]) for key, test in tests.items() if key in given
-            )
-        if not fits:
+        fits = all(test(value) for test, value in zip(in_order, args, strict=False))
+        if not fits or not all(tests[key](value) for key, value in given.items() if key in tests):
             mistake = explained(define, name, args, given, method)
             if mistake is not None:
                 raise mistake
         return define(*args, **given)
 
     return standing_for(call, define)
-
-
-def _test(parameter: Parameter) -> Callable[[Any], bool] | None:
-    """Return what a right argument of a parameter passes; None: any argument does, or `explained` has to look."""
-    annotation = str(parameter.annotation)
-    kind, _, other = annotation.partition(" | ")
-    if parameter.kind is Parameter.VAR_POSITIONAL:
-        return lambda value: False
-    if kind not in KINDS and kind != "Given":
-        return None
-    if kind == "Tensor" and not other:
-        return KINDS[kind][0]
-    return lambda value: _lacking(annotation, value) is None
 
 
 def standing_for(call: Any, define: FunctionType) -> Any:
@@ -117,8 +102,8 @@ def explained(
     Parameters whose types are in `skipped` may have any argument.
     """
     for at, (parameter, value) in enumerate(_matched(define, args, given)):
-        expected = _lacking(str(parameter.annotation), value)
-        if expected is not None and expected not in skipped:
+        fits, expected = _expected(str(parameter.annotation))
+        if expected not in skipped and not fits(value):
             where = f" (position {at + (not method)})" if at < len(args) else ""
             argument = f"argument '{parameter.name}'{where}"
             return TypeError(f"{name}(): {argument} must be {expected}, {_instead(expected, value)}")
@@ -150,15 +135,20 @@ def _matched(
     return [*zip(taking, args, strict=False), *named]
 
 
-def _lacking(annotation: str, value: Any) -> str | None:
-    """Return what PyTorch calls the type that the value should have; None if it has it, or may have any."""
+@cache
+def _expected(annotation: str) -> tuple[Callable[[Any], bool], str]:
+    """Return a test that each argument of an annotated type passes, and PyTorch's name for the type."""
     kind, _, other = annotation.partition(" | ")
     if kind == "Given":
         kind, other = "Tensor", "None"
-    if kind not in KINDS or other not in ("", "None") or (value is None and other):
-        return None
+    if kind not in KINDS or other not in ("", "None"):
+        return _fits_any, ""
     fits, name = KINDS[kind]
-    return None if fits(value) else name
+    return (lambda value: value is None or fits(value)) if other else fits, name
+
+
+def _fits_any(value: Any) -> bool:
+    return True
 
 
 def _of(kind: type) -> Callable[[Any], bool]:
