@@ -116,8 +116,8 @@ class Findings:
         races = [*self.races, *[race for key, race in more.items() if key not in self._races]]
         return Certificate(assumptions, violated, races, list(self._queries.values()))
 
-    def mark_told(self) -> None:
-        """Note that the program's user has been told of the races so far: they need no RaceWarning."""
+    def mark_shown(self) -> None:
+        """Note that the races so far were shown to the user, so that no RaceWarning is given for them."""
         self._told = True
 
     def warn(self) -> None:

@@ -18,7 +18,7 @@ _MOST = 20  # races that are shown whole
 def certificate_html(certificate: Certificate) -> str:
     """Return the verdict with its races, or with what it rests on."""
     if certificate.races:
-        return races_html(certificate.races, f"{_count(len(certificate.races))} found")
+        return races_html(certificate.races)
     if certificate.violated:
         verdict = "No race in this run, but not certified for every schedule:"
         return _block(_YELLOW, [_bold(verdict, _YELLOW), _list(certificate.violated)])
@@ -26,8 +26,9 @@ def certificate_html(certificate: Certificate) -> str:
     return _block(_GREEN, [_bold(verdict, _GREEN), _list(certificate.assumptions)])
 
 
-def races_html(races: list[Race], title: str) -> str:
-    """Return several races under one title."""
+def races_html(races: list[Race]) -> str:
+    """Return races below their number."""
+    title = f"{len(races):,} race{'' if len(races) == 1 else 's'} found"
     rest = len(races) - _MOST
     more = [f"<div>and {rest:,} more</div>"] if rest > 0 else []
     return _block(_RED, [_bold(title, _RED), *[race_html(race) for race in races[:_MOST]], *more])
@@ -105,7 +106,3 @@ def _bold(text: str, colour: str) -> str:
 def _list(texts: Iterable[str]) -> str:
     items = "".join([f"<li>{escape(text)}</li>" for text in texts])
     return f'<ul style="margin:2px 0 2px 18px;padding:0">{items}</ul>'
-
-
-def _count(races: int) -> str:
-    return f"{races:,} race{'' if races == 1 else 's'}"

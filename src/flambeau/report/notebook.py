@@ -163,8 +163,7 @@ class CellRaces:
         return str(Certificate([], [], self.races))
 
     def _repr_html_(self) -> str:
-        count = len(self.races)
-        return races_html(self.races, f"{count:,} race{'' if count == 1 else 's'} found")
+        return races_html(self.races)
 
 
 class _Watched:
@@ -173,21 +172,21 @@ class _Watched:
     Attributes:
         timeline: Its latest commands; None on real GPUs.
         closed: What it had done when it was closed.
-        told: Number of its races that were shown.
+        shown: Number of its races that were shown.
     """
 
     def __init__(self) -> None:
         self.timeline: RecentTimeline | None = None
         self.closed: MachineReport | None = None
-        self.told = 0
+        self.shown = 0
 
     def new_races(self, machine: Machine) -> list[Race]:
         detector = getattr(machine.driver, "detector", None)
         if detector is None:
             return []
-        found: list[Race] = detector.races[self.told :]
-        self.told += len(found)
-        detector.findings.mark_told()
+        found: list[Race] = detector.races[self.shown :]
+        self.shown += len(found)
+        detector.findings.mark_shown()
         return found
 
 

@@ -140,9 +140,7 @@ class Proposer:
     def _before(
         self, depth: int, first: Site, earlier: Agent, lines: tuple[str, ...], hint: str = ""
     ) -> Code:
-        spot = self._places[depth].spot
-        where = f"Before {line_place(spot.source.path, spot.line)} insert"
-        return Code(where, lines, (spot.before(*lines),), self._is_certain(depth, first, earlier), hint)
+        return _inserted(self._places[depth].spot, lines, self._is_certain(depth, first, earlier), hint)
 
     def _is_certain(self, depth: int, first: Site, earlier: Agent) -> bool:
         """Return True if the first access was issued before the statement at `depth` began, each time."""
@@ -154,9 +152,9 @@ class Proposer:
         return True in ran
 
     def _kept(self, first: Site, earlier: Agent, later: Agent) -> Code | None:
-        """Return code that keeps the nameless stream of the first access in a variable, and waits for that."""
+        """Return code that gives the stream of the first access, which has no name, a variable, and waits for it."""
         begin = spot_of(first)
-        _, stream = next(begin.selections(), (None, None)) if begin is not None else (None, None)
+        _, stream = _selected_at(begin)
         for depth, (scope, spot) in enumerate(self._places):
             if begin is None or stream is None or is_simple(stream):  # a name that is another stream's by now
                 return None
@@ -248,14 +246,14 @@ def record_stream(first: Site, user: Agent, operand: int, allocated: Site | None
     cuda = cuda_module(spot.source)
     if tensor is None or cuda is None:
         return None
-    _, stream = next(spot.selections(), (None, None))
+    _, stream = _selected_at(spot)
     if stream is None:
         text = f"{cuda}.current_stream({user.device or ''})"
     elif user.ordinal == 0:
         text = f"{cuda}.default_stream({user.device})"
     else:
         text = ast.unparse(stream) if is_simple(stream) else f"{cuda}.current_stream()"
-    return _static(spot, f"{tensor}.record_stream({text})")
+    return _inserted(spot, (f"{tensor}.record_stream({text})",))
 
 
 def synchronize_after(first: Site, earlier: Agent, hint: str) -> Code | None:
@@ -266,7 +264,7 @@ def synchronize_after(first: Site, earlier: Agent, hint: str) -> Code | None:
         return None
     if isinstance(spot.statement, (*_LEAVE, ast.If, ast.For, ast.While)):
         return None
-    _, stream = next(spot.selections(), (None, None))
+    _, stream = _selected_at(spot)
     text = f"{cuda}.current_stream({earlier.device or ''})"
     if stream is not None and is_simple(stream) and earlier.ordinal:
         text = ast.unparse(stream)
@@ -285,11 +283,10 @@ def capture_wait(first: Site, second: Site) -> Code | None:
     earlier, later = ([stream for _, stream in each.selections()] for each in (begin, spot))
     if cuda and later and earlier == later[1:] and is_simple(later[0]):  # in a block within the first one's
         block, _ = next(spot.selections())
-        return _static(
-            Spot(spot.source, block, block), f"{ast.unparse(later[0])}.wait_stream({cuda}.current_stream())"
-        )
+        lines = (f"{ast.unparse(later[0])}.wait_stream({cuda}.current_stream())",)
+        return _inserted(Spot(spot.source, block, block), lines)
     if cuda and earlier and is_simple(earlier[0]):
-        return _static(spot, f"{cuda}.current_stream().wait_stream({ast.unparse(earlier[0])})")
+        return _inserted(spot, (f"{cuda}.current_stream().wait_stream({ast.unparse(earlier[0])})",))
     return None
 
 
@@ -298,7 +295,7 @@ def _after_first(first: Site, earlier: Agent, later: Agent) -> Code | None:
     spot = spot_of(first)
     if spot is None or later.ordinal or not earlier.ordinal or not is_own_file(spot.source.path):
         return None
-    block, stream = next(spot.selections(), (None, None))
+    block, stream = _selected_at(spot)
     cuda = cuda_module(spot.source)
     if block is None or stream is None or cuda is None or not is_simple(stream) or block.end_lineno is None:
         return None
@@ -313,14 +310,20 @@ def _after_first(first: Site, earlier: Agent, later: Agent) -> Code | None:
     return Code(f"After {line_place(spot.source.path, block.end_lineno)} insert", lines, (edit,), True)
 
 
-def _static(spot: Spot, text: str) -> Code:
+def _inserted(spot: Spot, lines: tuple[str, ...], certain: bool = True, hint: str = "") -> Code:
+    """Return lines before the statement of a spot."""
     where = f"Before {line_place(spot.source.path, spot.line)} insert"
-    return Code(where, (text,), (spot.before(text),), True)
+    return Code(where, lines, (spot.before(*lines),), certain, hint)
+
+
+def _selected_at(spot: Spot | None) -> tuple[ast.stmt, ast.expr] | tuple[None, None]:
+    """Return the innermost `with` statement that selects a stream around a spot, and the stream; else two Nones."""
+    return next(spot.selections(), (None, None)) if spot is not None else (None, None)
 
 
 def _elsewhere(first: Spot | None) -> str:
     """Return what to do about a stream without a name where it is used last: how the first access's line calls it."""
-    _, stream = next(first.selections(), (None, None)) if first is not None else (None, None)
+    _, stream = _selected_at(first)
     if first is None or stream is None or not is_simple(stream):
         return ": keep it in a variable to wait for it alone"
     called = f"{line_place(first.source.path, stream.lineno)} calls it {ast.unparse(stream)}"
