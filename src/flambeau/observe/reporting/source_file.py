@@ -19,7 +19,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 Position = tuple[int, int, int, int]
-"""First line, first column, last line and the column after it; columns in bytes, as code objects and syntax trees."""
+"""(first line, first column, last line, end column). Columns count bytes, as in code objects and syntax trees."""
 
 
 class SourceFile:
@@ -126,13 +126,28 @@ class SourceFile:
 
 def source_file(code: CodeType) -> SourceFile | None:
     """Return the file of a code object; None where its text cannot be read."""
-    return _parsed(code.co_filename, "".join(linecache.getlines(code.co_filename)))
+    path = code.co_filename
+    lines = linecache.getlines(path)
+    return _parsed(path, _Text(lines)) if lines else None
+
+
+class _Text:
+    """Lines of `linecache`, which are another list once a file is read again: equal only to themselves."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Text) and self.lines is other.lines
+
+    def __hash__(self) -> int:
+        return id(self.lines)
 
 
 @lru_cache(maxsize=64)
-def _parsed(path: str, text: str) -> SourceFile | None:
+def _parsed(path: str, text: _Text) -> SourceFile | None:
     try:
-        return SourceFile(path, text) if text else None
+        return SourceFile(path, "".join(text.lines))
     except (SyntaxError, ValueError):  # not Python, or the file changed while it ran
         return None
 
