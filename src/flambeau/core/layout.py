@@ -181,7 +181,12 @@ def expand_strides(shape: Sequence[int], strides: Sequence[int], target: Sequenc
 
 
 def wrap_dim(dim: int, ndim: int) -> int:
-    """`dim` counted from the front. A 0-dim tensor accepts 0 and -1. Raises IndexError; TypeError for a float."""
+    """Return `dim` counted from the front, where -1 is the last dimension; a 0-dim tensor accepts 0 and -1.
+
+    Raises:
+        IndexError: There is no such dimension.
+        TypeError: `dim` is no integer.
+    """
     if dim.__class__ is not int:
         dim = index(dim)
     limit = max(ndim, 1)

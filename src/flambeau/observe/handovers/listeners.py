@@ -27,7 +27,7 @@ Changes = dict[Any, dict[str, Wrap]]
 """What a module of this package changes: by class or module, and by name."""
 
 Replacement = tuple[Any, str, Any, Any]
-"""A class or module, a name, and its value before and after."""
+"""(owner, name, old, new): an attribute of a class or a module, its value before and after the replacement."""
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""`Scope`: a frame of the program that runs now, to find the names by which the program knows a stream.
+"""`Scope`: a running frame of the program, searched for the expressions by which the program refers to a stream.
 
 Nothing of the program is called: attributes are read from instances' own dictionaries and slots, never through
 properties.
