@@ -5,11 +5,15 @@ FLAMBEAU_HUNT_SEED repeats a run. `python -m flambeau.testing.soundness` hunts f
 
 from __future__ import annotations
 
+import gc
+from weakref import WeakSet
+
 import numpy as np
 import pytest
 from seeds import EXHAUSTIVE, session_seed
 
 from flambeau.driver.virtual.driver import VirtualDriver
+from flambeau.driver.virtual.memory import Arena
 from flambeau.observe.detector import Detector
 from flambeau.observe.order import Order
 from flambeau.testing.soundness import Hunt, Program, Step, generate
@@ -27,6 +31,22 @@ def test_fresh_programs_are_judged_right(chunk, record_property, request):
     assert not hunt.found, f"{hunt.report()}\n{again}"
     assert share_forced(hunt.counts) >= 0.85, f"{hunt.report(unforced=True)}\n{again}"
     assert hunt.counts["repaired"] >= 19 * hunt.counts["still racy"], f"{hunt.report()}\n{again}"
+
+
+def test_memory_of_closed_machines_is_given_back(monkeypatch):
+    """Each has gigabytes of address space, of which a process that hunts for long would run out."""
+    alive: WeakSet[Arena] = WeakSet()
+    begin = Arena.__init__
+
+    def __init__(self, *args, **given):
+        begin(self, *args, **given)
+        alive.add(self)
+
+    monkeypatch.setattr(Arena, "__init__", __init__)
+    hunt = Hunt(20261123)
+    hunt.run(0, 20)
+    gc.collect()
+    assert hunt.counts["runs"] > 50 and len(alive) < 10
 
 
 # -- the judge is judged ------------------------------------------------------------------------------------

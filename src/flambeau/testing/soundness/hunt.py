@@ -37,13 +37,14 @@ class Hunt:
     def run(self, begin: int, end: int, progress: Callable[[int], None] = lambda number: None) -> None:
         """Check the programs of some numbers, until there are `stop` problems."""
         started = time.perf_counter()
+        gc.collect()
+        gc.freeze()  # each capture of a graph collects garbage: of the hunt's own programs alone
         for number in range(begin, end):
             seed = f"{self.seed}:{number}"
             for problem in self._problems(generate(seed, self.features)):
                 self.problems.append((seed, self._shrunk(problem)))
             progress(number)
-            gc.collect()
-            gc.freeze()  # each capture of a graph collects garbage, of what is new alone
+            gc.collect()  # closed machines are in cycles, and keep their address space
             if len(self.found) >= self.stop:
                 break
         self.counts["seed"], self.counts["problems"] = self.seed, len(self.found)
