@@ -188,9 +188,8 @@ def test_pages_name_files_that_are_there(page: Path) -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)", text)
     assert [link for link in links if not (page.parent / link).exists()] == []
     folders = [root / folder for folder in ("src", "docs", "tests", "bench", "examples")]
-    names = {path.name for folder in folders for path in folder.rglob("*.*")} | {
-        "program.py"
-    }  # a reader's own
+    names = {path.name for folder in folders for path in folder.rglob("*.*")}
+    names |= {path.name for path in root.glob("*.*")} | {"program.py"}  # the reader's
     named = re.findall(r"(?<![\w/.])((?:\w[\w-]*/)*\w[\w-]*\.(?:py|md|toml))\b", text)
     missing = [n for n in named if "/" in n and not any((place / n).exists() for place in (root, PACKAGE))]
     assert missing + [n for n in named if "/" not in n and n not in names] == []
