@@ -76,7 +76,7 @@ def test_through_the_host_there_is_no_ll128() -> None:
     assert sum(collective_ns("all_reduce", 64 * MIB, 2, wire(slow, False))) == pytest.approx(simple, rel=1e-3)
 
 
-MEASURED = {  # us of all_reduce on H200s, NCCL 2.28.9: docs/performance.md
+MEASURED = {  # us of all_reduce on H200s, NCCL 2.28.9: bench/results/h200_simulated.json
     2: {"1 KiB": 20.8, "64 KiB": 20.7, "1 MiB": 22.1, "16 MiB": 76.2, "256 MiB": 910, "1 GiB": 3290},
     4: {"1 KiB": 20.9, "64 KiB": 20.4, "1 MiB": 21.2, "16 MiB": 96.3, "256 MiB": 1192, "1 GiB": 4541},
 }
