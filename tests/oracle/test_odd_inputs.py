@@ -263,6 +263,11 @@ def _i(m: Any, *shape: int) -> Any:
     return m.full(shape, 1 + 2j)
 
 
+# Doubles computed from a float32 logarithm, whose last bit depends on the vector instructions that PyTorch finds.
+COMPUTED_IN_FLOAT32 = {"logits of floats, targets of doubles"}
+FLOAT32_ULPS = 4 * torch.finfo(torch.float32).eps / torch.finfo(torch.float64).eps
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(name: str) -> None:
     outcomes: list[Any] = []
@@ -278,7 +283,7 @@ def test_calls(name: str) -> None:
         assert type(found).__name__.lstrip("_") == type(want).__name__.lstrip("_"), (found, want)
         assert "received an invalid" in str(want) or str(found) == str(want)
     else:
-        same(found, want, 4)
+        same(found, want, FLOAT32_ULPS if name in COMPUTED_IN_FLOAT32 else 4)
 
 
 @pytest.mark.parametrize("make", ["empty(1 << 63)", "zeros(2, 1 << 70)", "full((1 << 64,), 1)"])

@@ -15,7 +15,6 @@ from flambeau.tape.node import Edge, Node
 from flambeau.tensor.fitting import fitted, zeros_of
 from flambeau.tensor.history import edge_of, run
 from flambeau.tensor.in_place import replace_node
-from flambeau.tensor.leaves import used_on
 from flambeau.tensor.saved import FREED, save
 from flambeau.tensor.tensor import CUSTOM, SEVERAL, History, Tensor, retyped
 
@@ -262,7 +261,6 @@ def _record(node: Any, edges: Sequence[Edge], args: Sequence[Any], outputs: Sequ
     node.outputs = tuple(
         [t.meta if isinstance(t, Tensor) else None for t in outputs]
     )  # backward counts them all
-    used_on(node)
     for i, t in enumerate(outputs):
         if node.outputs[i] is None or t.meta.dtype.category < FLOATING or _among(t, node.non_differentiable):
             continue

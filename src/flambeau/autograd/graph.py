@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.handle import RemovableHandle
+from flambeau.tape.mode import anywhere
 from flambeau.tape.mode import mode as state
 from flambeau.tape.node import GradientEdge, Node
 from flambeau.tensor.history import edge_of
@@ -21,6 +22,17 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
             "It is not possible to get the gradient edge for a Tensor that does not require gradients"
         )
     return GradientEdge(*edge)
+
+
+def set_warn_on_accumulate_grad_stream_mismatch(enabled: bool) -> None:
+    """Warn, or do not, when a leaf accumulates on another stream than the one that computed its gradient.
+
+    The warning is on by default and appears once; enabling it lets it appear once more.
+
+    Args:
+        enabled: Whether to warn.
+    """
+    anywhere.warns_of_streams = enabled
 
 
 class saved_tensors_hooks:

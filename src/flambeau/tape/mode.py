@@ -37,13 +37,19 @@ mode = Mode()
 
 
 class Anywhere:
-    """inferring: how many `inference_mode` blocks are open in all threads. While none is, no tensor is made there."""
+    """The mode of all threads together.
 
-    __slots__ = ("inferring", "lock")
+    Attributes:
+        inferring: How many `inference_mode` blocks are open. While none is, no inference tensor is created.
+        warns_of_streams: Whether the next gradient that crosses streams to reach its leaf raises a warning.
+    """
+
+    __slots__ = ("inferring", "lock", "warns_of_streams")
 
     def __init__(self) -> None:
         self.inferring = 0
         self.lock = threading.Lock()
+        self.warns_of_streams = True
 
     def add(self, count: int) -> None:
         with self.lock:

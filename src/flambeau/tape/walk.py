@@ -7,11 +7,13 @@ alone. Neither the count nor the walk is recursive: a chain of any length runs.
 
 # Note [Streams of the walk]
 Each node runs on the stream of its forward operation, and so does the addition of gradients that meet at it.
-Where a gradient was made on another stream, that stream is waited for, and the gradient's memory is kept for
-its new stream (`record_stream`). The initial gradients count as made on the streams that are current where
+Where a gradient was computed on another stream, an event is recorded there; the node's stream waits for it before
+gradients are added or the node runs, no sooner. The gradient's memory is kept for its new stream (`record_stream`).
+The initial gradients count as made on the streams that are current where
 backward is called; at the end these wait for the streams of the leaves. So giving an initial gradient, calling
 backward and using the gradients stand to each other as any operations on the current stream do
-(https://docs.pytorch.org/docs/1.8.0/notes/cuda.html#stream-semantics-of-backward-passes).
+(https://docs.pytorch.org/docs/1.8.0/notes/cuda.html#stream-semantics-of-backward-passes). A leaf has the stream
+that Note [Streams of leaves] in tensor/history.py gives it.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ from typing import Any
 from flambeau.core.dtype import FLOATING
 from flambeau.core.sites import warn_program
 from flambeau.runtime import calls, current, system
+from flambeau.runtime.event import Event
 from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
-from flambeau.tape.mode import mode
+from flambeau.tape.mode import anywhere, mode
 from flambeau.tape.node import LAST, Leaf, Node
 
 Root = tuple[Node, int, Any]
@@ -66,7 +69,8 @@ class _Walk:
         self.ready: list[tuple[int, Node]] = []
         self.leaves: list[Leaf] = []  # that have all of their gradients
         self.ended: dict[int, list[Stream]] = {}  # by device: streams on which gradients came to rest
-        self.waited: set[tuple[Stream, Stream]] = set()
+        self.marks: dict[Stream, _Mark] = {}  # of what the node that runs has computed, by its stream
+        self.pending: dict[Node, list[tuple[_Mark, Node | None]]] = {}  # what a node's stream has to wait for
         self.endings: list[Callable[[], None]] = []  # called when all gradients have come to rest
         self.number = next(_numbers)
 
@@ -99,7 +103,7 @@ class _Walk:
             for stream in others:
                 if stream != streams[index]:
                     with because(_rests, stream, streams[index]):
-                        order(streams[index], stream)
+                        order(streams[index], stream.record_event())
         for ending in self.endings:  # an ending may add more
             ending()
         return self.found
@@ -134,21 +138,35 @@ class _Walk:
         streams, stream = self.streams, node.stream
         producer = streams[where]
         if producer is not stream and producer != stream:
-            self.after(producer, stream, source, node)
+            if isinstance(node, Leaf) and anywhere.warns_of_streams:
+                _warn_of_streams()
+            self.pending.setdefault(node, []).append((self.mark(producer, source), source))
             grad.record_stream(stream)
         if held is None:
             buffer[output] = grad
             return
+        if self.pending:
+            self.synchronize(node)
         streams[where] = stream
         buffer[output] = held + grad
         streams[where] = producer
 
-    def after(self, producer: Stream, consumer: Stream, source: Node | None, target: Node) -> None:
-        """Let a stream wait for what one node made: once, since all of it was made before any is passed on."""
-        if (producer, consumer) not in self.waited:
-            self.waited.add((producer, consumer))
-            with because(_crosses, source, target, producer, consumer):
-                order(consumer, producer)
+    def mark(self, producer: Stream, source: Node | None) -> _Mark:
+        """Record an event behind what a node computed: one for each stream, since the node has computed all of it."""
+        mark = self.marks.get(producer)
+        if mark is None:
+            with because(_computed, source, producer):
+                mark = self.marks[producer] = _Mark(producer)
+        return mark
+
+    def synchronize(self, node: Node) -> None:
+        """Let a node's stream wait for the gradients that have crossed to it."""
+        stream = node.stream
+        for mark, source in self.pending.pop(node, ()):
+            if stream not in mark.waiters:
+                mark.waiters.append(stream)
+                with because(_crosses, source, node, mark.stream, stream):
+                    order(stream, mark.event)
 
     def told_step(self, node: Node) -> None:
         """`step` as profilers are told of it: what passes a gradient on is no part of the node itself."""
@@ -162,11 +180,13 @@ class _Walk:
         if stream.context is not self.context:
             system.require_open(stream.context)
             self.context = stream.context
-        if self.waited:
-            self.waited.clear()
+        if self.marks:
+            self.marks.clear()
         self.streams[index] = stream
         if index >= 0:
             self.here.device = index
+        if self.pending:
+            self.synchronize(node)
         watchers = node.watchers
         if grads is not None and (
             (watchers is not None and (watchers.tensor_hooks or watchers.keepers))
@@ -295,15 +315,59 @@ class _Walk:
         return given
 
 
-def order(waiter: Stream, other: Stream) -> None:
-    """Let a stream wait for what another was given: each edge of the walk goes through here."""
-    waiter.wait_stream(other)
+class _Mark:
+    """A point on a stream behind which gradients are ready.
+
+    Attributes:
+        stream: The stream that computed them.
+        event: Recorded there.
+        waiters: The streams that wait for it already.
+    """
+
+    __slots__ = ("event", "stream", "waiters")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.event = stream.record_event()
+        self.waiters: list[Stream] = []
+
+
+def order(waiter: Stream, event: Event) -> None:
+    """Let a stream wait for an event: each edge of the walk goes through here."""
+    waiter.wait_event(event)
+
+
+def _computed(source: Node | None, producer: Stream) -> str:
+    """Explain, for traces, why an event is recorded amid the walk."""
+    return f"backward: {_gradient_of(source)} is ready on {_called(producer)}"
+
+
+def _gradient_of(source: Node | None) -> str:
+    return "the initial gradient" if source is None else f"the gradient of {source.name()}"
+
+
+def _warn_of_streams() -> None:
+    """Warn, once per process, that a leaf accumulates on another stream than the one that computed its gradient."""
+    anywhere.warns_of_streams = False
+    warn_program(
+        "The AccumulateGrad node's stream does not match the stream of the node that produced the incoming gradient. "
+        "This may incur unnecessary synchronization and break CUDA graph capture if the AccumulateGrad node's stream "
+        "is the default stream. This mismatch is caused by an AccumulateGrad node created prior to the current "
+        "iteration being kept alive. This can happen if the autograd graph is still being kept alive by tensors such "
+        "as the loss, or if you are using DDP, which will stash a reference to the node. To resolve the mismatch, "
+        "delete all references to the autograd graph or ensure that DDP initialization is performed under the same "
+        "stream as subsequent forwards. If the mismatch is intentional, you can use "
+        "torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False) to suppress this warning.",
+        UserWarning,
+    )
 
 
 def _crosses(source: Node | None, target: Node, producer: Stream, consumer: Stream) -> str:
     """Why a stream waits amid the walk, for traces."""
-    what = "the initial gradient" if source is None else f"the gradient of {source.name()}"
-    return f"backward: {what} crosses from {_called(producer)} to {_called(consumer)}, for {target.name()}"
+    return (
+        f"backward: {_gradient_of(source)} crosses from {_called(producer)} to {_called(consumer)}, "
+        f"for {target.name()}"
+    )
 
 
 def _rests(producer: Stream, consumer: Stream) -> str:

@@ -1,8 +1,18 @@
-"""What tensors come from: the nodes that they are outputs of, and what views are views of."""
+"""What tensors come from: the nodes that they are outputs of, and what views are views of.
+
+# Note [Streams of leaves]
+A leaf's gradient is accumulated on the stream of its `AccumulateGrad` node. PyTorch creates that node when a graph
+first needs it, on the stream that is current on the leaf's device then, and drops it with the last graph or variable
+that holds it. Here the leaf owns its node, with the hooks and the gradient; the node takes the current stream whenever
+an edge to it is asked for and nothing else holds it, which its reference count shows.
+Source: torch/csrc/autograd/input_buffer.cpp (its warning "The AccumulateGrad node's stream does not match"),
+https://github.com/pytorch/pytorch/issues/137483.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any
 
 from flambeau.core.dtype import FLOATING
@@ -10,12 +20,12 @@ from flambeau.core.meta import Meta, ShortMeta
 from flambeau.ops import view as records
 from flambeau.ops.joining import cat
 from flambeau.ops.view import View
+from flambeau.runtime import current
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import LAST, Edge, Leaf, Node
 from flambeau.tensor.changeable import refused
 from flambeau.tensor.extents import out_of_bounds
 from flambeau.tensor.fitting import callers, fitted, unviewed, zeros_of
-from flambeau.tensor.leaves import used_on
 from flambeau.tensor.node_classes import RecordedShape, node_class
 from flambeau.tensor.tensor import (
     INFERENCE,
@@ -70,9 +80,26 @@ def _view_anew(history: History) -> None:
 
 
 def edge_of(t: Tensor) -> Edge:
-    """Where the gradient of `t` goes: (node, output number), or None."""
+    """Return where the gradient of `t` goes: (node, output number), or None.
+
+    A leaf's node that nobody holds takes the current stream: see Note [Streams of leaves].
+    """
     node = node_of(t)
-    return None if node is None else (node, t.history.index)  # type: ignore[union-attr]
+    if node is None:
+        return None
+    if node.sequence == LAST and getrefcount(node) <= UNHELD:
+        node.stream = current.local.streams[node.index]
+    return node, t.history.index  # type: ignore[union-attr]
+
+
+def _references_of_unheld() -> int:
+    """Count the references to a node that one history and one variable of the function that counts hold."""
+    history = History(object())  # type: ignore[arg-type]
+    node = history.node
+    return getrefcount(node)
+
+
+UNHELD = _references_of_unheld()
 
 
 def requires_grad(t: Tensor) -> bool:
@@ -149,9 +176,7 @@ def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...], plan: ViewPla
     edge = edge_of(t)
     result = _history_of_view(t, view, params, None)
     if edge is not None or requires_grad(t):
-        result.node = node = plan.node(edge, t.meta, params, plan.outputs)
-        if edge is not None and edge[0].sequence == LAST:
-            used_on(node)
+        result.node = plan.node(edge, t.meta, params, plan.outputs)
     return result
 
 
@@ -164,7 +189,8 @@ def _history_of_view(t: Tensor, view: View, params: tuple[Any, ...], made: str |
     result = new_object(ViewHistory)
     result.node, result.index, result.made = None, 0, made
     result.base, result.steps = base, (before, view, params)
-    result.seen = None if base.history is None else base.history.node
+    unused = base.history is None or result.made is not None
+    result.seen = None if unused else base.history.node  # type: ignore[union-attr]
     result.version = t.counter.version
     return result
 
@@ -183,7 +209,6 @@ def run_several(
     node: Any = None
     if mode.recording and (edge is not None or requires_grad(t)):
         node = kind(edge, t.meta, dim, tuple([result.meta for result in results]))
-        used_on(node)
     for i, (result, (view, params)) in enumerate(zip(results, parts, strict=True)):
         result.history = history = _history_of_view(t, view, params, made)
         history.node, history.index, history.made = node, i, history.made or SEVERAL

@@ -8,8 +8,7 @@ from typing import Any
 
 from flambeau.core.layout import contiguous_strides, is_dense
 from flambeau.core.meta import Meta
-from flambeau.runtime import current
-from flambeau.tape.node import LAST, Leaf, Node
+from flambeau.tape.node import Leaf
 from flambeau.tensor.tensor import History, Tensor
 
 _LAYOUTS = 20_000  # as many are kept as plans of calls
@@ -70,11 +69,3 @@ def _own(grad: Any, meta: Meta, holders: int) -> Any:
 def _strides_of_gradient(meta: Meta) -> tuple[int, ...]:
     """A leaf's own where it is dense."""
     return meta.strides if is_dense(meta.shape, meta.strides) else contiguous_strides(meta.shape)
-
-
-def used_on(node: Node) -> None:
-    """A leaf's gradient is accumulated on the stream that was current on its device at its last recorded use."""
-    for edge in node.edges:
-        if edge is not None and edge[0].sequence == LAST:
-            leaf = edge[0]
-            leaf.stream = node.stream if leaf.index == node.index else current.local.streams[leaf.index]

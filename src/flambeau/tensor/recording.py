@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any
 
 from flambeau.core.dtype import FLOATING
@@ -11,7 +12,7 @@ from flambeau.ops.op import NOT_DIFFERENTIABLE
 from flambeau.runtime import current
 from flambeau.tape.mode import mode
 from flambeau.tape.node import LAST, Edge, next_number
-from flambeau.tensor.history import edge_of, node_of, requires_grad
+from flambeau.tensor.history import UNHELD, edge_of, node_of, requires_grad
 from flambeau.tensor.node_classes import node_class
 from flambeau.tensor.recorded_call import RecordedCall, Use
 from flambeau.tensor.saved import save
@@ -99,9 +100,9 @@ def begin(taped: Taped, args: Sequence[Any], target: Tensor | None = None) -> An
         if source is None:
             continue
         wanted |= 1 << i
+        if source.sequence == LAST and source.stream is not stream and getrefcount(source) <= UNHELD:
+            source.stream = streams[source.index]  # as in `edge_of`
         edges[i] = (source, history.index)
-        if source.sequence == LAST:  # as in `used_on`
-            source.stream = stream if source.index == index else streams[source.index]
     if not wanted and not any(requires_grad(args[i]) for i in taped.places):
         return None
     node: Any = new_object(taped.node)

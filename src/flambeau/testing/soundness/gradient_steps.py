@@ -17,8 +17,7 @@ class Recorded:
 
     Attributes:
         kept: What the program's names keep.
-        is_shared: Whether the parameter had been used on another stream by a function that was kept then. What adds up
-            its gradient belongs to the stream of the first use, which the model does not follow.
+        leaf: The stream of the parameter's `AccumulateGrad` node: that of the first function that kept the node alive.
         walked: Whether the input was let go.
     """
 
@@ -27,7 +26,7 @@ class Recorded:
     life: Life
     version: int
     kept: tuple[Storage, ...]
-    is_shared: bool
+    leaf: str
     walked: bool = False
 
 
@@ -54,11 +53,9 @@ class Loss(Operation):
         parameter.storage.refs += 1
         life, kept = given.storage.life, (total.storage, parameter.storage)
         others = [loss for loss in model.losses.values() if parameter.storage in loss.kept]
-        is_shared = any(loss.is_shared or loss.stream != model.here for loss in others)
+        leaf = others[0].leaf if others else model.here
         forget(model, name)
-        model.losses[model.host.number, name] = Recorded(
-            model.here, given, life, life.version, kept, is_shared
-        )
+        model.losses[model.host.number, name] = Recorded(model.here, given, life, life.version, kept, leaf)
 
     def source(self, name: str, weight: str, source: str) -> str:
         return f"{name}, {name}_of = ({weight} * {source}).sum(), {weight}"
@@ -66,7 +63,7 @@ class Loss(Operation):
 
 @operation
 class Gradient(Operation):
-    """The backward pass: each function on its forward stream, ordered with the current one on both sides."""
+    """The backward pass: each function on its forward stream, the sum on the parameter's, ordered on both sides."""
 
     weight = 4
     feature = "gradients"
@@ -89,10 +86,12 @@ class Gradient(Operation):
         gradient = model.allocate((8, 8), stream=stream)
         model.launch([root, given], [gradient], stream)
         model.release(root.storage)
-        model.wait(model.here, model.marked(stream))
+        if recorded.leaf != stream:
+            model.wait(recorded.leaf, model.marked(stream))
+            gradient.storage.recorded.add(recorded.leaf)
+        model.wait(model.here, model.marked(recorded.leaf))
         model.unref(given.storage)
         model.bind(name, gradient)
-        model.is_judged = model.is_judged and not recorded.is_shared
 
     def source(self, name: str, loss: str) -> str:
         return f"({name},) = torch.autograd.grad({loss}, {loss}_of)"
