@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+import words
 
 PACKAGE = Path(__file__).parents[1] / "src" / "flambeau"
 
@@ -230,3 +235,30 @@ def test_names_of_test_files_are_unique() -> None:
     """pytest imports each by its name alone: of two with one name the second is an error, in a run of all tests."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py") if "gpu" not in path.parts]
     assert sorted(names) == sorted(set(names))
+
+
+def test_no_room_gains_names_or_docstrings_to_avoid() -> None:
+    """The counts of tools/words.py may only fall; `python tools/words.py ROOM` lists what they count."""
+    allowed, now = words.limits(), words.counts()
+    grown = {
+        f"{room}: {kind}": (count, allowed.get(room, {}).get(kind, 0))
+        for room, kinds in now.items()
+        for kind, count in kinds.items()
+        if count > allowed.get(room, {}).get(kind, 0)
+    }
+    assert grown == {}, "more than tests/words.toml allows (found, allowed)"
+
+
+@pytest.mark.parametrize(
+    ("name", "participle"),
+    [
+        ("told", True),
+        ("_kept", True),
+        ("placed", True),
+        ("place", False),
+        ("seed", False),
+        ("is_placed", False),
+    ],
+)
+def test_bare_participles_are_recognized(name: str, participle: bool) -> None:
+    assert words.is_participle(name) == participle

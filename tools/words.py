@@ -1,0 +1,121 @@
+"""Count, room by room, the names and docstrings that docs/glossary.md and CONTRIBUTING.md ask to avoid.
+
+python tools/words.py           # print the counts
+python tools/words.py core      # list what is counted in one room
+python tools/words.py --write   # lower the limits in tests/words.toml to the counts
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "flambeau"
+LIMITS = ROOT / "tests" / "words.toml"
+# fmt: off
+IRREGULAR = {
+    "told", "heard", "met", "given", "known", "shown", "left", "kept", "made", "found", "said", "gone",
+    "seen", "begun", "come", "held", "sent", "built", "bound", "drawn", "written", "taken", "lent",
+    "spent", "grown", "thrown", "torn", "worn", "woken", "spoken", "hidden", "chosen", "brought",
+    "caught",
+}
+AVOIDED = {
+    "told", "tell", "tells", "telling", "heard", "hear", "hears", "mend", "mends", "mended", "hole",
+    "holes", "whereabouts", "handover", "handovers", "remedy", "wish", "wishes", "patience", "whoever",
+    "begun", "endings", "keepers", "lender", "adoption",
+}
+# fmt: on
+OPENERS = re.compile(r"(Of|The same|What|Whether|How|Who|Whose|Whom)\b")
+
+
+def is_participle(name: str) -> bool:
+    """Return True if a function's name is one past participle, which does not say what the function does."""
+    word = name.strip("_")
+    return word in IRREGULAR or (
+        word.endswith("ed") and word.isalpha() and word not in ("seed", "feed", "embed")
+    )
+
+
+def public() -> set[str]:
+    """Return the names that PyTorch has too: they are not ours to choose."""
+    lines = (ROOT / "tests/goldens/torch_names.txt").read_text() + (
+        ROOT / "tests/goldens/torch_modules.txt"
+    ).read_text()
+    return {part for line in lines.split() for part in line.split(".")}
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    if parts[0] == "driver" and len(parts) > 2:
+        return f"driver.{parts[1]}"
+    return parts[0] if len(parts) > 1 else "top"
+
+
+def findings() -> Iterator[tuple[str, str, str, int, str]]:
+    """Yield (room, kind, path, line, what) of each name or docstring to avoid."""
+    names, classes = public(), {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room, where = room_of(path), path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                text = ast.get_docstring(node)
+                if text and OPENERS.match(text):
+                    yield room, "openers", where, getattr(node, "lineno", 1), text.splitlines()[0]
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append((room, where, node.lineno))
+            if isinstance(node, ast.FunctionDef):
+                read = any(
+                    "property" in ast.unparse(d) or "setter" in ast.unparse(d) for d in node.decorator_list
+                )
+                if is_participle(node.name) and not read and node.name not in names:
+                    yield room, "participles", where, node.lineno, node.name
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.arg | ast.Name | ast.Attribute):
+                if isinstance(getattr(node, "ctx", None), ast.Load):
+                    continue
+                name = getattr(node, "name", None) or getattr(node, "arg", None) or getattr(node, "id", None)
+                name = name or getattr(node, "attr", "")
+                words = re.findall(r"[A-Z]?[a-z]+", name)
+                if AVOIDED & {word.lower() for word in words}:
+                    yield room, "avoided", where, node.lineno, name
+    for name, places in classes.items():
+        if len(places) > 1 and name not in names:
+            for room, where, line in places:
+                yield room, "duplicates", where, line, name
+
+
+def counts() -> dict[str, dict[str, int]]:
+    """Return the number of findings by room and kind."""
+    found: dict[str, Counter[str]] = {}
+    for room, kind, *_ in findings():
+        found.setdefault(room, Counter())[kind] += 1
+    return {room: dict(sorted(found[room].items())) for room in sorted(found)}
+
+
+def limits() -> dict[str, dict[str, int]]:
+    """Return how many findings each room may have."""
+    return tomllib.loads(LIMITS.read_text())
+
+
+def main(*args: str) -> None:
+    if args[:1] == ("--write",):
+        lines = [
+            "# How many names and docstrings each room may have that tools/words.py counts. Only lower them."
+        ]
+        for room, kinds in counts().items():
+            lines += ["", f'["{room}"]', *(f"{kind} = {n}" for kind, n in kinds.items())]
+        LIMITS.write_text("\n".join(lines) + "\n")
+    for finding in findings() if args and args[0] != "--write" else ():
+        if finding[0] in args:
+            print(*finding[1:])
+    for room, kinds in counts().items() if not args else ():
+        print(f"{room:16}", *(f"{kind} {n}" for kind, n in kinds.items()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
