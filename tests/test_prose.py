@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = (".", "docs", "streambugs", "examples/ci_without_gpu", "tests")
 PENDING = {
-    "autograd", "ci", "contents", "coverage", "data-parallel", "determinism", "distributed", "memory", "modules",
+    "autograd", "ci", "contents", "coverage", "data-parallel", "modules",
     "multiprocessing", "notebooks", "operators", "profiling", "random", "real-gpus", "security", "streambugs",
-    "subclasses", "training", "user-kernels", "virtual-gpu",
+    "subclasses", "training", "user-kernels",
 }  # fmt: skip
 PAGES = sorted(
     path for folder in FOLDERS for path in (ROOT / folder).glob("*.md") if path.stem not in PENDING

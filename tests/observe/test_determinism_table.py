@@ -101,7 +101,7 @@ def ranks_as_threads():
     ranks(zeros, 2)
 
 
-def no_questions_to_the_device():
+def no_polls_of_the_device():
     zeros()
 
 
@@ -118,7 +118,7 @@ def memory_that_was_written():
     zeros()
 
 
-def a_view_beside_an_upload():
+def a_view_during_an_upload():
     h = torch.ones(64).pin_memory()
     view = h.numpy()
     x = h.to("cuda", non_blocking=True)
@@ -126,7 +126,7 @@ def a_view_beside_an_upload():
     return view, x
 
 
-def a_view_beside_a_download():
+def a_view_during_a_download():
     h = torch.ones(64).pin_memory()
     view = h.numpy()
     h.copy_(zeros(), non_blocking=True)
@@ -153,7 +153,7 @@ def polled_reuse():
 # -- withheld: no race, and no certificate ----------------------------------------------------------------------------
 
 
-def questions_to_the_device():
+def polls_of_the_device():
     zeros()
     return torch.cuda.current_stream().query()
 
@@ -196,7 +196,7 @@ def threads_that_draw():
     torch.cuda.synchronize()
 
 
-def threads_that_meet_unseen():
+def threads_with_unseen_synchronization():
     x, go = zeros(), gate()
     torch.cuda.synchronize()
 
@@ -207,7 +207,7 @@ def threads_that_meet_unseen():
     in_threads(before(go, work), after(go, work))
 
 
-def questions_of_threads():
+def polls_by_threads():
     told = threading.Event()
     zeros()
     thread = threading.Thread(target=told.set)
@@ -216,7 +216,7 @@ def questions_of_threads():
     thread.join()
 
 
-def questions_before_a_device_is_used():
+def polls_before_a_device_is_used():
     told = threading.Event()
     thread = threading.Thread(target=told.set)
     thread.start()
@@ -313,12 +313,12 @@ def unwritten_pinned_memory():
     return torch.empty(64, pin_memory=True).to("cuda", non_blocking=True)
 
 
-def places_that_are_not_known():
+def unknown_elements():
     x = torch.empty(64, device="cuda")
     return x.index_fill_(0, torch.arange(64, device="cuda"), 1.0)
 
 
-def an_early_view_that_lives_on():
+def an_early_view_that_stays_alive():
     h = zeros().to("cpu", non_blocking=True)
     view = h.numpy()
     torch.cuda.synchronize()
@@ -326,7 +326,7 @@ def an_early_view_that_lives_on():
 
 
 def a_view_under_strict():
-    return a_view_beside_an_upload()
+    return a_view_during_an_upload()
 
 
 # -- not covered: nothing is said ---------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def random_numbers_without_a_seed():
 
 # -- the table ------------------------------------------------------------------------------------------------------------
 
-OPTIONS = {"a_view_under_strict": {"strict": True}, "places_that_are_not_known": {"data": False}}
+OPTIONS = {"a_view_under_strict": {"strict": True}, "unknown_elements": {"data": False}}
 TABLE = PAGE.split("## What is checked, and what is assumed")[1].split("\n## ")[0]
 ROWS = {
     case.replace(" ", "_"): (status, line.strip("`"))
