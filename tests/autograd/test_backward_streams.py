@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from autograd.streams_programs import streams_program
 
 import flambeau as torch
 from flambeau.runtime import system
@@ -183,37 +185,40 @@ def test_gradients_cross_streams_and_devices(schedule: str) -> None:
     np.testing.assert_allclose(value, slope @ w.T, rtol=1e-5)
 
 
-def inserted_edges() -> int:
-    count = 0
+def run_without(left_out: int) -> tuple[int, Any]:
+    """Run `branches` without one of the waits that the walk inserts; return how many there are, and the certificate.
+
+    Waits between devices are not left out: the copies there order the streams, too.
+    """
+    numbers = itertools.count()
     original = walk.order
 
-    def counted(waiter: Any, other: Any) -> None:
-        nonlocal count
-        count += 1
-        original(waiter, other)
+    def order(waiter: Any, event: Any) -> None:
+        if event.device != waiter.device or next(numbers) != left_out:
+            original(waiter, event)
 
-    walk.order = counted
-    try:
-        run(branches)
-        return count
-    finally:
-        walk.order = original
-
-
-def test_each_inserted_edge_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any one of the waits that the walk inserts, the race detector fires."""
-    edges = inserted_edges()
-    assert edges >= 4
-    original = walk.order
-    for left_out in range(edges):
-        number = iter(range(edges))
-        monkeypatch.setattr(
-            walk,
-            "order",
-            lambda waiter, other, n=number, out=left_out: next(n) == out or original(waiter, other),
-        )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(walk, "order", order)
         _, certificate = run(branches)
+    return next(numbers), certificate
+
+
+def test_each_inserted_edge_is_needed() -> None:
+    """Without any one of the waits that the walk inserts, the race detector fires."""
+    edges, certificate = run_without(-1)
+    assert edges >= 4 and certificate.race_free
+    for left_out in range(edges):
+        _, certificate = run_without(left_out)
         assert not certificate.race_free, f"wait {left_out} of {edges} can be left out"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_current_streams_amid_the_walk(seed: int) -> None:
+    """tests/gpu/walk_streams.py runs the same programs with PyTorch on two GPUs."""
+    with torch.virtual(devices=2):
+        seen, expected = streams_program(torch, seed)
+        torch.cuda.synchronize()
+        assert seen == expected
 
 
 def test_memory_of_a_gradient_is_kept_for_its_new_stream() -> None:

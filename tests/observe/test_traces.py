@@ -244,7 +244,7 @@ def test_each_wait_that_backward_inserts_has_its_arrow_and_its_name(
     trace = traced(recorder, program)
     drawn = [a for a in trace.arrows if a.text.startswith("backward: ")]
     assert sorted(ordered) == sorted(trace.lanes[trace.slices[a.later].lane].number for a in drawn)
-    assert len(ordered) == 4
+    assert len(ordered) == 5
     for a in drawn:
         earlier, later = (trace.lanes[trace.slices[at].lane].number for at in (a.earlier, a.later))
         assert re.search(

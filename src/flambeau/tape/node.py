@@ -78,11 +78,10 @@ class Node:
         self.placed(tuple(outputs))
 
     def placed(self, outputs: tuple[Meta, ...]) -> None:
-        """Take the next number and the current stream of the outputs' device."""
+        """Take the next number and the current stream of the first GPU that an output lies on, else of the CPU."""
         self.outputs = outputs
         self.sequence = next_number()
-        where = outputs[0].device.index if outputs else None
-        self.index = index = -1 if where is None else where
+        self.index = index = next((m.device.index for m in outputs if m.device.index is not None), -1)
         self.stream = current.local.streams[index]
         if mode.anomaly:
             self.note_where()

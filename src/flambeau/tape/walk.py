@@ -9,6 +9,8 @@ alone. Neither the count nor the walk is recursive: a chain of any length runs.
 Each node runs on the stream of its forward operation, and so does the addition of gradients that meet at it.
 Where a gradient was computed on another stream, an event is recorded there; the node's stream waits for it before
 gradients are added or the node runs, no sooner. The gradient's memory is kept for its new stream (`record_stream`).
+Amid the walk the current streams are PyTorch's: a node of a GPU sees the default streams of all other GPUs, as
+PyTorch's thread for that GPU does; a node of the CPU sees the caller's streams and the caller's device.
 The initial gradients count as made on the streams that are current where
 backward is called; at the end these wait for the streams of the leaves. So giving an initial gradient, calling
 backward and using the gradients stand to each other as any operations on the current stream do
@@ -84,7 +86,8 @@ class _Walk:
         self.told = calls.heard()
         self.aside = self.anomaly or self.told
         step = self.told_step if self.told else self.step
-        streams, device = list(here.streams), here.device
+        self.callers = streams, device = list(here.streams), here.device
+        self.selected: int | None = None
         recorded, around = mode.recording, mode.walk
         mode.recording, mode.walk = self.create, self
         try:
@@ -122,34 +125,59 @@ class _Walk:
         else:
             heapq.heappush(self.ready, (-node.sequence, node))
 
-    def deliver(self, node: Node, output: int, grad: Any, source: Node | None = None) -> None:
-        """Add a gradient to what a node has got so far, on that node's stream: see Note [Streams of the walk].
+    def select(self, index: int) -> None:
+        """Set the current device and streams for nodes of device `index`: see Note [Streams of the walk]."""
+        self.selected = index
+        if index < 0:
+            self.streams[:], self.here.device = self.callers
+            return
+        self.here.device = index
+        for i, stream in enumerate(self.streams[:-1]):
+            self.streams[i] = stream.context.default_stream
 
-        source: the node that gave it; None for the initial gradients.
+    def deliver(self, node: Node, output: int, grad: Any, source: Node | None = None) -> None:
+        """Add a gradient to what a node has got so far: see Note [Streams of the walk].
+
+        Args:
+            node: The node that consumes the gradient.
+            output: Which output of the node the gradient is of.
+            grad: The gradient. The call takes it over.
+            source: The node that computed it; None for the initial gradients.
         """
         buffer = self.buffers.get(node)
         if buffer is None:
             buffer = self.buffers[node] = [None] * len(node.outputs)
         held = buffer[output]
         where = grad.meta.device.index
-        if where is None or where != node.index:
+        if where is None:
             buffer[output] = grad if held is None else held + grad
             return
-        streams, stream = self.streams, node.stream
-        producer = streams[where]
-        if producer is not stream and producer != stream:
-            if isinstance(node, Leaf) and anywhere.warns_of_streams:
-                _warn_of_streams()
-            self.pending.setdefault(node, []).append((self.mark(producer, source), source))
-            grad.record_stream(stream)
+        streams = self.streams
+        producer = streams[where] if source is None or source.index < 0 else source.stream
+        consumer = streams[where] if node.index < 0 else node.stream
         if held is None:
+            if producer is not consumer and producer != consumer:
+                self.cross(producer, consumer, node, grad, source)
             buffer[output] = grad
             return
+        adder = consumer if consumer.device_index == where else streams[where]
+        if producer is not adder and producer != adder:
+            self.cross(producer, adder, node, grad, source)
         if self.pending:
-            self.synchronize(node)
-        streams[where] = stream
+            self.synchronize(node, adder)
+        current, streams[where] = streams[where], adder
         buffer[output] = held + grad
-        streams[where] = producer
+        streams[where] = current
+        if adder is not consumer and adder != consumer:
+            self.pending.setdefault(node, []).append((_Mark(adder), source))
+
+    def cross(self, producer: Stream, consumer: Stream, node: Node, grad: Any, source: Node | None) -> None:
+        """Note that a gradient is ready on another stream than the one that uses it."""
+        if isinstance(node, Leaf) and anywhere.warns_of_streams:
+            _warn_of_streams()
+        self.pending.setdefault(node, []).append((self.mark(producer, source), source))
+        if consumer.device_index == grad.meta.device.index:
+            grad.record_stream(consumer)
 
     def mark(self, producer: Stream, source: Node | None) -> _Mark:
         """Record an event behind what a node computed: one for each stream, since the node has computed all of it."""
@@ -159,9 +187,8 @@ class _Walk:
                 mark = self.marks[producer] = _Mark(producer)
         return mark
 
-    def synchronize(self, node: Node) -> None:
-        """Let a node's stream wait for the gradients that have crossed to it."""
-        stream = node.stream
+    def synchronize(self, node: Node, stream: Stream) -> None:
+        """Let a stream wait for the gradients that have crossed to a node."""
         for mark, source in self.pending.pop(node, ()):
             if stream not in mark.waiters:
                 mark.waiters.append(stream)
@@ -182,11 +209,11 @@ class _Walk:
             self.context = stream.context
         if self.marks:
             self.marks.clear()
+        if index != self.selected:
+            self.select(index)
         self.streams[index] = stream
-        if index >= 0:
-            self.here.device = index
         if self.pending:
-            self.synchronize(node)
+            self.synchronize(node, stream)
         watchers = node.watchers
         if grads is not None and (
             (watchers is not None and (watchers.tensor_hooks or watchers.keepers))

@@ -212,6 +212,7 @@ def _copy_across(target: Tensor, source: Tensor) -> None:
 
 def _copy_staged(target: Tensor, source: Tensor, here: Any, there: Any) -> None:
     """Through pinned memory: out on the source's stream, in on the target's; each sees it in its own order."""
+    _wait(here, there, "copy between devices: the copy waits until its target may be written")
     staging = PinnedStorage(target.meta.nbytes)
     memory = staging.host_memory(staging.ptr, target.meta.nbytes)
     source.memory.used_on(here.handle)
