@@ -29,43 +29,64 @@ FACTS = ("Kind: ", "Thread: ", "Limit: ")
 
 HEAD = """# StreamBugs: the scorecard
 
-`streambugs/pairs/` holds {count} bugs of public programs, each as a buggy and a fixed program of under 30 lines, with
-the thread that reports it. Each half runs once on virtual GPUs, under `random:0`, with the race detector on; "wrong
-values" counts the different outcomes, beside the expected one, that the explorer then sees in up to {schedules} orders.
-"Proposed fix" is the call that the buggy half's report proposes, and whether the buggy half still races with the
-proposed lines inserted (`flambeau run --apply-fixes` prints them as a diff). They order the two uses as this run did.
-This page is written by `python -m streambugs --page > docs/streambugs.md`; a test compares it.
+This page shows which real stream bugs Flambeau finds, for people who compare race detectors.
+`streambugs/pairs/` holds {count} bugs of public programs, each as a buggy and a fixed program of
+under 30 lines, with the thread that reports it.
 
-**Found {found} of {count}, named {named}, missed {missed}; {alarms} false alarms on {count} fixed programs, {certified}
-of them certified race-free under every schedule. With the lines inserted that the reports propose, {repaired} of these
-{found} buggy programs have no race.**
+```
+python -m streambugs                            # runs every pair on virtual GPUs
+python -m streambugs --page > docs/streambugs.md
+```
 
-A bug without wrong values is still a race. Where the host's own access races with a copy, a virtual GPU gives the same
-wrong bytes in every order, for it runs a copy when the host waits; elsewhere the order happens not to show.
+**Found {found} of {count}, named {named}, missed {missed}. {alarms} false alarms on {count} fixed
+programs, {certified} of them certified race-free under every schedule. With the proposed lines
+inserted, {repaired} of these {found} buggy programs have no race.**
 
-"Named" is not found: the host reads a copy's target too early through a NumPy view, and such a read is not seen. The
-certificate names the lines of the view, the copy and the wait among its
-[assumptions](determinism.md#pinned-memory-and-views), for the buggy and for the fixed program; `--strict` withholds it.
+## How to read the table
 
-What the detector costs per operation is measured by `bench/races.py`. In the IPC programs a tensor's handle goes
-through a queue and is opened by another stream of the same process, so both sides are seen; with two processes, each
-sees its own. Since memory left the process, they get no certificate: their fixed halves say "no race".
+Each program runs once on virtual GPUs, under `random:0`, with race detection.
+
+| column | meaning |
+|---|---|
+| Found | "yes": the buggy program is reported. "named": the certificate names the lines of the view, the \
+copy and the wait among its [assumptions](determinism.md#pinned-memory-and-views), and `--strict` withholds \
+it. The host reads a copy's target too early through a NumPy view, and such a read cannot be seen |
+| Wrong values | the number of different outcomes, in addition to the expected one, in up to {schedules} \
+orders |
+| Fixed | the report of the fixed program: "certified", "no race" (without certificate), or "false alarm" |
+| Proposed fix | the call that the report proposes, and whether a race remains with the proposed lines \
+inserted (`flambeau run --apply-fixes` prints them as a diff) |
+| PyTorch's sanitizer, On a GPU | answers on a GPU for the buggy and the fixed program |
+
+- A bug without wrong values is still a race. If the host's access races with a copy, a virtual GPU
+  gives the same wrong bytes in every order, because it runs copies when the host waits. Otherwise
+  no explored order shows it.
+- In the IPC programs another stream of the same process opens the handle, so both sides are seen.
+  In two processes each sees only itself. Because memory leaves the process, their fixed programs
+  get "no race" without a certificate.
+- `bench/races.py` measures the detector's cost per operation.
 
 {gpu}
+
+## Results
 
 | Bug | Kind | Thread | Found | Races | Wrong values | Fixed | Proposed fix |{columns}
 |---|---|---|---|---|---|---|---|{rules}
 """
 
 NOT_YET = """PyTorch's CUDA sanitizer needs a GPU: `bench/streambugs_gpu.py` runs the corpus under it, and under
-Flambeau over the real driver; its answers are not here yet."""
+Flambeau over the real driver. There are no results yet."""
 
-GPU = """On {gpus} {gpu}, `bench/streambugs_gpu.py` ran {count} of these programs under PyTorch {torch} with its CUDA
-sanitizer, and under Flambeau over the real driver. The sanitizer reports {sanitizer} of {count} bugs and alarms on
-{alarms} fixed programs; Flambeau reports {flambeau} and alarms on {flambeau_alarms}. `a + b` costs
-the host {sanitizer_us:.1f} us with the sanitizer and {torch_us:.1f} without; in Flambeau {races_us:.1f} with the
-detector and {flambeau_us:.1f} without. The last two columns say "buggy / fixed". CUDA does not let a process open its
-own handles, so PyTorch cannot run the IPC programs."""
+GPU = """`bench/streambugs_gpu.py` ran {count} of these programs under PyTorch {torch} with its CUDA
+sanitizer, and under Flambeau over the real driver. CUDA does not allow a process to open its own
+handles, so PyTorch cannot run the IPC programs.
+
+Machine: {gpus} {gpu}.
+
+| | bugs reported | false alarms | `a + b`, without detection | with detection |
+|---|---|---|---|---|
+| PyTorch's CUDA sanitizer | {sanitizer} of {count} | {alarms} | {torch_us:.1f} us | {sanitizer_us:.1f} us |
+| Flambeau | {flambeau} of {count} | {flambeau_alarms} | {flambeau_us:.1f} us | {races_us:.1f} us |"""
 
 
 @dataclass

@@ -10,10 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = (".", "docs", "streambugs", "examples/ci_without_gpu", "tests")
-PENDING = {"contents", "coverage", "operators", "streambugs"}
-PAGES = sorted(
-    path for folder in FOLDERS for path in (ROOT / folder).glob("*.md") if path.stem not in PENDING
-)
+PAGES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md"))
 COLUMNS = 100
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 AVOIDED = re.findall(r"^\| `([^|]+)` \|", GLOSSARY.split("## Words to avoid")[1], flags=re.M)
@@ -52,3 +49,15 @@ def test_pages_use_standard_words(page: Path) -> None:
 def test_each_term_is_defined_once() -> None:
     terms = re.findall(r"^\| \*\*(.+?)\*\* \|", GLOSSARY, flags=re.M)
     assert sorted(terms, key=str.lower) == sorted(set(terms), key=str.lower) and len(terms) > 50
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_headings(page: Path) -> None:
+    lost = []
+    for target, anchor in re.findall(r"\]\((?!http)([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+        text = ((page.parent / target) if target else page).read_text()
+        headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), flags=re.M)
+        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        if anchor not in anchors:
+            lost.append(f"{target}#{anchor}")
+    assert lost == []

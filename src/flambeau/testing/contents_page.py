@@ -17,15 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import flambeau
+from flambeau.testing.markdown import wrap
 
 HEADER = """# Coverage
 
 <!-- Written by flambeau.testing.contents_page; do not edit. -->
 
-What PyTorch's documentation names, and where it is here. The functions and methods of tensors are on a page of their
-own, [operators.md](operators.md). What is absent raises when it is asked for: an attribute AttributeError ("Flambeau
-lacks it"), an import ImportError, both under the name that was asked for, so that `hasattr` and `try: import` tell
-the truth.
+This page lists what PyTorch's documentation names and whether Flambeau has it. It is for people who
+port a program. Functions and methods of tensors are in [operators.md](operators.md). A missing
+attribute raises AttributeError ("Flambeau lacks it") and a missing module ImportError, both with
+the requested name:
+
+```python
+import flambeau as torch
+
+hasattr(torch, "jit")  # False, so programs that check for features keep working
+```
 """
 
 MODULES = (
@@ -43,20 +50,20 @@ CALLED = {
 """What the contents list calls them, where it is no module."""
 
 WHY = {
-    "distributed.rpc": "calls of other processes",
+    "distributed.rpc": "remote calls between processes",
     "hub": "downloads models",
     "jit": "compiles and loads TorchScript",
     "onnx": "exports models",
-    "quantization": "quantized numbers",
-    "sparse": "sparse layouts: tensors are strided",
-    "Storage": "the typed storages of old; `Tensor.untyped_storage()` is there",
-    "utils.bottleneck": "PyTorch has given it up too",
-    "utils.cpp_extension": "builds upon PyTorch's C++ library",
-    "utils.mobile_optimizer": "for TorchScript on phones",
+    "quantization": "quantized dtypes",
+    "sparse": "sparse layouts; all tensors are strided",
+    "Storage": "typed storages; use `Tensor.untyped_storage()`",
+    "utils.bottleneck": "PyTorch has removed it, too",
+    "utils.cpp_extension": "requires PyTorch's C++ library",
+    "utils.mobile_optimizer": "optimizes TorchScript for phones",
     "utils.model_zoo": "downloads models",
-    "utils.tensorboard": "writes TensorBoard's event files",
-    "Tensor.refine_names": "PyTorch calls them a prototype",
-    "__config__": "says how PyTorch was compiled",
+    "utils.tensorboard": "writes TensorBoard event files",
+    "Tensor.refine_names": "a prototype in PyTorch",
+    "__config__": "describes how PyTorch was compiled",
 }
 """What an absent one would be for."""
 
@@ -87,8 +94,8 @@ def page(theirs: Iterable[str]) -> str:
 def contents(names: Sequence[str]) -> str:
     """The contents list: which of its modules are there, and which of their names are not."""
     rows = [_row(module, names) for module in MODULES]
-    head = "| named | here | of today's public names, absent |\n|---|---|---|"
-    return "## The contents list\n\n" + "\n".join([head, *rows]) + "\n"
+    head = "| PyTorch's name | in Flambeau | missing public names |\n|---|---|---|"
+    return "## Modules\n\n" + "\n".join([head, *rows]) + "\n"
 
 
 def _row(module: str, names: Sequence[str]) -> str:
@@ -102,16 +109,18 @@ def _row(module: str, names: Sequence[str]) -> str:
 def notes(names: Sequence[str]) -> str:
     """The notes of the contents list."""
     rows = [f"| {title} | {f'[{file}]({file})' if file else 'none'} |" for title, file in NOTES]
-    return "## The notes\n\n" + "\n".join(["| PyTorch's note | page here |\n|---|---|", *rows]) + "\n"
+    return "## Notes\n\n" + "\n".join(["| PyTorch's note | page |\n|---|---|", *rows]) + "\n"
 
 
 def others(names: Sequence[str]) -> str:
     """Modules that the list of names has besides, of which something is absent."""
     rest = sorted({name.rpartition(".")[0] for name in names} - set(MODULES))
     lines = [
-        f"- `torch.{m}`: {', '.join(f'`{n}`' for n in gone)}\n" for m in rest if (gone := absent(names, m))
+        wrap(f"- `torch.{m}`: {', '.join(f'`{n}`' for n in gone)}", indent="  ") + "\n"
+        for m in rest
+        if (gone := absent(names, m))
     ]
-    return "## Absent from other modules\n\n" + "".join(lines)
+    return "## Missing from other modules\n\n" + "".join(lines)
 
 
 SECTIONS: tuple[Callable[[Sequence[str]], str], ...] = (contents, notes, others)

@@ -17,36 +17,46 @@ HEADER = """# Coverage of torch.cuda
 
 <!-- Written by flambeau.testing.coverage_page; do not edit. -->
 
-The public names of `torch.cuda` and of the modules that belong to it, in the documentation of PyTorch 1.8 and in
-PyTorch 2.13. **Supported**: name, arguments, defaults and errors are PyTorch's, where the last column says nothing.
+This page lists every public name of `torch.cuda` and its modules, in PyTorch 1.8's documentation
+and in PyTorch 2.13. It is for people who port a CUDA program. *Supported* means that name,
+arguments, defaults and errors are PyTorch's. *Differs* means that the last column states a
+difference. *Absent* names raise:
+
+```python
+import flambeau as torch
+
+hasattr(torch.cuda, "GreenContext")  # False
+```
+
 {counts}.
 
-| name | in 1.8 | today | Flambeau | what differs, or what to do instead |
+| name | in 1.8 | in 2.13 | Flambeau | difference, or replacement |
 |---|---|---|---|---|
 """
 
 DIFFERENCES = {
-    "backends.cuda.matmul": "`allow_tf32` is True at first, as the documentation says; today's PyTorch says False. "
-    "Reductions in 16 bits are remembered; products are summed in float32",
-    "backends.cuda.blas_workspace_size": "32 MiB a stream; another size is refused",
+    "backends.cuda.matmul": "`allow_tf32` is True initially, as PyTorch 1.8's documentation says; "
+    "in PyTorch 2.13 it is False. "
+    "The switches for 16-bit reductions are kept but have no effect: products accumulate in float32",
+    "backends.cuda.blas_workspace_size": "32 MiB per stream; other sizes are refused",
     "backends.cuda.cublas_workspace_size": "as `blas_workspace_size`",
     "backends.cuda.cublaslt_workspace_size": "as `blas_workspace_size`",
-    "backends.cuda.preferred_blas_library": "cuBLASLt; another is refused",
-    "backends.cuda.preferred_linalg_library": "cuSOLVER; another is refused",
+    "backends.cuda.preferred_blas_library": "cuBLASLt; others are refused",
+    "backends.cuda.preferred_linalg_library": "cuSOLVER; others are refused",
     "cuda.CUDAGraph": "no `get_graph_data`",
-    "cuda.graph": "no annotations; each capture has a stream of its own, if none is given",
+    "cuda.graph": "no annotations; each capture has a separate stream unless one is given",
     "cuda.Event": "no `external` events",
     "cuda.DeferredCudaCallError": "never raised: calls before CUDA is initialized initialize it",
-    "cuda.CUDAPluggableAllocator": "takes objects with `allocate` and `free` too",
+    "cuda.CUDAPluggableAllocator": "also accepts objects with `allocate` and `free`",
     "cuda.get_device_name": "a negative index gives None, as the documentation says; PyTorch raises",
     "cuda.get_device_capability": "as `get_device_name`",
     "cuda.memory.CUDAPluggableAllocator": "as `CUDAPluggableAllocator`",
-    "cuda.memory_stats": "the documentation's `allocated.*` is there beside PyTorch's `allocation.*`",
+    "cuda.memory_stats": "has the documentation's `allocated.*` in addition to PyTorch's `allocation.*`",
     "cuda.comm.broadcast": "complex tensors stay complex; PyTorch gives their real view",
     "cuda.comm.broadcast_coalesced": "tensors may be on the CPU, as the documentation says; PyTorch wants devices[0]",
     "cuda.comm.scatter": "as `comm.broadcast`",
     "cuda.comm.gather": "as `comm.broadcast`",
-    "cuda.current_blas_handle": "real GPUs only: nothing of NVIDIA's computes for virtual ones",
+    "cuda.current_blas_handle": "real GPUs only; virtual ones use no NVIDIA library",
     "cuda.current_solver_handle": "as `current_blas_handle`",
     "cuda.utilization": "real GPUs only: virtual ones have no sensors",
     "cuda.memory_usage": "as `utilization`",
@@ -54,18 +64,18 @@ DIFFERENCES = {
     "cuda.power_draw": "as `utilization`",
     "cuda.cudart": "all of PyTorch's but cudaHostRegister and cudaHostUnregister",
     "cuda.jiterator": "virtual GPUs compute plain C++ (no loops, no pointers); half precision is computed in float32",
-    "cuda.nccl": "complex numbers are summed too; virtual GPUs have the `version` of the NCCL whose rules they follow",
-    "cuda.get_rng_state": "of a GPU that is not there RuntimeError, PyTorch IndexError; of the CPU ValueError",
+    "cuda.nccl": "complex numbers are summed too; virtual GPUs return the `version` of the NCCL that they model",
+    "cuda.get_rng_state": "for a missing GPU RuntimeError (PyTorch: IndexError), for the CPU ValueError",
     "cuda.set_rng_state": "as `get_rng_state`",
     "cuda.seed": "default generators start from a fixed seed until it is called: runs repeat",
     "backends.cuda.can_use_cudnn_attention": "always False: attention is Flambeau's own kernel",
-    "cuda.ExternalStream": "on virtual GPUs of their own streams alone: `cudart().cudaStreamCreate`",
+    "cuda.ExternalStream": "on virtual GPUs only for streams of `cudart().cudaStreamCreate`",
 }
 INSTEAD = {
     "cuda.sparse": "there are no sparse tensors",
     "cuda.GreenContext": "a GPU's multiprocessors are not divided",
     "cuda.tunable": "products are chosen by cuBLASLt's heuristic",
-    "backends.cuda.cuFFTPlanCacheAttrContextProp": "how PyTorch makes `size` and `max_size`",
+    "backends.cuda.cuFFTPlanCacheAttrContextProp": "PyTorch's implementation of `size` and `max_size`",
     "backends.cuda.preferred_rocm_fa_library": "NVIDIA's GPUs only",
 }
 

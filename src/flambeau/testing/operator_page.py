@@ -21,115 +21,141 @@ from flambeau.ops.gradients import Refusal
 from flambeau.ops.op import MISSING, NOT_DIFFERENTIABLE, Op, table
 from flambeau.tensor import public
 from flambeau.tensor.tensor import Tensor
+from flambeau.testing.markdown import wrap
 from flambeau.testing.operators import summary
 
 HEADER = """# Operators
 
 <!-- Written by flambeau.testing.operator_page; do not edit. -->
 
+This page lists the functions and methods of tensors: forms, dtypes, differentiability, and
+differences from PyTorch. It is for people who port a program and for contributors. For example, the
+row of `add` says that it has a function, a method, an in-place form and `out=`:
+
+```python
+import flambeau as torch
+
+a = torch.ones(3, device="cpu")
+torch.add(a, 1), a.add(1), a.add_(1), torch.add(a, 1, out=a)
+```
+
 {summary}.
+Each pair is tested on a virtual GPU against the CPU, bit by bit. Tests in `tests/oracle` compare the
+CPU with PyTorch.
 
-Each pair is tested on a virtual GPU against the CPU, bit by bit; the CPU is tested against PyTorch in `tests/oracle`.
-Names, signatures, dtypes and errors are PyTorch's; the last column says what differs. Besides, complex32 is
-computed on the CPU too, where PyTorch has few kernels for it, and np.complex64 scalars keep their imaginary part, which
-PyTorch drops. NumPy's names of arguments are taken as PyTorch takes them: `axis` and `keepdims` by all that has `dim`
-or `keepdim`; `x`, `a` and `x1` by functions, `x2` by methods too.
-Results lie in memory as PyTorch's do, in strides too: convolutions, pools, norms, interpolation, padding and `cat`
-keep `channels_last` and `channels_last_3d`, and so do their gradients. Kernels write through strides, so that costs
-nothing, but for convolutions: where a tensor is not contiguous it is copied first, or last. What differs: FFTs along
-other dimensions than the last, `unique` along a dimension, several `quantile`s, `linalg.solve` of a vector for each
-matrix, and `linalg.lstsq` of more rows than columns, whose solution is a part of a larger array in PyTorch, are
-contiguous here; `logsigmoid` and `rrelu` keep the order of dimensions, which PyTorch's do not on CPUs. Where the
-input and the gradient of the result lie in two formats, some gradients lie as the one where PyTorch's lie as the
-other: of `mse_loss`, `huber_loss`, `smooth_l1_loss`, `take`, of shuffled channels and pixels, and of the `*_scatter`
-of views. Strides of dimensions of one element, and of tensors of none, may differ.
+## Conventions
 
-Conjugation is computed when it is asked for: `x.conj()`, `x.adjoint()`, `x.mH` and `x.H` of complex numbers are new
-tensors, where PyTorch's are views that share `x`'s memory and conjugate when they are read. So a change of `x` in place
-is not seen in them, nor theirs in `x`. A pending conjugation in a tensor's layout would cost a call nothing, but all
-that reads or writes bytes would have to ask for it: each kernel or a copy before it, copies between devices, lists of
-tensors, collectives, what is saved, lent to other libraries and printed.
+- **Names.** Names, signatures, dtypes and errors are PyTorch's; the last column states differences.
+  NumPy's argument names are accepted where PyTorch accepts them. `axis` and `keepdims` are accepted
+  wherever there is `dim` or `keepdim`, `x`, `a` and `x1` by functions, and `x2` also by methods.
+- **Dtypes.** complex32 is also computed on the CPU, where PyTorch has few kernels for it.
+  np.complex64 scalars keep their imaginary part, which PyTorch drops.
+- **Memory layout.** Results have PyTorch's strides. Convolutions, pooling, normalization,
+  interpolation, padding, `cat` and their gradients keep `channels_last` and `channels_last_3d`.
+  Only convolutions pay for this: they copy a tensor that is not contiguous.
+- **Layout differences.** These results are contiguous: FFTs along other dimensions than the last,
+  `unique` along a dimension, several `quantile`s, `linalg.solve` of a vector for each matrix, and
+  `linalg.lstsq` with more rows than columns. `logsigmoid` and `rrelu` keep the order of dimensions;
+  PyTorch's do not on CPUs. If the input and the result's gradient have different formats, some
+  gradients have the other format than PyTorch's: `mse_loss`, `huber_loss`, `smooth_l1_loss`,
+  `take`, channel and pixel shuffles, and `*_scatter` of views. Strides of dimensions with one
+  element, and of empty tensors, may differ.
+- **Conjugation is computed immediately.** For complex tensors `x.conj()`, `x.adjoint()`, `x.mH` and
+  `x.H` are new tensors. PyTorch's are views that share `x`'s memory, so in-place changes are
+  visible in both. A lazy conjugation would have to be checked by all code that reads or writes
+  bytes.
 
-Forms: **f** function, **m** method, **i** in place, **o** takes `out=`. Dtypes by kind: **b** bool, **i** integers,
-**f** float16, bfloat16, float32, float64, **c** complex, **w** uint16, uint32, uint64, **8** float8; where not all of a
-kind are taken, they are listed in brackets. Differentiable: **yes**, to any order; **no**, the results never require
-gradients; **refused**, PyTorch has no derivative either and walking back raises. A name without dtypes is made of
-others: it takes theirs, and is differentiable as they are. Each **yes** is compared with differences in
-`tests/autograd`.
+## Columns
 
-## Arguments and odd values
+| column | values |
+|---|---|
+| forms | **f** function, **m** method, **i** in place, **o** accepts `out=` |
+| dtypes | **b** bool; **i** integers; **f** float16, bfloat16, float32, float64; **c** complex; **w** \
+uint16, uint32, uint64; **8** float8. Incomplete kinds are listed in parentheses. A name without dtypes is \
+composed of others |
+| differentiable | **yes**: to any order, compared with finite differences in `tests/autograd`; **no**: \
+results never require gradients; **refused**: backward raises, because PyTorch has no derivative either |
 
-A call that fails compares its arguments with the annotations of the function, and raises the TypeError of PyTorch's
-parser for the first that does not fit. Nothing is compared where a call succeeds, so some calls succeed that PyTorch
-refuses: a number as `keepdim` or `training`, one int for a tuple of one, `inplace` in functions of the torch namespace
-that PyTorch has without it, `stable=` beside a `dim` by position. Of several faults of a call another one may be
-reported.
+## Invalid arguments and special values
 
-`PYTHONPATH=src:tests python -m hunt.api_calls --seed 0 --count 20000` draws calls of all public functions and methods,
-and compares PyTorch's CPU build, Flambeau's CPU and a virtual GPU in value, dtype, shape and type of exception.
-Arguments fit mostly; the others are of wrong types, dtypes and shapes, NaN, huge, 0-dim or not contiguous. Of the 8,000
-calls of seed 200 (1,147 functions), before this checker was written and now (the first row: of all seeds):
+A call that fails compares its arguments with the function's annotations. It raises the TypeError of
+PyTorch's parser for the first argument that does not fit. Successful calls are not checked, so some
+calls succeed that PyTorch refuses: a number as `keepdim` or `training`, one int for a tuple of one,
+`inplace` in functions of the `torch` namespace that lack it in PyTorch, or `stable=` together with
+a positional `dim`. If a call has several faults, another one may be reported.
 
-| class | before | now |
-|---|---|---|
-| a hang, or a virtual GPU lost by arguments that the host could refuse | 5 | 0 |
-| an error of Flambeau's own code (AttributeError, AssertionError, ...) | 60 | 0 |
-| PyTorch raises TypeError, Flambeau another error | 400 | 70 |
-| PyTorch accepts the call, Flambeau refuses it | 4 | 4 |
-| PyTorch refuses the call, Flambeau accepts it | 93 | 74 |
-| another dtype, shape or value | 4 | 4 |
+```
+PYTHONPATH=src:tests python -m hunt.api_calls --seed 0 --count 20000
+```
 
-About 90,000 calls of 14 seeds were drawn. What is left and known:
+draws calls of all public functions and methods. It compares PyTorch's CPU build, Flambeau's CPU and
+a virtual GPU in value, dtype, shape and type of exception. Most arguments fit; the others have
+wrong types, dtypes or shapes, or are NaN, huge, 0-dimensional or not contiguous. Of the 8,000 calls
+of seed 200 (1,147 functions) the following differ:
+
+| difference | calls |
+|---|---|
+| a hang, or a virtual GPU lost by arguments that the host could refuse (about 90,000 calls of 14 seeds) | 0 |
+| an internal error (AttributeError, AssertionError, ...) | 0 |
+| PyTorch raises TypeError, Flambeau another error | 70 |
+| PyTorch accepts the call, Flambeau refuses it | 4 |
+| PyTorch refuses the call, Flambeau accepts it | 74 |
+| another dtype, shape or value | 4 |
+
+Known differences:
 
 - `nanmedian`, `mode`, `rms_norm` and average pooling refuse complex numbers.
-- In-place functions refuse an expanded tensor where PyTorch's warn (`masked_fill_`, `index_fill_`, `triu_`, `tril_`).
-- `cholesky_ex` of a matrix that is not positive definite gives NaN; PyTorch leaves what LAPACK had computed by then.
-- Orthogonal polynomials are computed in float64. Where PyTorch's float32 recurrence overflows it gives NaN, here the
-  infinity of the value's sign. NaN gives NaN; PyTorch's CPU build gives the value of another element for some kinds.
-- `polygamma(1, x)` is infinite at 0, -1, -2, ...; PyTorch's is a large number at negative integers. From order 35 on
-  PyTorch's factorial overflows in float32, here in float64 from 171 on.
-- Statistics of infinities (`std_mean`, `var_mean`, `quantile`, `irfft`, `matrix_exp`, determinants of matrices with
-  infinities) differ in which results are NaN.
-- `unique_consecutive` with `return_counts` alone gives counts; PyTorch's gives the inverse.
+- In-place functions refuse an expanded tensor where PyTorch warns (`masked_fill_`, `index_fill_`,
+  `triu_`, `tril_`).
+- `cholesky_ex` of a matrix that is not positive definite gives NaN; PyTorch leaves LAPACK's partial
+  result.
+- Orthogonal polynomials are computed in float64. Where PyTorch's float32 recurrence overflows to
+  NaN, the result is an infinity with the value's sign. NaN gives NaN; PyTorch's CPU build gives the
+  value of another element for some kinds.
+- `polygamma(1, x)` is infinite at 0, -1, -2, ...; PyTorch gives a large number at negative
+  integers. PyTorch's factorial overflows from order 35 (float32), Flambeau's from 171 (float64).
+- Statistics of infinities differ in which results are NaN: `std_mean`, `var_mean`, `quantile`,
+  `irfft`, `matrix_exp`, determinants.
+- `unique_consecutive` with only `return_counts` gives counts; PyTorch gives the inverse.
 
 ## Names
 
-| name | forms | dtypes | differentiable | what it gives | differs from PyTorch |
+| name | forms | dtypes | differentiable | result | difference from PyTorch |
 |---|---|---|---|---|---|
 """
 
 DIFFERENCES = {
-    "div": "an integer division by zero on a GPU gives what NVIDIA GPUs give: see virtual-gpu.md",
+    "div": "integer division by zero on a GPU gives the result of NVIDIA GPUs: see virtual-gpu.md",
     "floor_divide": "as `div`",
-    "remainder": "an integer 0 as divisor: as `div`",
-    "fmod": "an integer 0 as divisor: as `div`",
+    "remainder": "integer division by zero: as `div`",
+    "fmod": "integer division by zero: as `div`",
     "det": "the gradient of a singular matrix is its adjugate; PyTorch's is 0",
-    "cholesky_inverse": "only the triangle that is read gets a gradient",
+    "cholesky_inverse": "only the triangle that is read receives a gradient",
     "cholesky_solve": "as `cholesky_inverse`",
-    "adjoint": "of complex numbers a new tensor, no view",
-    "conj": "of complex numbers a new tensor, no view: see above",
+    "adjoint": "for complex numbers a new tensor, not a view",
+    "conj": "for complex numbers a new tensor, not a view: see Conventions",
     "histc": "counts of float16 and bfloat16 are exact to the last rounding; PyTorch's stop at 2048 or 256 per thread",
-    "histogram": "on GPUs too, where PyTorch has none",
-    "histogramdd": "on GPUs too, where PyTorch has none",
-    "topk": "of equal values the first are taken; PyTorch's choice is not specified",
-    "kthvalue": "of equal values as a stable sort has them; PyTorch's choice is not specified",
+    "histogram": "also on GPUs, where PyTorch has none",
+    "histogramdd": "also on GPUs, where PyTorch has none",
+    "topk": "among equal values the first are selected; PyTorch does not specify this",
+    "kthvalue": "among equal values, in the order of a stable sort; PyTorch does not specify this",
     "cdist": "differentiable more than once",
-    "orgqr": "differentiable by one formula of matrices; PyTorch goes through the reflectors one by one",
+    "orgqr": "differentiable by one matrix formula; PyTorch processes the reflectors one by one",
     "pow": "uint16, uint32, uint64 and float8 are refused with any exponent; PyTorch takes 0 and 1",
 }
 """Notes by public name."""
 
 _ROOMS = ("torch", "Tensor")  # with names of their own on the list; others are rooms of torch
 WHY = (
-    ("Sparse layouts: tensors are strided", r"sparse|coalesce|crow_|col_indices|^indices|^values|smm|hspmm|sspaddmm"
+    ("Sparse layouts; all tensors are strided", r"sparse|coalesce|crow_|col_indices|^indices|^values|smm|hspmm|sspaddmm"
      r"|dense|padded"),
-    ("Quantized numbers", r"quantize|^q_|qscheme|int_repr"),
+    ("Quantized dtypes", r"quantize|^q_|qscheme|int_repr"),
     ("Compilers, scripts and symbolic sizes", r"compile|^cond$|^fork$|^wait$|^sym_|^parse_|import_ir|_type_|init_num_"
      r"threads"),
     ("Function transforms", r"^vmap$"),
-    ("Devices and back ends other than CUDA's", r"ipu|xpu|mtia|mkldnn|get_device_module"),
-    ("Products of 8 bits and in groups", r"scaled_mm|grouped_mm"),
-    ("Linear algebra that few programs use", r"lobpcg|ldl_"),
+    ("Devices and backends other than CUDA", r"ipu|xpu|mtia|mkldnn|get_device_module"),
+    ("8-bit and grouped products", r"scaled_mm|grouped_mm"),
+    ("Rarely used linear algebra", r"lobpcg|ldl_"),
     ("Subclasses of tensors", r"module_load"),
 )  # fmt: skip
 """Why names are lacking: reasons, and patterns of the names that each covers."""
@@ -206,8 +232,8 @@ def _unbound() -> str:
     rows = "\n".join(
         f"| `{name}` | {dtypes_of(table[name])} | {differentiable(table[name])} |" for name in inner
     )
-    head = "| record | dtypes | differentiable |\n|---|---|---|"
-    return f"\n## Records without a public name of their own\n\n{head}\n{rows}\n"
+    head = "| operator | dtypes | differentiable |\n|---|---|---|"
+    return f"\n## Operator definitions without a public name\n\n{head}\n{rows}\n"
 
 
 def _lacking(theirs: Iterable[str]) -> str:
@@ -219,11 +245,11 @@ def _lacking(theirs: Iterable[str]) -> str:
             why = next((why for why, names in WHY if re.search(names, name)), "Seldom used")
             lacking.setdefault(why, []).append(full if room in _ROOMS else f"torch.{full}")
     count = sum(map(len, lacking.values()))
-    parts = [f"- {why}: {_listed(lacking[why])}.\n" for why in sorted(lacking)]
+    parts = [wrap(f"- {why}: {_listed(lacking[why])}.", indent="  ") + "\n" for why in sorted(lacking)]
     return (
-        "\n## What PyTorch 2.13 documents and Flambeau does not have\n\n"
-        f"{count} of the functions of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.fft` and `torch.special` "
-        "and of the methods of `Tensor`. Each raises AttributeError, so that `hasattr` is False.\n\n"
+        "\n## Missing names of PyTorch 2.13\n\n"
+        f"{count} functions of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.fft`, `torch.special` and "
+        "methods of `Tensor`\nare missing. Each raises AttributeError, so `hasattr` is False.\n\n"
         + "".join(parts)
     )
 

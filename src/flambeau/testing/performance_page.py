@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flambeau.testing.markdown import wrap
+
 HEADER = """# Performance
 
 <!-- Written by flambeau.testing.performance_page; do not edit. -->
@@ -77,15 +79,12 @@ def write_result(result: dict[str, Any]) -> str:
     command = f"`{result['command']}`" if result["command"] else "no script in the repository"
     facts = {key: result[key] for key in ("machine", "date", "software")} | {"command": command}
     columns = result["columns"]
-    lines = [f"### {result['title']}\n", *_wrap(result["what"]), ""]
+    lines = [f"### {result['title']}\n", wrap(result["what"]), ""]
     lines += [f"- {key.capitalize()}: {value}" for key, value in facts.items()]
     lines += ["", f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
     lines += [f"| {' | '.join(map(_cell, row, result['formats']))} |" for row in result["rows"]]
     if result["notes"]:
-        lines.append("")
-        for note in result["notes"]:
-            first, *rest = _wrap(note, 98)
-            lines += [f"- {first}", *[f"  {line}" for line in rest]]
+        lines += ["", *[wrap(f"- {note}", indent="  ") for note in result["notes"]]]
     return "\n".join(lines) + "\n"
 
 
@@ -95,16 +94,6 @@ def _link(section: str) -> str:
 
 def _cell(value: Any, form: str) -> str:
     return value if isinstance(value, str) else format(value, form)
-
-
-def _wrap(text: str, columns: int = 100) -> list[str]:
-    """Return the lines of a text, each of at most `columns` columns."""
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > columns:
-            lines.append("")
-        lines[-1] += f" {word}" if lines[-1] else word
-    return lines
 
 
 def main(arguments: Sequence[str]) -> int:
