@@ -40,6 +40,7 @@ test-compiled: compiled
 lint: $(VENV)/ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 
 bench: $(VENV)/ready-test
