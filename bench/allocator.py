@@ -28,13 +28,13 @@ from flambeau import nn
 from flambeau.core.device import device
 from flambeau.driver.api import DeviceProperties, HostMemory
 from flambeau.driver.registry import why_no_gpu
-from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.context import Context
-from flambeau.runtime.history import Recording
-from flambeau.runtime.host_allocator import HostAllocator
-from flambeau.runtime.pinned import PinnedAllocator
-from flambeau.runtime.replay import Event, events_of
-from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.history import Recording
+from flambeau.runtime.memory.host_allocator import HostAllocator
+from flambeau.runtime.memory.pinned import PinnedAllocator
+from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
+from flambeau.runtime.memory_reports.replay import Event, events_of
 
 MIB = 1 << 20
 LARGER = 64  # how much larger than on the virtual GPU the blocks of training steps are
@@ -136,7 +136,7 @@ def training(name: str, steps: int = 6) -> list[Event]:
             optimizer.step()
         del net, optimizer, loss
         gc.collect()
-        return events_of(flambeau.runtime.snapshot.trace(allocator))
+        return events_of(flambeau.runtime.memory_reports.snapshot.trace(allocator))
 
 
 # -- players ------------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def growth(live: int) -> float:
 
 
 def main() -> None:
-    print("compiled" if flambeau.runtime.heap.__file__.endswith(".so") else "plain Python")
+    print("compiled" if flambeau.runtime.memory.heap.__file__.endswith(".so") else "plain Python")
     allocator, stream = device_allocator()
     host = HostAllocator(stream.context)
     pinned = PinnedAllocator(stream.context.driver)

@@ -30,11 +30,11 @@ from allocator import MIB, NullDriver, slots, training
 
 from flambeau.cli import memory, memory_page
 from flambeau.core.device import device
-from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.context import Context
-from flambeau.runtime.history import Recording
-from flambeau.runtime.replay import events_of, play
-from flambeau.runtime.snapshot import dump, snapshot
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.history import Recording
+from flambeau.runtime.memory_reports.replay import events_of, play
+from flambeau.runtime.memory_reports.snapshot import dump, snapshot
 
 EVENTS = 1_000_000
 Step = tuple[int, int | None]  # a key and the bytes that it asks for; None: it frees them

@@ -36,21 +36,25 @@ def test_importing_opens_no_driver_and_imports_nothing_heavy() -> None:
 
 
 def test_importing_takes_what_a_program_needs_at_once() -> None:
-    """bench/imports.py takes the time of it. Each module costs some 0.3 ms, each dataclass 0.7, ml_dtypes 8."""
+    """bench/imports.py takes the time of it. Each module costs some 0.3 ms, each dataclass 0.7, ml_dtypes 8.
+
+    A package whose file is a docstring alone is not counted.
+    """
     later = (
         "dataclasses", "ml_dtypes", "multiprocessing", "numpy.random", "pathlib", "traceback", "flambeau.amp",
         "flambeau.core.shared", "flambeau.distributed", "flambeau.multiprocessing", "flambeau.nn.modules.linear",
         "flambeau.observe.races", "flambeau.ops.foreach", "flambeau.ops.optimizer", "flambeau.optim",
-        "flambeau.runtime.ipc", "flambeau.serialization", "flambeau.tensor.foreach", "flambeau.tensor.sharing",
+        "flambeau.runtime.devices.device_ipc", "flambeau.serialization", "flambeau.tensor.foreach", "flambeau.tensor.sharing",
     )  # fmt: skip
     found, count = run(
         "import sys, numpy; before = set(sys.modules)\n"
         "import flambeau; new = set(sys.modules) - before\n"
         f"print(sorted(new & {set(later)}))\n"
-        "print(len([name for name in new if name.startswith('flambeau')]))"
+        "ours = [name for name in new if name.startswith('flambeau')]\n"
+        "print(len([n for n in ours if sys.modules[n].__loader__.get_code(n).co_names != ('__doc__',)]))"
     ).splitlines()
     assert found == "[]"
-    assert int(count) <= 238
+    assert int(count) <= 232
 
 
 def test_without_a_gpu_nothing_pretends() -> None:

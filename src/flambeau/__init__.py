@@ -156,7 +156,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "accelerator": "", "distributions": "", "func": "", "testing": "", "_utils": "", "overrides": "", "_C": "",
     "types": "", "compiler": "",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
-    "doctor": "flambeau.runtime.doctor", "autocast": "flambeau.amp",
+    "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
 } | dict.fromkeys(
     (
         "autocast_decrement_nesting", "autocast_increment_nesting", "clear_autocast_cache", "get_autocast_cpu_dtype",

@@ -15,8 +15,8 @@ from cli_kit import environment
 import flambeau
 from flambeau.driver.cuda import probe
 from flambeau.observe.faults import Fault, FaultDriver
-from flambeau.runtime import doctor as room
 from flambeau.runtime import system
+from flambeau.runtime.devices import doctor as room
 
 
 def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ from cli.cli_kit import environment, flambeau_run, program
 from flambeau import version
 from flambeau.cli import run
 from flambeau.cli.main import main
-from flambeau.runtime import settings
+from flambeau.runtime.devices import configuration
 
 DEFAULTS = {
     "FLAMBEAU_VIRTUAL_DEVICES": "2", "FLAMBEAU_VIRTUAL_PROFILE": "a100-40g", "FLAMBEAU_RACES": "warn",
@@ -671,7 +671,7 @@ def test_beside_a_gpu_the_defaults_are_the_gpu_and_no_look_for_races(monkeypatch
         driver=None, devices=None, profile=None, schedule=None, races=None, strict=False
     )
     for no_gpu, found in (("", {}), ("none here", DEFAULTS)):
-        monkeypatch.setattr(settings, "why_no_gpu", lambda no_gpu=no_gpu: no_gpu)
+        monkeypatch.setattr(configuration, "why_no_gpu", lambda no_gpu=no_gpu: no_gpu)
         monkeypatch.setattr(os, "environ", {"OPENBLAS_NUM_THREADS": "1"})
         run._set_environment(options)
         assert os.environ == {"OPENBLAS_NUM_THREADS": "1"} | found

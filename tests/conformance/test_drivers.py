@@ -7,7 +7,7 @@ import pytest
 from flambeau.driver.host import HostDriver
 from flambeau.driver.registry import open_driver
 from flambeau.driver.virtual import VirtualDriver
-from flambeau.runtime import settings
+from flambeau.runtime.devices import configuration
 from flambeau.testing import conformance
 
 SCHEDULES = (
@@ -37,7 +37,7 @@ def test_contract_on_real_gpus(case):
         and "PYTEST_XDIST_WORKER" in os.environ
     ):
         pytest.skip("other processes use the GPU's memory")
-    driver = open_driver("cuda", kernel_cache=settings.kernel_cache())
+    driver = open_driver("cuda", kernel_cache=configuration.kernel_cache())
     case(driver)
     driver.close()
 

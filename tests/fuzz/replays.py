@@ -13,8 +13,8 @@ from harness import Fuzzer
 from mutations import NUMBERS, mutate_value
 from snapshots import FILE, Refusal, loaded
 
-from flambeau.runtime.policy import policy_of
-from flambeau.runtime.replay import events_of, play
+from flambeau.runtime.memory.allocator_config import policy_of
+from flambeau.runtime.memory_reports.replay import events_of, play
 
 _CONFS = (
     "", "max_split_size_mb:32", "expandable_segments:True", "roundup_power2_divisions:4", "garbage_collection_threshold:0.6",

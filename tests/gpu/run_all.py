@@ -48,7 +48,8 @@ from flambeau.driver.api import Launch  # noqa: E402
 from flambeau.driver.cuda.driver import CudaDriver  # noqa: E402
 from flambeau.driver.cuda.probe import why_not  # noqa: E402
 from flambeau.ops.op import Op, table  # noqa: E402
-from flambeau.runtime import settings, system  # noqa: E402
+from flambeau.runtime import system  # noqa: E402
+from flambeau.runtime.devices import configuration  # noqa: E402
 from flambeau.tensor.call import call, call_into  # noqa: E402
 from flambeau.tensor.tensor import Tensor  # noqa: E402
 from flambeau.testing import conformance, operators  # noqa: E402
@@ -63,7 +64,7 @@ def contract() -> int:
     """Every case of the conformance suite on a driver of its own."""
     failed = 0
     for case in conformance.cases:
-        driver = CudaDriver(settings.kernel_cache())
+        driver = CudaDriver(configuration.kernel_cache())
         try:
             case(driver)
         except Exception:
@@ -437,7 +438,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 def _kernels() -> set[str]:
     """The files of the kernels that are compiled already."""
-    folder = settings.kernel_cache()
+    folder = configuration.kernel_cache()
     with suppress(OSError):
         return {name for name in os.listdir(folder) if name.endswith(".cubin")} if folder else set()
     return set()
@@ -492,7 +493,7 @@ def main() -> int:
         return 2
     count, kernels = flambeau.cuda.device_count(), _kernels()
     print(
-        f"{count} x {flambeau.cuda.get_device_name(0)}; {len(kernels)} kernels in {settings.kernel_cache()}"
+        f"{count} x {flambeau.cuda.get_device_name(0)}; {len(kernels)} kernels in {configuration.kernel_cache()}"
     )
     if count == 1 and {*asked.parts} & {"examples", "pair"}:
         print("one GPU alone: what needs two is skipped, or has one rank")

@@ -11,7 +11,7 @@ import pytest
 from gpu_kit import alone, needs_gpu
 
 import flambeau as torch
-from flambeau.runtime import ipc
+from flambeau.runtime.devices import device_ipc
 
 sys.path.append(str(Path(__file__).parents[1] / "multiprocessing"))
 import peer_kit as kit
@@ -92,12 +92,12 @@ def test_more_sendings_than_events(peer: kit.Peer) -> None:
     torch.cuda.ipc_collect()
     made = [torch.full((2,), float(n), device="cuda") for n in range(1200)]
     peer.call(kit.keep, "many", made)
-    assert 900 < ipc._state.events <= 1000
+    assert 900 < device_ipc._state.events <= 1000
     assert peer.call(kit.totals_of_kept, "many") == [2.0 * n for n in range(1200)]
     peer.call(kit.drop, "many")
     del made
     torch.cuda.ipc_collect()
-    assert not ipc._state.limbo and not ipc._state.events
+    assert not device_ipc._state.limbo and not device_ipc._state.events
 
 
 @alone

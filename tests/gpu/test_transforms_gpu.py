@@ -11,7 +11,7 @@ from gpu_kit import GPU, needs_gpu
 import flambeau
 from flambeau.ops import fft as ops
 from flambeau.runtime import system
-from flambeau.runtime.plans import cache_of
+from flambeau.runtime.devices.library_plans import cache_of
 from flambeau.testing import operators
 
 pytestmark = needs_gpu

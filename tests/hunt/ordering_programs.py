@@ -11,7 +11,8 @@ import flambeau as torch
 import flambeau.distributed as dist
 from flambeau.core.flags import flags
 from flambeau.distributed.future import Future
-from flambeau.runtime import peers, system
+from flambeau.runtime import system
+from flambeau.runtime.devices import peers
 from flambeau.tensor import interop
 from flambeau.testing.ranks import ranks
 
@@ -36,7 +37,7 @@ def streams(count=2, device=0):
     return made
 
 
-# -- memory of another stream: Note [Reuse by order] in runtime/adoption.py -----------------------------------
+# -- memory of another stream: Note [Reuse by order] in runtime/memory/cross_stream_reuse.py -----------------------------------
 
 
 def adopting(use):

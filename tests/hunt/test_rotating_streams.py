@@ -56,7 +56,7 @@ def test_memory_moves_between_streams_and_never_too_early() -> None:
 
 def test_an_allocator_that_forgets_to_ask_is_caught() -> None:
     """The same programs find the race where the order is not looked at."""
-    from flambeau.runtime.adoption import Order
+    from flambeau.runtime.memory.cross_stream_reuse import Order
 
     real = Order.covers
     Order.covers = lambda self, block: True  # type: ignore[method-assign]

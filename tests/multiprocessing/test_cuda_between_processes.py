@@ -13,7 +13,7 @@ import pytest
 
 import flambeau as torch
 import flambeau.multiprocessing as mp
-from flambeau.runtime import ipc
+from flambeau.runtime.devices import device_ipc
 
 pytestmark = gpus.either
 
@@ -39,7 +39,7 @@ def nothing_left(peer):
     yield
     gc.collect()
     torch.cuda.ipc_collect()
-    assert not ipc._state.limbo and not ipc._state.receipts
+    assert not device_ipc._state.limbo and not device_ipc._state.receipts
 
 
 # -- one memory -------------------------------------------------------------------------------------------
@@ -185,10 +185,10 @@ def test_l09_collecting_gives_back_memory_and_closes_the_counters(peer):
     before = torch.cuda.memory_allocated()
     torch.cuda.ipc_collect()
     for _ in range(2):
-        assert ipc._state.own is None
+        assert device_ipc._state.own is None
         x = torch.ones(MIB, device="cuda")
         peer.call(kit.keep, "x", x)
-        counters = weakref.ref(ipc._state.own)
+        counters = weakref.ref(device_ipc._state.own)
         del x
         torch.cuda.ipc_collect()
         assert torch.cuda.memory_allocated() == before + 4 * MIB and counters() is not None
@@ -199,8 +199,8 @@ def test_l09_collecting_gives_back_memory_and_closes_the_counters(peer):
 
 
 def test_too_many_blocks_in_limbo_are_warned_of(peer, monkeypatch):
-    monkeypatch.setattr(ipc, "_MANY", 1)
-    monkeypatch.setattr(ipc._state, "warned", False)
+    monkeypatch.setattr(device_ipc, "_MANY", 1)
+    monkeypatch.setattr(device_ipc._state, "warned", False)
     values = [torch.ones(2, device="cuda"), torch.ones(3, device="cuda")]
     peer.call(kit.keep, "values", values)
     with pytest.warns(UserWarning, match="^Producer process tried to deallocate over 1000 memory blocks"):
@@ -263,7 +263,7 @@ def test_a_receiver_that_ends_gives_everything_back(method):
     other = kit.Peer(method)
     other.call(kit.keep, "x", torch.ones(MIB, device="cuda"))
     assert other.stop() == 0
-    ipc.collect(thoroughly=False)  # it has said so itself: that it ended is not looked at
+    device_ipc.collect(thoroughly=False)  # it has said so itself: that it ended is not looked at
     assert torch.cuda.memory_allocated() == before
 
 
@@ -377,7 +377,7 @@ def test_the_stream_of_the_thread_that_sends_counts(peer, method):
 
 
 def test_many_sendings_wait_for_their_streams_instead(peer, monkeypatch):
-    monkeypatch.setattr(ipc, "_EVENTS", 0)
+    monkeypatch.setattr(device_ipc, "_EVENTS", 0)
     x = torch.ones(2, device="cuda")
     parcel = x.untyped_storage()._share_cuda_()
     assert parcel[6:] == (b"", False)

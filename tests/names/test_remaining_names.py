@@ -15,7 +15,7 @@ import flambeau as torch
 from flambeau.driver import registry
 from flambeau.driver.cuda import nvml
 from flambeau.observe.ranges import Ranges
-from flambeau.runtime import annotations
+from flambeau.runtime.hooks import annotations
 
 
 @pytest.fixture(autouse=True)

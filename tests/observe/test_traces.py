@@ -24,7 +24,7 @@ from flambeau.observe.trace_events import chrome_trace
 from flambeau.observe.tracer import Tracer
 from flambeau.report.recorder import Recorder
 from flambeau.runtime import system
-from flambeau.runtime.reasons import because, reason
+from flambeau.runtime.streams.wait_reason import because, reason
 from flambeau.tape import walk
 from flambeau.testing import conformance
 

@@ -17,7 +17,7 @@ import flambeau as torch
 from flambeau.autograd import profiler_recorder
 from flambeau.observe.ranges import Ranges
 from flambeau.profiler import DeviceType, ProfilerAction, ProfilerActivity, profile, record_function, schedule
-from flambeau.runtime import annotations, calls
+from flambeau.runtime.hooks import annotations, launch_hooks
 
 pytestmark = either
 
@@ -26,7 +26,7 @@ pytestmark = either
 def two_gpus() -> Iterator[None]:
     with gpus(devices=2):
         yield
-    assert not torch.core.flags.flags.profiled and not calls._recorders and not annotations._listeners
+    assert not torch.core.flags.flags.profiled and not launch_hooks._recorders and not annotations._listeners
 
 
 def by_name(events: Any) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from gpus import either, gpus
 
 import flambeau as torch
 from flambeau.profiler import DeviceType, ProfilerActivity, profile, record_function
-from flambeau.runtime import system, witnesses
+from flambeau.runtime import system
+from flambeau.runtime.hooks import memory_hooks
 
 pytestmark = either
 
@@ -24,7 +25,7 @@ pytestmark = either
 def two_gpus() -> Iterator[None]:
     with gpus(devices=2):
         yield
-    assert not witnesses._witnesses and not torch.core.flags.flags.witnessed
+    assert not memory_hooks._witnesses and not torch.core.flags.flags.witnessed
     host: Any = system.host.allocator
     assert (host.allocate, host.allocate_output, host.free) == (host._allocate, host._allocate, host._free)
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.runtime.allocator import Block, CachingAllocator
-from flambeau.runtime.entries import CODES, Batch, entry
-from flambeau.runtime.statistics import FIGURES, POOLS, Ledger
+from flambeau.runtime.memory.allocator import Block, CachingAllocator
+from flambeau.runtime.memory.log_entries import CODES, Batch, entry
+from flambeau.runtime.memory.statistics import FIGURES, POOLS, Ledger
 
 
 def make(**chosen: Any) -> tuple[CachingAllocator, FakeDriver, Any]:

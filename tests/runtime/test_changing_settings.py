@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 import flambeau as torch
-from flambeau.runtime.allocator import CachingAllocator
-from flambeau.runtime.blocks import Block
-from flambeau.runtime.policy import policy_of
-from flambeau.runtime.statistics import FIGURES, POOLS
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.allocator_config import policy_of
+from flambeau.runtime.memory.blocks import Block
+from flambeau.runtime.memory.statistics import FIGURES, POOLS
 
 TEXTS = (
     "", "max_split_size_mb:20", "expandable_segments:True", "max_split_size_mb:21,expandable_segments:True",

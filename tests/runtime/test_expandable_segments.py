@@ -15,10 +15,10 @@ from hypothesis.stateful import invariant, rule
 import flambeau as torch
 from flambeau.core.errors import DriverError, InvalidAddressError, OutOfMemoryError
 from flambeau.runtime import system
-from flambeau.runtime.allocator import CachingAllocator
-from flambeau.runtime.policy import policy_of
-from flambeau.runtime.replay import Event, play
-from flambeau.runtime.snapshot import snapshot
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.allocator_config import policy_of
+from flambeau.runtime.memory_reports.replay import Event, play
+from flambeau.runtime.memory_reports.snapshot import snapshot
 
 
 def growing(**chosen: Any) -> tuple[CachingAllocator, FakeDriver, Any]:

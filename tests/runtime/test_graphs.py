@@ -14,7 +14,8 @@ import torch as oracle
 
 import flambeau as torch
 from flambeau.core.errors import InvalidAddressError, RaceError
-from flambeau.runtime import calls, system, witnesses
+from flambeau.runtime import system
+from flambeau.runtime.hooks import launch_hooks, memory_hooks
 
 MIB = 1 << 20
 
@@ -404,7 +405,7 @@ def test_freed_inputs_are_told_before_a_replay(gpu: None) -> None:
         graph.replay()
     del again
     graph.reset()
-    assert not witnesses._witnesses and not calls._recorders
+    assert not memory_hooks._witnesses and not launch_hooks._recorders
 
 
 def line_of(text: str) -> int:
@@ -438,7 +439,7 @@ def test_a_watched_graph_is_watched_until_it_is_reset(gpu: None) -> None:
         x.add_(1)
     x = None
     first.replay()  # nobody watches
-    assert not witnesses._witnesses
+    assert not memory_hooks._witnesses
 
 
 # -- random numbers --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flambeau.runtime.holes import Holes, Sized
+from flambeau.runtime.memory.free_list import Holes, Sized
 
 SIZES = st.sampled_from([512, 1024, 1536, 4096, 8192])
 

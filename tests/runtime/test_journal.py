@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.runtime.allocator import CachingAllocator
-from flambeau.runtime.entries import (
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.allocator_config import policy_of
+from flambeau.runtime.memory.history import Columns, History, Recording, columns_of
+from flambeau.runtime.memory.log_entries import (
     ALLOC,
     CODES,
     CUT,
@@ -24,11 +26,9 @@ from flambeau.runtime.entries import (
     codes_sizes_requests,
     entry,
 )
-from flambeau.runtime.history import Columns, History, Recording, columns_of
-from flambeau.runtime.policy import policy_of
-from flambeau.runtime.pools import as_id, packed, unpacked
-from flambeau.runtime.remedy import remedy
-from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
+from flambeau.runtime.memory.private_pool import as_id, packed, unpacked
+from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
+from flambeau.runtime.memory_reports.oom_advice import remedy
 
 Read = tuple[Any, ...]  # an entry's numbers, its stack, its time
 

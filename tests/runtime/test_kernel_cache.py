@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flambeau.driver.cuda.cache import DiskCache
-from flambeau.runtime import settings
+from flambeau.runtime.devices import configuration
 
 
 def test_what_is_put_is_there_for_others(tmp_path: Path) -> None:
@@ -66,17 +66,17 @@ def test_where_the_folder_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("FLAMBEAU_KERNEL_CACHE", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert settings.kernel_cache() == tmp_path / ".cache" / "flambeau" / "kernels"
+    assert configuration.kernel_cache() == tmp_path / ".cache" / "flambeau" / "kernels"
     monkeypatch.setenv("FLAMBEAU_KERNEL_CACHE", "~/kernels")
-    assert settings.kernel_cache() == tmp_path / "kernels"
+    assert configuration.kernel_cache() == tmp_path / "kernels"
     monkeypatch.setenv("FLAMBEAU_KERNEL_CACHE", "0")
-    assert settings.kernel_cache() is None
+    assert configuration.kernel_cache() is None
     monkeypatch.delenv("FLAMBEAU_KERNEL_CACHE")
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 987654321)  # whom no list of users knows
-    assert settings.kernel_cache() is None
+    assert configuration.kernel_cache() is None
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
-    assert settings.kernel_cache() == tmp_path / "x" / "flambeau" / "kernels"
+    assert configuration.kernel_cache() == tmp_path / "x" / "flambeau" / "kernels"
 
 
 WRITER = """

@@ -15,13 +15,14 @@ from support import torch as oracle
 
 import flambeau as torch
 from flambeau.core.errors import NotSupportedError, OutOfMemoryError
-from flambeau.runtime import annotations, snapshot
-from flambeau.runtime.allocator import CachingAllocator
-from flambeau.runtime.history import Recording
-from flambeau.runtime.policy import Policy, from_environment, policy_of
-from flambeau.runtime.replay import Event, events_of, play
-from flambeau.runtime.resources import Counted, DriverMemory, Failing, LibraryMemory, Limited, Logged
-from flambeau.runtime.traces import ACTIONS
+from flambeau.runtime.hooks import annotations
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.allocator_config import Policy, from_environment, policy_of
+from flambeau.runtime.memory.history import Recording
+from flambeau.runtime.memory.resources import Counted, DriverMemory, Failing, LibraryMemory, Limited, Logged
+from flambeau.runtime.memory_reports import snapshot
+from flambeau.runtime.memory_reports.replay import Event, events_of, play
+from flambeau.runtime.memory_reports.traces import ACTIONS
 
 
 @pytest.fixture
@@ -701,7 +702,7 @@ def test_a_replay_says_where_it_ended() -> None:
 
 
 def test_an_error_names_the_setting_that_would_have_helped() -> None:
-    from flambeau.runtime.remedy import remedy
+    from flambeau.runtime.memory_reports.oom_advice import remedy
 
     allocator, _, stream = make(capacity=100 * MIB)
     allocator.remedy = remedy

@@ -12,12 +12,12 @@ from allocator_kit import MIB, FakeDriver, context_over, stream_of
 
 import flambeau as torch
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.runtime.allocator import CachingAllocator
-from flambeau.runtime.history import Recording
-from flambeau.runtime.remedy import remedy
-from flambeau.runtime.replay import events_of, play
-from flambeau.runtime.resources import Limited
-from flambeau.runtime.snapshot import trace
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.history import Recording
+from flambeau.runtime.memory.resources import Limited
+from flambeau.runtime.memory_reports.oom_advice import remedy
+from flambeau.runtime.memory_reports.replay import events_of, play
+from flambeau.runtime.memory_reports.snapshot import trace
 
 GIB = 1 << 30
 

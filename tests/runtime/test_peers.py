@@ -9,7 +9,8 @@ import pytest
 
 import flambeau as torch
 from flambeau.observe.faults import Fault, FaultDriver
-from flambeau.runtime import peers, system
+from flambeau.runtime import system
+from flambeau.runtime.devices import peers
 
 
 def state(i: int, j: int) -> str:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import Driver
-from flambeau.runtime.pinned import PinnedAllocator, PinnedBlock
+from flambeau.runtime.memory.pinned import PinnedAllocator, PinnedBlock
 
 
 def make(**chosen: Any) -> tuple[PinnedAllocator, FakeDriver, Any]:

@@ -12,7 +12,7 @@ from allocator_kit import MIB, FakeDriver, context_over, stream_of
 import flambeau
 import flambeau as torch
 from flambeau.runtime import system
-from flambeau.runtime.allocator import CachingAllocator
+from flambeau.runtime.memory.allocator import CachingAllocator
 
 SIZES = (1, 512, 700, 4096, 70_000, 400_000, MIB, MIB + 1, 3 * MIB, 9 * MIB, 10 * MIB, 12 * MIB)
 STREAMS = (1, 2)

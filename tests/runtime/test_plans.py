@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import flambeau as torch
-from flambeau.runtime.plans import PlanCache
+from flambeau.runtime.devices.library_plans import PlanCache
 
 
 class Loads:

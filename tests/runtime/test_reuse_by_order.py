@@ -10,9 +10,9 @@ import pytest
 from allocator_kit import MIB, FakeDriver, context_over, stream_of
 
 import flambeau as torch
-from flambeau.runtime.allocator import CachingAllocator
-from flambeau.runtime.orders import Orders
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.stream_order import Orders
 
 
 class Machine:

@@ -16,7 +16,8 @@ import flambeau as torch
 from flambeau.core.device import device
 from flambeau.driver.api import Kernel, Launch
 from flambeau.driver.cuda import probe
-from flambeau.runtime import settings, system
+from flambeau.runtime import system
+from flambeau.runtime.devices import configuration
 from flambeau.tensor.call import spend
 
 
@@ -44,8 +45,8 @@ def test_devices_and_profile_from_the_environment(monkeypatch: pytest.MonkeyPatc
         ({"FLAMBEAU_DRIVER": "auto"}, 0),
         ({"FLAMBEAU_DRIVER": "cuda"}, 0),
         ({"FLAMBEAU_DRIVER": "cuda", "FLAMBEAU_VIRTUAL_DEVICES": "3"}, 0),  # cuda never falls back
-        ({"FLAMBEAU_DRIVER": "virtual"}, settings.DEVICES),
-        ({"FLAMBEAU_VIRTUAL_PROFILE": "h100"}, settings.DEVICES),
+        ({"FLAMBEAU_DRIVER": "virtual"}, configuration.DEVICES),
+        ({"FLAMBEAU_VIRTUAL_PROFILE": "h100"}, configuration.DEVICES),
         ({"FLAMBEAU_VIRTUAL_DEVICES": "0"}, 0),
         ({"FLAMBEAU_VIRTUAL_DEVICES": ""}, 0),
         ({"FLAMBEAU_VIRTUAL_DEVICES": " 3 "}, 3),
@@ -207,7 +208,7 @@ UUIDS = ["GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3", "GPU-dddd-4"]
     ],
 )
 def test_a31_visible_devices(text: str | None, visible: list[int]) -> None:
-    assert settings.visible_devices(text, UUIDS) == visible
+    assert configuration.visible_devices(text, UUIDS) == visible
 
 
 def test_a31_indices_agree_with_pytorch() -> None:
@@ -217,7 +218,7 @@ def test_a31_indices_agree_with_pytorch() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CUDA_VISIBLE_DEVICES", text)
             theirs = real.cuda._parse_visible_devices()
-        assert settings.visible_devices(text, UUIDS) == theirs, text
+        assert configuration.visible_devices(text, UUIDS) == theirs, text
 
 
 def test_a31_a_subset_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flambeau as torch
-from flambeau.runtime import traces
-from flambeau.runtime.history import History
-from flambeau.runtime.traces import Parts, Trace
+from flambeau.runtime.memory.history import History
+from flambeau.runtime.memory_reports import traces
+from flambeau.runtime.memory_reports.traces import Parts, Trace
 
 memory = torch.cuda.memory
 MIB = 1 << 20

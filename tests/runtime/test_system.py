@@ -16,7 +16,7 @@ import flambeau as torch
 from flambeau import observe
 from flambeau.core.device import device
 from flambeau.runtime import current, system
-from flambeau.runtime import machine as machine_module
+from flambeau.runtime.devices import machine as machine_module
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 

@@ -15,7 +15,7 @@ import flambeau as torch
 from flambeau.cuda import nvtx
 from flambeau.driver.registry import nvtx_tool
 from flambeau.observe.ranges import Range, Ranges
-from flambeau.runtime import annotations
+from flambeau.runtime.hooks import annotations
 
 
 @pytest.fixture

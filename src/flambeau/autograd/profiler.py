@@ -20,7 +20,7 @@ from flambeau.autograd.profiler_recorder import Recorder, name_of, shapes_of
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacking
 from flambeau.driver.api import Executable
-from flambeau.runtime import annotations, calls
+from flambeau.runtime.hooks import annotations, launch_hooks
 
 __all__ = ["EventList", "FunctionEvent", "FunctionEventAvg", "emit_nvtx", "profile", "record_function"]
 
@@ -174,12 +174,12 @@ class emit_nvtx:
             raise RuntimeError("NVTX annotation context manager is not reentrant")
         self._begun = True
         if self.enabled:
-            calls.subscribe(self)
+            launch_hooks.subscribe(self)
         return self
 
     def __exit__(self, *error: object) -> None:
         if self.enabled:
-            calls.unsubscribe(self)
+            launch_hooks.unsubscribe(self)
 
     def before(self, exe: Executable, stream: int, ptrs: Sequence[int]) -> None:
         """A launch begins."""

@@ -16,8 +16,9 @@ from flambeau.core.meta import Meta
 from flambeau.core.sites import is_inside
 from flambeau.driver.api import AUTOCAST, Driver, Executable
 from flambeau.observe.requests import Request
-from flambeau.runtime import annotations, calls, current, system, witnesses
+from flambeau.runtime import current, system
 from flambeau.runtime.context import Block, Context
+from flambeau.runtime.hooks import annotations, launch_hooks, memory_hooks
 
 _NAMES = {
     "copy": "copy_",
@@ -67,15 +68,15 @@ class Recorder:
             self._work = Work(self._contexts)
         self._watch()
         if self.memory is not None:
-            witnesses.subscribe(self, [system.host, *self._contexts])
+            memory_hooks.subscribe(self, [system.host, *self._contexts])
         annotations.subscribe(self)
-        calls.subscribe(self)
+        launch_hooks.subscribe(self)
 
     def stop(self) -> list[FunctionEvent]:
-        calls.unsubscribe(self)
+        launch_hooks.unsubscribe(self)
         annotations.unsubscribe(self)
         if self.memory is not None:
-            witnesses.unsubscribe(self)
+            memory_hooks.unsubscribe(self)
         self._watch_no_more()
         if self._work is not None:
             self._synchronize()

@@ -1,8 +1,8 @@
 """`Work`: what devices did while a profile ran, and which call each piece of it came from.
 
 A machine numbers its commands as they are given, so those of a call are the numbers that were given while it ran, on
-its stream. Launches tell of themselves (runtime/calls.py); copies, fills, graphs and collectives are seen by a driver
-that stands in the contexts' place for as long as somebody profiles.
+its stream. Launches tell of themselves (runtime/hooks/launch_hooks.py); copies, fills, graphs and collectives are
+seen by a driver that stands in the contexts' place for as long as somebody profiles.
 """
 
 from __future__ import annotations

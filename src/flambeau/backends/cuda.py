@@ -33,7 +33,8 @@ from flambeau.backends.libraries import (
     preferred_linalg_library,
 )
 from flambeau.backends.products import cuBLASModule
-from flambeau.runtime import current, plans, system
+from flambeau.runtime import current, system
+from flambeau.runtime.devices import library_plans
 
 __all__ = [
     "SDPAParams", "allow_fp16_bf16_reduction_math_sdp", "blas_workspace_size", "can_use_cudnn_attention",
@@ -59,9 +60,9 @@ class cuFFTPlanCache:
         object.__setattr__(self, "device_index", device_index)
 
     @property
-    def _cache(self) -> plans.PlanCache:
+    def _cache(self) -> library_plans.PlanCache:
         system.init()
-        return plans.cache_of(
+        return library_plans.cache_of(
             current.context_at(current.local.device if self.device_index is None else self.device_index)
         )
 

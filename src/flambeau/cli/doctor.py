@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from flambeau.runtime.doctor import doctor, examine
+from flambeau.runtime.devices.doctor import doctor, examine
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -24,7 +24,7 @@ from flambeau.cli.progress import Progress
 from flambeau.cli.run import INTERRUPTED, RACE_STATUS, execute, exit_status, processes_so_far, traceback_of
 from flambeau.cli.signals import Stopping, Terminated
 from flambeau.cli.trailing import take_last
-from flambeau.runtime import settings
+from flambeau.runtime.devices import configuration
 from flambeau.testing.exploration import Exploration
 from flambeau.testing.explore import POLICIES, explore, is_policy
 from flambeau.testing.failures import Failure
@@ -65,9 +65,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="the first seed of each policy (0)")
     parser.add_argument(
-        "--devices", metavar="N", type=int, default=settings.DEVICES, help="how many virtual GPUs"
+        "--devices", metavar="N", type=int, default=configuration.DEVICES, help="how many virtual GPUs"
     )
-    parser.add_argument("--profile", metavar="NAME", default=settings.PROFILE, help="which GPU they model")
+    parser.add_argument(
+        "--profile", metavar="NAME", default=configuration.PROFILE, help="which GPU they model"
+    )
     add_outputs(parser)
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
     parser.add_argument("program", metavar="PROGRAM", help="a script, or with -m a module")

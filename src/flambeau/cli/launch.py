@@ -16,7 +16,7 @@ from flambeau.cli.outputs import add_outputs, why_no_outputs, write_outputs
 from flambeau.cli.run import RACE_STATUS
 from flambeau.report.document import has_failed
 from flambeau.report.processes import ChildReports
-from flambeau.runtime import settings
+from flambeau.runtime.devices import configuration
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wanted: bool) -> None:
@@ -99,7 +99,7 @@ def _set_environment(options: argparse.Namespace) -> None:
     """What the ranks find in their environment."""
     export_options(options)
     with suppress(ValueError):  # a malformed variable: the ranks hear of it at first use
-        wish = settings.from_environment()
+        wish = configuration.from_environment()
         if wish.driver != "cuda" and "FLAMBEAU_VIRTUAL_DEVICES" not in os.environ:
             count = options.nproc_per_node
-            os.environ["FLAMBEAU_VIRTUAL_DEVICES"] = count if count.isdigit() else str(settings.DEVICES)
+            os.environ["FLAMBEAU_VIRTUAL_DEVICES"] = count if count.isdigit() else str(configuration.DEVICES)

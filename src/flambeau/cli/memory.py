@@ -13,9 +13,9 @@ from flambeau.cli.environment import why_not_readable, why_not_writable
 from flambeau.cli.memory_page import page
 from flambeau.cli.snapshot_file import load
 from flambeau.core.files import replace_file
-from flambeau.runtime.policy import Policy, from_environment, policy_of
-from flambeau.runtime.replay import Outcome, events_of, play
-from flambeau.runtime.statistics import format_size
+from flambeau.runtime.memory.allocator_config import Policy, from_environment, policy_of
+from flambeau.runtime.memory.statistics import format_size
+from flambeau.runtime.memory_reports.replay import Outcome, events_of, play
 
 _UNLIMITED = 1 << 62
 _UNITS = {

@@ -29,7 +29,8 @@ from flambeau.core.errors import RaceError
 from flambeau.core.sites import is_inside
 from flambeau.observe.reports import Certificate
 from flambeau.report.recorder import machine_fields, machine_report
-from flambeau.runtime import settings, system
+from flambeau.runtime import system
+from flambeau.runtime.devices import configuration
 
 _FIXTURE = "_gpu_schedule"
 _KINDS = ("random:{}", "pct:{}:1", "adversarial:{}", "pct:{}:2", "pct:{}:3")
@@ -208,7 +209,7 @@ def _virtual_machine(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield None
         return
     schedule = _schedule_of(request.node)
-    devices = config.getoption("virtual_gpus") or settings.DEVICES
+    devices = config.getoption("virtual_gpus") or configuration.DEVICES
     with system.virtual(
         devices, config.getoption("gpu_profile"), schedule, config.getoption("gpu_races")
     ) as machine:

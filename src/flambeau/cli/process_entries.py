@@ -6,7 +6,7 @@ from typing import Any
 
 from flambeau.cli.race_entries import write_races, write_uncertified
 from flambeau.cli.screen import GREEN, Screen, time_text
-from flambeau.runtime.statistics import format_size
+from flambeau.runtime.memory.statistics import format_size
 
 _MOST = 8  # processes shown one by one
 

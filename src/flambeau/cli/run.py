@@ -34,7 +34,8 @@ from flambeau.report.document import Document, has_failed, races_of, run_documen
 from flambeau.report.fix_diff import fix_diff
 from flambeau.report.processes import ChildReports
 from flambeau.report.recorder import Recorder
-from flambeau.runtime import settings, system, threads
+from flambeau.runtime import system
+from flambeau.runtime.devices import blas_threads, configuration
 
 RACE_STATUS, INTERRUPTED = 3, 130
 _RUNNERS = ("<frozen runpy>", "<frozen importlib.util>")
@@ -143,7 +144,7 @@ def run(options: argparse.Namespace) -> int:
 def _watch() -> AbstractContextManager[None]:
     """See what the program's threads do before it uses a device, if races are looked for."""
     with suppress(ValueError):
-        if settings.from_environment().races != "off":
+        if configuration.from_environment().races != "off":
             return handovers.watch()
     return nullcontext()
 
@@ -199,7 +200,7 @@ def _set_environment(options: argparse.Namespace) -> None:
     """What the program and its children find in their environment."""
     export_options(options)
     with suppress(ValueError):  # a malformed variable: the program hears of it at first use
-        driver = settings.from_environment().driver
+        driver = configuration.from_environment().driver
         if driver == "none":
             os.environ.update(_DEFAULTS)
         if driver != "cuda" and not os.environ.get("FLAMBEAU_RACES"):
@@ -219,7 +220,7 @@ def _cap_blas() -> None:
         return
     os.environ.update(dict.fromkeys(_BLAS, "1"))
     with suppress(NotSupportedError):  # another library than OpenBLAS: its own to decide
-        threads.limit(1)
+        blas_threads.limit(1)
 
 
 def execute(program: str, arguments: list[str], is_module: bool) -> None:

@@ -9,7 +9,7 @@ from flambeau.cli.process_entries import write_processes
 from flambeau.cli.race_entries import write_races, write_uncertified
 from flambeau.cli.screen import GREEN, Screen, time_text
 from flambeau.report.document import Document, machines_of
-from flambeau.runtime.statistics import format_size
+from flambeau.runtime.memory.statistics import format_size
 
 
 def write_screen(document: Document, file: TextIO, written: list[Path], failed: bool) -> None:

@@ -8,7 +8,7 @@ from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.flags import flags
 from flambeau.driver.api import DeviceProperties
 from flambeau.runtime import current, system
-from flambeau.runtime.guards import device, device_of
+from flambeau.runtime.streams.guards import device, device_of
 from flambeau.runtime.system import device_count, init, is_available, is_initialized
 
 __all__ = [

@@ -11,8 +11,8 @@ from flambeau.autograd.function import once_differentiable
 from flambeau.cuda.graphs import CUDAGraph, graph, graph_pool_handle
 from flambeau.cuda.streams import synchronize
 from flambeau.nn.modules.module import Module
-from flambeau.runtime.pools import PoolId
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.memory.private_pool import PoolId
+from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor.public import functions
 from flambeau.tensor.tensor import Tensor
 

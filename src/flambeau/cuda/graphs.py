@@ -11,9 +11,9 @@ from flambeau.core.errors import argument_type
 from flambeau.core.names import lacking, lacks
 from flambeau.cuda.memory import empty_cache
 from flambeau.cuda.streams import synchronize
-from flambeau.runtime.graph import CUDAGraph, graph_pool_handle, is_current_stream_capturing
-from flambeau.runtime.pools import PoolId
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.graphs.graph import CUDAGraph, graph_pool_handle, is_current_stream_capturing
+from flambeau.runtime.memory.private_pool import PoolId
+from flambeau.runtime.streams.stream import Stream
 
 __all__ = ["CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturing"]
 

@@ -20,16 +20,19 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.files import replacing
 from flambeau.core.names import lacking
 from flambeau.runtime import current, system
-from flambeau.runtime.allocator import CachingAllocator
-from flambeau.runtime.history import Recording
-from flambeau.runtime.mempool import MemPool, use_mem_pool
-from flambeau.runtime.policy import policy_of
-from flambeau.runtime.pools import NOBODY, as_id
-from flambeau.runtime.resources import DriverMemory, LibraryMemory, Resource, as_resource
-from flambeau.runtime.snapshot import dump, snapshot  # at once: destructors look at a program's end
-from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
-from flambeau.runtime.stream import Stream
-from flambeau.runtime.summary import summary
+from flambeau.runtime.graphs.mempool import MemPool, use_mem_pool
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.allocator_config import policy_of
+from flambeau.runtime.memory.history import Recording
+from flambeau.runtime.memory.private_pool import NOBODY, as_id
+from flambeau.runtime.memory.resources import DriverMemory, LibraryMemory, Resource, as_resource
+from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
+from flambeau.runtime.memory_reports.snapshot import (  # at once: destructors look at a program's end
+    dump,
+    snapshot,
+)
+from flambeau.runtime.memory_reports.summary import summary
+from flambeau.runtime.streams.stream import Stream
 
 __all__ = [
     "CUDAPluggableAllocator", "MemPool", "caching_allocator_alloc", "caching_allocator_delete",
@@ -191,7 +194,7 @@ def ipc_collect() -> None:
     tensor is sent or received, or memory runs out.
     """
     system.init()
-    import_module("flambeau.runtime.ipc").collect()
+    import_module("flambeau.runtime.devices.device_ipc").collect()
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
@@ -351,7 +354,7 @@ class CUDAPluggableAllocator:
 
     Args:
         path_to_so_file: a shared library (real GPUs only), or any object with `allocate` and `free`: see
-            `flambeau.runtime.resources`, whose Limited, Logged, Counted and Failing wrap another.
+            `flambeau.runtime.memory.resources`, whose Limited, Logged, Counted and Failing wrap another.
         alloc_fn_name: of the library's `void* f(ssize_t size, int device, cudaStream_t stream)`.
         free_fn_name: of its `void f(void* ptr, ssize_t size, int device, cudaStream_t stream)`.
 
@@ -427,7 +430,7 @@ def _record(
     before = cast(CachingAllocator, contexts[0].allocator).recording
     if enabled is None and before is None:
         return
-    replace = import_module("flambeau.runtime.labels").replace  # few programs record
+    replace = import_module("flambeau.runtime.memory_reports.memory_metadata").replace  # few programs record
     thread = None if global_record_annotations else get_ident()
     labels = replace(before, clear_history, None if enabled is None else (contexts, max_entries, thread))
     for one in contexts:

@@ -18,8 +18,8 @@ from flambeau.core.names import lacking
 from flambeau.driver.api import Collective
 from flambeau.driver.registry import nccl_version
 from flambeau.runtime import current, system
-from flambeau.runtime.communicators import communicators
 from flambeau.runtime.context import Context
+from flambeau.runtime.devices.communicators import communicators
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from flambeau.core.names import lacking
 from flambeau.driver.registry import nvtx_tool
-from flambeau.runtime import annotations
-from flambeau.runtime.annotations import pop, push
+from flambeau.runtime.hooks import annotations
+from flambeau.runtime.hooks.annotations import pop, push
 
 __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
 

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from flambeau.core.names import lacking
 from flambeau.driver.registry import tools_range
-from flambeau.runtime import annotations, system
+from flambeau.runtime import system
+from flambeau.runtime.hooks import annotations
 
 __all__ = ["profile", "start", "stop"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from flambeau.ops.sleep import SLEEP
 from flambeau.runtime import current, system
-from flambeau.runtime.event import Event
-from flambeau.runtime.guards import StreamContext, select
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.streams.event import Event
+from flambeau.runtime.streams.guards import StreamContext, select
+from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor.call import spend
 
 __all__ = [

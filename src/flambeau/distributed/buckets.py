@@ -12,7 +12,7 @@ from flambeau.core.device import device
 from flambeau.core.dtype import FLOATING, dtype, float64, int64
 from flambeau.core.layout import contiguous_strides, is_dense
 from flambeau.core.meta import Meta
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor import foreach
 from flambeau.tensor.creation import empty
 from flambeau.tensor.tensor import make

@@ -32,8 +32,8 @@ from flambeau.distributed.line import Line, Pair
 from flambeau.distributed.work import StreamWork, Work, wait_on_host
 from flambeau.driver.api import Collective
 from flambeau.runtime import current, system
-from flambeau.runtime.reasons import because
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.wait_reason import because
 from flambeau.tensor import creation
 
 _ABSENT = ("Short", "UInt16", "UInt32", "UInt64")  # kinds of numbers that NCCL does not know

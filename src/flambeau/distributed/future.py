@@ -13,8 +13,8 @@ from typing import Any
 from flambeau.core.baton import seat
 from flambeau.core.errors import RaceError
 from flambeau.runtime import current
-from flambeau.runtime.event import Event
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.streams.event import Event
+from flambeau.runtime.streams.stream import Stream
 
 
 class Future:

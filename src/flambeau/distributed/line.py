@@ -19,9 +19,9 @@ from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, described
 from flambeau.runtime import system
 from flambeau.runtime.context import Context
-from flambeau.runtime.event import Event
-from flambeau.runtime.stream import Stream
-from flambeau.runtime.uses import Mark
+from flambeau.runtime.memory.pending_frees import Mark
+from flambeau.runtime.streams.event import Event
+from flambeau.runtime.streams.stream import Stream
 
 Pair = tuple[int, int]
 _KEPT = 256  # a host that is farther ahead of its device learns of a later one that it does not end

@@ -41,7 +41,7 @@ from flambeau.distributed.complaints import (
 )
 from flambeau.distributed.replicas import reduced, same_buckets
 from flambeau.runtime import current
-from flambeau.runtime.reasons import because
+from flambeau.runtime.streams.wait_reason import because
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Node
 from flambeau.tensor.data import tensor as new_tensor

@@ -32,7 +32,7 @@ from flambeau.core.sites import is_inside, place, source
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.excepthook import by_rank, note
 from flambeau.runtime import system
-from flambeau.runtime.machine import Machine
+from flambeau.runtime.devices.machine import Machine
 
 _LOOK_S = 0.1
 _SLACK_S = 1.0  # a wait with the same limit tells first
@@ -159,7 +159,7 @@ class Watch:
             if not line.fail(error):
                 _quit()
 
-    # -- as a `runtime.machine.Watcher` -------------------------------------------------------------------------
+    # -- as a `runtime.devices.machine.Watcher` -----------------------------------------------------------------
     def starting(self, machine: Machine) -> None:
         pass
 

@@ -12,9 +12,9 @@ from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.future import Future
 from flambeau.distributed.line import Begun
 from flambeau.runtime import current, system
-from flambeau.runtime.event import Event
-from flambeau.runtime.reasons import because
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.streams.event import Event
+from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.wait_reason import because
 
 _SPIN_S, _PAUSE_S = 2e-3, 5e-5  # how long a wait with a limit only asks, and how long it sleeps between then
 

@@ -13,7 +13,8 @@ from multiprocessing import get_start_method
 from typing import Any
 
 from flambeau.multiprocessing.queue import JoinableQueue, Queue
-from flambeau.runtime import settings, system
+from flambeau.runtime import system
+from flambeau.runtime.devices import configuration
 
 
 class _Like:
@@ -21,13 +22,13 @@ class _Like:
 
     def __reduce__(self) -> Any:
         wish = system.wish()
-        chosen = wish.driver == "virtual" and wish != settings.from_environment()
+        chosen = wish.driver == "virtual" and wish != configuration.from_environment()
         return _open_like, ((wish,) if chosen else ())
 
 
-def _open_like(wish: settings.Settings | None = None) -> None:
+def _open_like(wish: configuration.Settings | None = None) -> None:
     """See Note [Virtual GPUs of children]."""
-    if wish is not None and system.wish() == settings.from_environment() and not system.is_initialized():
+    if wish is not None and system.wish() == configuration.from_environment() and not system.is_initialized():
         system.virtual(wish.devices, wish.profile, wish.schedule, wish.races, wish.poison, wish.data)
 
 

@@ -16,8 +16,8 @@ from flambeau.core.names import lacking
 from flambeau.core.shared import Anonymous, Door
 from flambeau.nn.parameter import Parameter
 from flambeau.runtime import system
-from flambeau.runtime.event import Event
-from flambeau.runtime.ipc import Parcel
+from flambeau.runtime.devices.device_ipc import Parcel
+from flambeau.runtime.streams.event import Event
 from flambeau.tensor import sharing
 from flambeau.tensor.call import empty
 from flambeau.tensor.pickling import NEW_KINDS, rebuild_as, row_of

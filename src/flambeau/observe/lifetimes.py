@@ -22,9 +22,9 @@ all memory of a pool has gone back is there nothing to reuse (`forget`).
 
 # Note [Reuse by other streams]
 Flambeau's allocator also hands a freed block to a stream that waits for the work of the block's own (Note [Reuse by
-order] in `runtime/adoption.py`). The stream that allocates comes after that work, so only a stream that uses the new
-tensor without waiting for the allocating one is concerned. Which blocks there were then is not kept, so that withholds
-the certificate, and is no race.
+order] in `runtime/memory/cross_stream_reuse.py`). The stream that allocates comes after that work, so only a stream
+that uses the new tensor without waiting for the allocating one is concerned. Which blocks there were then is not
+kept, so that withholds the certificate, and is no race.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Range:
 
 
 class Ranges:
-    """Collects what `runtime.annotations` tells. Threads are numbered in the order in which they are first heard."""
+    """Collects what the hook `annotations` tells. Threads are numbered in the order in which they are first heard."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.found: list[Range] = []

@@ -48,7 +48,7 @@ class Slice:
     """kind: a command's ("kernel", "copy_in", ...), "wait" where a stream waits, or a call's ("give", "sync", ...).
 
     cause: the slice of the call that gave a command. target: the lane of the stream that a call is about. detail:
-    shapes and dtypes. reason: see `runtime/reasons.py`.
+    shapes and dtypes. reason: see `runtime/streams/wait_reason.py`.
     """
 
     lane: int

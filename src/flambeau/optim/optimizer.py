@@ -12,7 +12,7 @@ from typing import Any
 
 from flambeau.core.dtype import float32
 from flambeau.core.handle import RemovableHandle
-from flambeau.runtime import annotations
+from flambeau.runtime.hooks import annotations
 from flambeau.tape.mode import recording
 from flambeau.tensor.tensor import Tensor
 

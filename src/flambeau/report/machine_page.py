@@ -9,7 +9,7 @@ from flambeau.observe.reports import Race
 from flambeau.observe.reports_html import certificate_html, row_html, table_html
 from flambeau.observe.timeline import MARKERS, Record, Timeline, svg
 from flambeau.report.recorder import DeviceReport, MachineReport
-from flambeau.runtime.statistics import format_size
+from flambeau.runtime.memory.statistics import format_size
 
 
 class RecentTimeline(Timeline):

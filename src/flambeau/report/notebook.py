@@ -19,7 +19,7 @@ from flambeau.observe.reports_html import races_html
 from flambeau.report.machine_page import RecentTimeline, machine_page
 from flambeau.report.recorder import MachineReport, machine_report
 from flambeau.runtime import system
-from flambeau.runtime.machine import Machine
+from flambeau.runtime.devices.machine import Machine
 
 _SHELLS = ("IPython", "ipykernel", "decorator")  # between a cell and what shows its result
 

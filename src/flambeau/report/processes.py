@@ -28,7 +28,7 @@ from flambeau.core.files import replace_file
 from flambeau.observe.reports import Certificate
 from flambeau.report.recorder import MachineReport, Recorder, machine_fields
 from flambeau.runtime import system
-from flambeau.runtime.machine import Machine
+from flambeau.runtime.devices.machine import Machine
 
 FOLDER = "FLAMBEAU_REPORT_FOLDER"
 _UNFINISHED = "the process had not ended, or was killed, when its report was written"

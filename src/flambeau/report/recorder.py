@@ -10,8 +10,10 @@ from flambeau.observe.ranges import Ranges
 from flambeau.observe.reports import Access, Certificate, Race
 from flambeau.observe.trace import Trace, trace_of
 from flambeau.observe.tracer import Tracer
-from flambeau.runtime import annotations, reasons, statistics
-from flambeau.runtime.machine import Machine
+from flambeau.runtime.devices.machine import Machine
+from flambeau.runtime.hooks import annotations
+from flambeau.runtime.memory import statistics
+from flambeau.runtime.streams import wait_reason
 
 
 @dataclass
@@ -61,7 +63,7 @@ class Recorder:
 
     def starting(self, machine: Machine) -> None:
         if self.timeline:
-            tracer = Tracer(machine.driver, machine.bare, machine.visible, reasons.reason)
+            tracer = Tracer(machine.driver, machine.bare, machine.visible, wait_reason.reason)
             ranges = Ranges(tracer.source.clock)
             machine.driver, self._traced[machine] = tracer, (tracer, ranges)
             annotations.subscribe(ranges)

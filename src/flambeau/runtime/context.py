@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from flambeau.core.device import device
 from flambeau.driver.api import Driver
-from flambeau.runtime.orders import Orders
+from flambeau.runtime.streams.stream_order import Orders
 
 if TYPE_CHECKING:
-    from flambeau.runtime.stream import Stream
+    from flambeau.runtime.streams.stream import Stream
 
 
 class Block(Protocol):

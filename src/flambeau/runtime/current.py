@@ -15,7 +15,7 @@ from flambeau.core.device import CPU, device
 
 if TYPE_CHECKING:
     from flambeau.runtime.context import Context
-    from flambeau.runtime.stream import Stream
+    from flambeau.runtime.streams.stream import Stream
 
 
 class Selection(threading.local):

@@ -25,12 +25,13 @@ from flambeau.core.flags import flags
 from flambeau.core.sites import place
 from flambeau.driver.api import Driver
 from flambeau.driver.registry import driver_versions, open_driver, why_no_gpu
-from flambeau.runtime import current, settings
+from flambeau.runtime import current
 from flambeau.runtime.context import Context
-from flambeau.runtime.host_allocator import HostAllocator
-from flambeau.runtime.machine import Machine, Watcher
-from flambeau.runtime.pinned import NO_ACCELERATOR, PinnedAllocator
-from flambeau.runtime.stream import default_stream_of
+from flambeau.runtime.devices import configuration
+from flambeau.runtime.devices.machine import Machine, Watcher
+from flambeau.runtime.memory.host_allocator import HostAllocator
+from flambeau.runtime.memory.pinned import NO_ACCELERATOR, PinnedAllocator
+from flambeau.runtime.streams.stream import default_stream_of
 
 if TYPE_CHECKING:
     from flambeau.observe.reports import Certificate
@@ -104,7 +105,7 @@ def init() -> None:
         if machine is None or not machine.visible:
             raise RuntimeError(_why_none(machine))
         machine.start(host.default_stream)
-        flags.launch_blocking = settings.launch_blocking()
+        flags.launch_blocking = configuration.launch_blocking()
         _enter(machine)
         if not machine.entered:
             _replace_outer(machine)
@@ -187,10 +188,10 @@ def is_forked() -> bool:
     return _forked
 
 
-def wish() -> settings.Settings:
+def wish() -> configuration.Settings:
     """What was asked for: of the machine in use, or by the environment. Initializes nothing."""
     machine = _opened()
-    return settings.from_environment() if machine is None else machine.wish
+    return configuration.from_environment() if machine is None else machine.wish
 
 
 def started_at() -> str | None:
@@ -285,7 +286,7 @@ def virtual(
     Raises RuntimeError while real GPUs are open; ValueError for a malformed argument.
     """
     global _forked
-    wish = settings.virtual_settings(devices, profile, schedule, races, poison, data, placement, strict)
+    wish = configuration.virtual_settings(devices, profile, schedule, races, poison, data, placement, strict)
     with _lock:
         if _machine is not None and _machine.wish.driver == "cuda" and _contexts:
             raise RuntimeError(
@@ -316,7 +317,7 @@ def _opened() -> Machine | None:
     if _machine is None:
         with _lock:
             if _machine is None:
-                wish = settings.from_environment()
+                wish = configuration.from_environment()
                 if wish.driver == "none" or (wish.driver == "cuda" and why_no_gpu()):
                     return None
                 _machine = Machine(wish, _host_driver, _watchers)
@@ -388,7 +389,7 @@ def _replace_outer(machine: Machine) -> None:
 
 def _why_none(machine: Machine | None) -> str:
     if machine is None:
-        asked = "FLAMBEAU_DRIVER=cuda: " if settings.from_environment().driver == "cuda" else ""
+        asked = "FLAMBEAU_DRIVER=cuda: " if configuration.from_environment().driver == "cuda" else ""
         return errors.no_nvidia_driver(f"{asked}{why_no_gpu()}", driver_versions() != (None, None))
     if machine.wish.driver == "virtual" and machine.wish.devices == 0:
         return errors.no_gpus("the virtual machine was asked for with 0 devices")
@@ -397,11 +398,11 @@ def _why_none(machine: Machine | None) -> str:
 
 def _warn_if_changed(machine: Machine | None) -> None:
     global _warned
-    if machine is None or not _contexts or _warned or settings.visible_text() == machine.visible_text:
+    if machine is None or not _contexts or _warned or configuration.visible_text() == machine.visible_text:
         return
     _warned = True
     warnings.warn(
-        f"CUDA_VISIBLE_DEVICES was changed to {settings.visible_text()!r} after CUDA was initialized with "
+        f"CUDA_VISIBLE_DEVICES was changed to {configuration.visible_text()!r} after CUDA was initialized with "
         f"{machine.visible_text!r}; the change has no effect in this process",
         UserWarning,
         stacklevel=4,

@@ -16,7 +16,7 @@ from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
 from flambeau.core.sites import program_stack
 from flambeau.runtime import current
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.streams.stream import Stream
 from flambeau.tape.mode import mode
 
 Edge = tuple["Node", int] | None

@@ -27,10 +27,11 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING
 from flambeau.core.sites import warn_program
-from flambeau.runtime import calls, current, system
-from flambeau.runtime.event import Event
-from flambeau.runtime.reasons import because
-from flambeau.runtime.stream import Stream
+from flambeau.runtime import current, system
+from flambeau.runtime.hooks import launch_hooks
+from flambeau.runtime.streams.event import Event
+from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.wait_reason import because
 from flambeau.tape.mode import anywhere, mode
 from flambeau.tape.node import LAST, Leaf, Node
 
@@ -83,7 +84,7 @@ class _Walk:
         self.here = here = current.local
         self.streams = here.streams
         self.anomaly, self.context = mode.anomaly, None
-        self.told = calls.heard()
+        self.told = launch_hooks.heard()
         self.aside = self.anomaly or self.told
         step = self.told_step if self.told else self.step
         self.callers = streams, device = list(here.streams), here.device
@@ -197,7 +198,7 @@ class _Walk:
 
     def told_step(self, node: Node) -> None:
         """`step` as profilers are told of it: what passes a gradient on is no part of the node itself."""
-        with calls.within(f"autograd::engine::evaluate_function: {node.name()}"):
+        with launch_hooks.within(f"autograd::engine::evaluate_function: {node.name()}"):
             self.step(node)
 
     def step(self, node: Node) -> None:
@@ -304,7 +305,7 @@ class _Walk:
             hook((), (grad,))
 
     def told_add(self, leaf: Leaf, held: list[Any], holders: int = 0) -> None:
-        with calls.within(leaf.name()):
+        with launch_hooks.within(leaf.name()):
             leaf.add(held.pop(), self.create, holders)
 
     def rest_without(self, leaf: Leaf) -> None:
@@ -324,7 +325,7 @@ class _Walk:
         return node.gradients_of(asked, grads)
 
     def told_asked_of(self, node: Node, grads: Sequence[Any]) -> Sequence[Any]:
-        with calls.within(node.name()):
+        with launch_hooks.within(node.name()):
             return self.asked_of(node, grads)
 
     def gradients(self, node: Node, grads: list[Any]) -> Sequence[Any]:

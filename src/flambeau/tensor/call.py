@@ -29,10 +29,11 @@ from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op, Operand, Signature
-from flambeau.runtime import calls, current, system
+from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
-from flambeau.runtime.plans import cache_of
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.devices.library_plans import cache_of
+from flambeau.runtime.hooks import launch_hooks
+from flambeau.runtime.streams.stream import Stream
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
 from flambeau.tensor.changeable import refuse_inference
@@ -115,7 +116,7 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
         b.memory.used_on(handle)
     out = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
     plan.launch((out.ptr, a.ptr, b.ptr), (), handle)
-    stream.queue.busy = True  # see Note [Ticks] in runtime/orders.py
+    stream.queue.busy = True  # see Note [Ticks] in runtime/streams/stream_order.py
     if node is not None:
         finish(node, (out,))
     return out
@@ -393,7 +394,7 @@ def _launcher(driver: Driver, exe: Executable) -> Launcher:
     """The driver's launch of `exe`; with CUDA_LAUNCH_BLOCKING=1 each is waited for, so that errors show at the call."""
     launch = driver.launcher(exe)
     if flags.profiled:
-        launch = calls.told(exe, launch)
+        launch = launch_hooks.told(exe, launch)
     if not flags.launch_blocking:
         return launch
 

@@ -29,8 +29,8 @@ from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
-from flambeau.runtime.reasons import because
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.wait_reason import because
 from flambeau.tensor.extents import require_backed, require_layout
 from flambeau.tensor.options import place
 from flambeau.tensor.public import function, method

@@ -14,8 +14,8 @@ from flambeau.core.layout import contiguous_strides, is_contiguous
 from flambeau.core.meta import Meta
 from flambeau.core.sites import warn_program
 from flambeau.runtime import current, system
-from flambeau.runtime.reasons import because
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.wait_reason import because
 from flambeau.tape.mode import mode
 from flambeau.tensor.data import new, numpy_kind, over
 from flambeau.tensor.dlpack import from_dlpack, is_real

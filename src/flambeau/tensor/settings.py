@@ -7,7 +7,8 @@ from typing import Any
 
 from flambeau.core.device import CPU, device
 from flambeau.core.flags import flags
-from flambeau.runtime import current, system, threads
+from flambeau.runtime import current, system
+from flambeau.runtime.devices import blas_threads
 from flambeau.tensor.public import function
 
 # -- the default device -----------------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ def alert_not_deterministic(name: str) -> None:
 @function
 def get_num_threads() -> int:
     """How many threads products and factorizations on the CPU use; other operators use the calling one."""
-    return threads.count()
+    return blas_threads.count()
 
 
 @function
@@ -126,7 +127,7 @@ def set_num_threads(int: Any) -> None:
     """Set them. Raises RuntimeError: none; NotSupportedError where NumPy's BLAS takes no such wish."""
     if not isinstance(int, _int) or isinstance(int, bool):
         raise RuntimeError("set_num_threads expects an int")
-    threads.limit(int)
+    blas_threads.limit(int)
 
 
 _int = int

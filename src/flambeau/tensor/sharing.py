@@ -25,8 +25,9 @@ from flambeau.core.memory import bytes_at
 from flambeau.core.meta import Meta
 from flambeau.core.shared import Anonymous, Door, Mapping, anonymous, key_of
 from flambeau.core.slots import Senders, Slots, finish
-from flambeau.runtime import current, ipc, system
-from flambeau.runtime.event import Event
+from flambeau.runtime import current, system
+from flambeau.runtime.devices import device_ipc
+from flambeau.runtime.streams.event import Event
 from flambeau.tensor.holders import holders
 from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
 from flambeau.tensor.storages import UntypedStorage, face
@@ -114,7 +115,7 @@ class SentStorage(Storage):
 
     def __del__(self, ending: Any = sys.is_finalizing) -> None:  # then this module may be gone
         if not ending():
-            ipc.retire(self.ptr)
+            device_ipc.retire(self.ptr)
 
 
 class ReceivedStorage(ForeignStorage):
@@ -123,9 +124,9 @@ class ReceivedStorage(ForeignStorage):
 
     __slots__ = ("_receipt", "_streams")
 
-    def __init__(self, parcel: ipc.Parcel) -> None:
-        self._receipt: ipc.Received | None = None  # what __del__ sees if nothing was received
-        context, ptr, receipt = ipc.receive(parcel)
+    def __init__(self, parcel: device_ipc.Parcel) -> None:
+        self._receipt: device_ipc.Received | None = None  # what __del__ sees if nothing was received
+        context, ptr, receipt = device_ipc.receive(parcel)
         super().__init__(ptr, parcel.nbytes, context, None)
         self.stream = 0
         self._streams = {current.stream_at(context.index).handle}
@@ -139,7 +140,7 @@ class ReceivedStorage(ForeignStorage):
 
     def __del__(self, ending: Any = sys.is_finalizing) -> None:  # then this module may be gone
         if not ending() and self._receipt is not None:
-            ipc.release(self._receipt, self._streams)
+            device_ipc.release(self._receipt, self._streams)
 
 
 # -- the CPU's --------------------------------------------------------------------------------------------
@@ -247,33 +248,33 @@ def storage_of_name(name: str, nbytes: int) -> Storage:
 # -- CUDA's -----------------------------------------------------------------------------------------------
 
 
-def send(storage: Storage) -> ipc.Parcel:
+def send(storage: Storage) -> device_ipc.Parcel:
     """What another process needs to use a CUDA storage. NotSupportedError: its memory is not the allocator's."""
     if isinstance(storage, ReceivedStorage):
-        raise RuntimeError(ipc.FROM_ANOTHER)
+        raise RuntimeError(device_ipc.FROM_ANOTHER)
     block: Any = storage.block
     if block is None:
         raise NotSupportedError(
             "the CUDA memory of another library cannot be sent to another process. Consider cloning before sending."
         )
     with sharing.lock:
-        parcel = ipc.send(storage.ptr, storage.nbytes, storage.context, block)
+        parcel = device_ipc.send(storage.ptr, storage.nbytes, storage.context, block)
         storage.__class__ = SentStorage
         sharing.known[parcel.key] = storage
         return parcel
 
 
-def receive(parcel: ipc.Parcel) -> Storage:
+def receive(parcel: device_ipc.Parcel) -> Storage:
     """The storage that another process has sent: the one that is here already, or a new one."""
     with sharing.lock:
         found = sharing.known.get(parcel.key)
         if found is not None and found.context.closed:
             found = None
-        if ipc.is_own(parcel):
-            sent = ipc.returned(parcel)
+        if device_ipc.is_own(parcel):
+            sent = device_ipc.returned(parcel)
             made = found or SentStorage(sent.block.ptr, sent.nbytes, sent.context, sent.block)
         elif found is not None:
-            ipc.release_again(parcel)
+            device_ipc.release_again(parcel)
             made = found
         else:
             made = ReceivedStorage(parcel)
@@ -283,7 +284,7 @@ def receive(parcel: ipc.Parcel) -> Storage:
 
 def received(*parcel: Any) -> UntypedStorage:
     """The same as programs see it."""
-    return over(receive(ipc.Parcel.checked(*parcel)))
+    return over(receive(device_ipc.Parcel.checked(*parcel)))
 
 
 # -- the standard library's pickler for processes ----------------------------------------------------------

@@ -8,7 +8,7 @@ from flambeau.core.device import device
 from flambeau.driver.api import HostMemory
 from flambeau.runtime import system
 from flambeau.runtime.context import Block, Context
-from flambeau.runtime.pinned import PinnedBlock
+from flambeau.runtime.memory.pinned import PinnedBlock
 from flambeau.tape.mode import anywhere, mode
 
 
@@ -55,7 +55,8 @@ class Storage:
             self.share()
 
     def share(self) -> None:
-        """Others than its own stream may use this memory: see Note [Reuse by order] in runtime/adoption.py."""
+        """Others than its own stream may use this memory: see Note [Reuse by order] in
+        runtime/memory/cross_stream_reuse.py."""
         if self.block is not None:
             self.context.allocator.share(self.block)
 

@@ -28,10 +28,12 @@ from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.core.sites import warn_program
 from flambeau.ops import copy as ops
-from flambeau.runtime import current, peers, syncs, system
-from flambeau.runtime.event import Event
-from flambeau.runtime.reasons import because
-from flambeau.runtime.stream import Stream
+from flambeau.runtime import current, system
+from flambeau.runtime.devices import peers
+from flambeau.runtime.streams import sync_debug
+from flambeau.runtime.streams.event import Event
+from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.wait_reason import because
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.call import call, call_into, empty, unary
 from flambeau.tensor.changeable import refuse_inference
@@ -105,7 +107,7 @@ def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
         if t.meta.short:
             require_backed(t)
     if flags.sync_debug_mode and not non_blocking and CPU in (to.device, where.device):
-        syncs.announce()
+        sync_debug.announce()
     if CPU in (to.device, where.device):
         _copy_host(target, source, bool(non_blocking))
     else:

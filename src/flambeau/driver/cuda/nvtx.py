@@ -11,7 +11,7 @@ from flambeau.core.errors import DriverError
 
 
 class Nvtx:
-    """A listener of `runtime.annotations` that passes everything on."""
+    """A listener of `runtime.hooks.annotations` that passes everything on."""
 
     def __init__(self, package: Any) -> None:
         self._package = package

@@ -9,9 +9,9 @@ from flambeau.autograd.function import Function
 from flambeau.core.device import CPU, device
 from flambeau.nn.parallel import comm
 from flambeau.runtime import current
-from flambeau.runtime.guards import StreamContext
-from flambeau.runtime.reasons import because
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.streams.guards import StreamContext
+from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.wait_reason import because
 
 __all__ = ["Broadcast", "Gather", "ReduceAddCoalesced", "Scatter"]
 

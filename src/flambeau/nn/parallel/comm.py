@@ -15,7 +15,7 @@ from warnings import warn
 from flambeau.core.device import CPU, device
 from flambeau.nn.parallel.coalescing import buckets, flattened, in_order, unflattened
 from flambeau.runtime import current, system
-from flambeau.runtime.guards import StreamContext
+from flambeau.runtime.streams.guards import StreamContext
 from flambeau.tensor import creation
 from flambeau.tensor.tensor import Tensor
 

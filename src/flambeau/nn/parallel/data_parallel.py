@@ -13,7 +13,8 @@ from flambeau.nn.modules.module import Module
 from flambeau.nn.parallel.parallel_apply import parallel_apply
 from flambeau.nn.parallel.replicate import replicate
 from flambeau.nn.parallel.scatter_gather import gather, scatter_kwargs
-from flambeau.runtime import annotations, current, system
+from flambeau.runtime import current, system
+from flambeau.runtime.hooks import annotations
 from flambeau.tape.mode import mode
 
 __all__ = ["DataParallel", "data_parallel"]

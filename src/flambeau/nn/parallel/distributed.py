@@ -40,7 +40,7 @@ from flambeau.nn.parallel.placement import placement_of
 from flambeau.nn.parallel.scatter_gather import gather, scatter_kwargs
 from flambeau.nn.parallel.sink import through_sink
 from flambeau.nn.parameter import UninitializedParameter
-from flambeau.runtime import annotations
+from flambeau.runtime.hooks import annotations
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.creation import ones, zeros
 from flambeau.tensor.data import tensor as new_tensor

@@ -9,7 +9,7 @@ from flambeau.core.caught import ExceptionWrapper
 from flambeau.core.names import lacking
 from flambeau.nn.modules.module import Module
 from flambeau.runtime import current, system
-from flambeau.runtime.guards import device
+from flambeau.runtime.streams.guards import device
 from flambeau.tape.mode import mode, recording
 
 __all__ = ["parallel_apply"]

@@ -27,8 +27,8 @@ from flambeau.distributed.replicas import reduced
 from flambeau.distributed.world import world
 from flambeau.runtime import current
 from flambeau.runtime.generator import Generator
-from flambeau.runtime.reasons import because
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.wait_reason import because
 from flambeau.tensor.creation import empty, zeros
 from flambeau.tensor.joining import stack
 from flambeau.tensor.linalg import linalg_qr

@@ -1,0 +1,197 @@
+"""`Settings`: where devices come from. A call's wish goes before the environment's.
+
+`flambeau run` writes its options into the environment of the program that it runs, so the order of
+precedence (call, command line, environment) needs no third source here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flambeau.core.record import Value
+from flambeau.driver.registry import why_no_gpu
+from flambeau.runtime.memory.placement import DEFAULT, check_placement
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEVICES = 2  # the machine that is meant where nothing is said
+PROFILE = "a100-40g"
+SCHEDULE = "earliest"
+_DRIVERS = ("auto", "cuda", "virtual")
+_RACES = ("off", "warn", "error")
+
+
+class Settings(Value):
+    """One machine as it was asked for.
+
+    driver: "virtual", "cuda" (real GPUs), or "none" where nothing was asked for and there are no real GPUs.
+    data: False: virtual GPUs of shapes and times alone, whose kernels do not run.
+    placement: how the caching allocators choose among free blocks (see `placement.py`).
+    strict: with races, what the host may do to pinned memory unseen withholds the certificate.
+    said: the environment's variables that decided, as `NAME='value'`, for messages.
+    """
+
+    driver: str
+    devices: int = DEVICES
+    profile: str = PROFILE
+    schedule: str = SCHEDULE
+    races: str = "off"
+    poison: bool | None = None
+    data: bool = True
+    placement: str = DEFAULT
+    strict: bool = False
+    said: tuple[str, ...] = ()
+
+
+def from_environment() -> Settings:
+    """What the environment asks for. Raises ValueError for a malformed variable."""
+    driver = _one_of("FLAMBEAU_DRIVER", _DRIVERS, "auto")
+    if driver == "auto":
+        asked = _get("FLAMBEAU_VIRTUAL_DEVICES") or _get("FLAMBEAU_VIRTUAL_PROFILE")
+        driver = "virtual" if asked else "none" if why_no_gpu() else "cuda"
+    if driver != "virtual":
+        return Settings(driver, races=_races(), strict=_flag("FLAMBEAU_STRICT", False))
+    return virtual_settings()
+
+
+def virtual_settings(
+    devices: int | None = None,
+    profile: str | None = None,
+    schedule: str | None = None,
+    races: str | None = None,
+    poison: bool | None = None,
+    data: bool | None = None,
+    placement: str | None = None,
+    strict: bool | None = None,
+) -> Settings:
+    """A virtual machine: what is None here is as the environment says.
+
+    Raises ValueError: a malformed argument or variable; TypeError: an argument of another type.
+    """
+    if devices is not None and (not isinstance(devices, int) or isinstance(devices, bool)):
+        raise TypeError(f"devices must be an int, not {type(devices).__name__}")
+    if devices is not None and devices < 0:
+        raise ValueError(f"devices must be 0 or more, got {devices}")
+    if races is not None and races not in _RACES:
+        raise ValueError(f"races={races!r}: must be one of {', '.join(_RACES)}")
+    placement = _get("FLAMBEAU_VIRTUAL_PLACEMENT") or DEFAULT if placement is None else placement
+    check_placement(placement)
+    said = []
+    if devices is None and (text := _get("FLAMBEAU_VIRTUAL_DEVICES")) is not None:
+        said.append(f"FLAMBEAU_VIRTUAL_DEVICES={text!r}")
+    if profile is None and (profile := _get("FLAMBEAU_VIRTUAL_PROFILE")) is not None:
+        said.append(f"FLAMBEAU_VIRTUAL_PROFILE={profile!r}")
+    if schedule is None and (schedule := _get("FLAMBEAU_SCHEDULE")) is not None:
+        said.append(f"FLAMBEAU_SCHEDULE={schedule!r}")
+    return Settings(
+        "virtual",
+        _count("FLAMBEAU_VIRTUAL_DEVICES") if devices is None else devices,
+        PROFILE if profile is None else profile,
+        SCHEDULE if schedule is None else schedule,
+        _races() if races is None else races,
+        poison,
+        _flag("FLAMBEAU_VIRTUAL_DATA", True) if data is None else bool(data),
+        placement,
+        _flag("FLAMBEAU_STRICT", False) if strict is None else bool(strict),
+        tuple(said),
+    )
+
+
+def kernel_cache() -> Path | None:
+    """The folder of compiled CUDA kernels: FLAMBEAU_KERNEL_CACHE, "0" for none, else the user's cache folder.
+
+    None too for a user without a home, as a container's may be.
+    """
+    from pathlib import Path  # at import it would cost milliseconds that most programs need not pay
+
+    asked = _get("FLAMBEAU_KERNEL_CACHE")
+    if asked == "0":
+        return None
+    if asked is not None:
+        return Path(os.path.expanduser(asked))
+    rooms = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(rooms) / "flambeau" / "kernels" if not rooms.startswith("~") else None
+
+
+def launch_blocking() -> bool:
+    """Whether CUDA_LAUNCH_BLOCKING asks that each launch be waited for."""
+    return os.environ.get("CUDA_LAUNCH_BLOCKING", "").strip() not in ("", "0")
+
+
+def peer_canary(driver: str) -> bool:
+    """Whether a pair of devices first copies a pattern, to see it arrive: FLAMBEAU_PEER_CANARY, else on real GPUs."""
+    asked = _get("FLAMBEAU_PEER_CANARY")
+    if asked not in (None, "0", "1"):
+        raise ValueError(f"FLAMBEAU_PEER_CANARY={asked!r}: must be 0 or 1")
+    return asked == "1" if asked else driver == "cuda"
+
+
+def visible_text() -> str | None:
+    """CUDA_VISIBLE_DEVICES as it stands; None if it is not set."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def visible_devices(text: str | None, uuids: Sequence[str]) -> list[int]:
+    """Which of the devices with these UUIDs CUDA_VISIBLE_DEVICES leaves, in its order.
+
+    Indices or UUIDs (prefixes that fit one device alone). As in CUDA the first invalid entry ends the
+    list, a device named twice empties it, and digits may be followed by anything ("1gpu" is 1).
+    """
+    if text is None:
+        return list(range(len(uuids)))
+    by_uuid = text.startswith(("GPU-", "MIG-"))
+    found: list[int] = []
+    for entry in text.split(","):
+        index = _by_uuid(entry.strip(), uuids) if by_uuid else _leading_int(entry.strip())
+        if not 0 <= index < len(uuids):
+            break
+        if index in found:
+            return []
+        found.append(index)
+    return found
+
+
+def _by_uuid(prefix: str, uuids: Sequence[str]) -> int:
+    fits = [i for i, uuid in enumerate(uuids) if prefix and uuid.startswith(prefix)]
+    return fits[0] if len(fits) == 1 else -1
+
+
+def _leading_int(text: str) -> int:
+    """C's strtoul for our purpose: the digits that the text begins with; -1 if there are none."""
+    body = text[1:] if text.startswith("+") else text
+    digits = body[: len(body) - len(body.lstrip("0123456789"))]
+    return int(digits) if digits else -1
+
+
+def _get(name: str) -> str | None:
+    """A variable of ours; one that is empty counts as not set."""
+    return os.environ.get(name, "").strip() or None
+
+
+def _races() -> str:
+    return _one_of("FLAMBEAU_RACES", _RACES, "off")
+
+
+def _flag(name: str, default: bool) -> bool:
+    return _one_of(name, ("0", "1"), "1" if default else "0") == "1"
+
+
+def _one_of(name: str, allowed: Sequence[str], default: str) -> str:
+    value = _get(name)
+    if value is None:
+        return default
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
+    return value
+
+
+def _count(name: str) -> int:
+    value = _get(name)
+    if value is None:
+        return DEVICES
+    if not (value.isascii() and value.isdigit()):
+        raise ValueError(f"{name}={value!r}: must be a whole number of devices, 0 or more")
+    return int(value)

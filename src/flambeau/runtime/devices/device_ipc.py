@@ -1,0 +1,461 @@
+"""Device memory that goes to other processes and comes from them. Owner of what was sent and received.
+
+# Note [Sharing CUDA tensors]
+What is sent is a block of the caching allocator: the handle of the whole segment that it lies in, as CUDA has
+it, and its place there. Each sending has a counter, a slot of memory that both processes map: the sender sets it, the
+receiver writes its process id there, and zero once its tensors are gone and its work with them is done. A block that
+the sender frees meanwhile goes to no pool: it waits in limbo until all slots of its sendings are zero, or name a
+process that has ended. It is looked after at each sending, when memory runs out, and by `collect`.
+An event goes with each sending, recorded on the sender's current stream: the receiver's current stream waits for it.
+
+# Note [Dead tensors of others]
+A destructor may come in the middle of anything. It only notes that its sending is over; what has to be asked of the
+driver then (to wait for the streams that used it, to unmap the segment) is done there if nobody is in the middle of
+it, and else by who is, or at the next sending, receiving or `collect`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple, get_type_hints
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+
+from flambeau.core.brief import brief
+from flambeau.core.errors import DriverError, NotSupportedError
+from flambeau.core.shared import Door, Mapping, birth
+from flambeau.core.slots import Receipt, Senders, Slots, finish, is_slot
+from flambeau.runtime import current, system
+from flambeau.runtime.context import Context
+from flambeau.runtime.devices.machine import Machine
+from flambeau.runtime.memory.blocks import Block
+from flambeau.runtime.memory.pending_frees import Mark
+from flambeau.runtime.memory.reentrant_lock import Turn
+from flambeau.runtime.streams.wait_reason import because
+
+_UUID = 16  # bytes
+_EVENTS = 1000  # sendings that have an event of their own; further ones wait for their stream instead
+_MANY = 1000  # blocks in limbo
+
+FROM_ANOTHER = (
+    "Attempted to send CUDA tensor received from another process; this is not currently supported. Consider cloning "
+    "before sending."
+)
+_EXPANDABLE = (
+    "memory of an expandable segment cannot be sent to another process: a CUDA IPC handle stands for a whole segment "
+    "of cudaMalloc. Send a tensor that was allocated with expandable_segments:False"
+)
+_TOO_EARLY = (
+    "Producer process has been terminated before all shared CUDA tensors released. "
+    "See Note [Sharing CUDA tensors]"
+)
+_TOO_MANY = (
+    "Producer process tried to deallocate over 1000 memory blocks referred by consumer processes. Deallocation might "
+    "be significantly slowed down. We assume it will never going to be the case, but if it is, please file but to "
+    "https://github.com/pytorch/pytorch"
+)
+
+
+class Parcel(NamedTuple):
+    """What goes to the other process, in the order of PyTorch's `_share_cuda_`.
+
+    handle: 16 bytes of the device's uuid and the driver's 64 of the segment. offset, nbytes: the storage's in it.
+    counter, slot: the sender's counters and the place of this sending's. event: b"" if there is nothing to wait for.
+    """
+
+    device: int
+    handle: bytes
+    nbytes: int
+    offset: int
+    counter: bytes
+    slot: int
+    event: bytes
+    must_wait: bool
+
+    @classmethod
+    def checked(cls, *fields: Any) -> Parcel:
+        """Return the parcel of these fields. Raises TypeError or ValueError if they are not those of a parcel."""
+        if len(fields) != len(_FIELDS):
+            raise TypeError(f"a CUDA storage of another process has {len(_FIELDS)} fields, not {len(fields)}")
+        for (name, kind), value in zip(_FIELDS, fields, strict=True):
+            if type(value) is not kind:
+                raise TypeError(f"{name} of a CUDA storage must be {kind.__name__}, not {brief(value)}")
+            if kind is int and not 0 <= value < 1 << 63:
+                raise ValueError(f"{name} of a CUDA storage must not be {brief(value)}")
+        found = cls(*fields)
+        if len(found.handle) < _UUID or not is_slot(found.slot):
+            raise ValueError(
+                "the handle of a CUDA storage is too short, or the place of its counter is not one"
+            )
+        Door.unpack(found.counter)
+        return found
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """What tells the block from all others."""
+        return self.handle, self.offset
+
+
+_FIELDS = tuple(get_type_hints(Parcel).items())
+
+
+class Sent:
+    """A block that was sent, with its sendings that are not over: slots, and the events that went along."""
+
+    __slots__ = ("block", "context", "key", "nbytes", "sendings")
+
+    def __init__(self, key: tuple[bytes, int], context: Context, block: Block, nbytes: int) -> None:
+        self.key = key
+        self.context = context
+        self.block = block
+        self.nbytes = nbytes
+        self.sendings: dict[int, Mark | None] = {}
+
+    def is_over(self, thoroughly: bool = False) -> bool:
+        """Whether no other process has it any more."""
+        for slot in list(self.sendings):
+            if _state.counters().is_over(slot, thoroughly):
+                with suppress(KeyError):  # another thread was faster
+                    if self.sendings.pop(slot) is not None:
+                        _state.events -= 1
+                    _state.counters().give_back(slot)
+        return not self.sendings
+
+
+class Segment:
+    """Another process's segment, mapped here while `holders` sendings lie in it."""
+
+    __slots__ = ("__weakref__", "context", "holders", "key", "nbytes", "ptr")
+
+    def __init__(self, context: Context, parcel: Parcel) -> None:
+        self.context = context
+        self.key = (context, parcel.handle)
+        self.holders = 0
+        self.ptr, self.nbytes = context.driver.ipc_open(context.driver_index, parcel.handle[_UUID:])
+
+
+class Received(Receipt):
+    """A sending that this process holds, in a segment."""
+
+    __slots__ = ("segment",)
+
+    def __init__(self, segment: Segment, memory: Mapping, slot: int) -> None:
+        super().__init__(memory, slot)
+        self.segment = segment
+
+
+class _State:
+    """All that this process has sent and received. A forked child begins anew."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.sent: dict[int, Sent] = {}  # by address
+        self.limbo: dict[int, Sent] = {}
+        self.own: Slots | None = None
+        self.segments: WeakValueDictionary[tuple[Context, bytes], Segment] = WeakValueDictionary()
+        self.senders = Senders()
+        self.uuids: WeakKeyDictionary[Context, bytes] = WeakKeyDictionary()
+        self.receipts: WeakSet[Received] = WeakSet()
+        self.dead: deque[tuple[Received, Iterable[int]]] = deque()
+        self.later: list[tuple[Received, Iterable[int]]] = []  # could not be done when it was tried
+        self.turn = Turn(self.dead, lambda: _bury())
+        self.events = 0  # of sendings that are not over
+        self.watching = False
+        self.warned = False
+
+    def counters(self) -> Slots:
+        if self.own is None:
+            self.own = Slots()
+        return self.own
+
+    def watch(self) -> None:
+        """Hear of machines that close."""
+        if not self.watching:
+            self.watching = True
+            system.watch(_Closing())
+
+
+_state = _State()
+
+
+# -- sending ----------------------------------------------------------------------------------------------
+
+
+def send(ptr: int, nbytes: int, context: Context, block: Block) -> Parcel:
+    """What another process needs to use `nbytes` bytes at `ptr`, a block of the caching allocator.
+
+    Whoever calls keeps the block until `retire`. Raises NotSupportedError: the memory cannot be shared.
+    """
+    system.require_open(context)
+    allocator: Any = context.allocator
+    if allocator.grows(ptr):
+        raise NotSupportedError(_EXPANDABLE)
+    with _state.lock:
+        _state.watch()
+        collect(thoroughly=False)
+        allocator.on_shortage = collect
+        first = block
+        while first.previous is not None:
+            first = first.previous
+        driver = context.driver
+        handle = _uuid(context) + driver.ipc_memory(first.ptr)
+        key = (handle, ptr - first.ptr)
+        counters = _state.counters()
+        mark = _mark(context)
+        event = b"" if mark is None else driver.ipc_event(mark.handle)
+        slot = counters.take()
+        sent = _state.sent.get(ptr)
+        if sent is None:
+            sent = _state.sent[ptr] = Sent(key, context, block, nbytes)
+        sent.sendings[slot] = mark
+        _state.events += mark is not None
+        return Parcel(context.index, handle, nbytes, key[1], counters.door, slot, event, mark is not None)
+
+
+def _mark(context: Context) -> Mark | None:
+    """An event at the end of the current stream; None, after waiting for that, if there are too many of them."""
+    stream = current.stream_at(context.index)
+    if _state.events >= _EVENTS:
+        stream.synchronize()
+        return None
+    driver = context.driver
+    mark = Mark(context, driver.event_create(context.driver_index, False, True, True))
+    driver.event_record(mark.handle, stream.handle)
+    return mark
+
+
+def retire(ptr: int) -> None:
+    """The block at an address is of no more use here: free it now, or once it is of no use elsewhere."""
+    sent = _state.sent.pop(ptr, None)
+    if sent is None or sent.context.closed:
+        return
+    if sent.is_over():
+        sent.context.allocator.free(sent.block)
+        return
+    _state.limbo[ptr] = sent
+    if len(_state.limbo) > _MANY and not _state.warned:
+        _state.warned = True
+        warnings.warn(_TOO_MANY, UserWarning, stacklevel=2)
+
+
+def collect(thoroughly: bool = True) -> None:
+    """Do what destructors left, and free blocks that no other process uses; `thoroughly`: nor one that has ended."""
+    _state.dead.extend(_state.later)
+    _state.later.clear()
+    _bury()
+    for ptr, sent in list(_state.limbo.items()):
+        if sent.is_over(thoroughly) and _state.limbo.pop(ptr, None) is not None and not sent.context.closed:
+            sent.context.allocator.free(sent.block)
+    known = (*_state.sent.values(), *_state.limbo.values())
+    if thoroughly and all(sent.is_over(thoroughly) for sent in known):
+        _state.own = None  # nobody looks at the counters any more
+
+
+def returned(parcel: Parcel) -> Sent:
+    """The block of a parcel that this process has sent itself; from limbo, if it was freed since.
+
+    The current stream waits for the sending, which is over. RuntimeError: the memory was given back.
+    """
+    for ptr, sent in [*_state.sent.items(), *_state.limbo.items()]:
+        if sent.key == parcel.key and parcel.slot in sent.sendings:
+            _state.limbo.pop(ptr, None)
+            _state.sent[ptr] = sent
+            mark = sent.sendings[parcel.slot]
+            if mark is not None:
+                stream = current.stream_at(sent.context.index)
+                sent.context.driver.stream_wait(stream.handle, mark.handle)
+            finish(_counters_of(parcel), parcel.slot)
+            sent.is_over()
+            return sent
+    raise RuntimeError(
+        "CUDA error: invalid device context: the tensor's memory was given back since it was sent"
+    )
+
+
+# -- receiving --------------------------------------------------------------------------------------------
+
+
+def is_own(parcel: Parcel) -> bool:
+    """Whether this process sent it."""
+    return Door.unpack(parcel.counter).pid == os.getpid()
+
+
+def receive(parcel: Parcel) -> tuple[Context, int, Received]:
+    """Where what another process sent lies here, and the receipt to `release` once it is of no more use.
+
+    The current stream waits for the sender's. Raises RuntimeError: the sender has ended, its device is not visible
+    here, or this process is a fork of one that used CUDA.
+    """
+    with _state.lock:
+        counters = _counters_of(parcel)
+        try:
+            return _received(parcel, counters)
+        except BaseException as error:  # nobody will ever have it
+            finish(counters, parcel.slot)
+            if isinstance(error, DriverError) and not birth(Door.unpack(parcel.counter).pid):
+                raise _ended(parcel) from error  # to CUDA its handles are merely invalid
+            raise
+
+
+def _received(parcel: Parcel, counters: Mapping) -> tuple[Context, int, Received]:
+    context = _context_of(parcel)
+    _state.watch()
+    collect(thoroughly=False)
+    segment = _state.segments.get((context, parcel.handle))
+    if segment is None:
+        segment = _state.segments[context, parcel.handle] = Segment(context, parcel)
+    if parcel.offset + parcel.nbytes > segment.nbytes:
+        raise RuntimeError(
+            f"a CUDA tensor was received whose {parcel.nbytes} bytes at {parcel.offset} exceed the {segment.nbytes} "
+            "bytes of its segment"
+        )
+    _order(context, parcel)
+    segment.holders += 1
+    receipt = Received(segment, counters, parcel.slot)
+    _state.receipts.add(receipt)
+    return context, segment.ptr + parcel.offset, receipt
+
+
+def release_again(parcel: Parcel) -> None:
+    """What was sent is here already: order what comes after this sending, too, and release it at once."""
+    _order(_context_of(parcel), parcel)
+    finish(_counters_of(parcel), parcel.slot)
+
+
+def release(receipt: Received, streams: Iterable[int]) -> None:
+    """What was received is of no more use; `streams` are those that it was used on. For destructors."""
+    _state.dead.append((receipt, streams))
+    _bury()
+
+
+def _context_of(parcel: Parcel) -> Context:
+    for context in system.contexts():
+        if _uuid(context) == parcel.handle[:_UUID]:
+            return context
+    raise RuntimeError(
+        f"a CUDA tensor was received that lies on a device which this process does not see: cuda:{parcel.device} of "
+        f"process {Door.unpack(parcel.counter).pid}, GPU {parcel.handle[:_UUID].hex()}"
+    )
+
+
+def _counters_of(parcel: Parcel) -> Mapping:
+    try:
+        return _state.senders.find(parcel.counter)
+    except ProcessLookupError:
+        raise _ended(parcel) from None
+
+
+def _ended(parcel: Parcel) -> RuntimeError:
+    return RuntimeError(
+        f"a CUDA tensor was received from process {Door.unpack(parcel.counter).pid}, which has ended: the producer of "
+        "a CUDA tensor must live for as long as others use it. See Note [Sharing CUDA tensors]"
+    )
+
+
+def _order(context: Context, parcel: Parcel) -> None:
+    """Let the current stream wait for the sender's."""
+    if not parcel.must_wait:
+        return
+    driver = context.driver
+    event = driver.ipc_event_open(context.driver_index, parcel.event)
+    with because(str, "a tensor of another process: its sender's stream comes first"):
+        driver.stream_wait(current.stream_at(context.index).handle, event)
+    driver.event_destroy(event)
+
+
+def _bury() -> None:
+    """See Note [Dead tensors of others]."""
+    while _state.dead and _state.turn.try_enter():
+        try:
+            while _state.dead:
+                receipt, streams = _state.dead.popleft()
+                if not _try_end(receipt, streams):
+                    _state.later.append((receipt, streams))
+        finally:
+            _state.turn.leave()
+
+
+def _try_end(receipt: Received, streams: Iterable[int]) -> bool:
+    segment = receipt.segment
+    if not segment.context.closed:
+        context = segment.context
+        if context.orders.capturing:
+            return False
+        try:
+            if segment.holders > 1:
+                _wait(context, streams)
+            else:
+                context.backing.ipc_close(segment.ptr)  # which waits for the device
+                _state.segments.pop(segment.key, None)
+        except DriverError:  # amid a command
+            return False
+        segment.holders -= 1
+    receipt.end()
+    _state.receipts.discard(receipt)
+    return True
+
+
+def _wait(context: Context, streams: Iterable[int]) -> None:
+    """Wait on the host for these streams, for the runtime's own reasons."""
+    driver = context.backing
+    event = driver.event_create(context.driver_index, False)
+    try:
+        for stream in streams:
+            try:
+                driver.event_record(event, stream)
+            except DriverError:  # the stream is gone, its work may not be done
+                driver.device_sync(context.driver_index)
+            driver.event_sync(event, internal=True)
+    finally:
+        driver.event_destroy(event)
+
+
+# -- the rest ---------------------------------------------------------------------------------------------
+
+
+class _Closing:
+    """Settles accounts when a machine closes: a `Watcher`."""
+
+    def starting(self, machine: Machine) -> None:
+        pass
+
+    def started(self, machine: Machine) -> None:
+        pass
+
+    def closing(self, machine: Machine) -> None:
+        """All work is done. Raises what the warning raises if that is an error."""
+        for receipt in list(_state.receipts):
+            if receipt.segment.context in machine.contexts:
+                receipt.end()
+                _state.receipts.discard(receipt)
+        collect()
+        left = [s for s in (*_state.sent.values(), *_state.limbo.values()) if s.context in machine.contexts]
+        underway = [sent for sent in left if not sent.is_over(thoroughly=True)]
+        for sent in left:
+            _state.sent.pop(sent.block.ptr, None)
+            _state.limbo.pop(sent.block.ptr, None)
+        if underway:
+            warnings.warn(_TOO_EARLY, UserWarning, stacklevel=2)
+
+
+def _uuid(context: Context) -> bytes:
+    found = _state.uuids.get(context)
+    if found is None:
+        text = context.driver.device_properties(context.driver_index).uuid
+        found = _state.uuids[context] = bytes.fromhex(text.removeprefix("GPU-").replace("-", ""))
+    return found
+
+
+def _begin_anew() -> None:
+    """In a forked child: what the parent sent and received is the parent's business."""
+    global _state
+    watching = _state.watching
+    _state = _State()
+    _state.watching = watching
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -1,0 +1,195 @@
+"""`Machine`: an opened accelerator driver and the contexts of its visible devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib import import_module
+from typing import Protocol
+
+from flambeau import observe
+from flambeau.core import errors
+from flambeau.core.device import device
+from flambeau.core.meta import Meta, set_aside, take_up
+from flambeau.core.sites import Site, caller, warn_program
+from flambeau.driver.api import Driver
+from flambeau.driver.registry import open_driver
+from flambeau.runtime import current
+from flambeau.runtime.context import Context
+from flambeau.runtime.devices import configuration
+from flambeau.runtime.devices.configuration import Settings
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.allocator_config import from_environment
+from flambeau.runtime.memory.blocks import Pool
+from flambeau.runtime.memory.pinned import PinnedAllocator
+from flambeau.runtime.streams.stream import Stream, default_stream_of
+from flambeau.runtime.streams.stream_order import Orders
+from flambeau.runtime.streams.wait_reason import because
+
+_NOT_EXPANDABLE = (
+    "expandable_segments not supported on cuda:{}: it has no virtual-memory calls; segments have fixed sizes"
+)
+
+
+class Watcher(Protocol):
+    """Whoever reports on machines, as the command line does."""
+
+    def starting(self, machine: Machine) -> None:
+        """Its drivers are open and no context is made yet: a driver may be put around `machine.driver`."""
+
+    def started(self, machine: Machine) -> None:
+        """The machine's contexts are made; no work yet."""
+
+    def closing(self, machine: Machine) -> None:
+        """Its work is done, or was interrupted; its contexts and driver still answer."""
+
+
+class Machine:
+    """A driver with its devices, opened as `wish` says. Contexts are made by `start`, on first use.
+
+    `visible` holds the driver's index of each CUDA device. A context of ours costs no driver call but that
+    for the default stream's handle: a driver makes its native context when a call first needs one.
+    """
+
+    pinned: PinnedAllocator  # once it is started
+
+    def __init__(self, wish: Settings, host: Driver, watchers: Sequence[Watcher]) -> None:
+        self.wish = wish
+        self.host = host
+        self.watchers = watchers
+        self.driver = self.bare = _open(wish)  # `driver` is what observers make of it
+        self.visible_text = configuration.visible_text()
+        self.visible = _visible(self.driver, self.visible_text)
+        self.contexts: list[Context] = []
+        self.selection: current.Selection | None = None
+        self.started_at: Site | None = None  # who initialized it
+        self.closed = False
+        self.entered = False  # by `with`: leaving it goes back to the outer machine
+        self.outer: Machine | None = None
+        self.page: Callable[[], str] | None = None  # what a notebook shows of it, once a notebook watches
+        self._metas: list[Meta] = []
+        self._watch = ExitStack()
+        if wish.races != "off":  # what host threads do before the first call counts, too
+            self._watch.enter_context(import_module("flambeau.observe.handovers").watch())
+
+    def start(self, host_stream: Stream) -> None:
+        """Make the contexts, behind observers if races are to be found."""
+        if self.wish.races != "off":
+            self.driver, self.host = observe.observed(
+                self.driver,
+                self.host,
+                races=self.wish.races,
+                visible=self.visible,
+                strict=self.wish.strict,
+                select=_selection,
+            )
+        for watcher in self.watchers:
+            watcher.starting(self)
+        self.started_at = caller()
+        contexts = []
+        policy, orders = from_environment(), Orders()
+        self.pinned = PinnedAllocator(self.driver, policy.pinned_cap, orders)
+        for index, driver_index in enumerate(self.visible):
+            context = Context(device("cuda", index), index, self.driver, driver_index, orders)
+            if self.wish.driver == "virtual":
+                context.clock = self.bare.time_ns  # type: ignore[attr-defined]
+            if policy.expandable and not self.driver.range_page(driver_index):
+                warn_program(_NOT_EXPANDABLE.format(index), UserWarning)
+            context.allocator = allocator = CachingAllocator(context, policy, self.wish.placement)
+            allocator.remedy = _remedy
+            context.default_stream = default_stream_of(context)
+            contexts.append(context)
+        self.selection = current.Selection([*[c.default_stream for c in contexts], host_stream])
+        self.contexts = contexts
+        for watcher in self.watchers:
+            watcher.started(self)
+
+    def leave(self) -> None:
+        """Another machine takes its place: nothing of this one is of use, and its tensors are kept apart."""
+        self._metas = set_aside()
+        for context in self.contexts:
+            context.rest(errors.MACHINE_CLOSED)
+
+    def resume(self) -> None:
+        """It is in use again."""
+        take_up(self._metas)
+        self._metas = []
+        for context in self.contexts:
+            context.resume()
+
+    def close(self) -> list[Exception]:
+        """Finish all work and give everything back; what work raised that nobody has waited for."""
+        if self.closed:
+            return []
+        self.closed = True
+        with ExitStack() as then:  # whatever happens: an interrupt, an observer's warning that is an error
+            then.callback(self._watch.close)
+            then.callback(self.driver.close)
+            then.callback(self.forget, errors.MACHINE_CLOSED)
+            then.callback(self._tell_watchers)
+            return self._finish()
+
+    def _tell_watchers(self) -> None:
+        if self.contexts:
+            for watcher in self.watchers:
+                watcher.closing(self)
+
+    def _finish(self) -> list[Exception]:
+        problems: list[Exception] = []
+        with because(str, "the machine is closed: its last work is waited for"):
+            for context in self.contexts:
+                try:
+                    self.driver.device_sync(context.driver_index)
+                except RuntimeError as error:
+                    if not getattr(error, "known", False):  # else somebody has waited, and was told
+                        problems.append(error)
+        return problems
+
+    def forget(self, why: str) -> None:
+        """Close the contexts without a call to the driver: what a forked child must do."""
+        self.closed = True
+        if self.contexts:
+            self.pinned.close()
+        for context in self.contexts:
+            allocator = context.allocator
+            if isinstance(allocator, CachingAllocator) and allocator.recording is not None:
+                allocator.recording.end()
+            context.close(why)
+
+
+def _selection() -> tuple[int, tuple[int, ...]]:
+    """Return this thread's current device, and the handles of each device's current stream."""
+    return current.local.device, tuple([stream.handle for stream in current.local.streams[:-1]])
+
+
+def _remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
+    """What would have helped a program that ran out of memory. Imported then: it takes time, and is seldom wanted."""
+    found: str = import_module("flambeau.runtime.memory_reports.oom_advice").remedy(allocator, pool, size)
+    return found
+
+
+def _open(wish: Settings) -> Driver:
+    if wish.driver == "cuda":
+        return open_driver("cuda", kernel_cache=configuration.kernel_cache())
+    chosen = {"devices": wish.devices, "profile": wish.profile, "schedule": wish.schedule}
+    if wish.poison is not None:
+        chosen["poison"] = wish.poison
+    try:
+        return open_driver(wish.driver if wish.data else "shapes", **chosen)
+    except (ValueError, OSError) as error:
+        if not wish.said:
+            raise
+        raise ValueError(f"{error} (the environment says {', '.join(wish.said)})") from None
+
+
+def _visible(driver: Driver, text: str | None) -> list[int]:
+    """The driver's index of each CUDA device. CUDA itself leaves out real devices that a program must not see."""
+    if driver.name == "cuda":
+        return list(range(driver.device_count()))
+    return configuration.visible_devices(text, _uuids(driver))
+
+
+def _uuids(driver: Driver) -> list[str]:
+    """Each device's UUID as CUDA_VISIBLE_DEVICES writes it."""
+    uuids = [driver.device_properties(i).uuid for i in range(driver.device_count())]
+    return [uuid if uuid.startswith("GPU-") else f"GPU-{uuid}" for uuid in uuids]

@@ -1,0 +1,88 @@
+"""`Liveness`: whether the memory that a graph reads or writes is still what it was in its capture.
+
+A launch of a graph uses the addresses that were recorded. What was allocated during the capture is the graph's own;
+the rest the program must keep alive. While a graph is watched, allocators tell of what they take back, and the launches
+of its capture of what they use; that costs time, for as long as the graph lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flambeau.core.sites import Site, caller, place
+from flambeau.driver.api import Executable
+from flambeau.runtime.context import Block, Context
+from flambeau.runtime.hooks import launch_hooks, memory_hooks
+from flambeau.runtime.memory.private_pool import PrivatePool
+
+_SHOWN = 5
+
+
+class Liveness:
+    """Of one graph, from the begin of its capture until `stop`. `part`: the memory that the graph allocates from."""
+
+    def __init__(self, context: Context, part: PrivatePool) -> None:
+        self._context = context
+        self._part = part
+        self._used: dict[int, tuple[str, Site]] = {}  # by address: the first operator that used it, and where
+        self._own: list[tuple[int, int]] = []  # what was allocated during the capture
+        self._dead: dict[int, Site] = {}  # by address: where it was freed
+        launch_hooks.subscribe(self)
+        memory_hooks.subscribe(self, [context])
+
+    def capture_ended(self) -> None:
+        """What is used is known."""
+        launch_hooks.unsubscribe(self)
+
+    def stop(self) -> None:
+        """The graph is gone."""
+        launch_hooks.unsubscribe(self)
+        memory_hooks.unsubscribe(self)
+
+    def check(self) -> None:
+        """Raise RuntimeError if something is gone that a launch would use."""
+        if not self._dead:
+            return
+        lines = [f"CUDA graph replay detected {len(self._dead)} dead tensor(s)."]
+        for number, (ptr, freed) in enumerate(list(self._dead.items())[:_SHOWN], 1):
+            name, used = self._used[ptr]
+            lines.append(f"Dead tensor #{number} (data_ptr={ptr:#x}):")
+            lines.append(f"  captured by '{name}' at {place(used)}, freed at {place(freed)}")
+        if len(self._dead) > _SHOWN:
+            lines.append(f"  ... and {len(self._dead) - _SHOWN} more")
+        lines.append("A graph uses the addresses of its capture: keep such tensors as long as the graph.")
+        raise RuntimeError("\n".join(lines))
+
+    # -- launches, while it is captured -------------------------------------------------------------------
+    def before(self, exe: Executable, stream: int, ptrs: Sequence[int]) -> None:
+        if not self._context.driver.capture_active(stream):
+            return
+        for ptr in ptrs:
+            if ptr and ptr not in self._used and not any(begin <= ptr < end for begin, end in self._own):
+                self._used[ptr] = exe.launch.kernel.name, caller()
+
+    def after(self, exe: Executable, stream: int) -> None:
+        pass
+
+    def entered(self, name: str) -> None:
+        pass
+
+    def left(self) -> None:
+        pass
+
+    # -- memory -------------------------------------------------------------------------------------------
+    def handed_out(self, context: Context, block: Block, nbytes: int, to_launch: bool) -> None:
+        if _part_of(block) is self._part:
+            self._own.append((block.ptr, block.ptr + block.size))
+
+    def taken_back(self, context: Context, block: Block) -> None:
+        """Of the graph's own memory nothing is lost: its pool keeps it."""
+        if context is not self._context or _part_of(block) is self._part:
+            return
+        for ptr in [ptr for ptr in self._used if block.ptr <= ptr < block.ptr + block.size]:
+            self._dead.setdefault(ptr, caller())
+
+
+def _part_of(block: Block) -> PrivatePool | None:
+    pool = getattr(block, "pool", None)  # CPU memory has none
+    return None if pool is None else pool.private

@@ -1,0 +1,123 @@
+"""`MemPool`: memory that a program keeps apart, on whichever devices it uses it."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from flambeau.core.names import not_copied
+from flambeau.runtime import current
+from flambeau.runtime.context import Context
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.private_pool import NOBODY, PoolId, PrivatePool, as_id
+from flambeau.runtime.memory.resources import Resource, as_resource
+from flambeau.runtime.memory_reports.snapshot import snapshot
+
+_numbers = itertools.count(1)
+_alive: weakref.WeakValueDictionary[PoolId, MemPool] = weakref.WeakValueDictionary()
+
+
+class MemPool:
+    """A pool of memory of its own: what is allocated inside `use_mem_pool` comes from its segments alone.
+
+    Args:
+        allocator: a resource (see `flambeau.runtime.memory.resources`) that its segments come from; None: the device's.
+        use_on_oom: its free blocks also serve others, on the same stream, where nothing else is left.
+        no_split: each block is a segment of its own.
+
+    Its segments go back when it is gone and they are free; `empty_cache` leaves them while it lives.
+
+    Raises TypeError: `allocator` is no resource.
+    """
+
+    if not TYPE_CHECKING:  # a checker knows what `object` has
+        __reduce_ex__ = not_copied
+
+    def __init__(
+        self, allocator: Resource | None = None, use_on_oom: bool = False, no_split: bool = False
+    ) -> None:
+        source = None if allocator is None else as_resource(allocator)
+        self._id = new_id()
+        _alive[self._id] = self
+        self._source = source
+        self._use_on_oom = bool(use_on_oom)
+        self._no_split = bool(no_split)
+        self._uses = 1
+        self._parts: dict[Context, PrivatePool] = {}
+
+    @property
+    def id(self) -> PoolId:
+        """What snapshots and `memory_stats` call it."""
+        return self._id
+
+    @property
+    def allocator(self) -> Resource | None:
+        """The resource that its segments come from; None: the device's."""
+        return self._source
+
+    def use_count(self) -> int:
+        """1, and 1 more for each `use_mem_pool` that is entered."""
+        return self._uses
+
+    def part_of(self, context: Context) -> PrivatePool:
+        """What it is on one device."""
+        part = self._parts.get(context)
+        if part is None:
+            part = PrivatePool(self._id, self._source, self._use_on_oom, self._no_split)
+            self._parts[context] = part
+        return part
+
+    def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
+        """Its segments with their blocks, on all devices. See `torch.cuda.memory_snapshot`."""
+        found: list[Any] = [context.allocator for context in self._parts if not context.closed]
+        segments: list[dict[str, Any]] = snapshot(found, self._id, include_traces)["segments"]
+        return segments
+
+    def __del__(self) -> None:
+        for context in getattr(self, "_parts", ()):
+            allocator = context.allocator
+            if isinstance(allocator, CachingAllocator):
+                allocator.release_private(self._id)
+
+
+def new_id() -> PoolId:
+    """An id that no pool has yet."""
+    return 0, next(_numbers)
+
+
+def pool_of(given: PoolId | None) -> MemPool:
+    """The pool of an id that a program gives: the one that lives, or a new one; of None or NOBODY a new one, too.
+
+    TypeError: it is no pair of ints; ValueError: no pool has such numbers.
+    """
+    id = NOBODY if given is None else as_id(given)
+    if id == NOBODY:
+        return MemPool()
+    found = _alive.get(id)
+    if found is None:
+        found = MemPool()
+        found._id = id
+        _alive[id] = found
+    return found
+
+
+@contextmanager
+def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
+    """Let what this thread allocates on a device (default: the current one) come from `pool`.
+
+    Other threads' allocations, those of a thread started inside too, do not. RuntimeError: no such device.
+    """
+    index = current.local.device if device is None else current.index_of(device, optional=True)
+    context = current.context_at(index)
+    allocator: Any = context.allocator
+    before = allocator.route(pool.part_of(context))
+    pool._uses += 1
+    try:
+        yield
+    finally:
+        pool._uses -= 1
+        if not context.closed:
+            allocator.route(before)

@@ -1,0 +1,100 @@
+"""`Journal`: what happened to an allocator's memory, of which its figures and its history are made up.
+
+# Note [The journal]
+Exact peaks of nine figures in three pools cost more to keep up than the allocation itself. So the hot path writes
+one entry per event into a list, and nothing else (`log_entries.py`); the ledger is made up from it when somebody
+looks, or when it is long (with NumPy, less than 0.1 us an event). The same entries, kept for a while, are the
+allocator's history (`history.py`), so that recording what happens costs nothing more.
+
+`list.append` is atomic, so that a destructor may write at any time, in any thread, without a lock. A block enters a
+free list only after its entry, so the journal's order is one in which all could have happened.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flambeau.runtime.memory.blocks import Block
+from flambeau.runtime.memory.history import Columns, History, Recording
+from flambeau.runtime.memory.log_entries import Batch, Entry
+from flambeau.runtime.memory.reentrant_lock import Turn
+from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
+
+LONG: Final = 2048
+"""So many entries are to be settled."""
+
+_FEW = 24  # entries that plain loops add up faster than NumPy
+
+
+class Journal:
+    """`entries` are those that nothing was made up from yet: one list for good, which the hot path keeps.
+
+    `recording` says who wants to know more of each event. `book` and `write` ask it, and are called in the turn.
+    """
+
+    __slots__ = ("_added", "_history", "_ledger", "_settling", "_summed", "_turn", "entries", "recording")
+
+    def __init__(self, turn: Turn) -> None:
+        self.entries: list[Entry] = []
+        self.recording: Recording | None = None
+        self._ledger = Ledger()
+        self._history = History()
+        self._settling = False
+        self._summed = 0  # so many of the entries were added up,
+        self._added = 0  # to so many allocated bytes
+        self._turn = turn
+
+    def book(self, block: Block) -> None:
+        """A block is handed out."""
+        if self.recording is None:
+            self.entries.append(block.gain)
+        else:
+            block.frames, time = self.recording.notes()
+            self.entries.append((block.gain, block.frames, time))
+
+    def write(self, entry: bytes) -> None:
+        """Something rarer happened."""
+        self.entries.append(entry if self.recording is None else (entry, *self.recording.notes()))
+
+    def settle(self) -> None:
+        """Make up the figures and the history: what a finalizer writes in the middle of that, the next time."""
+        with self._turn:
+            if self._settling:
+                return
+            self._settling = True
+            try:
+                count = len(self.entries)
+                entries = self.entries[:count]
+                self._summed = self._added = 0
+                del self.entries[:count]
+                packed = entries if count < _FEW else Batch(entries)
+                self._ledger.post(packed)
+                self._history.add(packed)
+            finally:
+                self._settling = False
+
+    def allocated_bytes(self) -> int:
+        """Bytes of the blocks that are handed out, rounded as they are."""
+        with self._turn:
+            count = len(self.entries)
+            if count > self._summed:  # figures of all kinds would take longer
+                self._added += allocated_bytes_of(self.entries[self._summed : count])
+                self._summed = count
+            return self._ledger.current[ALL][ALLOCATED_BYTES] + self._added
+
+    def ledger(self) -> Ledger:
+        """The figures, made up to now."""
+        self.settle()
+        return self._ledger
+
+    def history(self) -> Columns:
+        """What happened, the latest last, as far back as it is kept."""
+        with self._turn:
+            self.settle()
+            return self._history.read()
+
+    def record(self, recording: Recording | None) -> None:
+        """Note who asks for memory from now on; None: note it no longer."""
+        self.settle()
+        self.recording = recording
+        self._history.begin(recording)

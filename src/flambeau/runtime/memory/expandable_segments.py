@@ -1,0 +1,249 @@
+"""`Ranges`: segments that grow. Addresses are reserved once, and memory is put behind them page by page.
+
+With `expandable_segments:True` a pool that needs more does not ask for another segment, which would leave the free end
+of the last one to small requests for ever: it puts more pages behind its range, and the end of the last block grows.
+Free pages in the middle of a range go back to the device alone. So little is lost to fragments
+(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf).
+
+A range is made for one stream. Those that know something of its order let it grow too, once they have no range of
+their own that can: what they free then lies side by side, and the last page is not cut off anew for each of them.
+
+A range is a chain of blocks like a segment. What has no memory behind it is a `Gap`, which is in no list of free
+blocks. The last one stays for good, empty if need be: so each block of a range has a neighbour, and counts as a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+
+from flambeau.core.errors import OutOfMemoryError
+from flambeau.core.sites import warn_program
+from flambeau.driver.api import Driver
+from flambeau.runtime.memory.allocator_config import MIB
+from flambeau.runtime.memory.blocks import Block, Pool, absorb
+from flambeau.runtime.memory.log_entries import SMALL
+
+_PAGES = {True: 2 * MIB, False: 20 * MIB}  # by whether the pool is the small one: as in PyTorch
+_PARTS = {True: 64, False: 8}  # how many ranges have as many addresses as the device has bytes
+
+Account = Callable[[Pool, int, int, int], None]
+"""`account(pool, ptr, nbytes, parts)`: memory came (nbytes above 0) or went, and so many free parts."""
+
+
+class Gap(Block):
+    """Addresses without memory."""
+
+    __slots__ = ()
+
+
+class Range:
+    """`nbytes` reserved addresses, made for a pool, from `ptr` on. `first` heads its chain; `gaps` by address."""
+
+    __slots__ = ("first", "gaps", "nbytes", "page", "pool", "ptr")
+
+    def __init__(self, ptr: int, nbytes: int, page: int, pool: Pool) -> None:
+        self.ptr, self.nbytes, self.page, self.pool = ptr, nbytes, page, pool
+        self.first: Block = Gap(ptr, nbytes, pool, 0)
+        self.gaps: list[Gap] = [self.first]
+
+    def blocks(self) -> Iterator[Block]:
+        """All of its blocks, and the gaps between them."""
+        block: Block | None = self.first
+        while block is not None:
+            following = block.next
+            yield block
+            block = following
+
+
+class Ranges:
+    """The ranges of one device's allocator. Not locked: the allocator sees to that."""
+
+    def __init__(
+        self, driver: Driver, index: int, account: Account, follows: Callable[[Pool, Pool], bool]
+    ) -> None:
+        self._driver, self._index, self._account, self._follows = driver, index, account, follows
+        self._ranges: list[Range] = []
+
+    # -- growing --------------------------------------------------------------------------------------
+    def grow(self, pool: Pool, size: int, now: int, room: int | None) -> Block | None:
+        """Put memory behind more of the pool's addresses: a free block of `size` bytes or more, taken out.
+
+        room: bytes that may be asked for at most. None: the device has no such calls, or no addresses left.
+        OutOfMemoryError leaves all as it was.
+        """
+        own = [held for held in self._ranges if held.pool is pool]
+        shared = [h for h in self._ranges if h.pool is not pool and self._follows(pool, h.pool)]
+        for held in own + shared:
+            for gap in held.gaps:
+                before = _hole_before(gap, pool)
+                if gap.size and gap.size + (before.size if before else 0) >= size:
+                    return self._fill(held, gap, before, pool, size, now, room)
+        made = self._reserve(pool, size)
+        return None if made is None else self._fill(made, made.gaps[0], None, pool, size, now, room)
+
+    def _reserve(self, pool: Pool, size: int) -> Range | None:
+        small = pool.kind == SMALL
+        least = self._driver.range_page(self._index)
+        total = self._driver.device_properties(self._index).total_memory
+        if not least or size > total:  # the device refuses it in any case
+            return None
+        page = -(-_PAGES[small] // least) * least
+        share = total // _PARTS[small]
+        nbytes = -(-max(size, share) // page) * page
+        try:
+            ptr = self._driver.range_reserve(self._index, nbytes)
+        except OutOfMemoryError as error:
+            warn_program(f"expandable_segments: {error}; this segment has a fixed size", UserWarning)
+            return None
+        self._ranges.append(Range(ptr, nbytes, page, pool))
+        return self._ranges[-1]
+
+    def _fill(
+        self, held: Range, gap: Gap, before: Block | None, pool: Pool, size: int, now: int, room: int | None
+    ) -> Block:
+        missing = size - (before.size if before else 0)
+        nbytes = -(-missing // held.page) * held.page
+        if room is not None and nbytes > room:
+            raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
+        self._map(gap.ptr, nbytes, held.page)
+        block = Block(gap.ptr, nbytes, pool, now)
+        _insert_before(held, gap, block)
+        gap.ptr += nbytes
+        gap.size -= nbytes
+        if not gap.size and gap.next is not None:
+            _remove(held, gap)
+        if before is not None:
+            pool.holes.remove(before)
+            absorb(before, block)
+            block = before
+        self._account(pool, gap.ptr - nbytes, nbytes, 0 if before else 1)
+        return block
+
+    def _map(self, ptr: int, nbytes: int, page: int) -> None:
+        """All of it or nothing, each page by itself: so pages can go by themselves."""
+        done = 0
+        try:
+            while done < nbytes:
+                self._driver.range_map(ptr + done, page)
+                done += page
+        except OutOfMemoryError:
+            if done:
+                self._driver.range_unmap(ptr, done)
+            raise
+
+    # -- shrinking ------------------------------------------------------------------------------------
+    def shrink(self, pools: Container[Pool]) -> None:
+        """Give back the whole pages of the free blocks of these pools; the addresses of ranges that are empty, too."""
+        for held in list(self._ranges):
+            for run in list(_free_runs(held, pools)):
+                self._empty(held, run)
+            if held.first.next is None:  # the last gap alone
+                self._driver.range_release(held.ptr)
+                self._ranges.remove(held)
+
+    def _empty(self, held: Range, run: list[Block]) -> None:
+        """Give back the whole pages of free neighbours, which may be of several streams (see cross_stream_reuse.py)."""
+        start, end = run[0].ptr, run[-1].ptr + run[-1].size
+        low = start + (held.ptr - start) % held.page
+        high = end - (end - held.ptr) % held.page
+        if low >= high:
+            return
+        self._driver.range_unmap(low, high - low)
+        touched = [hole for hole in run if hole.ptr < high and hole.ptr + hole.size > low]
+        pool, following = touched[0].pool, touched[-1].next
+        assert following is not None  # the last gap at least
+        gap = Gap(low, high - low, held.pool, 0)
+        _insert_before(held, following, gap)
+        held.gaps.append(gap)
+        held.gaps.sort(key=lambda each: each.ptr)
+        parts = sum([_keep_edges(held, hole, low, high, following) - 1 for hole in touched])
+        _unite_gaps(held, gap)
+        self._account(pool, low, low - high, parts)
+
+    # -- reports --------------------------------------------------------------------------------------
+    def owns(self, ptr: int) -> bool:
+        """Whether an address lies in a range."""
+        return any(held.ptr <= ptr < held.ptr + held.nbytes for held in self._ranges)
+
+    def runs(self) -> Iterator[list[Block]]:
+        """Blocks without a gap between them, in the order of their addresses."""
+        for held in self._ranges:
+            run: list[Block] = []
+            for block in held.blocks():
+                if not isinstance(block, Gap):
+                    run.append(block)
+                elif run and block.size:
+                    yield run
+                    run = []
+            if run:
+                yield run
+
+
+def _hole_before(gap: Gap, pool: Pool) -> Block | None:
+    before = gap.previous
+    return before if before is not None and before.holes is pool.holes else None
+
+
+def _free_runs(held: Range, pools: Container[Pool]) -> Iterator[list[Block]]:
+    """Neighbours that are holes of these pools."""
+    run: list[Block] = []
+    for block in held.blocks():
+        if block.is_hole and block.pool in pools:
+            run.append(block)
+        elif run:
+            yield run
+            run = []
+
+
+def _keep_edges(held: Range, hole: Block, low: int, high: int, following: Block) -> int:
+    """What a hole has outside of the addresses from `low` to `high`, which were taken away, stays. How many parts."""
+    holes, end, kept = hole.pool.holes, hole.ptr + hole.size, 0
+    holes.remove(hole)
+    if end > high:
+        rest = Block(high, end - high, hole.pool, hole.freed)
+        rest.trace = hole.trace
+        _insert_before(held, following, rest)
+        holes.add(rest)
+        kept += 1
+    if hole.ptr < low:
+        hole.size = low - hole.ptr
+        holes.add(hole)
+        kept += 1
+    else:
+        _remove(held, hole)
+    return kept
+
+
+def _insert_before(held: Range, following: Block, block: Block) -> None:
+    before = following.previous
+    block.previous, block.next, following.previous = before, following, block
+    if before is None:
+        held.first = block
+    else:
+        before.next = block
+
+
+def _remove(held: Range, block: Block) -> None:
+    """Take a block out of the chain that another one follows."""
+    before, following = block.previous, block.next
+    assert following is not None
+    following.previous = before
+    if before is None:
+        held.first = following
+    else:
+        before.next = following
+    if isinstance(block, Gap):
+        held.gaps.remove(block)
+
+
+def _unite_gaps(held: Range, gap: Gap) -> None:
+    """A new gap becomes one with those beside it; the last of them stays."""
+    before, following = gap.previous, gap.next
+    if isinstance(before, Gap):
+        gap.ptr = before.ptr
+        gap.size += before.size
+        _remove(held, before)
+    if isinstance(following, Gap):
+        following.ptr = gap.ptr
+        following.size += gap.size
+        _remove(held, gap)

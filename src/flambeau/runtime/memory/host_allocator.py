@@ -1,0 +1,131 @@
+"""`HostAllocator`: memory of CPU tensors. Small blocks are kept for the next request of their size.
+
+Sizes round up to 64 bytes, addresses are aligned to 64. Freed blocks of at most 1 MiB are kept: at most
+1 MiB per size, at most 64 sizes, so at most 64 MiB in all. Larger memory goes back to the system at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flambeau.runtime.context import Context
+
+if TYPE_CHECKING:
+    from flambeau.runtime.streams.stream import Stream
+
+ROUND = 64
+KEPT_PER_SIZE = 1 << 20
+KEPT_SIZES = 64
+
+
+class Shelf(list["HostBlock"]):
+    """Free blocks of one size. `room` is how many it takes; 0 once it is given up."""
+
+    __slots__ = ("room",)
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+
+class HostBlock:
+    """A piece of memory. `stream` is the CPU's: its work is done when a call returns."""
+
+    __slots__ = ("ptr", "shelf", "size", "stream")
+
+    def __init__(self, ptr: int, size: int, shelf: Shelf, stream: int) -> None:
+        self.ptr = ptr
+        self.size = size
+        self.shelf = shelf
+        self.stream = stream
+
+
+Allocate = Callable[[int, "Stream"], HostBlock]
+Free = Callable[[HostBlock], None]
+
+
+class HostAllocator:
+    """Memory of the CPU.
+
+    allocate, allocate_output: a block of at least so many bytes for a stream; 0 bytes are at address 0.
+        OutOfMemoryError: there is none.
+    free: take a block back, anywhere, also in a destructor in the middle of `allocate`.
+    """
+
+    __slots__ = (
+        "_context", "_driver", "_lock", "_nowhere", "_shelves", "allocate", "allocate_output", "free",
+    )  # fmt: skip
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._driver = context.driver
+        self._shelves: dict[int, Shelf] = {}  # by rounded size
+        self._lock = threading.RLock()  # guards which shelves there are
+        self._nowhere = Shelf(0)
+        self.allocate: Allocate = self._allocate
+        self.allocate_output: Allocate = self._allocate
+        self.free: Free = self._free
+
+    def _allocate(self, nbytes: int, stream: Stream) -> HostBlock:
+        size = -nbytes // ROUND * -ROUND
+        shelf = self._shelves.get(size)
+        if shelf:
+            try:
+                return shelf.pop()
+            except IndexError:  # another thread was faster
+                pass
+        if not size:
+            return HostBlock(0, 0, self._nowhere, stream.handle)
+        if shelf is None:
+            shelf = self._new_shelf(size)
+        return HostBlock(self._driver.mem_alloc(self._context.driver_index, size), size, shelf, stream.handle)
+
+    def _free(self, block: HostBlock) -> None:
+        shelf = block.shelf
+        if len(shelf) < shelf.room:
+            shelf.append(block)
+            if not shelf.room:  # given up in between
+                self._clear(shelf)
+        elif block.size and not self._context.closed:
+            self._driver.mem_free(block.ptr)
+
+    def tell_of_frees(self, around: Callable[[Free], Free] | None) -> None:
+        """Put a way of freeing that tells around the own one; None: no more."""
+        self.free = self._free if around is None else around(self._free)
+
+    def share(self, block: HostBlock) -> None:
+        """The CPU has one stream."""
+
+    def stream_began(self) -> None:
+        """The CPU's blocks belong to no stream."""
+
+    def stream_ended(self, handle: int) -> None:
+        """The CPU's blocks belong to no stream."""
+
+    def _new_shelf(self, size: int) -> Shelf:
+        """A size asked for anew is kept too; the size that has been kept longest makes room for it."""
+        if size > KEPT_PER_SIZE:
+            return self._nowhere
+        with self._lock:
+            if len(self._shelves) >= KEPT_SIZES:
+                self._clear(self._shelves.pop(next(iter(self._shelves))))
+            return self._shelves.setdefault(size, Shelf(KEPT_PER_SIZE // size))
+
+    def _clear(self, shelf: Shelf) -> None:
+        shelf.room = 0
+        while shelf:
+            try:
+                block = shelf.pop()
+            except IndexError:
+                return
+            if not self._context.closed:
+                self._driver.mem_free(block.ptr)
+
+    def empty_cache(self) -> None:
+        """Give all kept memory back to the system."""
+        with self._lock:
+            shelves, self._shelves = self._shelves, {}
+            for shelf in shelves.values():
+                self._clear(shelf)

@@ -1,0 +1,309 @@
+"""`PinnedAllocator`: page-locked host memory that is used again once no copy needs it.
+
+Pinning is expensive, so freed memory is kept. Sizes round up to 512 bytes, never to a power of two, and a
+kept block serves a request only if at most an eighth of it (or 4 KiB) is wasted. A block that asynchronous
+copies use waits, when freed, for an event on each stream of those copies; any other is reused at once. The setting
+pinned_max_cached_size_mb caps what is kept: what is too much goes back at once, the largest blocks first; in the
+capture of a CUDA graph, where the system can be given nothing back, with the first request or free after it.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from flambeau.core.errors import OutOfMemoryError
+from flambeau.driver.api import Driver, HostMemory
+from flambeau.runtime.memory.allocator_config import TOO_MUCH
+from flambeau.runtime.memory.free_list import Holes, Sized
+from flambeau.runtime.memory.pending_frees import Uses
+from flambeau.runtime.memory.reentrant_lock import Turn
+from flambeau.runtime.memory.statistics import Tally, format_size
+from flambeau.runtime.streams.stream_order import Orders
+
+if TYPE_CHECKING:
+    from flambeau.runtime.streams.stream import Stream
+
+NO_ACCELERATOR = "Cannot access accelerator device when none is available."
+ROUND = 512
+SMALL_WASTE = 4096
+_HOST = 0  # what observers are told in place of a stream
+
+
+class PinnedBlock(Sized):
+    """A piece of pinned memory.
+
+    Attributes:
+        uses: stream handle -> stream, of the copies that use the block.
+        hidden_uses: stream handle -> stream, of copies that PyTorch's allocator does not learn of; see `record_use_at`.
+    """
+
+    __slots__ = ("hidden_uses", "memory", "ptr", "requested", "uses")
+
+    def __init__(self, memory: HostMemory | None, size: int) -> None:
+        super().__init__(size)
+        self.memory = memory
+        self.ptr = 0 if memory is None else memory.ptr
+        self.requested = 0
+        self.uses: dict[int, Stream] = {}
+        self.hidden_uses: dict[int, Stream] = {}
+
+    @property
+    def all_uses(self) -> dict[int, Stream]:
+        """Both, `uses` first."""
+        return {**self.uses, **self.hidden_uses} if self.hidden_uses else self.uses
+
+
+class PinnedAllocator:
+    """Pinned memory of one machine. It belongs to no device: allocating makes no context.
+
+    `cap`: bytes of freed memory that are kept at most; None: no limit. `orders`: of the machine's streams. `free` may
+    be called from anywhere, also by a destructor in the middle of `allocate`.
+    """
+
+    def __init__(self, driver: Driver, cap: int | None = None, orders: Orders | None = None) -> None:
+        self._cap = cap
+        self._driver = driver
+        self._orders = Orders() if orders is None else orders
+        self._addresses: list[int] = []  # of all blocks, sorted
+        self._blocks: dict[int, PinnedBlock] = {}  # address -> block
+        self._kept: Holes[PinnedBlock] = Holes()
+        self._kept_bytes = 0
+        self._uses: Uses[PinnedBlock] = Uses(self._outlives if driver.observes_blocks else None)
+        self._freed: deque[PinnedBlock] = deque()
+        self._turn = Turn(self._freed, self._try_receive)
+        self._closed = False
+        self._figures = _Figures()
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that are pinned now, in use or kept."""
+        return self._figures.allocated_bytes.current
+
+    def allocate(self, nbytes: int) -> PinnedBlock:
+        """A block of at least `nbytes` bytes; 0 bytes are at address 0. Raises OutOfMemoryError."""
+        if nbytes == 0:
+            return PinnedBlock(None, 0)
+        if nbytes >= TOO_MUCH:
+            raise OutOfMemoryError(
+                "CUDA error: out of memory. Tried to pin more than 1EB of the host's memory."
+            )
+        with self._turn as nested:
+            block = self._find(-nbytes // ROUND * -ROUND, nested)
+            self._figures.use(block, 1)
+        block.requested = nbytes
+        if self._driver.observes_blocks:
+            self._driver.block_alloc(block.ptr, nbytes, _HOST)
+        return block
+
+    def record_use(self, block: PinnedBlock, stream: Stream) -> None:
+        """A copy that uses the block was queued on `stream`: once freed, it waits for that stream."""
+        block.uses[stream.handle] = stream
+
+    def record_use_at(self, ptr: int, stream: Stream) -> None:
+        """Record that a copy queued on `stream` uses the memory at an address, if it is a block's.
+
+        PyTorch's allocator finds a block by its first address alone, if another object than the pinned tensor shows it.
+        The block waits for all uses here; observers learn of the others, for which it would not wait there.
+        """
+        with self._turn:
+            at = bisect_right(self._addresses, ptr)
+            block = self._blocks[self._addresses[at - 1]] if at else None
+        if block is not None and ptr < block.ptr + block.size:
+            (block.uses if ptr == block.ptr else block.hidden_uses)[stream.handle] = stream
+
+    def free(self, block: PinnedBlock) -> None:
+        """Take a block back."""
+        if not block.size or self._closed:
+            return
+        if not block.all_uses:
+            self._end_life(block)
+        self._freed.append(block)
+        self._try_receive()
+
+    def empty_cache(self) -> None:
+        """Give all kept memory back to the system, after waiting for the copies that use it."""
+        with self._turn as nested:
+            if not nested and not self._closed and not self._orders.capturing:
+                self._release_kept()
+
+    def keep_at_most(self, cap: int | None) -> None:
+        """Another limit on what is kept, from now on."""
+        with self._turn as nested:
+            self._cap = cap
+            if not nested and not self._closed:
+                self._trim_to_cap()
+
+    def close(self) -> None:
+        """The machine closes: from now on `free` does nothing."""
+        self._closed = True
+
+    # -- figures ------------------------------------------------------------------------------------------
+    def figures(self) -> dict[str, Any]:
+        """PyTorch's figures of pinned memory, nested."""
+        with self._turn as nested:
+            if not nested and not self._closed:
+                self._poll()
+            return self._figures.nested()
+
+    def reset_peaks(self) -> None:
+        with self._turn:
+            for tally in self._figures.tallies().values():
+                tally.reset_peak()
+
+    def reset_accumulated(self) -> None:
+        with self._turn:
+            for tally in self._figures.tallies().values():
+                tally.reset_accumulated()
+            self._figures.alloc_time, self._figures.free_time = _Times(), _Times()
+
+    # -- finding a block ----------------------------------------------------------------------------------
+    def _find(self, size: int, nested: bool) -> PinnedBlock:
+        if nested:  # a finalizer allocates in the middle of an allocation: touch nothing
+            return self._new(size)
+        self._poll()
+        block = self._kept.best(size)
+        if block is not None and block.size - size <= max(SMALL_WASTE, block.size // 8):
+            self._kept.remove(block)
+            self._kept_bytes -= block.size
+            return block
+        if not self._orders.capturing:
+            with suppress(OutOfMemoryError):
+                return self._new(size)
+            self._release_kept()
+        return self._new(size)
+
+    def _new(self, size: int) -> PinnedBlock:
+        begin = time.perf_counter_ns()
+        try:
+            memory = self._driver.host_alloc(size)
+        except OutOfMemoryError as error:
+            raise OutOfMemoryError(
+                f"CUDA error: out of memory. The host cannot pin {format_size(size)} more; "
+                f"{format_size(self.reserved_bytes)} of pinned memory are in use. Pin less (fewer or smaller "
+                "buffers, fewer DataLoader workers), or raise the limit on locked memory (ulimit -l). "
+                f"The driver says: {error}"
+            ) from None
+        self._figures.alloc_time.add(time.perf_counter_ns() - begin)
+        block = PinnedBlock(memory, size)
+        self._figures.hold(block, 1)
+        insort(self._addresses, block.ptr)
+        self._blocks[block.ptr] = block
+        return block
+
+    def _release_kept(self) -> None:
+        self._poll(wait=True)
+        self._trim(0)
+
+    def _trim(self, most: int) -> None:
+        """Give kept memory back, the largest blocks first, until at most `most` bytes are kept. In a capture, none."""
+        while self._kept_bytes > most and not self._orders.capturing:
+            block = self._kept.best(self._kept.largest())
+            assert block is not None
+            begin = time.perf_counter_ns()
+            if block.memory is not None:
+                self._driver.host_free(block.memory)
+            self._figures.free_time.add(time.perf_counter_ns() - begin)
+            self._kept.remove(block)
+            self._kept_bytes -= block.size
+            self._figures.hold(block, -1)
+            self._addresses.remove(block.ptr)
+            del self._blocks[block.ptr]
+
+    def _try_receive(self) -> None:
+        if not self._closed:
+            self._turn.serve(self._receive)
+
+    def _receive(self) -> None:
+        while self._freed:
+            block = self._freed.popleft()
+            if uses := block.all_uses:
+                self._uses.wait(block, uses.values())
+            else:
+                self._keep(block)
+        self._trim_to_cap()
+
+    def _poll(self, wait: bool = False) -> None:
+        self._receive()
+        if self._uses.waiting:
+            for over in self._uses.done(block_host=wait):
+                over.block.uses, over.block.hidden_uses = {}, {}
+                self._end_life(over.block, over.events)
+                self._keep(over.block)
+            self._trim_to_cap()
+
+    def _trim_to_cap(self) -> None:
+        if self._cap is not None:
+            self._trim(self._cap)
+
+    def _keep(self, block: PinnedBlock) -> None:
+        self._kept.add(block)
+        self._kept_bytes += block.size
+        self._figures.use(block, -1)
+
+    def _end_life(self, block: PinnedBlock, after: Sequence[int] = ()) -> None:
+        if self._driver.observes_blocks:
+            self._driver.block_free(block.ptr, block.requested, _HOST, after)
+
+    def _outlives(self, block: PinnedBlock, events: Sequence[int]) -> None:
+        """A freed block waits for these events of its uses, `hidden_uses` last."""
+        self._driver.block_wait(block.ptr, block.requested, _HOST, events[: len(block.uses)])
+
+
+class _Figures:
+    """What is pinned, and what of it is in use."""
+
+    def __init__(self) -> None:
+        self.allocations, self.allocated_bytes = Tally(), Tally()
+        self.active_requests, self.active_bytes = Tally(), Tally()
+        self.alloc_time, self.free_time = _Times(), _Times()
+
+    def hold(self, block: PinnedBlock, change: int) -> None:
+        self.allocations.add(change)
+        self.allocated_bytes.add(change * block.size)
+
+    def use(self, block: PinnedBlock, change: int) -> None:
+        self.active_requests.add(change)
+        self.active_bytes.add(change * block.size)
+
+    def tallies(self) -> dict[str, Tally]:
+        return {
+            "allocations": self.allocations, "allocated_bytes": self.allocated_bytes,
+            "active_requests": self.active_requests, "active_bytes": self.active_bytes,
+        }  # fmt: skip
+
+    def nested(self) -> dict[str, Any]:
+        return {
+            **{name: tally.figures() for name, tally in self.tallies().items()},
+            "num_host_alloc": self.allocations.allocated,
+            "num_host_free": self.allocations.freed,
+            "host_alloc_time": self.alloc_time.figures(),
+            "host_free_time": self.free_time.figures(),
+        }
+
+
+class _Times:
+    """How long a call took, over all times that it was made."""
+
+    __slots__ = ("_count", "_least", "_most", "_total")
+
+    def __init__(self) -> None:
+        self._count = self._total = self._most = self._least = 0
+
+    def add(self, time_ns: int) -> None:
+        self._least = time_ns if not self._count else min(self._least, time_ns)
+        self._most = max(self._most, time_ns)
+        self._total += time_ns
+        self._count += 1
+
+    def figures(self) -> dict[str, int]:
+        """In microseconds."""
+        total, least, most = (ns // 1000 for ns in (self._total, self._least, self._most))
+        return {
+            "total": total, "max": most, "min": least, "count": self._count,
+            "avg": total // self._count if self._count else 0,
+        }  # fmt: skip

@@ -1,0 +1,54 @@
+"""`PrivatePool`: memory of one device that is kept apart: what a MemPool is on that device."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from flambeau.runtime.memory.resources import Resource
+
+PoolId = tuple[int, int]
+NOBODY: PoolId = (0, 0)  # the id that PyTorch gives to memory of no MemPool
+
+
+def as_id(id: Any) -> PoolId:
+    """An id that a program gives. TypeError: it is no pair of ints; ValueError: no pool has such numbers."""
+    try:
+        first, second = map(operator.index, id)
+    except (TypeError, ValueError):
+        raise TypeError(f"a memory pool's id is a pair of ints, as MemPool.id, not {id!r}") from None
+    if not (0 <= first < 1 << 31 and 0 <= second < 1 << 32):
+        raise ValueError(
+            f"no memory pool has the id {id!r}: it must be from (0, 0) to (2**31 - 1, 2**32 - 1)"
+        )
+    return first, second
+
+
+def packed(id: PoolId) -> int:
+    """An id as one number."""
+    return id[0] << 32 | id[1]
+
+
+def unpacked(owner: int) -> PoolId:
+    """The id that a number stands for."""
+    return owner >> 32, owner & 0xFFFFFFFF
+
+
+class PrivatePool:
+    """Segments that serve only what is routed here.
+
+    source: where they come from; None: from where the allocator has its own. use_on_oom: its free blocks also serve
+    others, as a last resort. no_split: a block is always a whole segment. open: its MemPool lives; afterwards its
+    free segments go back like all others.
+    """
+
+    __slots__ = ("id", "no_split", "open", "source", "use_on_oom")
+
+    def __init__(
+        self, id: PoolId, source: Resource | None = None, use_on_oom: bool = False, no_split: bool = False
+    ) -> None:
+        self.id = id
+        self.source = source
+        self.use_on_oom = use_on_oom
+        self.no_split = no_split
+        self.open = True

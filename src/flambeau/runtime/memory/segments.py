@@ -1,0 +1,190 @@
+"""`Segments`: memory of the device that an allocator holds, what may be held at most, and when it goes back.
+
+A segment is a chain of blocks, found by its first one. It comes from a resource (`resources.py`) and goes back whole.
+Where the policy says so, segments grow instead, and go back page by page (`expandable_segments.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+from flambeau.core.errors import OutOfMemoryError
+from flambeau.driver.api import Driver
+from flambeau.runtime.memory.allocator_config import Policy
+from flambeau.runtime.memory.blocks import Block, Pool
+from flambeau.runtime.memory.event_log import Journal
+from flambeau.runtime.memory.expandable_segments import Ranges
+from flambeau.runtime.memory.log_entries import CUT, GROW, MAP, SHRINK, UNMAP
+from flambeau.runtime.memory.private_pool import PoolId
+from flambeau.runtime.memory.resources import ALIGNED, DriverMemory, Resource
+from flambeau.runtime.memory.statistics import ALL, POOLS, Tally
+
+
+class Segments:
+    """The segments of one device's allocator. Not locked: the allocator sees to that.
+
+    source: where they come from. limit: the most bytes that may be reserved; None: what the device has. reserved: bytes
+    of all of them. calls: how often the device was asked for memory (`allocated`), and given some back (`freed`).
+    oversize: how many there are that the policy called so when they came. follows: see `Heap.follows`.
+    """
+
+    def __init__(
+        self, driver: Driver, index: int, journal: Journal, follows: Callable[[Pool, Pool], bool]
+    ) -> None:
+        self.source: Resource = DriverMemory()
+        self.limit: int | None = None
+        self.reserved = 0
+        self.calls, self.oversize = Tally(), Tally()
+        self._oversize: set[int] = set()  # the addresses of those that were when they came
+        self._driver, self._index, self._journal = driver, index, journal
+        self._firsts: dict[int, Block] = {}  # each segment's first block, by address
+        self._ranges = Ranges(driver, index, self._count_pages, follows)
+        self._private: dict[
+            PoolId, tuple[Tally, Tally, Tally]
+        ] = {}  # reserved bytes of MemPools, as in POOLS
+
+    # -- memory comes -------------------------------------------------------------------------------------
+    def grow(self, pool: Pool, size: int, policy: Policy, now: int) -> Block:
+        """Memory that `size` fits in, as a block that is no hole yet: of a segment, new or grown.
+
+        now: the tick at which it counts as freed. OutOfMemoryError leaves all as it was.
+        """
+        if policy.expandable and pool.private is None and isinstance(self.source, DriverMemory):
+            room = None if self.limit is None else self.limit - self.reserved
+            block = self._ranges.grow(pool, size, now, room)
+            if block is not None:
+                return block
+        return self.new(pool, policy.segment_size(size), policy, now)
+
+    def new(self, pool: Pool, size: int, policy: Policy, now: int) -> Block:
+        """The same, as a segment of exactly this size."""
+        if self.limit is not None and self.reserved + size > self.limit:
+            raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
+        source: Any = self._source_of(pool)  # compiled code would not let through what is no int
+        ptr = source.allocate(size, self._driver, self._index, pool.stream)
+        if not (isinstance(ptr, int) and 0 < ptr < 1 << 63):
+            given = f"{ptr:#x}" if isinstance(ptr, int) else repr(ptr)
+            raise RuntimeError(f"{type(source).__name__}.allocate({size}) gave {given}, which is no address")
+        if ptr % ALIGNED:
+            source.free(ptr, size, self._driver, self._index, pool.stream)
+            raise RuntimeError(
+                f"{type(source).__name__}.allocate({size}) gave memory at {ptr:#x}, which is no multiple of {ALIGNED}: "
+                "kernels count on that"
+            )
+        block = self._firsts[ptr] = Block(ptr, size, pool, now)
+        if policy.is_oversize(size):
+            self._oversize.add(ptr)
+            self.oversize.add(1)
+        self._count(pool, ptr, size, 1)
+        return block
+
+    def _source_of(self, pool: Pool) -> Resource:
+        private = pool.private
+        return self.source if private is None or private.source is None else private.source
+
+    # -- memory goes --------------------------------------------------------------------------------------
+    def release(self, first: Block) -> None:
+        """Give a free segment back. The driver waits for the device first; if that fails, nothing has changed."""
+        parts = list(_blocks_from(first))
+        pool, size = first.pool, sum([block.size for block in parts])
+        self._source_of(pool).free(first.ptr, size, self._driver, self._index, pool.stream)
+        del self._firsts[first.ptr]
+        for block in parts:
+            if block.is_hole:
+                block.pool.holes.remove(block)
+            if len(parts) > 1:
+                self._journal.entries.append(pool.entry(CUT, -block.size, -1, 0))
+        if first.ptr in self._oversize:
+            self._oversize.remove(first.ptr)
+            self.oversize.add(-1)
+        self._count(pool, first.ptr, size, -1)
+
+    def release_free(self, pools: Iterable[Pool]) -> None:
+        """Give back every segment that is free, whichever of these pools' streams its parts belong to."""
+        wanted = set(pools)
+        for first in list(self._firsts.values()):
+            if all(block.is_hole and block.pool in wanted for block in _blocks_from(first)):
+                self.release(first)
+        self._ranges.shrink(wanted)
+
+    def excess(self, policy: Policy) -> int:
+        """By how many bytes more is reserved than the policy's share of what is allowed."""
+        allowed = self.limit
+        if allowed is None:
+            allowed = self._driver.device_properties(self._index).total_memory
+        return self.reserved - int(policy.collect_above * allowed)
+
+    def release_idle(self, pools: Collection[Pool], policy: Policy, searches: int) -> None:
+        """Give back free segments that have lain idle for longer than most, where too much is reserved.
+
+        searches: how many there were until now, by which idleness is measured.
+        """
+        excess = self.excess(policy)
+        while excess > 0:
+            idle = [hole for pool in pools for hole in pool.holes if not hole.is_split]
+            if not idle:
+                return
+            limit = sum(searches - hole.idle for hole in idle) / len(idle)
+            for hole in idle:
+                if excess > 0 and searches - hole.idle >= limit:
+                    excess -= hole.size
+                    self.release(hole)
+
+    # -- figures ------------------------------------------------------------------------------------------
+    def _count(self, pool: Pool, ptr: int, size: int, change: int) -> None:
+        self._journal.write(pool.entry(GROW if change > 0 else SHRINK, size, size, ptr))
+        self.reserved += change * size
+        if pool.private is not None:
+            tallies = self._private.setdefault(pool.private.id, (Tally(), Tally(), Tally()))
+            for tally in (tallies[pool.kind], tallies[ALL]):
+                tally.add(change * size)
+        self.calls.add(change)
+
+    def _count_pages(self, pool: Pool, ptr: int, nbytes: int, parts: int) -> None:
+        code = MAP if nbytes > 0 else UNMAP
+        self._journal.write(pool.entry(code, abs(nbytes), abs(nbytes), ptr))
+        self._journal.entries.append(pool.entry(CUT, nbytes, parts, 0))
+        self.reserved += nbytes
+        self.calls.add(1 if nbytes > 0 else -1)
+
+    def tallies(self) -> Iterator[Tally]:
+        """All that is counted here, to be reset."""
+        yield from (self.oversize, self.calls)
+        for tallies in self._private.values():
+            yield from tallies
+
+    def forget(self, id: PoolId) -> None:
+        """A MemPool is gone: so are its figures, if its memory is."""
+        if id in self._private and not self._private[id][ALL].current:
+            del self._private[id]
+
+    def private_figures(self) -> dict[PoolId, dict[str, dict[str, int]]]:
+        """Bytes of the segments of each MemPool, by its id and kind of pool."""
+        return {
+            id: {POOLS[kind]: tally.figures() for kind, tally in enumerate(tallies)}
+            for id, tallies in self._private.items()
+        }
+
+    # -- reports ------------------------------------------------------------------------------------------
+    def grows(self, ptr: int) -> bool:
+        """Whether an address lies in a segment that grows."""
+        return self._ranges.owns(ptr)
+
+    def runs(self) -> Iterator[list[Block]]:
+        """The blocks of each segment, in the order of their addresses."""
+        for first in list(self._firsts.values()):
+            yield list(_blocks_from(first))
+        yield from self._ranges.runs()
+
+    def blocks(self) -> Iterator[Block]:
+        """The blocks of all segments."""
+        for run in self.runs():
+            yield from run
+
+
+def _blocks_from(first: Block) -> Iterator[Block]:
+    block: Block | None = first
+    while block is not None:
+        yield block
+        block = block.next

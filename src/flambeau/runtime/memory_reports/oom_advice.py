@@ -1,0 +1,94 @@
+"""`remedy`: the setting under which a trace that ran out of memory would have fitted, found by replaying it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.allocator_config import MIB, Policy
+from flambeau.runtime.memory.blocks import Pool
+from flambeau.runtime.memory.statistics import format_size
+from flambeau.runtime.memory_reports.replay import Event, Outcome, events_of, play
+from flambeau.runtime.memory_reports.snapshot import pool_id, segments, trace
+
+_MOST = 8192  # events that are replayed, the latest: an error must not take long
+_AMPLE = 1 << 50  # bytes that no device has
+_FULL = 0.95  # from this share on, what helps now will not help for long
+
+
+def remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
+    """What would have helped, as a sentence; what was tried if nothing would."""
+    events = events_of(_until_refused(allocator, pool, size), segments(allocator))
+    free, total = allocator.context.driver.mem_info(allocator.context.driver_index)
+    capacity = allocator.limit or free + allocator.reserved_bytes()
+    if size > total:
+        return ""
+    if _played(events, capacity, total, allocator.policy).fits:
+        return "Replayed from an empty device, the same requests fit: earlier ones left the memory in pieces."
+    tried: list[str] = []
+    for name, policy in candidates(allocator.policy, capacity):
+        outcome = _played(events, capacity, total, policy)
+        if outcome.fits:
+            return f"With PYTORCH_ALLOC_CONF={policy.text} {_fitted(outcome, capacity)}"
+        tried.append(name)
+    if len({event.stream for event in events if event.action == "alloc"}) > 1:
+        outcome = _played([event._replace(stream=0) for event in events], capacity, total, allocator.policy)
+        if outcome.fits:
+            return f"On one stream {_fitted(outcome, capacity)}"
+        tried.append("one stream")
+    needed = format_size(_needed(events, total, allocator.policy))
+    return (
+        f"No setting would have made it fit (replayed: {', '.join(dict.fromkeys(tried))}). With {needed} in place of "
+        f"{format_size(capacity)} this request would have fitted."
+    )
+
+
+def candidates(policy: Policy, capacity: int) -> list[tuple[str, Policy]]:
+    """Settings worth a try, each with the name of what is new in it."""
+    splits = [n * MIB for n in (32, 128, 512) if n * MIB < capacity]
+    found = [("max_split_size_mb", policy.with_(max_split=split)) for split in splits]
+    if not policy.divisions:
+        found += [("roundup_power2_divisions", policy.with_(divisions=(steps,))) for steps in (8, 4, 2)]
+    found.append(("garbage_collection_threshold", policy.with_(collect_above=0.6)))
+    if not policy.expandable:
+        found.insert(0, ("expandable_segments", policy.with_(expandable=True)))
+    return found
+
+
+def _until_refused(allocator: CachingAllocator, pool: Pool, size: int) -> list[dict[str, Any]]:
+    """What led here, the request that was refused at its end. The program went on without those refused before.
+
+    Of a recording of live memory alone the history is an older one: then only what lives is known.
+    """
+    recording = allocator.recording
+    known = recording is None or recording.enabled == "all"
+    entries = trace(allocator, most=_MOST, orders=True) if known else []
+    stream = allocator.context.backing.stream_native(pool.stream)
+    refused = {"action": "oom", "size": size, "stream": stream, "pool_id": pool_id(pool)}
+    return [*[entry for entry in entries if entry["action"] != "oom"], refused]
+
+
+def _played(events: Sequence[Event], capacity: int, total: int, policy: Policy) -> Outcome:
+    """On a device of `total` bytes, of which `capacity` may be reserved: ranges that grow are made for all of it."""
+    share = (capacity + 0.5) / total  # so that rounding takes no byte away
+    return play(events, max(capacity, total), policy.with_(fraction=min(share, 1.0)))
+
+
+def _fitted(outcome: Outcome, capacity: int) -> str:
+    share = outcome.peak_allocated / capacity
+    soon = f", with tensors in {share:.0%} of the memory: it will be short again soon" * (share > _FULL)
+    return f"this very trace would have fitted (replayed just now){soon}."
+
+
+def _needed(events: Sequence[Event], total: int, policy: Policy) -> int:
+    """A capacity that the trace fits in, hardly more than it needs, in bytes."""
+    ample = _played(events, _AMPLE, total, policy)
+    least, most = ample.peak_allocated - 1, ample.peak_reserved
+    while most - least > max(most >> 6, 2 * MIB):
+        middle = (least + most) // 2
+        if _played(events, middle, total, policy).fits:
+            most = middle
+        else:
+            least = middle
+    return most

@@ -1,0 +1,213 @@
+"""What an out-of-memory error says: PyTorch's text, then where the memory is."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flambeau.core.sites import Site, place, source
+from flambeau.runtime.memory.blocks import Block, Pool
+from flambeau.runtime.memory.resources import DriverMemory
+from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, format_size
+
+if TYPE_CHECKING:
+    from flambeau.runtime.memory.allocator import CachingAllocator
+
+_LARGEST = 5
+_STREAMS = 6
+
+
+class _Held:
+    """An allocator's blocks at one moment: `live`, `free`, and `waiting` for other streams; bytes held by stream."""
+
+    def __init__(self, allocator: CachingAllocator) -> None:
+        unused, self.waiting = allocator.free_blocks(), allocator.waiting()
+        self.free: list[Block] = []
+        self.live: list[Block] = []
+        self.by_stream: dict[int, list[int]] = {}
+        for blocks in allocator.segments():
+            for block in blocks:
+                sums = self.by_stream.setdefault(block.stream, [0, 0])
+                sums[0] += block.size
+                if block in unused:
+                    sums[1] += block.size
+                    self.free.append(block)
+                elif block not in self.waiting:
+                    self.live.append(block)
+
+    def holes(self, pool: Pool) -> list[Block]:
+        """Free blocks of the pools that are kept apart with this one, of whatever stream."""
+        return [block for block in self.free if block.pool.private is pool.private]
+
+    def kept_apart(self, pool: Pool) -> list[Block]:
+        """Free blocks of other MemPools and graphs, which keep them while they live."""
+        mine = (None, pool.private)
+        return [block for block in self.free if block.pool.private not in mine and not block.is_split]
+
+
+def out_of_memory(allocator: CachingAllocator, pool: Pool, size: int) -> str:
+    """Called when everything that could be released was, while the last refusal is handled.
+
+    `size` is the rounded request.
+    """
+    context = allocator.context
+    free, total = context.driver.mem_info(context.driver_index)
+    reserved = allocator.reserved_bytes()
+    allocated = allocator.ledger().current[ALL][ALLOCATED_BYTES]
+    segment = allocator.policy.segment_size(size) if allocator.policy.caching else size
+    allowed = "" if allocator.limit is None else f"{format_size(allocator.limit)} allowed; "
+    head = (
+        f"CUDA out of memory. Tried to allocate {format_size(segment)}. "
+        f"GPU {context.index} has a total capacity of {format_size(total)} of which "
+        f"{format_size(free)} is free. {allowed}"
+        f"Of the allocated memory {format_size(allocated)} is allocated by PyTorch, and "
+        f"{format_size(reserved - allocated)} is reserved by PyTorch but unallocated."
+    )
+    held = _Held(allocator)
+    lines = [head, *_state(allocator, pool, size, held)]
+    last = _refusal(allocator, pool) or _kept_apart(held.kept_apart(pool), segment - free)
+    lines.append(last or _advice(allocator, pool, size, held))
+    if not last and allocator.remedy is not None:
+        lines.append(allocator.remedy(allocator, pool, size))
+    return "\n".join(line for line in lines if line)
+
+
+def _refusal(allocator: CachingAllocator, pool: Pool) -> str:
+    """What the pool's source of memory said, where that is not the device itself."""
+    private = pool.private
+    given = allocator.source if private is None or private.source is None else private.source
+    if isinstance(given, DriverMemory):
+        return ""
+    whose = "All memory" if private is None else f"The memory of MemPool {private.id}"
+    return f"{whose} comes from {type(given).__name__}, which says: {sys.exc_info()[1]}"
+
+
+def _kept_apart(blocks: Sequence[Block], lacking: int) -> str:
+    """What to do where other pools' free memory would be enough."""
+    nbytes = sum(block.size for block in blocks)
+    if nbytes < max(lacking, 1):
+        return ""
+    ids = sorted({block.pool.private.id for block in blocks if block.pool.private is not None})
+    return (
+        f"{format_size(nbytes)} lie free in other memory pools, {', '.join(map(str, ids))}, which keep them as long as "
+        "they live: delete MemPools and CUDA graphs that are needed no longer."
+    )
+
+
+def _state(allocator: CachingAllocator, pool: Pool, size: int, held: _Held) -> list[str]:
+    holes = held.holes(pool)
+    largest = max([block.size for block in holes], default=0)
+    mine = max([block.size for block in holes if block.stream == pool.stream], default=0)
+    kept_apart = "" if pool.private is None else f" in the memory pool {pool.private.id}"
+    request = (
+        f"The request was for {format_size(size)} on {_stream(allocator, pool.stream)}{kept_apart}; the largest free "
+        f"hole of any stream{' there' * bool(kept_apart)} is {format_size(largest)}, of this one {format_size(mine)}."
+    )
+    if holes:
+        share = 1 - largest / sum(block.size for block in holes)
+        request += f" Fragmentation: {share:.0%} of what is free lies outside of the largest hole."
+    lines = [request]
+    if held.waiting:
+        nbytes = sum(block.size for block in held.waiting)
+        until = " until the capture of the CUDA graph has ended" * bool(allocator.context.orders.capturing)
+        lines.append(
+            f"{format_size(nbytes)} in {len(held.waiting)} blocks are freed, but wait for streams that record_stream "
+            f"named{until}."
+        )
+    return [*lines, _by_stream(allocator, held), *_largest(held.live, allocator.recording is not None)]
+
+
+def _by_stream(allocator: CachingAllocator, held: _Held) -> str:
+    """Bytes reserved and free, by stream, where there are several."""
+    if len(held.by_stream) < 2:
+        return ""
+    most = sorted(held.by_stream.items(), key=lambda item: -item[1][0])
+    texts = [
+        f"{_stream(allocator, handle)} {format_size(nbytes)} ({format_size(free)} of it free)"
+        for handle, (nbytes, free) in most[:_STREAMS]
+    ]
+    if len(most) > _STREAMS:
+        texts.append(f"{len(most) - _STREAMS} more")
+    return f"Held by stream: {', '.join(texts)}."
+
+
+def _largest(live: Sequence[Block], recorded: bool) -> list[str]:
+    """The largest tensors, those alike of one line together; and the lines that made most, if these are not all."""
+    texts: dict[Site, str] = {}
+    alike: dict[tuple[int, str], list[Block]] = {}
+    by_line: dict[str, list[Block]] = {}
+    for block in live:
+        line = _made_at(block, texts)
+        alike.setdefault((block.requested, line), []).append(block)
+        by_line.setdefault(line, []).append(block)
+    if not alike:
+        return []
+    lines = ["The largest live tensors:"]
+    for (nbytes, line), blocks in sorted(alike.items(), key=lambda item: -item[0][0])[:_LARGEST]:
+        times = f"{len(blocks)} x " if len(blocks) > 1 else ""
+        lines.append(
+            f"  {times + format_size(nbytes):>18}  {f'made at {line}' if line else f'at {blocks[0].ptr:#x}'}"
+        )
+    if not recorded:
+        lines.append("  (torch.cuda.memory._record_memory_history() shows the lines that made them.)")
+    by_line.pop("", None)
+    if len(alike) > _LARGEST and by_line:
+        lines += ["The lines whose tensors hold the most:", *_lines_by_bytes(by_line)]
+    return lines
+
+
+def _made_at(block: Block, texts: dict[Site, str]) -> str:
+    """The line that made it; empty: nobody recorded that. `texts`: those looked up so far."""
+    site: Site | None = None if block.frames is None else block.frames.site
+    if site is None:
+        return ""
+    if site not in texts:
+        texts[site] = f"{place(site)} in {site[0].co_name}: {source(site)}"
+    return texts[site]
+
+
+def _lines_by_bytes(by_line: dict[str, list[Block]]) -> list[str]:
+    sums = [(sum(block.requested for block in blocks), len(blocks), line) for line, blocks in by_line.items()]
+    return [
+        f"  {format_size(nbytes):>18}  in {count} tensor{'s' * (count > 1)} of {line}"
+        for nbytes, count, line in sorted(sums, key=lambda item: -item[0])[:_LARGEST]
+    ]
+
+
+def _stream(allocator: CachingAllocator, handle: int) -> str:
+    """By its `cuda_stream`, as programs and snapshots have it."""
+    driver = allocator.context.backing
+    if handle == driver.stream_default(allocator.context.driver_index):
+        return "the default stream"
+    try:
+        return f"stream {driver.stream_native(handle):#x}"
+    except RuntimeError:
+        return f"a stream that has ended ({handle})"
+
+
+def _advice(allocator: CachingAllocator, pool: Pool, size: int, held: _Held) -> str:
+    context = allocator.context
+    free, total = context.driver.mem_info(context.driver_index)
+    if size > total:
+        return "That is more than the GPU has: make this tensor smaller, or divide it among several GPUs."
+    segment = allocator.policy.segment_size(size)
+    if allocator.limit is not None and segment <= free:
+        least = math.ceil(100 * (allocator.reserved_bytes() + segment) / total) / 100
+        return (
+            f"The device has room, but set_per_process_memory_fraction({allocator.memory_fraction}) does not allow "
+            f"it: raise the fraction to {least} or more."
+        )
+    if sum(block.size for block in held.waiting) >= size:
+        return (
+            "What waits would be enough: use these tensors on their own streams, without record_stream, or capture "
+            "several smaller graphs."
+        )
+    if sum(block.size for block in held.holes(pool)) >= size:
+        return (
+            "What is free would be enough, but lies in pieces of segments in use, "
+            "or belongs to other streams: free the large tensors before the small ones that were "
+            "made after them, or allocate on fewer streams."
+        )
+    return "Free tensors (del, or leave their function), or make the batch smaller."

@@ -1,0 +1,269 @@
+"""Replay: what an allocator with other settings, or on another device, would have made of a recorded trace.
+
+A trace is a list of `Event`s, from this process's history or from a snapshot file, PyTorch's own included. It is
+played on a real `CachingAllocator` over a driver that has addresses and a capacity, and nothing else. Snapshot files do
+not say which waits ordered streams, so their replays hand no memory from stream to stream; this process's history does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+from flambeau.core.collector import without_collections
+from flambeau.core.device import device
+from flambeau.core.errors import OutOfMemoryError
+from flambeau.driver.api import DeviceProperties, Driver
+from flambeau.runtime.context import Context
+from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.allocator_config import MIB, Policy
+from flambeau.runtime.memory.blocks import Block
+from flambeau.runtime.memory.private_pool import NOBODY, PrivatePool
+from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
+
+
+class Event(NamedTuple):
+    """One request. `key` names the memory from its "alloc" to its "free"; `nbytes` was asked for on `stream`.
+
+    pool: which private pool it came from, a MemPool's or a CUDA graph's, by a number; 0: none.
+    "order": all that `stream` does from now on comes after what the stream `key` was given until now.
+    "end": the private pool is gone; one that never ends keeps its memory apart.
+    """
+
+    action: str
+    key: int
+    nbytes: int = 0
+    stream: int = 0
+    pool: int = 0
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a replay. Sizes in bytes.
+
+    failed: the number of the event that found no memory, and what it asked for; None: all had theirs.
+    """
+
+    policy: Policy
+    capacity: int
+    events: int
+    peak_allocated: int
+    peak_reserved: int
+    device_calls: int
+    retries: int
+    failed: Event | None = None
+    failed_at: int | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.failed is None
+
+
+def play(events: Sequence[Event], capacity: int, policy: Policy | None = None) -> Outcome:
+    """Replay a trace on a device of `capacity` bytes. It ends at the first request that finds no memory."""
+    policy = Policy() if policy is None else policy
+    driver = _Space(capacity)
+    context = Context(device("cuda", 0), 0, cast(Driver, driver), 0)
+    allocator = CachingAllocator(context, policy)
+    allocator.explains = False
+    allocator.stream_began()
+    held: dict[int, Block] = {}
+    streams: dict[int, Any] = {}
+    pools: dict[int, PrivatePool | None] = {0: None}
+    routed = 0
+    failed_at = None
+
+    def stream_of(number: int) -> Any:
+        found = streams.get(number)
+        if found is None:
+            handle = len(streams) + 1  # never 0
+            found = SimpleNamespace(handle=handle, context=context, queue=context.orders.queue(handle))
+            streams[number] = found
+        return found
+
+    def pool_of(number: int) -> PrivatePool | None:
+        if number not in pools:
+            pools[number] = PrivatePool((0, len(pools)))
+        return pools[number]
+
+    for number, event in enumerate(events):
+        if event.action == "free":
+            block = held.pop(event.key, None)
+            if block is not None:
+                allocator.free(block)
+            continue
+        if event.action == "end":
+            gone = pool_of(event.pool)
+            if gone is not None:
+                allocator.release_private(gone.id)
+            continue
+        if event.pool != routed:
+            routed = event.pool
+            allocator.route(pool_of(routed))
+        stream = stream_of(event.stream)
+        if event.action == "order":
+            context.orders.wait(stream.queue, context.orders.mark(stream_of(event.key).queue))
+            continue
+        try:
+            held[event.key] = allocator.allocate(event.nbytes, stream)
+            stream.queue.busy = True  # work that uses it
+        except OutOfMemoryError:
+            failed_at = number
+            break
+    peak = allocator.ledger().peak[ALL]
+    return Outcome(
+        policy,
+        capacity,
+        len(events),
+        peak[ALLOCATED_BYTES],
+        peak[RESERVED_BYTES],
+        allocator.num_device_alloc + allocator.num_device_free,
+        allocator.num_alloc_retries,
+        None if failed_at is None else events[failed_at],
+        failed_at,
+    )
+
+
+class _Space:
+    """A driver that has addresses and a capacity."""
+
+    observes_blocks = False
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._sizes: dict[int, int] = {}
+        self._used = 0
+        self._next = 1 << 40
+
+    def mem_alloc(self, index: int, nbytes: int) -> int:
+        if self._used + nbytes > self._capacity:
+            raise OutOfMemoryError(f"{nbytes} bytes do not fit")
+        ptr, self._next = self._next, self._next + nbytes
+        self._sizes[ptr] = nbytes
+        self._used += nbytes
+        return ptr
+
+    def mem_free(self, ptr: int) -> None:
+        self._used -= self._sizes.pop(ptr)
+
+    def range_page(self, index: int) -> int:
+        return MIB
+
+    def range_reserve(self, index: int, nbytes: int) -> int:
+        ptr, self._next = self._next, self._next + nbytes
+        return ptr
+
+    def range_map(self, ptr: int, nbytes: int) -> None:
+        if self._used + nbytes > self._capacity:
+            raise OutOfMemoryError(f"{nbytes} bytes do not fit")
+        self._used += nbytes
+
+    def range_unmap(self, ptr: int, nbytes: int) -> None:
+        self._used -= nbytes
+
+    def range_release(self, ptr: int) -> None:
+        pass
+
+    def device_properties(self, index: int) -> DeviceProperties:
+        return DeviceProperties("replay", 0, 0, self._capacity, 1)
+
+    def mem_info(self, index: int) -> tuple[int, int]:
+        return self._capacity - self._used, self._capacity
+
+
+# -- traces ---------------------------------------------------------------------------------------------------
+
+
+def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | None = None) -> list[Event]:
+    """The requests of a device's trace, as snapshots hold it; `live` are the blocks that it ended with, by segment.
+
+    What was allocated before the trace begins is found from its frees and from what lives at its end, and comes first.
+    What was refused is asked for, and given back at once: the program went on without it. A private pool that has no
+    segment at the end is gone after the last that is told of it; None: nobody knows which have.
+    """
+    events: list[Event] = []
+    begun: dict[int, int] = {}  # by address: its life's key
+    early: list[Event] = []
+    count = 0
+    wheres = _Wheres()
+    with without_collections():
+        for entry in trace:
+            action = entry["action"]
+            if action == "free_completed":
+                key = begun.pop(entry.get("addr", 0), 0)
+                if not key:
+                    key = count = count + 1
+                    early.append(Event("alloc", key, entry["size"], *_source(entry, "pool_id")))
+                events.append(Event("free", key))
+            elif action in ("alloc", "oom"):
+                count += 1
+                where = wheres.of(entry.get("frames"))
+                events.append(Event("alloc", count, entry["size"], *_source(entry, "pool_id"), where))
+                if action == "alloc":
+                    begun[entry.get("addr", 0)] = count
+                else:
+                    events.append(Event("free", count))
+            elif action == "order":
+                events.append(Event("order", _stream(entry["after"]), 0, _stream(entry["stream"])))
+    kept: set[int] = set()
+    for segment in live or ():
+        source = _source(segment, "segment_pool_id")
+        kept.add(source[1])
+        for block in segment["blocks"]:
+            addr = block.get("address", 0)
+            if block["state"] != "inactive" and addr not in begun:
+                count += 1
+                early.append(Event("alloc", count, block["requested_size"], *source))
+    return early + events if live is None else _with_ends(early + events, kept)
+
+
+def _with_ends(events: list[Event], kept: Container[int]) -> list[Event]:
+    """The events, and the end of each private pool that is not kept, after the last one of its memory."""
+    pools = {event.key: event.pool for event in events if event.pool and event.pool not in kept}
+    if not pools:
+        return events
+    last = {
+        pools[event.key]: n
+        for n, event in enumerate(events)
+        if event.key in pools and event.action != "order"
+    }
+    ends = {n: Event("end", 0, pool=pool) for pool, n in last.items()}
+    found: list[Event] = []
+    for n, event in enumerate(events):
+        found.append(event)
+        if n in ends:
+            found.append(ends[n])
+    return found
+
+
+def _source(found: dict[str, Any], pool: str) -> tuple[int, int]:
+    """The stream, and the pool's id, a pair, as one number."""
+    high, low = found.get(pool) or NOBODY
+    return _stream(found["stream"]), int(high) << 64 | int(low)
+
+
+def _stream(stream: Any) -> int:
+    return int(stream or 0)
+
+
+class _Wheres:
+    """Lines of programs that asked for memory; equal stacks are mostly one list."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+
+    def of(self, frames: Sequence[dict[str, Any]] | None) -> str:
+        found = self._known.get(id(frames))
+        if found is None:
+            found = self._known[id(frames)] = _where(frames or ())
+        return found
+
+
+def _where(frames: Sequence[dict[str, Any]]) -> str:
+    for frame in frames:
+        if str(frame["filename"]).endswith(".py"):
+            return f"{frame['filename']}:{frame['line']}"
+    return ""
