@@ -110,6 +110,18 @@ def test_what_a_line_reads_and_writes_in_place_is_one_race(rounds):
     assert "reads and writes bytes that add_ on the default stream of cuda:0" in race.headline
 
 
+def test_an_in_place_operator_reads_and_writes_where_races_raise() -> None:
+    """The error comes at the first conflict, of what the operator reads; it tells of what it writes, too."""
+    with torch.virtual(races="error"):
+        x = torch.ones(64, device="cuda")
+        with torch.cuda.stream(torch.cuda.Stream()):
+            with pytest.raises(torch.RaceError, match="mul_ .* reads and writes bytes that ones .* writes"):
+                x.mul_(2)
+            with pytest.raises(torch.RaceError, match=r"mul .* reads bytes that ones .* writes"):
+                x * 2
+        torch.cuda.synchronize()
+
+
 def test_pinned_buffer_overwritten_too_early():
     (race,) = races_of(lambda: staged(False)).races
     assert race.fix.call == "synchronize"

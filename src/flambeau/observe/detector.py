@@ -35,6 +35,7 @@ from flambeau.observe.pinned.lines import view_name
 from flambeau.observe.pinned.memory import Export, PinnedMemory, Use, Window
 from flambeau.observe.race_builder import (
     READ,
+    READ_WRITE,
     WRITE,
     GraphLaunch,
     access_of,
@@ -352,7 +353,7 @@ class Detector(Lifetimes):
             for old in (cell, *cell.neighbours):
                 last = old.write
                 if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
-                    self._conflict(old, WRITE, last, cell, READ, command)
+                    self._conflict(old, WRITE, last, cell, READ_WRITE if cell in writers else READ, command)
                 if old.partial is not None:
                     self.deferred.against(old, cell, READ, command)
         for cell in writers:

@@ -22,7 +22,7 @@ from flambeau.observe.reporting.fixes import (
 from flambeau.observe.reporting.operators import public_name, reads_as_well, repetition
 from flambeau.observe.reports import Access, Fix, Race
 
-READ, WRITE = "reads", "writes"
+READ, WRITE, READ_WRITE = "reads", "writes", "reads and writes"
 _UNCERTAIN = "It is not certain that each first use comes before this line: run again."
 _CACHED_CAST = (
     "note:   autocast keeps one cast of a weight for all streams. autocast(cache_enabled=False), or an autocast "
@@ -87,7 +87,7 @@ def build_race(
     """Return the race of `command` with the last access of its cell or of a neighbour of it, or of freed memory.
 
     Args:
-        kind: What `command` does with its cell: READ or WRITE.
+        kind: What `command` does with its cell: READ, WRITE or READ_WRITE.
         waited: Another stream that has waited for the last access, which is a process group's.
         lifetime: The number at which the lifetime of the memory began that `command` uses, and where.
         select: Tells which streams are current.
@@ -160,7 +160,7 @@ def access_of(
     shape, dtype = shape_of(extent, kind, what)
     site = (code, offset)
     if kind is WRITE and extent in map(extent_of, what[1][what[2] :]) and reads_as_well(what[0], site):
-        kind = "reads and writes"
+        kind = READ_WRITE
     return Access(
         kind,
         what[0],
