@@ -115,7 +115,7 @@ def test_an_in_place_operator_reads_and_writes_where_races_raise() -> None:
     with torch.virtual(races="error"):
         x = torch.ones(64, device="cuda")
         with torch.cuda.stream(torch.cuda.Stream()):
-            with pytest.raises(torch.RaceError, match="mul_ .* reads and writes bytes that ones .* writes"):
+            with pytest.raises(torch.RaceError, match=r"mul_ .* reads and writes bytes that ones .* writes"):
                 x.mul_(2)
             with pytest.raises(torch.RaceError, match=r"mul .* reads bytes that ones .* writes"):
                 x * 2
