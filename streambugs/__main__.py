@@ -59,8 +59,8 @@ inserted (`flambeau run --apply-fixes` prints them as a diff) |
 | PyTorch's sanitizer, On a GPU | answers on a GPU for the buggy and the fixed program |
 
 - A bug without wrong values is still a race. If the host's access races with a copy, a virtual GPU
-  gives the same wrong bytes in every order, because it runs copies when the host waits. Otherwise
-  no explored order shows it.
+  gives the same wrong bytes in every order, because it runs copies when the host waits. In other
+  bugs, none of the explored orders changes a value.
 - In the IPC programs another stream of the same process opens the handle, so both sides are seen.
   In two processes each sees only itself. Because memory leaves the process, their fixed programs
   get "no race" without a certificate.
