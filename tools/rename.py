@@ -10,9 +10,10 @@ A map is a TOML file:
     hooked = "add_hook"
     [scope."flambeau.tape.walk"]        # parameters and locals of a function
     "_Walk.step.given" = "gradients"
+    "*.watchers" = "hooks"              # in every function of the module
     [attributes]                        # attributes, methods and keyword arguments, wherever they stand
     rest_without = "notify_unused_leaf"
-    [attributes."flambeau.tape.walk"]   # the same in one file only
+    [attributes."flambeau.tape flambeau.tensor.leaves"]  # the same in these modules and packages only
     rest = "accumulate"
     [allow]                             # names that PyTorch has too but that mean ours here, with the reason
     read = "PyTorch's is a method of files"
@@ -42,12 +43,14 @@ class Map:
     """The tables of a map; see the module's docstring.
 
     Attributes:
+        modules: The names of the project's modules.
         members: (module, old) -> new. `spread` adds the modules that import a name and so define it too.
         locals: ("module:scope", old) -> new.
         keywords: (function, old) -> new, for the arguments of calls of renamed parameters.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, modules: set[str]) -> None:
+        self.modules, self.roots = modules, {module.partition(".")[0] for module in modules}
         self.tables = tomllib.loads(text)
         self.names: dict[str, str] = self.tables.get("names", {})
         self.members = {(m, o): n for m, t in self.tables.get("module", {}).items() for o, n in t.items()}
@@ -61,7 +64,7 @@ class Map:
                 self.keywords[function, old] = new
         attributes = self.tables.get("attributes", {})
         self.everywhere = {o: n for o, n in attributes.items() if isinstance(n, str)}
-        self.in_file = {m: t for m, t in attributes.items() if isinstance(t, dict)}
+        self.in_files = [(m.split(), t) for m, t in attributes.items() if isinstance(t, dict)]
         self.pairs = pairs_of([self.tables])  # without [allow]
         self.words = {old for old, _ in self.pairs}
 
@@ -77,24 +80,38 @@ class Map:
                         self.members[module, bound] = new
                         grown = True
 
+    def is_module(self, owner: str) -> bool:
+        """Return True if the owner of an attribute is a module, not an object that a module of ours defines."""
+        roots = self.roots
+        return owner.endswith(":") and (owner[:-1] in self.modules or owner.partition(".")[0] not in roots)
+
+    def attribute(self, old: str, module: str) -> str | None:
+        """Return the new name of an attribute in one module."""
+        for places, table in self.in_files:
+            if old in table and any(f"{module}.".startswith(f"{place}.") for place in places):
+                return table[old]
+        return self.everywhere.get(old)
+
     def new_name(self, use: Use, module: str) -> str | None:
         """Return the new name at one place; None if it stays."""
         if use.name not in self.words:
             return None
         if use.name in self.names:
             return self.names[use.name]
-        attributes = self.in_file.get(module, {}).get(use.name) or self.everywhere.get(use.name)
+        attribute = self.attribute(use.name, module)
         if use.kind == "keyword":
-            return self.keywords.get((use.owner, use.name)) or attributes
+            return self.keywords.get((use.owner, use.name)) or attribute
         if use.kind == "name":
             owner, _, scope = use.owner.partition(":")
             local = use.scope.imports.get(use.name) if use.scope else None  # an import inside of a function
             if local and local[1] == use.name and scope:
                 return self.members.get((local[0], use.name))
-            return self.locals.get((use.owner, use.name)) if scope else self.members.get((owner, use.name))
-        if use.owner.endswith(":"):
+            if scope:
+                return self.locals.get((use.owner, use.name)) or self.locals.get((f"{owner}:*", use.name))
+            return self.members.get((owner, use.name))
+        if self.is_module(use.owner):
             return self.members.get((use.owner[:-1], use.name))
-        return attributes
+        return attribute
 
 
 def module_name(path: Path) -> str:
@@ -108,7 +125,7 @@ def renamed(source: str, module: str, table: Map, resolver: Resolver) -> str:
     """Return one file's text with the map applied."""
     lines = [line.encode() for line in source.splitlines()]
     edits, meanings = set(), {}
-    for use in resolver.uses():
+    for use in resolver.uses:
         new = table.new_name(use, module)
         if new:
             edits.add((use.line, use.column, use.name, new))
@@ -176,15 +193,15 @@ def refusals(table: Map, resolvers: dict[str, Resolver], public: set[str]) -> li
     found += [f"{new} is not an identifier" for _, new in table.pairs if not new.isidentifier()]
     used: dict[str, set[str]] = {}
     for module, resolver in resolvers.items():
-        uses = resolver.uses()
+        uses = resolver.uses
         names = {use.name for use in uses}
-        attributes = {use.name for use in uses if use.kind == "attribute" and not use.owner.endswith(":")}
+        attributes = {use.name for use in uses if use.kind == "attribute" and not table.is_module(use.owner)}
         for old in names & table.words:
             used.setdefault(old, set()).add(module)
             new = table.names.get(old)
             if new in names:
                 found.append(f"{new}, for {old}, is a name in {module} already")
-            new = table.in_file.get(module, {}).get(old) or table.everywhere.get(old)
+            new = table.attribute(old, module)
             if new in attributes - set(allowed):
                 found.append(f"{new}, for {old}, is an attribute in {module} already")
     found += [f"{old} occurs nowhere" for old in sorted(table.words - used.keys() - set(allowed))]
@@ -192,10 +209,11 @@ def refusals(table: Map, resolvers: dict[str, Resolver], public: set[str]) -> li
         if module not in resolvers or old not in resolvers[module].top.bound:
             found.append(f"{module} does not define {old}")
     for owner, old in table.locals:
-        module = owner.partition(":")[0]
-        if module not in resolvers or not any(
-            u.owner == owner and u.name == old for u in resolvers[module].uses()
-        ):
+        module, _, scope = owner.partition(":")
+        owners = (
+            {use.owner for use in resolvers[module].uses if use.name == old} if module in resolvers else set()
+        )
+        if owner not in owners and not (scope == "*" and owners):
             found.append(f"{owner} has no {old}")
     return found
 
@@ -218,17 +236,17 @@ def apply(table: Map, sources: dict[Path, str], public: set[str]) -> tuple[dict[
 
 def main(path: str) -> int:
     sources = {p: p.read_text() for folder in FOLDERS for p in (ROOT / folder).rglob("*.py")}
-    table = Map(Path(path).read_text())
+    table = Map(Path(path).read_text(), {module_name(file) for file in sources})
     changed, refused = apply(table, sources, public_names())
     if refused:
         print("\n".join(refused))
         return 1
     for file, text in changed.items():
         file.write_text(text)
-    left = re.compile(rf"""["'](?:{"|".join(table.words)})["']""")
-    for file, text in (sources | changed).items():
+    shared = "|".join({*table.names, *table.everywhere, *(old for _, old in table.members)})
+    for file, text in changed.items():
         for number, line in enumerate(text.splitlines(), 1):
-            if table.words and left.search(line):
+            if shared and re.search(rf"""["'](?:{shared})["']""", line):
                 print(f"left as it is: {file.relative_to(ROOT)}:{number}: {line.strip()}")
     print(f"{len(changed)} files changed")
     return 0

@@ -62,7 +62,7 @@ def differences(old: str, new: str, pairs: set[tuple[str, str]], path: str = "")
 
 def _in_order_of_definition(source: str) -> list:
     """Return the uses of identifiers, with the ones of imports and slots in an order that sorting cannot change."""
-    tree, uses = ast.parse(source), Resolver("m", source).uses()
+    tree, uses = ast.parse(source), Resolver("m", source).uses
     lines = {
         line
         for node in ast.walk(tree)
@@ -95,9 +95,6 @@ def _compare(
         line = getattr(new, "lineno", line)
     if type(old) is not type(new):
         yield line, f"{_shown(old)} became {_shown(new)}"
-    elif isinstance(old, ast.ImportFrom) and old.module == new.module:
-        yield from _compare_sets([(a.name, a.asname) for a in old.names], [(a.name, a.asname) for a in new.names],
-                                 pairs, line)  # fmt: skip
     elif (
         _is_unordered(old)
         and isinstance(old.value, ast.Tuple | ast.List)
@@ -109,12 +106,21 @@ def _compare(
         for field in old._fields:
             yield from _compare(getattr(old, field, None), getattr(new, field, None), pairs, line)
     elif isinstance(old, list):
+        imports, (old, new) = zip(*[_split_imports(part) for part in (old, new)], strict=True)
+        yield from _compare_sets(*imports, pairs, line)
         if len(old) != len(new):
             yield line, f"{len(old)} parts became {len(new)}"
         for was, now in zip(old, new, strict=False):
             yield from _compare(was, now, pairs, line)
     elif old != new and not (isinstance(old, str) and _mapped(old, new, pairs)):
         yield line, f"{old!r} became {new!r}"
+
+
+def _split_imports(nodes: list) -> tuple[list, list]:
+    """Return what a block of code imports, as names in any order, and its other statements."""
+    imported = [n for n in nodes if isinstance(n, ast.ImportFrom)]
+    names = [(f"{n.module}.{alias.name}", alias.asname) for n in imported for alias in n.names]
+    return names, [n for n in nodes if n not in imported]
 
 
 def _compare_sets(old: list, new: list, pairs: set[tuple[str, str]], line: int) -> Iterator[tuple[int, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -80,7 +81,7 @@ class Scope:
 
 
 class Resolver(ast.NodeVisitor):
-    """Collects the uses of identifiers in one file; `uses()` returns them in the order of the source."""
+    """Collects the uses of identifiers in one file."""
 
     def __init__(self, module: str, source: str) -> None:
         self.module = module
@@ -255,7 +256,9 @@ class Resolver(ast.NodeVisitor):
                 if _is_name(value):
                     self.attributes.append((value, None, value.value, self.scope))
 
+    @cached_property
     def uses(self) -> list[Use]:
+        """The uses of identifiers, in the order of the source."""
         found = list(self.others)
         for name, line, column, scope in self.names:
             owner = scope.resolve(name)

@@ -36,6 +36,8 @@ def told(given=1):
         return f"{given} {given!r:>{given}}"
     return inner, told
 
+one = Node(1, 2)
+
 def apart(given):
     return given, "given"
 '''
@@ -47,12 +49,18 @@ def run(monkeypatch, told_of):
     monkeypatch.setattr(node, "told", None)
     monkeypatch.setattr("a.node.told", None)
     return told(given=2), node.told, Node(1, 2).told, getattr(told_of, "told")
+
+from a.node import one
+import numpy
+assert one.told and numpy.told
 """
 
 
 def applied(table: str, public: set[str] = frozenset(), **files: str) -> tuple[dict[str, str], list[str]]:
     sources = {ROOT / "src" / "a" / f"{name}.py": text for name, text in files.items()}
-    changed, refused = rename.apply(rename.Map(table), sources, set(public))
+    changed, refused = rename.apply(
+        rename.Map(table, {rename.module_name(path) for path in sources}), sources, set(public)
+    )
     return {path.stem: text for path, text in changed.items()}, refused
 
 
@@ -76,6 +84,7 @@ def test_an_attributes_new_name_reaches_slots_and_getattr() -> None:
     assert "def told" in changed["node"]
     assert 'Node(1, 2).heard_by, getattr(told_of, "heard_by")' in changed["user"]
     assert "told(given=2), node.told" in changed["user"]
+    assert "one.heard_by and numpy.told" in changed["user"]
 
 
 def test_a_parameters_new_name_reaches_closures_and_keywords() -> None:
@@ -132,7 +141,7 @@ def test_pytorchs_names_are_public() -> None:
         ("def f(told): return told", "def f(report): return told", "another definition"),
         ("def f(told, b): return b", "def f(report, report_): return report", "report"),
         ("def f():\n told = 1\n told = 2", "def f():\n told = 1\n report = 2", "another definition"),
-        ("from a import b, c", "from a import b", "c is missing"),
+        ("from a import b, c", "from a import b", "a.c is missing"),
         ("x = 'told'", "x = 'told '", "became"),
         ("f(told=1)", "f(told=1, report=2)", "1 parts became 2"),
         ("a if b else c", "a if not b else c", "became"),
@@ -175,7 +184,7 @@ def test_scopes_are_those_of_pythons_compiler() -> None:
     for path in FILES:
         source = path.read_text()
         resolver = scopes.Resolver("m", source)
-        for use in resolver.uses():
+        for use in resolver.uses:
             line = resolver.lines[use.line - 1]
             assert line[use.column :].startswith(use.name.encode()), (path, use)
         bound = Counter(frozenset(scope.bound) for scope in resolver.scopes if scope.kind != "module")
