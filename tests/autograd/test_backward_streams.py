@@ -191,14 +191,14 @@ def run_without(left_out: int) -> tuple[int, Any]:
     Waits between devices are not left out: the copies there order the streams, too.
     """
     numbers = itertools.count()
-    original = walk.order
+    original = walk.make_stream_wait
 
     def order(waiter: Any, event: Any) -> None:
         if event.device != waiter.device or next(numbers) != left_out:
             original(waiter, event)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(walk, "order", order)
+        patch.setattr(walk, "make_stream_wait", order)
         _, certificate = run(branches)
     return next(numbers), certificate
 

@@ -16,9 +16,11 @@ def test_endings_come_after_all_gradients_and_on_the_callers_streams():
 
         def ending():
             order.append(("ending", flambeau.cuda.current_stream() == flambeau.cuda.default_stream()))
-            order.append(("no walk", mode.walk is None and x.grad is not None))
+            order.append(("no walk", mode.engine is None and x.grad is not None))
 
-        y.register_hook(lambda g: (order.append(("hook", None)), mode.walk.endings.append(ending))[0])
+        y.register_hook(
+            lambda g: (order.append(("hook", None)), mode.engine.final_callbacks.append(ending))[0]
+        )
         y.sum().backward()
         assert order == [("hook", None), ("ending", True), ("no walk", True)]
 
@@ -28,7 +30,7 @@ def test_a_walk_that_raises_calls_no_ending():
     called = []
 
     def hook(grad):
-        mode.walk.endings.append(lambda: called.append(1))
+        mode.engine.final_callbacks.append(lambda: called.append(1))
         raise KeyError("of the hook")
 
     y = x * 2

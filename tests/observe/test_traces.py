@@ -220,13 +220,13 @@ def test_each_wait_that_backward_inserts_has_its_arrow_and_its_name(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ordered: list[int] = []
-    original = walk.order
+    original = walk.make_stream_wait
 
     def order(waiter: Any, event: Any) -> None:
         ordered.append(waiter.handle)
         original(waiter, event)
 
-    monkeypatch.setattr(walk, "order", order)
+    monkeypatch.setattr(walk, "make_stream_wait", order)
 
     def program() -> None:
         w = torch.full((64, 64), 0.5, device="cuda", requires_grad=True)

@@ -26,8 +26,8 @@ class set_detect_anomaly:
 
 
 def _set(on: bool, check_nan: bool) -> tuple[bool, bool]:
-    before = mode.anomaly, mode.checks_nan
-    mode.anomaly, mode.checks_nan = on, check_nan
+    before = mode.anomaly, mode.check_nan
+    mode.anomaly, mode.check_nan = on, check_nan
     return before
 
 
@@ -42,7 +42,7 @@ class detect_anomaly(set_detect_anomaly):
             stacklevel=2,
         )
         self._check = check_nan
-        self._saved = (mode.anomaly, mode.checks_nan)
+        self._saved = (mode.anomaly, mode.check_nan)
 
     def __enter__(self) -> None:
         self._saved = _set(True, self._check)
@@ -58,4 +58,4 @@ def is_anomaly_enabled() -> bool:
 
 def is_anomaly_check_nan_enabled() -> bool:
     """Whether NaN is looked for while it is on."""
-    return mode.checks_nan
+    return mode.check_nan

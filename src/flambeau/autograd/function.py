@@ -48,7 +48,7 @@ class _Node(Node, FunctionCtx):
     _function: Any
 
     def __init__(self) -> None:
-        self.edges, self.outputs, self.watchers = (), (), None
+        self.edges, self.outputs, self.node_hooks = (), (), None
         self.needs_input_grad: tuple[bool, ...] = ()
         self.to_save: tuple[Any, ...] = ()
         self.dirty_tensors: tuple[Any, ...] = ()
@@ -257,7 +257,7 @@ def _record(node: Any, edges: Sequence[Edge], args: Sequence[Any], outputs: Sequ
     node.edges = tuple(edges)
     node._metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
     tensors = [t for t in outputs if isinstance(t, Tensor)]
-    node.placed(tuple([t.meta for t in tensors]))
+    node.set_outputs(tuple([t.meta for t in tensors]))
     node.outputs = tuple(
         [t.meta if isinstance(t, Tensor) else None for t in outputs]
     )  # backward counts them all

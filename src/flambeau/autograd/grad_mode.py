@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from flambeau.tape.mode import anywhere, mode
+from flambeau.tape.mode import mode, shared_mode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -150,11 +150,11 @@ class inference_mode(_Manager):
         self._saved.append((mode.recording, mode.inference))
         mode.inference = self.mode
         mode.recording = not self.mode
-        anywhere.add(self.mode)
+        shared_mode.add(self.mode)
 
     def __exit__(self, *error: object) -> None:
         mode.recording, mode.inference = self._saved.pop()
-        anywhere.add(-self.mode)
+        shared_mode.add(-self.mode)
 
     def clone(self) -> Any:
         return inference_mode(self.mode)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.handle import RemovableHandle
-from flambeau.tape.mode import anywhere
 from flambeau.tape.mode import mode as state
+from flambeau.tape.mode import shared_mode
 from flambeau.tape.node import GradientEdge, Node
 from flambeau.tensor.history import edge_of
 from flambeau.tensor.tensor import Tensor
@@ -32,7 +32,7 @@ def set_warn_on_accumulate_grad_stream_mismatch(enabled: bool) -> None:
     Args:
         enabled: Whether to warn.
     """
-    anywhere.warns_of_streams = enabled
+    shared_mode.warns_of_streams = enabled
 
 
 class saved_tensors_hooks:
@@ -43,8 +43,8 @@ class saved_tensors_hooks:
         self.unpack_hook = unpack_hook
 
     def __enter__(self) -> None:
-        if state.why_not is not None:
-            raise RuntimeError(state.why_not)
+        if state.saving_forbidden is not None:
+            raise RuntimeError(state.saving_forbidden)
         state.pack_hooks.append((self.pack_hook, self.unpack_hook))
 
     def __exit__(self, *error: object) -> None:
@@ -78,11 +78,11 @@ class disable_saved_tensors_hooks:
     def __enter__(self) -> None:
         if state.pack_hooks:
             raise RuntimeError(self.message)
-        self._saved = state.why_not
-        state.why_not = self.message
+        self._saved = state.saving_forbidden
+        state.saving_forbidden = self.message
 
     def __exit__(self, *error: object) -> None:
-        state.why_not = self._saved
+        state.saving_forbidden = self._saved
 
 
 class _Handles:
@@ -109,10 +109,10 @@ def register_multi_grad_hook(tensors: Sequence[Any], fn: Callable[..., None], *,
     def hook_of(i: int) -> Callable[[Any], None]:
         def hook(grad: Any) -> None:
             nonlocal walk, expected
-            if state.walk.number != walk:
-                walk = state.walk.number
+            if state.engine.number != walk:
+                walk = state.engine.number
                 arrived[:] = [None] * len(tensors)
-                coming = sum(edge is not None and state.walk.comes_to(edge[0]) for edge in edges)
+                coming = sum(edge is not None and state.engine.expects_gradient(edge[0]) for edge in edges)
                 expected = 1 if mode == "any" else coming
             arrived[i] = grad
             expected -= 1

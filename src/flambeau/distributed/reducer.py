@@ -278,7 +278,7 @@ class Reducer:
             if self._seeks and not self.skips_unused:
                 with recording(False):
                     self._start_map()
-            mode.walk.endings.append(self._finalize)
+            mode.engine.final_callbacks.append(self._finalize)
 
     def _reduce(self, number: int) -> None:
         """Put a bucket's gradients into its flat tensor, and start to sum it up."""

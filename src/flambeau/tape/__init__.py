@@ -1,9 +1,10 @@
-"""The tape and the walk backward: what was computed from what, and gradients in the opposite order.
+"""The autograd graph and its backward engine.
 
-mode        whether operations are recorded, per thread; hooks around saved tensors
-node        `Node`, one recorded operation; `Leaf`, where gradients come to rest
-walk        `backward`: from roots to leaves, each node on the stream of its forward operation
+Modules, in reading order:
+    mode: Grad mode of each thread, and the hooks around saved tensors.
+    node: `Node`, one recorded operation; `Leaf`, which accumulates the gradient of a leaf tensor.
+    engine: `run_backward`, which runs nodes from roots to leaves, each on the stream of its forward operation.
 
-This room knows tensors only as objects that have a `meta`, can be added and say `record_stream`; what a node
-computes, and what it saves for that, is `tensor/history.py`'s. The public names are those of `autograd/`.
+This package needs only three things of a tensor: `meta`, `+` and `record_stream`. The gradient formulas of nodes and
+their saved tensors are in `tensor/history.py`; the public names are in `autograd/`.
 """

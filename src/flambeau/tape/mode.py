@@ -1,4 +1,4 @@
-"""Whether operations are recorded, per thread. Owner of that state."""
+"""Grad mode, inference mode and anomaly detection of each thread. This module owns that state."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ PackHooks = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
 class Mode(threading.local):
-    """One thread's mode.
+    """The autograd mode of one thread.
 
-    recording: operations on tensors that require gradients are put on the tape.
-    inference: inside `inference_mode`.
-    anomaly: nodes remember where they were made. checks_nan: and their gradients are looked at.
-    walking: under anomaly detection, the nodes whose gradients are being computed, the innermost last.
-    pack_hooks: a stack of (pack, unpack) applied to what nodes save.
-    walk: the innermost walk under way.
-    why_not: a message if saving tensors is forbidden here.
+    Attributes:
+        recording: True if operations on tensors that require gradients are recorded.
+        inference: True inside of `inference_mode`.
+        anomaly: True under anomaly detection: nodes store the stack of the call that created them.
+        check_nan: True if anomaly detection also checks gradients for NaN.
+        anomaly_nodes: Nodes whose gradients are being computed under anomaly detection, innermost last.
+        pack_hooks: Stack of (pack, unpack) functions that nodes apply to the tensors that they save.
+        engine: The innermost running `BackwardEngine` of this thread; None outside of backward.
+        saving_forbidden: The error message if saving tensors is disabled; None if it is allowed.
     """
 
     recording = True
     inference = False
     anomaly = False
-    checks_nan = True
-    walk: Any = None
-    why_not: str | None = None
+    check_nan = True
+    engine: Any = None
+    saving_forbidden: str | None = None
 
     def __init__(self) -> None:
         self.pack_hooks: list[PackHooks] = []
-        self.walking: list[Any] = []
+        self.anomaly_nodes: list[Any] = []
 
 
 mode = Mode()
 
 
-class Anywhere:
+class SharedMode:
     """The mode of all threads together.
 
     Attributes:
@@ -44,32 +46,32 @@ class Anywhere:
         warns_of_streams: Whether the next gradient that crosses streams to reach its leaf raises a warning.
     """
 
-    __slots__ = ("inferring", "lock", "warns_of_streams")
+    __slots__ = ("inference_blocks", "lock", "warns_of_streams")
 
     def __init__(self) -> None:
-        self.inferring = 0
+        self.inference_blocks = 0
         self.lock = threading.Lock()
         self.warns_of_streams = True
 
     def add(self, count: int) -> None:
         with self.lock:
-            self.inferring += count
+            self.inference_blocks += count
 
 
-anywhere = Anywhere()
+shared_mode = SharedMode()
 
 
 class recording:
-    """Context manager: record operations in this thread, or do not."""
+    """Context manager that switches the recording of operations in this thread on or off."""
 
-    __slots__ = ("on", "saved")
+    __slots__ = ("enabled", "outer")
 
-    def __init__(self, on: bool) -> None:
-        self.on = on
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
 
     def __enter__(self) -> None:
-        self.saved = mode.recording
-        mode.recording = self.on
+        self.outer = mode.recording
+        mode.recording = self.enabled
 
     def __exit__(self, *error: object) -> None:
-        mode.recording = self.saved
+        mode.recording = self.outer

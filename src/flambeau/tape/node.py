@@ -1,7 +1,7 @@
-"""`Node`: one recorded operation. `Leaf`: a tensor made by no operation, where its gradient comes to rest.
+"""The nodes of the autograd graph: `Node` is one recorded operation, `Leaf` accumulates a leaf's gradient.
 
-A node holds edges to the nodes that made its inputs, and what it saved to compute their gradients; it never
-holds its outputs, so a graph has no reference cycles and goes when the last tensor that needs it goes.
+A node holds edges to the nodes that computed its inputs, and the values that it saved to compute their gradients. It
+never holds its outputs: so a graph has no reference cycles, and is freed with the last tensor that needs it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Edge = tuple["Node", int] | None
 
 
 class GradientEdge(NamedTuple):
-    """A place in the graph: output `output_nr` of `node`."""
+    """One edge of the graph: output `output_nr` of `node`."""
 
     node: Node
     output_nr: int
@@ -32,22 +32,27 @@ class GradientEdge(NamedTuple):
 Grads = Sequence[Any]
 Hooks = OrderedDict[int, Callable[..., Any]]
 
-next_number = itertools.count().__next__  # the order of recording
-LAST = 1 << 62  # a leaf's sequence: its gradient is accumulated as soon as it is complete
+next_sequence = itertools.count().__next__  # the order of recording
+LEAF_SEQUENCE = 1 << 62  # a leaf's sequence: its gradient is accumulated as soon as it is complete
 
 
-class Watchers:
-    """Who wants to hear of a node: made when the first asks.
+class NodeHooks:
+    """The hooks and metadata of a node, created with the first hook.
 
-    tensor_hooks: of each output, called with its gradient. keepers: who keeps the gradient of which output.
-    pre, post: called before and after the node. post_accumulate: of a leaf, called with its tensor.
+    Attributes:
+        tensor_hooks: Output number -> hooks that are called with the gradient of this output.
+        retain_grad_hooks: Output number -> function that stores the gradient for `Tensor.retain_grad`.
+        pre: Hooks that run before the node.
+        post: Hooks that run after the node.
+        post_accumulate: For leaves: hooks that are called with the tensor after accumulation.
+        metadata: The dictionary that the program sees as `Node.metadata`.
     """
 
-    __slots__ = ("keepers", "metadata", "post", "post_accumulate", "pre", "tensor_hooks")
+    __slots__ = ("metadata", "post", "post_accumulate", "pre", "retain_grad_hooks", "tensor_hooks")
 
     def __init__(self) -> None:
         self.tensor_hooks: dict[int, Hooks] = {}
-        self.keepers: dict[int, Callable[[Any], None]] = {}
+        self.retain_grad_hooks: dict[int, Callable[[Any], None]] = {}
         self.pre: Hooks = OrderedDict()
         self.post: Hooks = OrderedDict()
         self.post_accumulate: Hooks = OrderedDict()
@@ -55,125 +60,145 @@ class Watchers:
 
 
 class Node:
-    """One operation on the tape. `edges[i]` says which output of which node its input `i` was.
+    """One recorded operation of the autograd graph.
 
-    outputs: the metas of its outputs: a missing gradient stands for zeros of that meta.
-    sequence: its place in the order of recording; the walk backward takes the latest ready node first.
-    stream: the forward operation's, on which its backward operation runs; `index` is that device's.
-    watchers: hooks and notes; None of most nodes.
+    Attributes:
+        edges: For each input, the node that computed it and the output number there; None if it needs no gradient.
+        outputs: TensorMeta of each output; a missing gradient stands for zeros of that meta.
+        sequence: Position in the order of recording; the engine runs the ready node with the highest one first.
+        stream: The stream of the forward operation, on which the backward operation runs too.
+        index: Index of the CUDA device of `stream`; -1 for the CPU.
+        node_hooks: Hooks and metadata; None if there are none, as for most nodes.
     """
 
-    __slots__ = ("__weakref__", "edges", "index", "outputs", "sequence", "stream", "watchers")
+    __slots__ = ("__weakref__", "edges", "index", "node_hooks", "outputs", "sequence", "stream")
 
     edges: Sequence[Edge]
     outputs: tuple[Meta, ...]
     sequence: int
     stream: Stream
     index: int
-    watchers: Watchers | None
+    node_hooks: NodeHooks | None
 
     def __init__(self, edges: Sequence[Edge], outputs: Sequence[Meta]) -> None:
         self.edges = tuple(edges)
-        self.watchers = None
-        self.placed(tuple(outputs))
+        self.node_hooks = None
+        self.set_outputs(tuple(outputs))
 
-    def placed(self, outputs: tuple[Meta, ...]) -> None:
+    def set_outputs(self, outputs: tuple[Meta, ...]) -> None:
         """Take the next number and the current stream of the first GPU that an output lies on, else of the CPU."""
         self.outputs = outputs
-        self.sequence = next_number()
+        self.sequence = next_sequence()
         self.index = index = next((m.device.index for m in outputs if m.device.index is not None), -1)
         self.stream = current.local.streams[index]
         if mode.anomaly:
-            self.note_where()
+            self.record_creation()
 
-    def note_where(self) -> None:
-        """Under anomaly detection: remember where this node was made, and in the walk of which."""
+    def record_creation(self) -> None:
+        """Store the creating call's stack and the node being run; only used under anomaly detection."""
         self.metadata["traceback_"] = program_stack()
-        if mode.walking:
-            self.metadata["parent_"] = mode.walking[-1]
+        if mode.anomaly_nodes:
+            self.metadata["parent_"] = mode.anomaly_nodes[-1]
 
     def gradients(self, grads: Grads) -> Grads:
-        """The gradients of the inputs from those of the outputs; None stands for zeros on both sides."""
+        """Return the gradients of the inputs, given those of the outputs; None stands for zeros in both."""
         raise NotImplementedError
 
-    def gradients_of(self, asked: Sequence[bool], grads: Grads) -> Grads:
-        """The same; those of inputs that are not asked for may be None."""
+    def gradients_for(self, needed: Sequence[bool], grads: Grads) -> Grads:
+        """Return the gradients of the inputs; may be None for inputs whose entry in `needed` is False."""
         return self.gradients(grads)
 
-    def release(self, walked: Container[Node]) -> None:
-        """Forget what was saved: a second walk through this node is refused. `walked`: the nodes of this walk."""
+    def release(self, finished: Container[Node]) -> None:
+        """Free the saved tensors, so that a second backward through this node raises.
 
-    # -- what programs see of it --------------------------------------------------------------------------
+        Args:
+            finished: All nodes of this backward run.
+        """
+
+    # -- the public interface -----------------------------------------------------------------------------
 
     def name(self) -> str:
-        """PyTorch's name of the node, as in `AddBackward0`."""
+        """Return the name of the node as PyTorch spells it, such as `AddBackward0`."""
         return type(self).__name__
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
-        """(node, output number) of each input; (None, 0) where it needs no gradient."""
+        """The (node, output number) of each input; (None, 0) for inputs that need no gradient."""
         return tuple([edge if edge is not None else (None, 0) for edge in self.edges])
 
     @property
-    def watched(self) -> Watchers:
-        """Its watchers, to add one."""
-        if self.watchers is None:
-            self.watchers = Watchers()
-        return self.watchers
+    def ensured_hooks(self) -> NodeHooks:
+        """The hooks of this node, created if there are none yet."""
+        if self.node_hooks is None:
+            self.node_hooks = NodeHooks()
+        return self.node_hooks
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """A place for whoever wants to note something about this node."""
-        return self.watched.metadata
+        """A dictionary in which programs may store data about this node."""
+        return self.ensured_hooks.metadata
 
     def _sequence_nr(self) -> int:
         return self.sequence
 
     def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(grad_inputs, grad_outputs)` after this node's; what it returns replaces grad_inputs."""
-        return hooked(self.watched.post, hook)
+        """Call `hook(grad_inputs, grad_outputs)` after this node; its result, if any, replaces grad_inputs."""
+        return add_hook(self.ensured_hooks.post, hook)
 
     def register_prehook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(grad_outputs)` before this node; what it returns replaces them."""
-        return hooked(self.watched.pre, hook)
+        """Call `hook(grad_outputs)` before this node; its result, if any, replaces grad_outputs."""
+        return add_hook(self.ensured_hooks.pre, hook)
 
     def __repr__(self) -> str:
         return f"<{self.name()} object at {id(self):#x}>"
 
 
-def hooked(hooks: Hooks, hook: Callable[..., Any]) -> RemovableHandle:
-    """Add a hook; what takes it off again."""
+def add_hook(hooks: Hooks, hook: Callable[..., Any]) -> RemovableHandle:
+    """Add a hook and return the handle that removes it."""
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle
 
 
 class Leaf(Node):
-    """Where the gradient of a leaf tensor is accumulated. The tensor owns it; it knows the tensor weakly."""
+    """The node that accumulates the gradient of a leaf tensor, PyTorch's AccumulateGrad.
 
-    __slots__ = ("_added", "grad", "variable_ref")
+    The tensor owns its leaf; the leaf has a weak reference to the tensor.
 
-    def __init__(self, variable: Any, added: Callable[[Any, Any, Meta, bool, int], Any]) -> None:
+    Attributes:
+        grad: The accumulated gradient, which the program sees as `Tensor.grad`.
+        variable_ref: Weak reference to the tensor.
+    """
+
+    __slots__ = ("_accumulate", "grad", "variable_ref")
+
+    def __init__(self, variable: Any, accumulate: Callable[[Any, Any, Meta, bool, int], Any]) -> None:
         super().__init__((), (variable.meta,))
-        self.sequence = LAST
+        self.sequence = LEAF_SEQUENCE
         self.grad: Any = None
         self.variable_ref = weakref.ref(variable)
-        self._added = added
+        self._accumulate = accumulate
 
-    def add(self, grad: Any, create: bool, holders: int = 0) -> None:
-        """Accumulate a gradient; as a recorded operation if `create`. `holders`: references that the caller keeps."""
-        self.grad = self._added(self.grad, grad, self.outputs[0], create, holders)
+    def add(self, grad: Any, create_graph: bool, references: int = 0) -> None:
+        """Add a gradient to `self.grad`.
 
-    def lies_in(self, meta: Meta) -> None:
-        """The tensor has other memory now, of another shape, dtype or device: later gradients are of that."""
+        Args:
+            grad: The gradient to add.
+            create_graph: True if the addition is recorded, for double backward.
+            references: The number of references to `grad` that the caller keeps; with none, its memory may be reused.
+        """
+        self.grad = self._accumulate(self.grad, grad, self.outputs[0], create_graph, references)
+
+    def set_meta(self, meta: Meta) -> None:
+        """Expect later gradients to have another meta, because the tensor's data was replaced."""
         self.outputs = (meta,)
-        where = meta.device.index
-        self.index = index = -1 if where is None else where
+        device_index = meta.device.index
+        self.index = index = -1 if device_index is None else device_index
         self.stream = current.local.streams[index]
 
     @property
     def variable(self) -> Any:
-        """The leaf tensor; None if it is gone."""
+        """The leaf tensor; None if it was freed."""
         return self.variable_ref()
 
     def name(self) -> str:

@@ -1,19 +1,19 @@
-"""`backward`: the walk from roots to leaves.
+"""The backward engine: runs nodes of the autograd graph from roots to leaves.
 
-# Note [The order of the walk]
-A node runs when all gradients that it will get have arrived: their number is counted beforehand. Of the
-nodes that are ready the one recorded last runs first, leaves before all. So the order depends on the program
-alone. Neither the count nor the walk is recursive: a chain of any length runs.
+# Note [Order of backward]
+A node is ready when all of its gradients have been computed; the engine counts beforehand how many that are. Leaves
+run first, then the ready node that was recorded last. So the order depends on the program alone. Neither the count
+nor the run is recursive: graphs may be arbitrarily deep.
 
-# Note [Streams of the walk]
-Each node runs on the stream of its forward operation, and so does the addition of gradients that meet at it.
-Where a gradient was computed on another stream, an event is recorded there; the node's stream waits for it before
-gradients are added or the node runs, no sooner. The gradient's memory is kept for its new stream (`record_stream`).
-Amid the walk the current streams are PyTorch's: a node of a GPU sees the default streams of all other GPUs, as
-PyTorch's thread for that GPU does; a node of the CPU sees the caller's streams and the caller's device.
-The initial gradients count as made on the streams that are current where
-backward is called; at the end these wait for the streams of the leaves. So giving an initial gradient, calling
-backward and using the gradients stand to each other as any operations on the current stream do
+# Note [Streams of backward]
+Each node runs on the stream of its forward operation, and so does the addition of gradients for that node. If a
+gradient was computed on another stream, the engine records an event there. The node's stream waits for that event
+immediately before it adds gradients or runs the node. `record_stream` keeps the gradient's memory for this stream.
+During backward the current streams are PyTorch's: a node of a GPU sees the default streams of all other GPUs, as in
+PyTorch's thread for that GPU. A node of the CPU sees the caller's streams and device.
+The initial gradients belong to the streams that are current when backward is called. At the end these streams wait
+for the streams of the leaves. So an initial gradient, backward and the use of gradients are ordered as any other
+operations on the current stream
 (https://docs.pytorch.org/docs/1.8.0/notes/cuda.html#stream-semantics-of-backward-passes). A leaf has the stream
 that Note [Streams of leaves] in tensor/history.py gives it.
 """
@@ -32,93 +32,121 @@ from flambeau.runtime.hooks import launch_hooks
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import because
-from flambeau.tape.mode import anywhere, mode
-from flambeau.tape.node import LAST, Leaf, Node
+from flambeau.tape.mode import mode, shared_mode
+from flambeau.tape.node import LEAF_SEQUENCE, Leaf, Node
 
 Root = tuple[Node, int, Any]
-Place = tuple[Node, int]
+OutputSlot = tuple[Node, int]
 
 
-def backward(
+def run_backward(
     roots: Sequence[Root],
-    keep: bool = False,
-    create: bool = False,
-    inputs: Sequence[Place] | None = None,
+    retain_graph: bool = False,
+    create_graph: bool = False,
+    inputs: Sequence[OutputSlot] | None = None,
     accumulate: bool = True,
 ) -> list[Any]:
-    """Walk from `roots` (node, output number, gradient) towards the leaves.
+    """Compute gradients from `roots` towards the leaves.
 
-    keep: nodes keep what they saved. create: the walk itself is recorded. inputs: walk only to these places;
-    accumulate: leaves (those among `inputs`, if given) add to their `.grad`.
-    Returns the gradients that arrived at `inputs`, None where none did.
+    Args:
+        roots: (node, output number, initial gradient) of each tensor to differentiate.
+        retain_graph: True if nodes keep their saved tensors for another backward.
+        create_graph: True if the gradient computation is recorded, for double backward.
+        inputs: (node, output number) of the tensors whose gradients are computed; None for all leaves.
+        accumulate: True if leaves, or those among `inputs`, add the gradient to their `.grad`.
+
+    Returns:
+        The gradients at `inputs`; None for an input that does not depend on the roots.
     """
-    return _Walk(keep, create, inputs, accumulate).run(roots)
+    return BackwardEngine(retain_graph, create_graph, inputs, accumulate).run(roots)
 
 
-_numbers = itertools.count()
+_run_numbers = itertools.count()
 
 
-class _Walk:
-    """One walk. `number` tells it from others."""
+class BackwardEngine:
+    """One run of backward.
 
-    def __init__(self, keep: bool, create: bool, inputs: Sequence[Place] | None, accumulate: bool) -> None:
-        self.keep, self.create, self.accumulate = keep, create, accumulate
-        self.places = inputs
-        self.wanted: dict[Node, list[int]] = {}
+    Attributes:
+        slots: The `inputs` of `run_backward`.
+        captures: node -> positions in `slots` whose gradients are returned.
+        captured_grads: The gradients to return.
+        buffers: node -> sum of the gradients computed so far, for each of its outputs.
+        ready: Heap of (-sequence, node) of the nodes that have all of their gradients.
+        leaves: Leaves that have all of their gradients.
+        final_streams: device index -> streams on which final gradients were computed.
+        ready_events: stream -> the event recorded after the node that is running.
+        pending_waits: node -> events, each with the node that computed the gradient, that its stream must wait for.
+        final_callbacks: Functions to call when all gradients are computed; a callback may append more.
+        dependencies: node -> the number of edges whose gradients are not computed yet.
+        needed_nodes: The nodes that lead to `slots`; None if all nodes run.
+        callers: The current streams and device of the thread that called backward.
+        selected: The device index for which current streams are set; None at the beginning.
+        profiled: True if a profiler subscribes to calls.
+        on_slow_path: True under a profiler or anomaly detection.
+        number: Identifies this run within the process.
+    """
+
+    def __init__(
+        self, retain_graph: bool, create_graph: bool, inputs: Sequence[OutputSlot] | None, accumulate: bool
+    ) -> None:
+        self.retain_graph, self.create_graph, self.accumulate = retain_graph, create_graph, accumulate
+        self.slots = inputs
+        self.captures: dict[Node, list[int]] = {}
         for i, (node, _) in enumerate(inputs or ()):
-            self.wanted.setdefault(node, []).append(i)
-        self.found: list[Any] = [None] * len(inputs or ())
+            self.captures.setdefault(node, []).append(i)
+        self.captured_grads: list[Any] = [None] * len(inputs or ())
         self.buffers: dict[Node, list[Any]] = {}
         self.ready: list[tuple[int, Node]] = []
-        self.leaves: list[Leaf] = []  # that have all of their gradients
-        self.ended: dict[int, list[Stream]] = {}  # by device: streams on which gradients came to rest
-        self.marks: dict[Stream, _Mark] = {}  # of what the node that runs has computed, by its stream
-        self.pending: dict[Node, list[tuple[_Mark, Node | None]]] = {}  # what a node's stream has to wait for
-        self.endings: list[Callable[[], None]] = []  # called when all gradients have come to rest
-        self.number = next(_numbers)
+        self.leaves: list[Leaf] = []
+        self.final_streams: dict[int, list[Stream]] = {}
+        self.ready_events: dict[Stream, ReadyEvent] = {}
+        self.pending_waits: dict[Node, list[tuple[ReadyEvent, Node | None]]] = {}
+        self.final_callbacks: list[Callable[[], None]] = []
+        self.number = next(_run_numbers)
 
     def run(self, roots: Sequence[Root]) -> list[Any]:
-        self.waiting, self.runs = _survey(
-            [node for node, _, _ in roots], self.wanted, self.places is not None
+        self.dependencies, self.needed_nodes = _count_dependencies(
+            [node for node, _, _ in roots], self.captures, self.slots is not None
         )
-        self.here = here = current.local
-        self.streams = here.streams
+        self.thread_state = thread_state = current.local
+        self.streams = thread_state.streams
         self.anomaly, self.context = mode.anomaly, None
-        self.told = launch_hooks.heard()
-        self.aside = self.anomaly or self.told
-        step = self.told_step if self.told else self.step
-        self.callers = streams, device = list(here.streams), here.device
-        self.selected: int | None = None
-        recorded, around = mode.recording, mode.walk
-        mode.recording, mode.walk = self.create, self
+        self.profiled = launch_hooks.heard()
+        self.on_slow_path = self.anomaly or self.profiled
+        step = self.profiled_step if self.profiled else self.step
+        self.callers = streams, device = list(thread_state.streams), thread_state.device
+        self.selected_index: int | None = None
+        outer_recording, outer_engine = mode.recording, mode.engine
+        mode.recording, mode.engine = self.create_graph, self
         try:
             for node, output, grad in roots:
-                self.deliver(node, output, grad)
+                self.add_to_buffer(node, output, grad)
             for node in dict.fromkeys([node for node, _, _ in roots]):
-                if not self.waiting.get(node):
+                if not self.dependencies.get(node):
                     self.push(node)
             while self.leaves or self.ready:
                 step(self.leaves.pop(0) if self.leaves else heapq.heappop(self.ready)[1])
         finally:
-            here.streams[:] = streams
-            here.device = device
-            mode.recording, mode.walk = recorded, around
-        for index, others in self.ended.items():
-            for stream in others:
+            thread_state.streams[:] = streams
+            thread_state.device = device
+            mode.recording, mode.engine = outer_recording, outer_engine
+        for index, producers in self.final_streams.items():
+            for stream in producers:
                 if stream != streams[index]:
-                    with because(_rests, stream, streams[index]):
-                        order(streams[index], stream.record_event())
-        for ending in self.endings:  # an ending may add more
-            ending()
-        return self.found
+                    with because(_explain_final_wait, stream, streams[index]):
+                        make_stream_wait(streams[index], stream.record_event())
+        for callback in self.final_callbacks:  # a callback may append more
+            callback()
+        return self.captured_grads
 
-    def comes_to(self, node: Node) -> bool:
-        """Whether gradients may arrive at a node."""
-        return node in self.waiting and self.leads(node)
+    def expects_gradient(self, node: Node) -> bool:
+        """Return True if this run may compute a gradient of a node's output."""
+        return node in self.dependencies and self.is_needed(node)
 
-    def leads(self, node: Node) -> bool:
-        """Whether a gradient is of use at a node."""
-        return self.runs is None or node in self.runs or node in self.wanted
+    def is_needed(self, node: Node) -> bool:
+        """Return True if a gradient of this node's output is used."""
+        return self.needed_nodes is None or node in self.needed_nodes or node in self.captures
 
     def push(self, node: Node) -> None:
         if isinstance(node, Leaf):
@@ -126,230 +154,236 @@ class _Walk:
         else:
             heapq.heappush(self.ready, (-node.sequence, node))
 
-    def select(self, index: int) -> None:
-        """Set the current device and streams for nodes of device `index`: see Note [Streams of the walk]."""
-        self.selected = index
+    def select_device(self, index: int) -> None:
+        """Set the current device and streams for nodes of device `index`: see Note [Streams of backward]."""
+        self.selected_index = index
         if index < 0:
-            self.streams[:], self.here.device = self.callers
+            self.streams[:], self.thread_state.device = self.callers
             return
-        self.here.device = index
+        self.thread_state.device = index
         for i, stream in enumerate(self.streams[:-1]):
             self.streams[i] = stream.context.default_stream
 
-    def deliver(self, node: Node, output: int, grad: Any, source: Node | None = None) -> None:
-        """Add a gradient to what a node has got so far: see Note [Streams of the walk].
+    def add_to_buffer(self, node: Node, output: int, grad: Any, source: Node | None = None) -> None:
+        """Add a gradient to the buffer of a node. See Note [Streams of backward].
 
         Args:
             node: The node that consumes the gradient.
-            output: Which output of the node the gradient is of.
-            grad: The gradient. The call takes it over.
-            source: The node that computed it; None for the initial gradients.
+            output: The number of the node's output that the gradient belongs to.
+            grad: The gradient; the caller must not use it afterwards.
+            source: The node that computed it; None for an initial gradient.
         """
         buffer = self.buffers.get(node)
         if buffer is None:
             buffer = self.buffers[node] = [None] * len(node.outputs)
-        held = buffer[output]
-        where = grad.meta.device.index
-        if where is None:
-            buffer[output] = grad if held is None else held + grad
+        total = buffer[output]
+        device_index = grad.meta.device.index
+        if device_index is None:
+            buffer[output] = grad if total is None else total + grad
             return
         streams = self.streams
-        producer = streams[where] if source is None or source.index < 0 else source.stream
-        consumer = streams[where] if node.index < 0 else node.stream
-        if held is None:
+        producer = streams[device_index] if source is None or source.index < 0 else source.stream
+        consumer = streams[device_index] if node.index < 0 else node.stream
+        if total is None:
             if producer is not consumer and producer != consumer:
-                self.cross(producer, consumer, node, grad, source)
+                self.add_pending_wait(producer, consumer, node, grad, source)
             buffer[output] = grad
             return
-        adder = consumer if consumer.device_index == where else streams[where]
+        adder = consumer if consumer.device_index == device_index else streams[device_index]
         if producer is not adder and producer != adder:
-            self.cross(producer, adder, node, grad, source)
-        if self.pending:
+            self.add_pending_wait(producer, adder, node, grad, source)
+        if self.pending_waits:
             self.synchronize(node, adder)
-        current, streams[where] = streams[where], adder
-        buffer[output] = held + grad
-        streams[where] = current
+        outer_stream, streams[device_index] = streams[device_index], adder
+        buffer[output] = total + grad
+        streams[device_index] = outer_stream
         if adder is not consumer and adder != consumer:
-            self.pending.setdefault(node, []).append((_Mark(adder), source))
+            self.pending_waits.setdefault(node, []).append((ReadyEvent(adder), source))
 
-    def cross(self, producer: Stream, consumer: Stream, node: Node, grad: Any, source: Node | None) -> None:
-        """Note that a gradient is ready on another stream than the one that uses it."""
-        if isinstance(node, Leaf) and anywhere.warns_of_streams:
+    def add_pending_wait(
+        self, producer: Stream, consumer: Stream, node: Node, grad: Any, source: Node | None
+    ) -> None:
+        """Add a pending wait for a gradient that is used on another stream than the one that computes it."""
+        if isinstance(node, Leaf) and shared_mode.warns_of_streams:
             _warn_of_streams()
-        self.pending.setdefault(node, []).append((self.mark(producer, source), source))
+        self.pending_waits.setdefault(node, []).append((self.record_ready_event(producer, source), source))
         if consumer.device_index == grad.meta.device.index:
             grad.record_stream(consumer)
 
-    def mark(self, producer: Stream, source: Node | None) -> _Mark:
-        """Record an event behind what a node computed: one for each stream, since the node has computed all of it."""
-        mark = self.marks.get(producer)
-        if mark is None:
-            with because(_computed, source, producer):
-                mark = self.marks[producer] = _Mark(producer)
-        return mark
+    def record_ready_event(self, producer: Stream, source: Node | None) -> ReadyEvent:
+        """Return the event behind the gradients of `source` on a stream; record it on first use."""
+        ready = self.ready_events.get(producer)
+        if ready is None:
+            with because(_explain_ready_event, source, producer):
+                ready = self.ready_events[producer] = ReadyEvent(producer)
+        return ready
 
     def synchronize(self, node: Node, stream: Stream) -> None:
-        """Let a stream wait for the gradients that have crossed to a node."""
-        for mark, source in self.pending.pop(node, ()):
-            if stream not in mark.waiters:
-                mark.waiters.append(stream)
-                with because(_crosses, source, node, mark.stream, stream):
-                    order(stream, mark.event)
+        """Make a stream wait for the gradients of a node that other streams compute."""
+        for ready, source in self.pending_waits.pop(node, ()):
+            if stream not in ready.waiters:
+                ready.waiters.append(stream)
+                with because(_explain_crossing, source, node, ready.stream, stream):
+                    make_stream_wait(stream, ready.event)
 
-    def told_step(self, node: Node) -> None:
-        """`step` as profilers are told of it: what passes a gradient on is no part of the node itself."""
+    def profiled_step(self, node: Node) -> None:
+        """Run `step` inside a range for profilers, which includes the work around the node itself."""
         with launch_hooks.within(f"autograd::engine::evaluate_function: {node.name()}"):
             self.step(node)
 
     def step(self, node: Node) -> None:
-        """Run one node and pass on what it gives."""
+        """Run one node and send its gradients to the nodes of its inputs."""
         grads = self.buffers.pop(node, None)
         index, stream = node.index, node.stream
         if stream.context is not self.context:
             system.require_open(stream.context)
             self.context = stream.context
-        if self.marks:
-            self.marks.clear()
-        if index != self.selected:
-            self.select(index)
+        if self.ready_events:
+            self.ready_events.clear()
+        if index != self.selected_index:
+            self.select_device(index)
         self.streams[index] = stream
-        if self.pending:
+        if self.pending_waits:
             self.synchronize(node, stream)
-        watchers = node.watchers
+        node_hooks = node.node_hooks
         if grads is not None and (
-            (watchers is not None and (watchers.tensor_hooks or watchers.keepers))
-            or (self.wanted and node in self.wanted)
+            (node_hooks is not None and (node_hooks.tensor_hooks or node_hooks.retain_grad_hooks))
+            or (self.captures and node in self.captures)
         ):
-            self.arrived(node, grads)
+            self.run_tensor_hooks(node, grads)
         if isinstance(node, Leaf):
             if grads is not None and grads[0] is not None:
-                self.rest(node, grads.pop())
-            elif node.watchers is not None:
-                self.rest_without(node)
+                self.accumulate_into(node, grads.pop())
+            elif node.node_hooks is not None:
+                self.notify_unused_leaf(node)
             return
-        if self.runs is not None and node not in self.runs:
+        if self.needed_nodes is not None and node not in self.needed_nodes:
             return
-        given = None
+        input_grads = None
         if grads is not None:
-            if node.watchers is None and not self.aside:
-                given = node.gradients(grads) if self.runs is None else self.asked_of(node, grads)
-                if not self.keep:
-                    node.release(self.waiting)
+            if node.node_hooks is None and not self.on_slow_path:
+                input_grads = (
+                    node.gradients(grads) if self.needed_nodes is None else self.needed_gradients(node, grads)
+                )
+                if not self.retain_graph:
+                    node.release(self.dependencies)
             else:
-                given = self.gradients(node, grads)
+                input_grads = self.gradients(node, grads)
         del grads
-        self.pass_on(node, given)
+        self.send_to_inputs(node, input_grads)
 
-    def pass_on(self, node: Node, given: Sequence[Any] | None) -> None:
-        """Give its gradients to the nodes that made a node's inputs; those that have all of theirs are ready."""
-        waiting = self.waiting
+    def send_to_inputs(self, node: Node, input_grads: Sequence[Any] | None) -> None:
+        """Send gradients to the nodes of a node's inputs and enqueue those that are ready."""
+        waiting = self.dependencies
         for i, edge in enumerate(node.edges):
             if edge is None:
                 continue
             target, output = edge
-            if given is not None:
-                grad = given[i]
-                if grad is not None and (self.runs is None or self.leads(target)):
-                    self.deliver(target, output, grad, node)
-            waiting[target] = left = waiting[target] - 1
-            if not left:
+            if input_grads is not None:
+                grad = input_grads[i]
+                if grad is not None and (self.needed_nodes is None or self.is_needed(target)):
+                    self.add_to_buffer(target, output, grad, node)
+            waiting[target] = remaining = waiting[target] - 1
+            if not remaining:
                 self.push(target)
 
-    def arrived(self, node: Node, grads: list[Any]) -> None:
-        """Replace gradients by what the hooks of the tensors that they are of return; keep those asked for."""
-        watchers = node.watchers
-        if watchers is not None:
-            for output, hooks in watchers.tensor_hooks.items():
+    def run_tensor_hooks(self, node: Node, grads: list[Any]) -> None:
+        """Apply tensor hooks to gradients, then store those that retain_grad or the caller asked for."""
+        node_hooks = node.node_hooks
+        if node_hooks is not None:
+            for output, hooks in node_hooks.tensor_hooks.items():
                 for hook in list(hooks.values()):
                     if grads[output] is not None:
-                        grads[output] = _hooked(hook, grads[output])
-            for output, keeper in list(watchers.keepers.items()):
+                        grads[output] = _apply_tensor_hook(hook, grads[output])
+            for output, retain_grad in list(node_hooks.retain_grad_hooks.items()):
                 if grads[output] is not None:
-                    keeper(grads[output])
-        for i in self.wanted.get(node, ()):
-            if not (self.accumulate and node.sequence == LAST):
-                self.found[i] = grads[self.places[i][1]]  # type: ignore[index]
-            self.ends(node)
+                    retain_grad(grads[output])
+        for i in self.captures.get(node, ()):
+            if not (self.accumulate and node.sequence == LEAF_SEQUENCE):
+                self.captured_grads[i] = grads[self.slots[i][1]]  # type: ignore[index]
+            self.note_final_stream(node)
 
-    def ends(self, node: Node) -> None:
+    def note_final_stream(self, node: Node) -> None:
         if node.index >= 0:
-            streams = self.ended.setdefault(node.index, [])
+            streams = self.final_streams.setdefault(node.index, [])
             if node.stream not in streams:
                 streams.append(node.stream)
 
-    def rest(self, leaf: Leaf, grad: Any) -> None:
-        """Accumulate into a leaf."""
-        self.ends(leaf)
-        if not self.accumulate or (self.runs is not None and leaf not in self.wanted):
+    def accumulate_into(self, leaf: Leaf, grad: Any) -> None:
+        """Run a leaf's hooks and add a gradient to its `.grad`."""
+        self.note_final_stream(leaf)
+        if not self.accumulate or (self.needed_nodes is not None and leaf not in self.captures):
             return
-        watchers = leaf.watchers
-        if watchers is None:
-            held = [grad]
-            del grad  # nobody but the callee may hold it: then its memory becomes the leaf's gradient
-            if self.told:
-                self.told_add(leaf, held)
+        node_hooks = leaf.node_hooks
+        if node_hooks is None:
+            grad_cell = [grad]
+            del grad  # the callee must hold the only reference to reuse the memory as the leaf's gradient
+            if self.profiled:
+                self.profiled_accumulate(leaf, grad_cell)
             else:
-                leaf.add(held.pop(), self.create)
+                leaf.add(grad_cell.pop(), self.create_graph)
             return
-        for prehook in list(watchers.pre.values()):
-            (grad,) = _hooked_all(prehook, (grad,))
-        if self.told:
-            self.told_add(leaf, [grad], holders=1)
+        for prehook in list(node_hooks.pre.values()):
+            (grad,) = _apply_node_hook(prehook, (grad,))
+        if self.profiled:
+            self.profiled_accumulate(leaf, [grad], references=1)
         else:
             leaf.add(
-                grad, self.create, holders=1
-            )  # hooks are told of it: they may see the leaf's gradient then
-        for hook in list(watchers.post_accumulate.values()):
+                grad, self.create_graph, references=1
+            )  # references=1: the hooks below receive `grad`, so its memory must not be reused
+        for hook in list(node_hooks.post_accumulate.values()):
             hook(leaf.variable)
-        for hook in list(watchers.post.values()):
+        for hook in list(node_hooks.post.values()):
             hook((), (grad,))
 
-    def told_add(self, leaf: Leaf, held: list[Any], holders: int = 0) -> None:
+    def profiled_accumulate(self, leaf: Leaf, grad_cell: list[Any], references: int = 0) -> None:
         with launch_hooks.within(leaf.name()):
-            leaf.add(held.pop(), self.create, holders)
+            leaf.add(grad_cell.pop(), self.create_graph, references)
 
-    def rest_without(self, leaf: Leaf) -> None:
-        """Tell who watches a leaf that no gradient came: what was computed from it was not used."""
-        if self.accumulate and (self.runs is None or leaf in self.wanted):
-            watchers = leaf.watched
-            for hook in list(watchers.post_accumulate.values()):
+    def notify_unused_leaf(self, leaf: Leaf) -> None:
+        """Call the hooks of a leaf that received no gradient because nothing computed from it was used."""
+        if self.accumulate and (self.needed_nodes is None or leaf in self.captures):
+            node_hooks = leaf.ensured_hooks
+            for hook in list(node_hooks.post_accumulate.values()):
                 hook(leaf.variable)
-            for hook in list(watchers.post.values()):
+            for hook in list(node_hooks.post.values()):
                 hook((), (None,))
 
-    def asked_of(self, node: Node, grads: Sequence[Any]) -> Sequence[Any]:
-        """What a node gives, to those of its inputs at which it is of use."""
-        if self.runs is None:
+    def needed_gradients(self, node: Node, grads: Sequence[Any]) -> Sequence[Any]:
+        """Return the gradients of those inputs of a node whose gradients are used."""
+        if self.needed_nodes is None:
             return node.gradients(grads)
-        asked = [edge is not None and self.leads(edge[0]) for edge in node.edges]
-        return node.gradients_of(asked, grads)
+        needed = [edge is not None and self.is_needed(edge[0]) for edge in node.edges]
+        return node.gradients_for(needed, grads)
 
-    def told_asked_of(self, node: Node, grads: Sequence[Any]) -> Sequence[Any]:
+    def profiled_gradients(self, node: Node, grads: Sequence[Any]) -> Sequence[Any]:
         with launch_hooks.within(node.name()):
-            return self.asked_of(node, grads)
+            return self.needed_gradients(node, grads)
 
     def gradients(self, node: Node, grads: list[Any]) -> Sequence[Any]:
-        watchers = node.watchers
-        if watchers is not None:
-            for hook in list(watchers.pre.values()):
-                grads = list(_hooked_all(hook, grads))
-        ask = self.told_asked_of if self.told else self.asked_of
-        given = _explained(ask, node, grads) if self.anomaly else ask(node, grads)
-        if watchers is not None:
-            for hook in list(watchers.post.values()):
-                given = _hooked_all(hook, given, tuple(grads))
-        if not self.keep:
-            node.release(self.waiting)
-        return given
+        node_hooks = node.node_hooks
+        if node_hooks is not None:
+            for hook in list(node_hooks.pre.values()):
+                grads = list(_apply_node_hook(hook, grads))
+        compute = self.profiled_gradients if self.profiled else self.needed_gradients
+        input_grads = (
+            _run_with_anomaly_detection(compute, node, grads) if self.anomaly else compute(node, grads)
+        )
+        if node_hooks is not None:
+            for hook in list(node_hooks.post.values()):
+                input_grads = _apply_node_hook(hook, input_grads, tuple(grads))
+        if not self.retain_graph:
+            node.release(self.dependencies)
+        return input_grads
 
 
-class _Mark:
-    """A point on a stream behind which gradients are ready.
+class ReadyEvent:
+    """An event behind the gradients that one node computed on one stream.
 
     Attributes:
-        stream: The stream that computed them.
-        event: Recorded there.
-        waiters: The streams that wait for it already.
+        stream: The stream that computes the gradients.
+        event: The event, recorded on `stream`.
+        waiters: The streams that already wait for the event.
     """
 
     __slots__ = ("event", "stream", "waiters")
@@ -360,23 +394,23 @@ class _Mark:
         self.waiters: list[Stream] = []
 
 
-def order(waiter: Stream, event: Event) -> None:
-    """Let a stream wait for an event: each edge of the walk goes through here."""
+def make_stream_wait(waiter: Stream, event: Event) -> None:
+    """Make a stream wait for an event. All waits of the engine go through here, so that tests can count them."""
     waiter.wait_event(event)
 
 
-def _computed(source: Node | None, producer: Stream) -> str:
-    """Explain, for traces, why an event is recorded amid the walk."""
-    return f"backward: {_gradient_of(source)} is ready on {_called(producer)}"
+def _explain_ready_event(source: Node | None, producer: Stream) -> str:
+    """Return the wait reason of an event that is recorded during backward."""
+    return f"backward: {_gradient_name(source)} is ready on {_stream_name(producer)}"
 
 
-def _gradient_of(source: Node | None) -> str:
+def _gradient_name(source: Node | None) -> str:
     return "the initial gradient" if source is None else f"the gradient of {source.name()}"
 
 
 def _warn_of_streams() -> None:
     """Warn, once per process, that a leaf accumulates on another stream than the one that computed its gradient."""
-    anywhere.warns_of_streams = False
+    shared_mode.warns_of_streams = False
     warn_program(
         "The AccumulateGrad node's stream does not match the stream of the node that produced the incoming gradient. "
         "This may incur unnecessary synchronization and break CUDA graph capture if the AccumulateGrad node's stream "
@@ -390,126 +424,127 @@ def _warn_of_streams() -> None:
     )
 
 
-def _crosses(source: Node | None, target: Node, producer: Stream, consumer: Stream) -> str:
-    """Why a stream waits amid the walk, for traces."""
+def _explain_crossing(source: Node | None, target: Node, producer: Stream, consumer: Stream) -> str:
+    """Return the wait reason of a wait between two nodes."""
     return (
-        f"backward: {_gradient_of(source)} crosses from {_called(producer)} to {_called(consumer)}, "
+        f"backward: {_gradient_name(source)} crosses from {_stream_name(producer)} to {_stream_name(consumer)}, "
         f"for {target.name()}"
     )
 
 
-def _rests(producer: Stream, consumer: Stream) -> str:
-    """Why one waits at the end of the walk."""
+def _explain_final_wait(producer: Stream, consumer: Stream) -> str:
+    """Return the wait reason of a wait at the end of backward."""
     return (
-        f"backward: gradients have come to rest on {_called(producer)}; {_called(consumer)} called backward"
+        f"backward: gradients have come to rest on {_stream_name(producer)}; "
+        f"{_stream_name(consumer)} called backward"
     )
 
 
-def _called(stream: Stream) -> str:
+def _stream_name(stream: Stream) -> str:
     return f"stream {stream.handle} of cuda:{stream.device_index}"
 
 
-# -- what hooks return ------------------------------------------------------------------------------------
+# -- hooks ------------------------------------------------------------------------------------------------
 
 
-def _hooked(hook: Callable[[Any], Any], grad: Any) -> Any:
-    """A gradient after the hook of its tensor. Raises where what the hook returned does not fit."""
+def _apply_tensor_hook(hook: Callable[[Any], Any], grad: Any) -> Any:
+    """Return a gradient after a tensor hook. Raises if the hook's result does not match the gradient."""
     new = hook(grad)
-    return grad if new is None else _fitting(hook, new, grad)
+    return grad if new is None else _check_hook_result(hook, new, grad)
 
 
-def _fitting(hook: Any, new: Any, old: Any) -> Any:
+def _check_hook_result(hook: Any, new: Any, old: Any) -> Any:
     if not hasattr(new, "meta"):
         raise TypeError(f"expected Variable, but hook returned '{type(new).__name__}'")
     if new.meta.shape != old.meta.shape:
-        raise RuntimeError(f"hook '{_name(hook)}' has changed the size of value")
+        raise RuntimeError(f"hook '{_hook_name(hook)}' has changed the size of value")
     if new.meta.dtype is not old.meta.dtype or new.meta.device.type != old.meta.device.type:
         raise RuntimeError(
-            f"hook '{_name(hook)}' has changed the type of value (was {old.type()} got {new.type()})"
+            f"hook '{_hook_name(hook)}' has changed the type of value (was {old.type()} got {new.type()})"
         )
     return new
 
 
-def _hooked_all(hook: Callable[..., Any], grads: Sequence[Any], *more: Any) -> Sequence[Any]:
-    """Gradients after a hook of a node: it is called with them and `more`."""
-    new = hook(tuple(grads), *more)
+def _apply_node_hook(hook: Callable[..., Any], grads: Sequence[Any], *others: Any) -> Sequence[Any]:
+    """Return gradients after a node hook, which is called with them and `others`."""
+    new = hook(tuple(grads), *others)
     if new is None:
         return grads
     if not isinstance(new, tuple):
         raise TypeError(f"expected tuple, but hook returned '{type(new).__name__}'")
     if len(new) != len(grads):
         raise RuntimeError(
-            f"hook '{_name(hook)}' has returned an incorrect number of values (got {len(new)}, but expected "
+            f"hook '{_hook_name(hook)}' has returned an incorrect number of values (got {len(new)}, but expected "
             f"{len(grads)})"
         )
     pairs = zip(new, grads, strict=True)
-    return [n if n is None or old is None else _fitting(hook, n, old) for n, old in pairs]
+    return [n if n is None or old is None else _check_hook_result(hook, n, old) for n, old in pairs]
 
 
-def _name(hook: Any) -> str:
+def _hook_name(hook: Any) -> str:
     return getattr(hook, "__name__", "<unknown>")
 
 
-# -- who runs, and in which order -------------------------------------------------------------------------
+# -- the order of nodes -----------------------------------------------------------------------------------
 
 
-def _survey(
-    roots: Sequence[Node], wanted: dict[Node, list[int]], pruned: bool
+def _count_dependencies(
+    roots: Sequence[Node], captures: dict[Node, list[int]], pruned: bool
 ) -> tuple[dict[Node, int], set[Node] | None]:
-    """How many gradients each node waits for; and, if `pruned`, the nodes that have a wanted one behind them."""
-    waiting: dict[Node, int] = dict.fromkeys(roots, 0)
-    stack = list(waiting)
+    """Return node -> number of gradients to wait for, and the nodes that lead to `captures` (None if not `pruned`)."""
+    dependencies: dict[Node, int] = dict.fromkeys(roots, 0)
+    stack = list(dependencies)
     while stack:
         for edge in stack.pop().edges:
             if edge is None:
                 continue
             target = edge[0]
-            if target in waiting:
-                waiting[target] += 1
+            if target in dependencies:
+                dependencies[target] += 1
             else:
-                waiting[target] = 1
+                dependencies[target] = 1
                 stack.append(target)
     if not pruned:
-        return waiting, None
-    runs: set[Node] = set()
-    # A node's inputs were recorded before it: in the order of recording all are decided before they are asked for.
-    for node in sorted(waiting, key=_recorded):
-        if any(edge is not None and (edge[0] in runs or edge[0] in wanted) for edge in node.edges):
-            runs.add(node)
-    return waiting, runs
+        return dependencies, None
+    needed_nodes: set[Node] = set()
+    # A node's inputs were recorded before the node: in the order of recording they are decided first.
+    for node in sorted(dependencies, key=_recording_order):
+        if any(edge is not None and (edge[0] in needed_nodes or edge[0] in captures) for edge in node.edges):
+            needed_nodes.add(node)
+    return dependencies, needed_nodes
 
 
-def _recorded(node: Node) -> int:
-    return -1 if node.sequence == LAST else node.sequence
+def _recording_order(node: Node) -> int:
+    return -1 if node.sequence == LEAF_SEQUENCE else node.sequence
 
 
 # -- anomalies --------------------------------------------------------------------------------------------
 
 
-def _explained(
+def _run_with_anomaly_detection(
     gradients: Callable[[Node, Sequence[Any]], Sequence[Any]], node: Node, grads: list[Any]
 ) -> Sequence[Any]:
-    """A node's gradients under anomaly detection: NaN is refused, and an error says where the node was made."""
-    mode.walking.append(node)
+    """Return a node's gradients. Raises if one is NaN; on any error, warns with the stack of the forward call."""
+    mode.anomaly_nodes.append(node)
     try:
-        given = gradients(node, grads)
-        if mode.checks_nan:
-            _refuse_nan(node, given)
-        return given
+        input_grads = gradients(node, grads)
+        if mode.check_nan:
+            _check_for_nan(node, input_grads)
+        return input_grads
     except BaseException:
-        _tell_where(node)
+        _warn_of_forward_calls(node)
         raise
     finally:
-        mode.walking.pop()
+        mode.anomaly_nodes.pop()
 
 
-def _refuse_nan(node: Node, given: Sequence[Any]) -> None:
-    for i, grad in enumerate(given):
+def _check_for_nan(node: Node, input_grads: Sequence[Any]) -> None:
+    for i, grad in enumerate(input_grads):
         if grad is not None and grad.meta.dtype.category >= FLOATING and bool(grad.isnan().any()):
             raise RuntimeError(f"Function '{node.name()}' returned nan values in its {i}th output.")
 
 
-def _tell_where(node: Node) -> None:
+def _warn_of_forward_calls(node: Node) -> None:
     _warn(f"Error detected in {node.name()}. ", node, "Traceback of forward call that caused the error:\n")
     parent = node.metadata.get("parent_")
     while parent is not None:
@@ -520,8 +555,8 @@ def _tell_where(node: Node) -> None:
         parent = parent.metadata.get("parent_")
 
 
-def _warn(what: str, node: Node, where: str) -> None:
+def _warn(message: str, node: Node, text: str) -> None:
     lines = node.metadata.get("traceback_")
     if lines is None:
-        where = "No forward pass information available. Enable detect anomaly during forward pass for more information."
-    warn_program(what + where + "".join(lines or ()), UserWarning)
+        text = "No forward pass information available. Enable detect anomaly during forward pass for more information."
+    warn_program(message + text + "".join(lines or ()), UserWarning)

@@ -14,7 +14,7 @@ from flambeau.core.sites import warn_program
 from flambeau.ops.matmul import c_name
 from flambeau.tape import walk
 from flambeau.tape.mode import mode
-from flambeau.tape.node import GradientEdge, Leaf, Node, hooked
+from flambeau.tape.node import GradientEdge, Leaf, Node, add_hook
 from flambeau.tensor.fitting import zeros_of
 from flambeau.tensor.history import edge_of, node_of, requires_grad
 from flambeau.tensor.leaves import require, rest
@@ -217,7 +217,7 @@ def register_hook(self: Tensor, hook: Callable[[Any], Any]) -> RemovableHandle:
     if edge is None:  # of a view made while nothing was recorded: no gradient comes
         return RemovableHandle(OrderedDict())
     node, index = edge
-    return hooked(node.watched.tensor_hooks.setdefault(index, OrderedDict()), hook)
+    return add_hook(node.ensured_hooks.tensor_hooks.setdefault(index, OrderedDict()), hook)
 
 
 @method
@@ -229,7 +229,7 @@ def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], No
         return RemovableHandle(OrderedDict())
     if not isinstance(node, Leaf):
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
-    return hooked(node.watched.post_accumulate, hook)
+    return add_hook(node.ensured_hooks.post_accumulate, hook)
 
 
 @method
@@ -249,14 +249,14 @@ def retain_grad(self: Tensor) -> None:
         held = attributes.get("_grad")
         attributes["_grad"] = grad if held is None else held + grad
 
-    node.watched.keepers[index] = keep
+    node.ensured_hooks.retain_grad_hooks[index] = keep
 
 
 def _retains_grad(self: Tensor) -> bool:
     """Whether `.grad` of a tensor that is not a leaf is kept."""
     edge = edge_of(self)
-    watchers = None if edge is None else edge[0].watchers
-    return watchers is not None and edge[1] in watchers.keepers  # type: ignore[index]
+    watchers = None if edge is None else edge[0].node_hooks
+    return watchers is not None and edge[1] in watchers.retain_grad_hooks  # type: ignore[index]
 
 
 _property(_retains_grad)
@@ -309,7 +309,9 @@ def run_backward(
     for t in inputs or ():
         retain_grad(t)
     places = None if inputs is None else [_place(t) for t in inputs]
-    walk.backward(roots, bool(create_graph if retain_graph is None else retain_graph), create_graph, places)
+    walk.run_backward(
+        roots, bool(create_graph if retain_graph is None else retain_graph), create_graph, places
+    )
 
 
 def run_grad(
@@ -332,7 +334,7 @@ def run_grad(
     roots = _roots(listed(outputs), grad_outputs, create_graph)
     places = [_place(t) for t in wanted]
     keep = create_graph if retain_graph is None else bool(retain_graph)
-    found = walk.backward(roots, keep, create_graph, places, accumulate=False)
+    found = walk.run_backward(roots, keep, create_graph, places, accumulate=False)
     if materialize_grads:
         return tuple([_zeros_like(t) if g is None else g for t, g in zip(wanted, found, strict=True)])
     if not allow_unused and None in (unused := [None if g is None else i for i, g in enumerate(found)]):

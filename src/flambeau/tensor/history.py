@@ -22,7 +22,7 @@ from flambeau.ops.joining import cat
 from flambeau.ops.view import View
 from flambeau.runtime import current
 from flambeau.tape.mode import mode, recording
-from flambeau.tape.node import LAST, Edge, Leaf, Node
+from flambeau.tape.node import LEAF_SEQUENCE, Edge, Leaf, Node
 from flambeau.tensor.changeable import refused
 from flambeau.tensor.extents import out_of_bounds
 from flambeau.tensor.fitting import callers, fitted, unviewed, zeros_of
@@ -87,7 +87,7 @@ def edge_of(t: Tensor) -> Edge:
     node = node_of(t)
     if node is None:
         return None
-    if node.sequence == LAST and getrefcount(node) <= UNHELD:
+    if node.sequence == LEAF_SEQUENCE and getrefcount(node) <= UNHELD:
         node.stream = current.local.streams[node.index]
     return node, t.history.index  # type: ignore[union-attr]
 

@@ -60,8 +60,8 @@ def _constant(taped: Taped) -> Any:
     """The node of a call none of whose inputs requires a gradient."""
     node: Any = new_object(node_class(RecordedCall, taped.record, taped.metas, taped.params))
     node.use, node.saved, node.taped = taped.use(0), [], taped
-    node.watchers, node.edges = None, [None] * len(taped.metas)
-    node.placed(taped.outputs)
+    node.node_hooks, node.edges = None, [None] * len(taped.metas)
+    node.set_outputs(taped.outputs)
     return node
 
 
@@ -90,12 +90,12 @@ def replace_node(target: Tensor, node: Any, place: int | None, index: int = 0) -
     if kept is not None:
         edge = edge_of(target)
         assert edge is not None
-        edge[0].watched.keepers[edge[1]] = kept
+        edge[0].ensured_hooks.retain_grad_hooks[edge[1]] = kept
 
 
 def _keeper_of(history: History) -> Any:
-    watchers = None if history.node is None or isinstance(history.node, Leaf) else history.node.watchers
-    return None if watchers is None else watchers.keepers.pop(history.index, None)
+    watchers = None if history.node is None or isinstance(history.node, Leaf) else history.node.node_hooks
+    return None if watchers is None else watchers.retain_grad_hooks.pop(history.index, None)
 
 
 class CopySlices(Node):

@@ -20,7 +20,7 @@ def require(t: Tensor) -> Leaf:
     if leaf is None:
         leaf = Leaf(t, _added)
     else:
-        leaf.lies_in(t.meta)
+        leaf.set_meta(t.meta)
     leaf.grad = t.__dict__.pop("_grad", None)
     if t.history is None:
         t.history = History(leaf)

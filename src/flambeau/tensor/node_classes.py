@@ -24,8 +24,8 @@ class RecordedShape(Node):
         self.edges = (edge,)
         self.meta = meta
         self.saved = saved
-        self.watchers = None
-        self.placed(outputs)
+        self.node_hooks = None
+        self.set_outputs(outputs)
 
 
 _classes: dict[Any, Any] = {}  # of each record (and name): made when it is first recorded

@@ -52,7 +52,7 @@ class RecordedCall(Node):
             for g, edge, meta in zip(given, self.edges, metas, strict=False)
         ]
 
-    def gradients_of(self, asked: Sequence[bool], grads: Sequence[Any]) -> Sequence[Any]:
+    def gradients_for(self, asked: Sequence[bool], grads: Sequence[Any]) -> Sequence[Any]:
         return self.gradients(grads, asked)
 
     def known(self, grads: Sequence[Any], asked: Sequence[bool] | None) -> list[Any]:

@@ -11,7 +11,7 @@ from flambeau.core.meta import Meta
 from flambeau.ops.op import NOT_DIFFERENTIABLE
 from flambeau.runtime import current
 from flambeau.tape.mode import mode
-from flambeau.tape.node import LAST, Edge, next_number
+from flambeau.tape.node import LEAF_SEQUENCE, Edge, next_sequence
 from flambeau.tensor.history import UNHELD, edge_of, node_of, requires_grad
 from flambeau.tensor.node_classes import node_class
 from flambeau.tensor.recorded_call import RecordedCall, Use
@@ -100,7 +100,7 @@ def begin(taped: Taped, args: Sequence[Any], target: Tensor | None = None) -> An
         if source is None:
             continue
         wanted |= 1 << i
-        if source.sequence == LAST and source.stream is not stream and getrefcount(source) <= UNHELD:
+        if source.sequence == LEAF_SEQUENCE and source.stream is not stream and getrefcount(source) <= UNHELD:
             source.stream = streams[source.index]  # as in `edge_of`
         edges[i] = (source, history.index)
     if not wanted and not any(requires_grad(args[i]) for i in taped.places):
@@ -116,11 +116,11 @@ def begin(taped: Taped, args: Sequence[Any], target: Tensor | None = None) -> An
                 edge = edge_of(a)
             a = save(a.clone() if a is target else a, edge)
         saved.append(a)
-    node.taped, node.edges, node.watchers = taped, edges, None
+    node.taped, node.edges, node.node_hooks = taped, edges, None
     node.outputs, node.index, node.stream = taped.outputs, index, stream
-    node.sequence = next_number()
+    node.sequence = next_sequence()
     if mode.anomaly:
-        node.note_where()
+        node.record_creation()
     return node
 
 

@@ -314,7 +314,7 @@ def unserializable_hook(f: F) -> F:
 def warn_if_has_hooks(tensor: Tensor) -> None:
     """Warn of each hook that stays behind when the tensor is sent to another process, unless it is marked."""
     history = tensor.history
-    watchers = None if history is None or history.node is None else history.node.watchers
+    watchers = None if history is None or history.node is None else history.node.node_hooks
     if history is None or watchers is None:
         return
     for hook in watchers.tensor_hooks.get(history.index, {}).values():

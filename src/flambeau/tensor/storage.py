@@ -9,7 +9,7 @@ from flambeau.driver.api import HostMemory
 from flambeau.runtime import system
 from flambeau.runtime.context import Block, Context
 from flambeau.runtime.memory.pinned import PinnedBlock
-from flambeau.tape.mode import anywhere, mode
+from flambeau.tape.mode import mode, shared_mode
 
 
 class Storage:
@@ -37,7 +37,7 @@ class Storage:
         self.owner = owner
         self.pinned = pinned
         self.stream = context.default_stream.handle if block is None else block.stream
-        self.version = 0 if not anywhere.inferring else first_version()
+        self.version = 0 if not shared_mode.inference_blocks else first_version()
 
     def __del__(self) -> None:
         block = self.block

@@ -8,7 +8,7 @@ from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.runtime.context import Block, Context
-from flambeau.tape.mode import anywhere
+from flambeau.tape.mode import shared_mode
 from flambeau.tape.node import Node
 from flambeau.tensor.storage import Storage, first_version
 
@@ -167,7 +167,7 @@ def make_in(block: Block, meta: Meta, context: Context) -> Tensor:
     memory.stream = block.stream
     memory.owner = None
     memory.pinned = False
-    memory.version = 0 if not anywhere.inferring else first_version()
+    memory.version = 0 if not shared_mode.inference_blocks else first_version()
     self = new_object(Tensor)
     self.meta = meta
     self.memory = self.counter = memory

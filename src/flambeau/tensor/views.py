@@ -164,7 +164,7 @@ def _set_data(self: Tensor, other: Tensor) -> None:
     self.counter = _OwnCounter()  # the old memory would be kept by its own
     self.counter.version = version
     if self.history is not None and isinstance(self.history.node, Leaf):
-        self.history.node.lies_in(other.meta)
+        self.history.node.set_meta(other.meta)
 
 
 alias("data", property(_data, _set_data), as_function=False)  # type: ignore[arg-type]
@@ -764,7 +764,7 @@ def _become(self: Tensor, view: Tensor) -> Tensor:
     if was is not None and now.node is None:  # not recorded: what made it is what it was
         now.node, now.index = was.node, was.index
         if isinstance(was.node, Leaf):
-            was.node.lies_in(view.meta)
+            was.node.set_meta(view.meta)
     if was is None or was.base is None:
         self.history = None if now.node is None else History(now.node, now.index)
     else:

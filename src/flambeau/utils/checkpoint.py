@@ -163,21 +163,21 @@ class _Reentrant(Function):
             warn_program("None of the inputs have requires_grad=True. Gradients will be None", UserWarning)
         ctx.run_function = function
         ctx.state = _State(args, preserve)
-        ctx.places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
+        ctx.slots = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
         ctx.rest = [None if isinstance(a, Tensor) else a for a in args]
-        ctx.save_for_backward(*[args[i] for i in ctx.places])
+        ctx.save_for_backward(*[args[i] for i in ctx.slots])
         return function(*args)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        if mode.walk.places is not None:
+        if mode.engine.slots is not None:
             raise RuntimeError(
                 "When use_reentrant=True, torch.utils.checkpoint is incompatible with .grad() or passing an `inputs` "
                 "parameter to .backward(). To resolve this error, you can either set use_reentrant=False, or call "
                 ".backward() without passing the `inputs` argument."
             )
         args = list(ctx.rest)
-        for i, t in zip(ctx.places, ctx.saved_tensors, strict=True):
+        for i, t in zip(ctx.slots, ctx.saved_tensors, strict=True):
             args[i] = t.detach().requires_grad_(ctx.needs_input_grad[i + 2])
         with recording(True), ctx.state.again():
             outputs = ctx.run_function(*args)

@@ -29,7 +29,7 @@ class Delayed:
         group = self._owner.process_group
         self._buffer.div_(group.size())
         work = reduced(group, self._buffer, async_op=True)
-        mode.walk.endings.append(work.wait)
+        mode.engine.final_callbacks.append(work.wait)
         return grad
 
     def clear(self) -> None:

@@ -40,5 +40,5 @@ class _Sink(Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         reducer = ctx.owner().reducer
         if reducer.static and not reducer.seen:
-            mode.walk.endings.append(reducer._delay_all_reduce)
+            mode.engine.final_callbacks.append(reducer._delay_all_reduce)
         return None, *grads
