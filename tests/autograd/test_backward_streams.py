@@ -12,7 +12,7 @@ from autograd.streams_programs import streams_program
 
 import flambeau as torch
 from flambeau.runtime import system
-from flambeau.tape import walk
+from flambeau.tape import engine
 
 SCHEDULES = [
     "earliest",
@@ -191,14 +191,14 @@ def run_without(left_out: int) -> tuple[int, Any]:
     Waits between devices are not left out: the copies there order the streams, too.
     """
     numbers = itertools.count()
-    original = walk.make_stream_wait
+    original = engine.make_stream_wait
 
     def order(waiter: Any, event: Any) -> None:
         if event.device != waiter.device or next(numbers) != left_out:
             original(waiter, event)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(walk, "make_stream_wait", order)
+        patch.setattr(engine, "make_stream_wait", order)
         _, certificate = run(branches)
     return next(numbers), certificate
 

@@ -25,7 +25,7 @@ from flambeau.observe.tracer import Tracer
 from flambeau.report.recorder import Recorder
 from flambeau.runtime import system
 from flambeau.runtime.streams.wait_reason import because, reason
-from flambeau.tape import walk
+from flambeau.tape import engine
 from flambeau.testing import conformance
 
 SCHEDULES = ["earliest", "random:1", "adversarial:2", "pct:3:2"]
@@ -220,13 +220,13 @@ def test_each_wait_that_backward_inserts_has_its_arrow_and_its_name(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ordered: list[int] = []
-    original = walk.make_stream_wait
+    original = engine.make_stream_wait
 
     def order(waiter: Any, event: Any) -> None:
         ordered.append(waiter.handle)
         original(waiter, event)
 
-    monkeypatch.setattr(walk, "make_stream_wait", order)
+    monkeypatch.setattr(engine, "make_stream_wait", order)
 
     def program() -> None:
         w = torch.full((64, 64), 0.5, device="cuda", requires_grad=True)

@@ -12,7 +12,7 @@ from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
 from flambeau.core.sites import warn_program
 from flambeau.ops.matmul import c_name
-from flambeau.tape import walk
+from flambeau.tape import engine
 from flambeau.tape.mode import mode
 from flambeau.tape.node import GradientEdge, Leaf, Node, add_hook
 from flambeau.tensor.fitting import zeros_of
@@ -309,7 +309,7 @@ def run_backward(
     for t in inputs or ():
         retain_grad(t)
     places = None if inputs is None else [_place(t) for t in inputs]
-    walk.run_backward(
+    engine.run_backward(
         roots, bool(create_graph if retain_graph is None else retain_graph), create_graph, places
     )
 
@@ -334,7 +334,7 @@ def run_grad(
     roots = _roots(listed(outputs), grad_outputs, create_graph)
     places = [_place(t) for t in wanted]
     keep = create_graph if retain_graph is None else bool(retain_graph)
-    found = walk.run_backward(roots, keep, create_graph, places, accumulate=False)
+    found = engine.run_backward(roots, keep, create_graph, places, accumulate=False)
     if materialize_grads:
         return tuple([_zeros_like(t) if g is None else g for t, g in zip(wanted, found, strict=True)])
     if not allow_unused and None in (unused := [None if g is None else i for i, g in enumerate(found)]):
