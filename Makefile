@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of tests start processes: compiled once, not by each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all compiled test-compiled lint bench clean
+.PHONY: demo test test-all compiled test-compiled lint docs bench clean
 
 demo: $(VENV)/ready-examples
 	@mkdir -p out
@@ -42,6 +42,14 @@ lint: $(VENV)/ready-test
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/mypy
+
+# The pages that are generated. Tests compare them with what this writes.
+docs: $(VENV)/ready-test
+	$(BIN)/python -m flambeau.testing.operator_page tests/goldens/torch_names.txt > docs/operators.md
+	$(BIN)/python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt > docs/contents.md
+	$(BIN)/python -m flambeau.testing.coverage_page tests/goldens/cuda_names.txt > docs/coverage.md
+	$(BIN)/python -m flambeau.testing.performance_page bench/results > docs/performance.md
+	$(BIN)/python -m streambugs --page > docs/streambugs.md
 
 bench: $(VENV)/ready-test
 	$(BIN)/python bench/overhead.py

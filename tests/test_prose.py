@@ -14,6 +14,11 @@ PAGES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md
 COLUMNS = 100
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 AVOIDED = re.findall(r"^\| `([^|]+)` \|", GLOSSARY.split("## Words to avoid")[1], flags=re.M)
+NOTES = {
+    title
+    for path in (ROOT / "src").rglob("*.py")
+    for title in re.findall(r"^\s*# Note \[(.+?)\]", path.read_text(), flags=re.M)
+}
 # A row of this page repeats the first line of a function's docstring.
 GENERATED_ROWS = "operators.md"
 
@@ -61,3 +66,9 @@ def test_links_lead_to_headings(page: Path) -> None:
         if anchor not in anchors:
             lost.append(f"{target}#{anchor}")
     assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_notes_that_pages_name_exist(page: Path) -> None:
+    named = re.findall(r"Note\s+\[(.+?)\]", " ".join(page.read_text().split()))
+    assert [title for title in named if title not in NOTES and title != "Title"] == []
