@@ -1,5 +1,6 @@
 """Races in processes that a program starts: in its report and its exit status, however they start and end."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import zipapp
 
 import pytest
 from cli_kit import environment, flambeau_run, program
+from test_pytest_plugin import run as pytest_run
 
 RACE = """
 import torch
@@ -234,3 +236,21 @@ def test_a_zip_application_runs(folder):
     assert done.status == 0 and done.out == "__main__\n", done.err
     (race,) = done.certificate["races"]
     assert race["second"]["place"].startswith(os.path.join("app.pyz", "child_race.py"))
+
+
+@pytest.mark.parametrize("way", ["spawn", "fork", "subprocess", "grandchild", "os._exit"])
+def test_a_test_that_starts_racing_processes_fails(folder, way):
+    """The pytest plugin reads their reports, too; without a race the test is certified with them."""
+    test = f"import concurrent.futures, multiprocessing, os, subprocess, sys, torch\nfrom child_race import race\n\n\ndef test_it():\n    {WAYS[way]}\n"
+    (folder / "test_it.py").write_text(test)
+    for races, status in ("error", 1), ("warn", 0):
+        options = ["--virtual-gpus=2", f"--gpu-races={races}", "--gpu-report=report.json"]
+        returned, text = pytest_run(folder, *options, "test_it.py")
+        assert returned == status, text
+        (test_report,) = json.loads((folder / "report.json").read_text())["tests"]
+        assert (
+            sum(len(m["certificate"]["races"]) for p in test_report["processes"] for m in p["machines"]) == 1
+        )
+        if status:
+            assert "In processes that the test started (process " in text
+            assert "fill_ on the default stream of cuda:0 writes them" in text

@@ -13,11 +13,12 @@ which pytest gives no parameters, are collected once for each schedule instead.
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import unittest
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -25,9 +26,13 @@ import pytest
 
 from flambeau.cli import finder
 from flambeau.cli.plugin_reports import Reports, add_options, check_options, reports_here, set_properties
+from flambeau.cli.race_entries import write_races
+from flambeau.cli.screen import Screen
 from flambeau.core.errors import RaceError
 from flambeau.core.sites import is_inside
 from flambeau.observe.reports import Certificate
+from flambeau.report.document import races_of
+from flambeau.report.processes import ChildReports
 from flambeau.report.recorder import machine_fields, machine_report
 from flambeau.runtime import system
 from flambeau.runtime.devices import configuration
@@ -210,13 +215,36 @@ def _virtual_machine(request: pytest.FixtureRequest) -> Iterator[Any]:
         return
     schedule = _schedule_of(request.node)
     devices = config.getoption("virtual_gpus") or configuration.DEVICES
-    with system.virtual(
-        devices, config.getoption("gpu_profile"), schedule, config.getoption("gpu_races")
-    ) as machine:
-        request.node.stash[_RUN] = (machine, schedule, devices)
+    races = config.getoption("gpu_races")
+    with (
+        system.virtual(devices, config.getoption("gpu_profile"), schedule, races) as machine,
+        _children(races, schedule) as children,
+    ):
+        request.node.stash[_RUN] = (machine, schedule, devices, children)
         yield machine
         for index in range(_opened()):
             system.accelerator().device_sync(index)
+
+
+@contextmanager
+def _children(races: str, schedule: str) -> Iterator[ChildReports]:
+    """Let the processes that a test starts look for races as the test does, under its schedule, and report them."""
+    wanted = {"FLAMBEAU_RACES": races}
+    if not schedule.startswith("replay:"):  # a token is of the test's own machine
+        wanted["FLAMBEAU_SCHEDULE"] = schedule
+    before = {name: os.environ.get(name) for name in wanted}
+    children = ChildReports()
+    children.open()
+    os.environ.update(wanted)
+    try:
+        yield children
+    finally:
+        for name, text in before.items():
+            if text is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = text
+        children.close()
 
 
 def _schedule_of(item: Any) -> str:
@@ -257,38 +285,70 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if run is None:
         return report
-    machine, schedule, devices = run
-    race = None
+    machine, schedule, devices, children = run
+    race, processes = None, []
     if call.when == "call":
-        certificate = _judge(item, machine, schedule, report)
+        processes = children.read()
+        certificate = _judge(item, machine, schedule, report, processes)
         if call.excinfo is not None and call.excinfo.errisinstance(RaceError):
             race = str(call.excinfo.value).partition("\n")[0]
     else:
         certificate = None
     if call.when == "call" or report.failed:
-        replay = _replay(item, machine, devices) if report.failed or _has_races(certificate) else None
+        has_races = _has_races(certificate) or bool(_child_races(processes))
+        replay = _replay(item, machine, devices) if report.failed or has_races else None
         if report.failed:
             report.sections.append(("virtual GPUs", f"replay: {replay}"))
-        set_properties(item, str(certificate) if _has_races(certificate) else None, replay)
+        set_properties(item, _races_text(certificate, processes) if has_races else None, replay)
         report.flambeau = {
             "name": _name(item), "schedule": schedule, "race": race,
-            "counts": _counts(item, call, certificate, report),
-            "document": _document(item, machine, schedule, replay) if replay is not None else None,
+            "counts": _counts(item, call, report, has_races),
+            "document": _document(item, machine, schedule, replay, processes) if replay is not None else None,
         }  # fmt: skip
     return report
 
 
-def _judge(item: pytest.Item, machine: Any, schedule: str, report: pytest.TestReport) -> Certificate | None:
-    """What the detector says of a test that has run: proved, or failed for a race that it swallowed."""
+def _judge(
+    item: pytest.Item, machine: Any, schedule: str, report: pytest.TestReport, processes: list[dict[str, Any]]
+) -> Certificate | None:
+    """Return what the detector says of a test that has run, and fail it for races that it swallowed."""
     certificate = _certificate(machine)
-    if report.passed and schedule == "earliest" and certificate is not None and certificate.race_free:
+    raced = _has_races(certificate) or bool(_child_races(processes))
+    proved = certificate is not None and certificate.race_free and all(map(_is_proved, processes))
+    if report.passed and schedule == "earliest" and proved:
         item.config.stash[_CERTIFIED].add(_name(item))
-    if report.passed and certificate is not None and certificate.races:
-        if item.config.getoption("gpu_races") == "error":  # raised and caught by the test
-            report.outcome, report.longrepr = "failed", str(certificate)
+    if report.passed and raced:
+        text = _races_text(certificate, processes)
+        if (
+            item.config.getoption("gpu_races") == "error"
+        ):  # raised and caught by the test, or in a process that it started
+            report.outcome, report.longrepr = "failed", text
         else:
-            report.sections.append(("races", str(certificate)))
+            report.sections.append(("races", text))
     return certificate
+
+
+def _is_proved(process: dict[str, Any]) -> bool:
+    """Return True if a process that the test started is certified race-free on each of its machines."""
+    certificates = [machine["certificate"] for machine in process["machines"]]
+    return bool(process["finished"]) and all(each is not None and each["race_free"] for each in certificates)
+
+
+def _child_races(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the races of the processes that a test started, each with its process's name."""
+    return list(races_of({"processes": processes}))
+
+
+def _races_text(certificate: Certificate | None, processes: list[dict[str, Any]]) -> str:
+    """Return the races of a test and of the processes that it started, as people read them."""
+    text = io.StringIO()
+    if _has_races(certificate):
+        print(certificate, file=text)
+    if races := _child_races(processes):
+        names = ", ".join(dict.fromkeys(race["process"] for race in races))
+        print(f"In processes that the test started ({names}):", file=text)
+        write_races(races, Screen(text))
+    return text.getvalue().rstrip("\n")
 
 
 def _has_races(certificate: Certificate | None) -> bool:
@@ -296,17 +356,19 @@ def _has_races(certificate: Certificate | None) -> bool:
 
 
 def _counts(
-    item: pytest.Item, call: pytest.CallInfo[None], certificate: Certificate | None, report: pytest.TestReport
+    item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, has_races: bool
 ) -> list[str]:
     """What a test counts as in the summary."""
     if call.when != "call":
         return []
     certified = ["certified"] if _is_certified(item) else []
-    racy = ["racy"] if report.passed and _has_races(certificate) else []
+    racy = ["racy"] if report.passed and has_races else []
     return ["runs", *certified, *racy]
 
 
-def _document(item: pytest.Item, machine: Any, schedule: str, replay: str) -> dict[str, Any]:
+def _document(
+    item: pytest.Item, machine: Any, schedule: str, replay: str, processes: list[dict[str, Any]]
+) -> dict[str, Any]:
     """The test in the report's JSON."""
     machines = []
     if not machine.closed and system.is_initialized():
@@ -316,7 +378,7 @@ def _document(item: pytest.Item, machine: Any, schedule: str, replay: str) -> di
         "schedule": schedule,
         "replay": replay,
         "machines": machines,
-        "processes": [],
+        "processes": processes,
     }
 
 

@@ -95,12 +95,14 @@ def join_reports() -> None:
 class ChildReports:
     """The folder in which the children of this process report, from `open` until `close`.
 
-    Within such a child it lies in the folder that the child reports to itself, and stays.
+    Within such a child it lies in the folder that the child reports to itself, and stays. One is open at a time.
     """
 
+    _current: ChildReports | None = None
+    _follows_forks = False
+
     def __init__(self) -> None:
-        outer = os.environ.get(FOLDER)
-        self._is_own = outer is None
+        self._outer = outer = os.environ.get(FOLDER)
         self.folder = Path(
             tempfile.mkdtemp(prefix="flambeau-reports-") if outer is None else f"{outer}/{os.getpid()}"
         )
@@ -110,14 +112,21 @@ class ChildReports:
         """Name the folder in the environment."""
         self.folder.mkdir(parents=True, exist_ok=True)
         os.environ[FOLDER] = str(self.folder)
-        os.register_at_fork(after_in_child=self._forked)
+        ChildReports._current = self
+        if not ChildReports._follows_forks:
+            ChildReports._follows_forks = True
+            os.register_at_fork(after_in_child=ChildReports._forked)
 
-    def _forked(self) -> None:
-        if self._forks is None:
-            self._forks = ProcessReport(self.folder)
-            system.watch(self._forks)
+    @staticmethod
+    def _forked() -> None:
+        reports = ChildReports._current
+        if reports is None:
+            return
+        if reports._forks is None:
+            reports._forks = ProcessReport(reports.folder)
+            system.watch(reports._forks)
         else:
-            self._forks.forked()
+            reports._forks.forked()
 
     def read(self) -> list[dict[str, Any]]:
         """The reports of all processes below this one, ranks first, each once."""
@@ -135,10 +144,13 @@ class ChildReports:
         )
 
     def close(self) -> None:
-        """Remove the folder."""
-        if self._is_own:
+        """Remove the folder; within a child that reports itself, leave it to the outer process."""
+        ChildReports._current = None
+        if self._outer is None:
             os.environ.pop(FOLDER, None)
             shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            os.environ[FOLDER] = self._outer
 
 
 def name_of(report: dict[str, Any]) -> str:
