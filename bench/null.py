@@ -30,7 +30,7 @@ def libraries() -> None:
         _run_again()
     for name in LIBRARIES.values():  # what is loaded already is taken, whatever the machine has
         ctypes.CDLL(name)
-    from flambeau.driver.cuda.compiler import Compiler
+    from flambeau.driver.cuda.device.compiler import Compiler
 
     Compiler.cubin = lambda self, source: b"x"  # type: ignore[method-assign,assignment]
 

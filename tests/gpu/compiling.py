@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 
 from flambeau.core.errors import DriverError
-from flambeau.driver.cuda.compiler import Compiler
-from flambeau.driver.cuda.program import Program
+from flambeau.driver.cuda.device.compiler import Compiler
+from flambeau.driver.cuda.device.program import Program
 
 EACH_ALONE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 # How fast a kernel would run decides nothing here, and takes most of the time.

@@ -27,10 +27,10 @@ from flambeau.core.dtype import from_numpy
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Expressions, Fold, Launch, Routine, Source
-from flambeau.driver.cuda.program import Program, flattened, wire_format
+from flambeau.driver.cuda.device.program import Program, flattened, wire_format
 
 HERE = Path(__file__).parent
-ROOMS = HERE.parents[1] / "src" / "flambeau" / "driver" / "cuda"
+SOURCES = HERE.parents[1] / "src" / "flambeau" / "driver" / "cuda" / "include"
 _FLAGS = (
     "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-mf16c", "-ffp-contract=off", "-fcf-protection=none",
     "-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error",
@@ -69,7 +69,7 @@ def library(source: str) -> ctypes.CDLL:
     text = "\n".join(
         [
             '#include "emulated.h"',
-            _translated((ROOMS / "prelude.cuh").read_text() + source),
+            _translated((SOURCES / "prelude.cuh").read_text() + source),
             (HERE / "emulated_end.h").read_text(),
         ]
     )
@@ -83,7 +83,7 @@ def _translated(text: str) -> str:
     """PTX of the prelude as intrinsics; instructions of tensor cores as functions that do the same."""
     text = re.sub(r'float r; asm\("cvt\.f32\.f16[^;]*;[^;]*;', "float r = _cvtsh_ss(x.bits);", text)
     text = re.sub(r'u16 r; asm\("cvt\.rn\.f16\.f32[^;]*;[^;]*;', "u16 r = _cvtss_sh(x, 0);", text)
-    tensor_cores = ROOMS / "tensor_cores.cuh"
+    tensor_cores = SOURCES / "tensor_cores.cuh"
     if tensor_cores.exists():
         text = text.replace(tensor_cores.read_text(), (HERE / "emulated_tensor_cores.h").read_text())
     return text
@@ -164,7 +164,8 @@ class Device:
 
 def built(launch: Launch, device: Device) -> Any:
     """The program or plan of a launch."""
-    from flambeau.driver.cuda import pointwise, pointwise_several, reduction, routines, source
+    from flambeau.driver.cuda import routines
+    from flambeau.driver.cuda.codegen import pointwise, pointwise_several, reduction, source
 
     form: Any = launch.kernel.cuda
     if isinstance(form, Expressions):

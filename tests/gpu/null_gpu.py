@@ -48,7 +48,9 @@ def install() -> None:
     """Take the null libraries, whatever the machine has, and run host bodies behind launches."""
     for name in os.environ["NULL_GPU_LIBRARIES"].split(os.pathsep):
         ctypes.CDLL(name)
-    from flambeau.driver.cuda import convolution, driver, libraries
+    from flambeau.driver.cuda import driver
+    from flambeau.driver.cuda.libraries import libraries
+    from flambeau.driver.cuda.nn import convolution
 
     libraries.loaded = _loaded
     driver.CudaDriver.load = _loading(driver.CudaDriver.load)  # type: ignore[method-assign]
@@ -84,8 +86,8 @@ def _loading(load: Callable[..., Any]) -> Callable[..., Any]:
 
 def _both_ways(by_cudnn: Callable[..., bool]) -> Callable[..., bool]:
     """Real cuDNN declines some convolutions, which only it knows: their other way is built, too."""
-    from flambeau.driver.cuda import convolution
-    from flambeau.driver.cuda.steps import Steps
+    from flambeau.driver.cuda.codegen.kernel_steps import Steps
+    from flambeau.driver.cuda.nn import convolution
 
     def both(steps: Any, meeting: Any, target: str) -> bool:
         found = by_cudnn(steps, meeting, target)

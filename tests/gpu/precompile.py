@@ -26,7 +26,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]
 
 import null_gpu  # noqa: E402
 
-from flambeau.driver.cuda.cache import LIMIT  # noqa: E402
+from flambeau.driver.cuda.device.kernel_cache import LIMIT  # noqa: E402
 
 PARTS = ["contract", "operators", "layouts", "random", "tests", "oracle", "examples", "pair"]
 TWO = {"examples"}

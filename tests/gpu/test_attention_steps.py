@@ -17,7 +17,7 @@ from test_convolution_steps import Driver, meta_of
 
 import flambeau
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda import attention_gradients
+from flambeau.driver.cuda.nn import attention_gradients
 from flambeau.ops.op import table
 from flambeau.testing import operators
 

@@ -17,7 +17,7 @@ import flambeau
 from flambeau.core.dtype import float32
 from flambeau.core.flags import flags
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda import direct_convolution
+from flambeau.driver.cuda.nn import direct_convolution
 from flambeau.ops.convolution import Geometry
 from flambeau.ops.interpolation import Resampling
 from flambeau.ops.op import table

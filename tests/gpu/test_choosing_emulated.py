@@ -15,7 +15,7 @@ import emulated
 
 import flambeau
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.passes import Plan
+from flambeau.driver.cuda.codegen.multi_kernel import Plan
 from flambeau.ops.op import table
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")

@@ -33,11 +33,12 @@ if not installed("cuda.bindings.nvrtc") or not installed("nvidia.cu13"):
 
 from compiling import compile_all  # noqa: E402
 
-from flambeau.driver.cuda import histogram, pointwise, sorting, source  # noqa: E402
-from flambeau.driver.cuda import scan as scans  # noqa: E402
-from flambeau.driver.cuda.compiler import Compiler  # noqa: E402
-from flambeau.driver.cuda.passes import Plan  # noqa: E402
-from flambeau.driver.cuda.program import Program  # noqa: E402
+from flambeau.driver.cuda.codegen import pointwise, source  # noqa: E402
+from flambeau.driver.cuda.codegen import scan as scans  # noqa: E402
+from flambeau.driver.cuda.codegen.multi_kernel import Plan  # noqa: E402
+from flambeau.driver.cuda.device.compiler import Compiler  # noqa: E402
+from flambeau.driver.cuda.device.program import Program  # noqa: E402
+from flambeau.driver.cuda.index import histogram, sorting  # noqa: E402
 
 GPU = device("cuda", 0)
 H100: Any = SimpleNamespace(properties=SimpleNamespace(multi_processor_count=132))

@@ -15,7 +15,7 @@ from flambeau.core.dtype import from_numpy
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Launch, Lists, Routine, Source
-from flambeau.driver.cuda.program import Program
+from flambeau.driver.cuda.device.program import Program
 from flambeau.ops.op import Op, table
 from flambeau.testing import operators
 
@@ -77,8 +77,9 @@ def _launches(op: Op) -> Iterator[Launch]:
 
 
 def _programs(op: Op) -> Iterator[Program]:
-    from flambeau.driver.cuda import lists, pointwise, reduction, routines, source
-    from flambeau.driver.cuda.passes import Plan
+    from flambeau.driver.cuda import routines
+    from flambeau.driver.cuda.codegen import multi_tensor, pointwise, reduction, source
+    from flambeau.driver.cuda.codegen.multi_kernel import Plan
 
     form = op.kernel.cuda
     for launch in _launches(op):
@@ -87,7 +88,7 @@ def _programs(op: Op) -> Iterator[Program]:
         elif isinstance(form, Fold):
             built = reduction.program(launch, form, 132)
         elif isinstance(form, Lists):
-            built = lists.program(launch, form)
+            built = multi_tensor.program(launch, form)
         elif isinstance(form, Source):
             built = source.program(launch, form)
         elif isinstance(form, Routine) and form.name in routines.TABLE:

@@ -19,9 +19,11 @@ from flambeau.core.dtype import complex32, complex64, float16, float32, from_num
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Launch, Routine, Source
-from flambeau.driver.cuda import cublas, cufft, cusolver, pointwise, reduction, routines, source
-from flambeau.driver.cuda.passes import Plan
-from flambeau.driver.cuda.program import Program
+from flambeau.driver.cuda import routines
+from flambeau.driver.cuda.codegen import pointwise, reduction, source
+from flambeau.driver.cuda.codegen.multi_kernel import Plan
+from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.libraries import cublas, cufft, cusolver
 from flambeau.ops.op import table
 from flambeau.testing import operators
 

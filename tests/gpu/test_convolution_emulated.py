@@ -17,7 +17,7 @@ from test_convolution_steps import cases
 import flambeau
 from flambeau.core.dtype import bfloat16, float16, float32, float64
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda import direct_convolution
+from flambeau.driver.cuda.nn import direct_convolution
 from flambeau.ops.convolution import Geometry
 from flambeau.ops.op import table
 from flambeau.testing import operators

@@ -19,7 +19,8 @@ from flambeau.core.dtype import bfloat16, complex64, dtype, float16, float32, fl
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.core.memory import array_at
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda import convolution, cudnn
+from flambeau.driver.cuda.libraries import cudnn
+from flambeau.driver.cuda.nn import convolution
 from flambeau.ops import convolution as ops
 from flambeau.ops.convolution import Geometry
 from flambeau.ops.op import Op, table

@@ -15,7 +15,7 @@ import emulated
 
 import flambeau
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.program import Program
+from flambeau.driver.cuda.device.program import Program
 from flambeau.ops.op import table
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")

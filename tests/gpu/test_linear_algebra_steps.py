@@ -19,8 +19,10 @@ import flambeau
 from flambeau.core.dtype import float32, from_numpy
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda import cublas, cusolver, equations, routines
-from flambeau.driver.cuda.steps import Steps
+from flambeau.driver.cuda import routines
+from flambeau.driver.cuda.codegen.kernel_steps import Steps
+from flambeau.driver.cuda.libraries import cublas, cusolver
+from flambeau.driver.cuda.linalg import linear_solve
 from flambeau.ops import linalg
 from flambeau.testing import operators
 
@@ -219,7 +221,7 @@ def test_rows_too_far_apart_for_the_library_are_copied() -> None:
         launch = Launch(linalg.solve_triangular.kernel, signature.outputs, signature.inputs, signature.params)
         device = Device()
         steps = Steps(launch, device, Driver(device))
-        found, _, _ = equations._readable(steps, steps.inputs[0])
+        found, _, _ = linear_solve._readable(steps, steps.inputs[0])
         assert (found is not steps.inputs[0]) is copied
 
 

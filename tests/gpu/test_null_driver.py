@@ -80,7 +80,7 @@ import ctypes
 ctypes.CDLL("libnccl.so.2")  # what is loaded already is taken, whatever the machine has
 from flambeau.testing import conformance
 from flambeau.driver.cuda.driver import CudaDriver
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler
 from flambeau.core.errors import NotSupportedError
 Compiler.cubin = lambda self, source: b"no compiler here"
 for case in conformance.cases:
@@ -145,7 +145,7 @@ torch.cuda.synchronize()
     )
     program = f"""
 import json, sys
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 from flambeau.cli.main import main
 main(["trace", "--driver", "cuda", "--quiet", "-o", {str(tmp_path / "t.json")!r}, {str(script)!r}])
@@ -173,7 +173,7 @@ from flambeau.core.dtype import float32
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Kernel, Launch
 from flambeau.driver.cuda.driver import CudaDriver
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 driver = CudaDriver()
 meta = Meta.contiguous_of((10,), float32, device("cuda", 0))
@@ -189,7 +189,7 @@ print(out, a, scalar, constant)
 def test_attention_in_16_bits_is_built_for_the_tensor_cores_that_the_gpu_has(library: Path) -> None:
     program = """
 import flambeau as torch
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler
 sources = []
 Compiler.cubin = lambda self, source: sources.append(source) or b"no compiler here"
 q = torch.empty(2, 2, 70, 64, dtype=torch.bfloat16, device="cuda")
@@ -208,7 +208,7 @@ from flambeau.core.dtype import float32, uint64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Kernel, Launch
 from flambeau.driver.cuda.driver import CudaDriver
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 driver = CudaDriver()
 meta = Meta.contiguous_of((10,), float32, device("cuda", 0))
@@ -230,7 +230,7 @@ driver.close()
 
 
 RACE = """
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 import flambeau as torch
 a = torch.zeros(100, device="cuda")
@@ -381,7 +381,7 @@ assert not gc.callbacks
 def test_folds_of_no_elements_are_launched(library: Path) -> None:
     program = """
 import flambeau as torch
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 x = torch.empty(0, 3, device="cuda")
 print([tuple(getattr(x, name)(0).shape) for name in ("sum", "prod", "all", "any", "mean", "var", "logsumexp")])

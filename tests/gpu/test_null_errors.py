@@ -9,7 +9,7 @@ from test_null_driver import library, run
 assert library  # a fixture
 
 PROGRAM = """
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 import flambeau as torch
 from flambeau.runtime import system
@@ -49,7 +49,7 @@ def test_the_lines_of_very_many_launches_are_forgotten(library: Path) -> None:
 
 
 LOST = """
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 import flambeau as torch
 from flambeau.runtime import system
@@ -123,7 +123,7 @@ OLD = """
 import ctypes
 ctypes.CDLL("libnccl.so.2")
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.cuda.libraries import Library
+from flambeau.driver.cuda.libraries.libraries import Library
 try:
     Library("nccl", "NCCL", "nccl", {}).function("ncclOfTomorrow", "p")
 except NotSupportedError as error:
@@ -138,7 +138,7 @@ def test_a_library_that_is_too_old_is_named(library: Path) -> None:
 MISSING = """
 from unittest import mock
 import cuda.pathfinder
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 import flambeau as torch
 x = torch.zeros(300, 300, device="cuda")  # a small product is a kernel of ours

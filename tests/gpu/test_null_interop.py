@@ -9,7 +9,7 @@ from test_null_driver import library, run
 assert library  # a fixture
 
 PROGRAM = """
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 import flambeau as torch
 x = torch.zeros(3, 4, device="cuda:1").t()

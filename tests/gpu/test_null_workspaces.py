@@ -126,7 +126,7 @@ print(used())
 
 STEP = """
 import flambeau as m
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 net = m.nn.Sequential(m.nn.Conv2d(3, 4, 3), m.nn.BatchNorm2d(4), m.nn.ReLU(), m.nn.Flatten(), m.nn.Linear(400, 5))
 net.to("cuda")
@@ -144,7 +144,7 @@ for _ in range(12):
 for _ in range(6):
     step()
 print(count()[0] - runs, count()[1] - products, described() - made)
-from flambeau.driver.cuda import cudnn
+from flambeau.driver.cuda.libraries import cudnn
 cudnn._MOST_ARGUMENTS = 1
 found = device_dnn()
 found._forget_arguments()

@@ -21,8 +21,8 @@ from flambeau.core.device import device
 from flambeau.core.dtype import float32
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Launch
-from flambeau.driver.cuda import pointwise
-from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.codegen import pointwise
+from flambeau.driver.cuda.device.compiler import Compiler
 from flambeau.ops.op import table
 
 PROGRAM = "import flambeau as torch; x = torch.tensor([4.0, 9.0]).cuda(); print((x + x).tolist())"

@@ -20,7 +20,7 @@ import flambeau
 from flambeau.core.dtype import bfloat16, complex64, complex128, float16, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda import direct_products
+from flambeau.driver.cuda.linalg import direct_products
 from flambeau.ops.op import Op, table
 from flambeau.testing import operators
 

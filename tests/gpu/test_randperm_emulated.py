@@ -36,7 +36,7 @@ def same(n: int, seed: int, offset: int, kind: dtype = flambeau.int64, step: int
 @pytest.mark.parametrize("bits", [3, 32, 64])
 def test_the_order_of_the_host_with_keys_of_each_width(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With three bits places share eight keys."""
-    from flambeau.driver.cuda import permutation
+    from flambeau.driver.cuda.index import permutation
 
     for module in (random, permutation):
         monkeypatch.setattr(module, "permutation_bits", lambda n: bits)

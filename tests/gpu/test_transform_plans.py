@@ -114,7 +114,7 @@ def meta_of(x: Any) -> Meta:
 
 def run(monkeypatch: Any, op: Any, x: Any, params: Any, out: Any = None) -> Any:
     """The operator on a real GPU's path; `out` gives a layout of the output."""
-    from flambeau.driver.cuda import transforms
+    from flambeau.driver.cuda.linalg import transforms
 
     library, device = Library(), Device()
     monkeypatch.setattr(transforms, "Plan", library.plan)

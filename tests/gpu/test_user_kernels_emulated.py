@@ -145,7 +145,7 @@ def test_jiterators_other_text_is_compiled_as_it_is() -> None:
 def test_an_nvidia_compiler_takes_them_all() -> None:
     if not (find_spec("nvidia.cuda_nvrtc") or find_spec("nvidia.cu13")):
         pytest.skip("NVRTC is not installed")
-    from flambeau.driver.cuda import pointwise, pointwise_several
+    from flambeau.driver.cuda.codegen import pointwise, pointwise_several
 
     programs = []
     for text, dtypes in (TEXTS | {"x * digamma(y) - special_zeta(2, z)": ("float32",)}).items():

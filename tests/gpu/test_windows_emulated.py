@@ -20,7 +20,7 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.windows import Lattice
+from flambeau.driver.cuda.codegen.windows import Lattice
 from flambeau.ops.op import Op, table
 from flambeau.ops.windows import Windows
 from flambeau.testing import operators

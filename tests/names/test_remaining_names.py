@@ -13,7 +13,7 @@ import torch as oracle
 
 import flambeau as torch
 from flambeau.driver import registry
-from flambeau.driver.cuda import nvml
+from flambeau.driver.cuda.libraries import nvml
 from flambeau.observe.ranges import Ranges
 from flambeau.runtime.hooks import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flambeau.driver.cuda.cache import DiskCache
+from flambeau.driver.cuda.device.kernel_cache import DiskCache
 from flambeau.runtime.devices import configuration
 
 
@@ -82,7 +82,7 @@ def test_where_the_folder_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 WRITER = """
 import sys
 from pathlib import Path
-from flambeau.driver.cuda.cache import DiskCache
+from flambeau.driver.cuda.device.kernel_cache import DiskCache
 cache = DiskCache(Path(sys.argv[1]))
 for i in range(300):
     cache.put("k", bytes([i % 251]) * 20000)

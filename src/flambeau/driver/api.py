@@ -133,7 +133,7 @@ class Touches(Record):
     rewrites: bool = False
 
 
-# -- CUDA forms: how a real GPU runs a kernel. Text is C++ in the vocabulary of driver/cuda/prelude.cuh -------
+# -- CUDA forms: how a real GPU runs a kernel. Text is C++ in the vocabulary of driver/cuda/include/prelude.cuh -------
 
 
 Steps = tuple[dtype, ...]

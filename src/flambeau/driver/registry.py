@@ -39,30 +39,31 @@ def cudnn_version() -> int | None:
 
 def nccl_version() -> int:
     """The version of the NCCL that real GPUs' collectives run by: 22809 is 2.28.9. NotSupportedError: there is none."""
-    found: int = import_module("flambeau.driver.cuda.nccl").Communicators().version()
+    found: int = import_module("flambeau.driver.cuda.libraries.nccl").Communicators().version()
     return found
 
 
 def product_workspace() -> int:
     """Bytes of workspace that matrix products on a real GPU have, for each stream."""
-    found: int = import_module("flambeau.driver.cuda.cublaslt").WORKSPACE
+    found: int = import_module("flambeau.driver.cuda.libraries.cublaslt").WORKSPACE
     return found
 
 
 def sensor(name: str, uuid: str) -> int:
-    """What a real GPU's sensor says, by the names of `driver/cuda/nvml.py`. NotSupportedError: there is no NVML."""
-    found: int = import_module("flambeau.driver.cuda.nvml").sensor(name, uuid)
+    """What a real GPU's sensor says, by the names of `driver/cuda/libraries/nvml.py`. NotSupportedError: there is no
+    NVML."""
+    found: int = import_module("flambeau.driver.cuda.libraries.nvml").sensor(name, uuid)
     return found
 
 
 def tools_range(on: bool) -> None:
     """Let the NVIDIA tool that runs this process record from now on, or no more."""
-    import_module("flambeau.driver.cuda.nvtx").tools_range(on)
+    import_module("flambeau.driver.cuda.libraries.nvtx").tools_range(on)
 
 
 def nvtx_tool() -> Any:
     """What passes the program's ranges on to the NVIDIA tool that runs this process; None if none does."""
-    return import_module("flambeau.driver.cuda.nvtx").tool()
+    return import_module("flambeau.driver.cuda.libraries.nvtx").tool()
 
 
 def open_driver(name: str, **settings: Any) -> Driver:

@@ -1,6 +1,6 @@
 """Special functions: of the gamma family, Bessel's, orthogonal polynomials, of the normal distribution.
 
-Host bodies are SciPy's where it has them; CUDA's expressions call driver/cuda/special.cuh. PyTorch has few of
+Host bodies are SciPy's where it has them; CUDA's expressions call driver/cuda/include/special.cuh. PyTorch has few of
 them for half and bfloat16, and none for complex numbers.
 """
 

@@ -53,7 +53,8 @@ def _distribution(
 ) -> Op:
     """A record; `wide(dtype, range)` says whether a draw gives two elements of 64 bits instead of four of 32.
 
-    deal: statements of C++ that deal draws to elements, in the words of driver/cuda/random.cuh; PUT(x) stores one.
+    deal: statements of C++ that deal draws to elements, in the words of driver/cuda/include/random.cuh; PUT(x) stores
+    one.
     """
 
     def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:

@@ -1,13 +1,11 @@
 """Real NVIDIA GPUs behind the driver's contract.
 
 probe       is there a driver and the extra's packages? By ctypes; imports nothing of NVIDIA's
-calls       checked calls of the CUDA driver API
-device      a device's primary context, facts and scratch memory
 driver      the contract
-compiler    CUDA C++ to cubin by NVRTC; `cache` keeps them on disk
-program     a form's compiled kernels with their parameters: what `load` returns
-pointwise, reduction, scan, source    one builder per form; `products` and `routines` for the form Routine
-cublaslt    the library behind `products`
-passes      launches of several kernels, with a workspace
-prelude.cuh the C++ that every kernel begins with; the other headers belong to the builder of their name
+device/     contexts, memory and captures by the CUDA driver API; kernels compiled and loaded
+build, routines    from a launch's form to its builder
+codegen/    one template per form, and what builders share
+index/, linalg/, nn/    builders of routines
+libraries/  NVIDIA's libraries by ctypes
+include/    CUDA C++: prelude.cuh stands before every kernel, the others belong to builders
 """

@@ -7,18 +7,18 @@ from typing import Any
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import Expression, Expressions, Fold, Launch, Lists, Routine, Scan, Source
-from flambeau.driver.cuda import (
-    lists,
-    passes,
+from flambeau.driver.cuda import routines
+from flambeau.driver.cuda.codegen import (
+    multi_kernel,
+    multi_tensor,
     pointwise,
     pointwise_several,
     reduction,
-    routines,
     scan,
     source,
 )
-from flambeau.driver.cuda.device import Device
-from flambeau.driver.cuda.program import Program
+from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.program import Program
 
 Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 """A launch that is more than one kernel: `run(ptrs, scalars, native stream, stream handle)`."""
@@ -41,7 +41,7 @@ def build(launch: Launch, device: Device, driver: Any) -> Program | Run:
     if isinstance(form, Source):
         return source.program(launch, form)
     if isinstance(form, Lists):
-        return _whole(lists.program(launch, form), launch, device, driver)
+        return _whole(multi_tensor.program(launch, form), launch, device, driver)
     if isinstance(form, Routine) and form.name in routines.LIBRARIES:
         return routines.LIBRARIES[form.name](launch, device, driver)
     if isinstance(form, Routine) and form.name in routines.TABLE:
@@ -51,10 +51,10 @@ def build(launch: Launch, device: Device, driver: Any) -> Program | Run:
     )
 
 
-def _whole(built: Program | passes.Plan, launch: Launch, device: Device, driver: Any) -> Program | Run:
+def _whole(built: Program | multi_kernel.Plan, launch: Launch, device: Device, driver: Any) -> Program | Run:
     """Several passes as one run."""
-    if isinstance(built, passes.Plan):
-        return passes.sequence(launch, built, device, driver.functions.of)
+    if isinstance(built, multi_kernel.Plan):
+        return multi_kernel.sequence(launch, built, device, driver.functions.of)
     return built
 
 

@@ -21,17 +21,19 @@ from cuda.bindings import driver as cu
 
 from flambeau.core.errors import TIMED_INTERPROCESS, DriverError, NotSupportedError
 from flambeau.driver.api import Collective, DeviceProperties, HostMemory, Launch, Launcher
-from flambeau.driver.cuda import build, handles, ipc, nvml
-from flambeau.driver.cuda.allocations import Allocations
-from flambeau.driver.cuda.calls import NOT_READY, check, error_of
-from flambeau.driver.cuda.capture import MODES, UNSUPPORTED, Capture, Graph, refuse, relaxed
-from flambeau.driver.cuda.contexts import Contexts
-from flambeau.driver.cuda.device import Device
-from flambeau.driver.cuda.functions import Functions
-from flambeau.driver.cuda.host_calls import HostCalls
-from flambeau.driver.cuda.nccl import Communicators
-from flambeau.driver.cuda.program import ADDRESS, CudaExecutable, Late, Program, flattened, mark
-from flambeau.driver.cuda.reserved import page_of
+from flambeau.driver.cuda import build
+from flambeau.driver.cuda.device import ipc_handles
+from flambeau.driver.cuda.device.allocations import Allocations
+from flambeau.driver.cuda.device.calls import NOT_READY, check, error_of
+from flambeau.driver.cuda.device.capture import MODES, UNSUPPORTED, Capture, Graph, refuse, relaxed
+from flambeau.driver.cuda.device.contexts import Contexts
+from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.functions import Functions
+from flambeau.driver.cuda.device.host_calls import HostCalls
+from flambeau.driver.cuda.device.program import ADDRESS, CudaExecutable, Late, Program, flattened, mark
+from flambeau.driver.cuda.device.virtual_memory import page_of
+from flambeau.driver.cuda.libraries import handles, nvml
+from flambeau.driver.cuda.libraries.nccl import Communicators
 
 _FIRST_HANDLE = 4096  # default streams are 1 + index
 _NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
@@ -381,12 +383,12 @@ class CudaDriver:
         self._memory.close(ptr)
 
     def ipc_event(self, event: int) -> bytes:
-        return ipc.event_handle(self._event(event).native)
+        return ipc_handles.event_handle(self._event(event).native)
 
     def ipc_event_open(self, index: int, handle: bytes) -> int:
         device = self._contexts.device(index)
         self._contexts.enter(device)
-        native = ipc.open_event(handle)
+        native = ipc_handles.open_event(handle)
         event = next(self._handles)
         self._events[event] = _Event(native, device, timing=False)
         return event

@@ -6,44 +6,41 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda import (
-    attention,
-    attention_gradients,
-    cells,
-    columns,
-    convolution,
-    direct_convolution,
-    equations,
-    geometry,
+from flambeau.driver.cuda.codegen.multi_kernel import Plan
+from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.index import (
     histogram,
     indexing,
     joining,
+    permutation,
+    ranks,
+    searching,
+    sorting,
+    unique,
+)
+from flambeau.driver.cuda.linalg import geometry, linear_solve, norms, products, spectra, transforms
+from flambeau.driver.cuda.nn import (
+    attention,
+    attention_gradients,
+    convolution,
+    direct_convolution,
+    im2col,
     losses,
     normalizing,
     normalizing_gradients,
-    norms,
     padding,
-    permutation,
     pooling,
-    products,
-    ranks,
     resampling,
+    rnn_cells,
     sampling,
-    searching,
     softmax,
-    sorting,
-    spectra,
-    transforms,
-    unique,
 )
-from flambeau.driver.cuda.device import Device
-from flambeau.driver.cuda.passes import Plan
-from flambeau.driver.cuda.program import Program
 
 TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     **attention.ROUTINES,
     **attention_gradients.KERNELS,
-    **cells.ROUTINES,
+    **rnn_cells.ROUTINES,
     **geometry.ROUTINES,
     **histogram.ROUTINES,
     **indexing.ROUTINES,
@@ -58,7 +55,7 @@ TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     **searching.ROUTINES,
     **softmax.ROUTINES,
     **sorting.ROUTINES,
-    **columns.ROUTINES,
+    **im2col.ROUTINES,
     **pooling.ROUTINES,
     **resampling.ROUTINES,
     **sampling.ROUTINES,
@@ -74,7 +71,7 @@ LIBRARIES: dict[str, Callable[[Launch, Device, Any], Any]] = {
     **attention_gradients.ROUTINES,
     **convolution.ROUTINES,
     "convolution": _convolution,
-    **equations.ROUTINES,
+    **linear_solve.ROUTINES,
     **products.ROUTINES,
     **spectra.ROUTINES,
     **transforms.ROUTINES,

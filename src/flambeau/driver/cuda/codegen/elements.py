@@ -1,0 +1,69 @@
+"""What the builders of indexing, joining and sorting share: layouts as parameters, types, source files."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+
+from flambeau.core.meta import Meta
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, merged, packed, reach
+from flambeau.driver.cuda.device.program import SOURCES
+
+THREADS = 256
+_WIDE = 1 << 31
+_CARRIERS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "Vector<u64, 2>"}
+
+
+@cache
+def file(name: str) -> str:
+    """Return the text of a CUDA C++ file."""
+    return (SOURCES / name).read_text()
+
+
+def carrier(itemsize: int) -> str:
+    """The C++ type of an element that is moved and not looked at."""
+    return _CARRIERS[itemsize]
+
+
+class Walked:
+    """The layouts of operands over one shape: `kind` is the C++ type of the parameter `value`.
+
+    Elements are numbered in row-major order where `ordered` is False, else in the first operand's memory order.
+    """
+
+    def __init__(self, shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = False) -> None:
+        self.count = prod(shape)
+        zeros = tuple([0] * len(strides))
+        dims: Dims = (merged(shape, strides, ordered=ordered) if self.count else []) or [(1, zeros)]
+        self.wide = reach(dims) >= _WIDE
+        self.value = packed(dims, self.wide)
+        self.kind = f"{'WideWalk' if self.wide else 'Walk'}<{len(dims)}, {len(strides)}>"
+        self.index = "i64" if self.wide else "u32"
+        self.operands = len(strides)
+
+    def locate(self, at: str, name: str) -> str:
+        """Declare `name`, the places of element `at`, of the walk in the parameter `walk_{name}`."""
+        return f"{self.index} {name}[{self.operands}]; walk_{name}.locate(({self.index})({at}), {name});"
+
+    def parameter(self, name: str) -> str:
+        return f"{self.kind} walk_{name}"
+
+
+def i64(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}q", *values)
+
+
+def blocks(count: int, per_block: int = THREADS) -> tuple[int, int, int]:
+    return (max(1, -(-count // per_block)), 1, 1)
+
+
+def without(strides: Sequence[int], dim: int) -> tuple[int, ...]:
+    """The strides with dimension `dim` standing still."""
+    return tuple([0 if d == dim else s for d, s in enumerate(strides)])
+
+
+def vector_like(meta: Meta) -> Meta:
+    """A 0-dim meta as a vector of one element; any other itself."""
+    return meta if meta.ndim else meta.with_(shape=(1,), strides=(1,))

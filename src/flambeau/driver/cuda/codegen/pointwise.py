@@ -1,0 +1,232 @@
+"""The one pointwise template: any number of inputs, any strides, 16-byte accesses where memory allows.
+
+Three classes of layout. Flat: every operand is dense in one order, or a single element; each thread moves
+vectors of 16 bytes, several at a time, where addresses are aligned, which the kernel asks itself. Strided: merged
+dimensions, ordered by the output's memory, with indices of 32 bits where they suffice. Turned (`transpose`): one
+input whose memory runs along another dimension than the output's goes through tiles in shared memory. Shapes
+and strides are parameters, so that a kernel is compiled once per dtypes, class and number of dimensions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from string import ascii_lowercase
+
+from flambeau.core.dtype import dtype
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Expression, Launch, Steps
+from flambeau.driver.cuda.codegen import transpose
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, merged, packed, reach
+from flambeau.driver.cuda.device.program import (
+    Arguments,
+    Program,
+    c_name,
+    constant_type,
+    header_text,
+    name_of,
+    packed_constant,
+    wire_type,
+)
+
+_NAMES = ascii_lowercase.replace("i", "")  # i is the element's index
+_THREADS = 256
+_VECTOR = 16  # bytes
+_LIGHT = 4  # operations per element, up to which a thread takes several vectors at once
+_WIDE = 1 << 31
+
+
+def program(launch: Launch, form: Expression) -> Program:
+    (out,) = launch.outputs
+    tensors = [x for x in launch.inputs if isinstance(x, Meta)]
+    dims = merged(out.shape, [out.strides, *[x.strides for x in tensors]], ordered=not form.indexed)
+    constants = form.constants(launch)
+    tail = [packed_constant(value) for value in constants]
+    light = launch.kernel.flops(launch) <= _LIGHT * out.numel
+    function = header_text(form.header) + form.functions + element_function(launch, form, constants)
+    flat = len(dims) <= 1 and all(s in (0, 1) for _, steps in dims for s in steps) and _dense(dims)
+    if flat:
+        singles = [not dims or dims[0][1][1 + i] == 0 for i in range(len(tensors))]
+        vector = max(1, _VECTOR // max(out.itemsize, *[x.itemsize for x in tensors], 1))
+        unroll = 4 if light else 1
+        text = function + _flat(launch, form, constants, singles, vector, unroll)
+        return _programmed(
+            launch, text, out.numel, _THREADS * vector * unroll, [*tail, struct.pack("<q", out.numel)]
+        )
+    turned = transpose.turned(dims) if len(tensors) == 1 and not form.indexed else None
+    if turned is not None:
+        arguments, values = _arguments(launch, constants)
+        at = launch.inputs.index(tensors[0])
+        text, grid, more = transpose.kernel(turned, tensors[0], arguments, values, at)
+        return Program(function + text, (grid, 1, 1), _THREADS, (*tail, *more), name=name_of(launch))
+    wide = reach(dims) >= _WIDE
+    unroll = 4 if light else 1
+    text = function + _strided(launch, form, constants, len(dims), wide, unroll)
+    return _programmed(
+        launch, text, out.numel, _THREADS * unroll, [*tail, packed(dims, wide), struct.pack("<q", out.numel)]
+    )
+
+
+def _programmed(launch: Launch, text: str, count: int, per_block: int, tail: list[bytes]) -> Program:
+    return Program(text, (-(-count // per_block), 1, 1), _THREADS, tuple(tail), name=name_of(launch))
+
+
+def _dense(dims: Dims) -> bool:
+    return not dims or dims[0][1][0] == 1
+
+
+# -- the function of one element ----------------------------------------------------------------------------
+
+
+def element_function(launch: Launch, form: Expression, constants: Sequence[float]) -> str:
+    """`compute(i, x0, x1, ..., k0, ...)`: the steps of each input, the expression, the steps of its value."""
+    inputs, output = form.kinds(launch)
+    declared = ["i64 i"]
+    lines = []
+    for at, (x, steps) in enumerate(zip(launch.inputs, inputs, strict=True)):
+        declared.append(f"{kind_of(x)} x{at}")
+        lines.append(f"auto {_NAMES[at]} = {_through(steps, f'x{at}')};")
+    if launch.inputs:
+        lines.append("typedef decltype(a) T;")
+    declared += [f"{constant_type(k)} k{n}" for n, k in enumerate(constants)]
+    text = form.text if isinstance(form.text, str) else form.text(launch)
+    stored = launch.outputs[0].dtype
+    return (
+        f"typedef {c_name(stored)} Out;\n"
+        f"__device__ __forceinline__ Out compute({', '.join(declared)}) {{\n"
+        + "".join(f"  {line}\n" for line in lines)
+        + f"  return {_through((*output, stored), text)};\n}}\n"
+    )
+
+
+def kind_of(x: Meta | dtype | type[object]) -> str:
+    return c_name(x.dtype) if isinstance(x, Meta) else wire_type(x)
+
+
+def _through(steps: Steps, text: str) -> str:
+    for step in steps:
+        text = f"to<{c_name(step)}>({text})"
+    return text
+
+
+# -- kernels ----------------------------------------------------------------------------------------------
+
+
+def _arguments(launch: Launch, constants: Sequence[float]) -> tuple[Arguments, list[str]]:
+    """The parameters that every class shares, and how `compute` takes each input: `{at}` is its index."""
+    arguments = Arguments()
+    arguments.add("Out*", "out")
+    values: list[str] = []
+    for at, x in enumerate(launch.inputs):
+        if isinstance(x, Meta):
+            arguments.add(f"const {c_name(x.dtype)}*", f"p{at}")
+    for at, x in enumerate(launch.inputs):
+        if not isinstance(x, Meta):
+            arguments.add(wire_type(x), f"s{at}")
+        values.append(f"v{at}" if isinstance(x, Meta) else f"s{at}")
+    for n, k in enumerate(constants):
+        arguments.add(constant_type(k), f"k{n}")
+        values.append(f"k{n}")
+    return arguments, values
+
+
+def _flat(
+    launch: Launch,
+    form: Expression,
+    constants: Sequence[float],
+    singles: list[bool],
+    vector: int,
+    unroll: int,
+) -> str:
+    arguments, values = _arguments(launch, constants)
+    arguments.add("i64", "n")
+    tensors = [(at, x) for at, x in enumerate(launch.inputs) if isinstance(x, Meta)]
+    dense = [(at, x) for (at, x), single in zip(tensors, singles, strict=True) if not single]
+    once = "".join(
+        f"  const {c_name(x.dtype)} v{at} = p{at}[0];\n"
+        for (at, x), s in zip(tensors, singles, strict=True)
+        if s
+    )
+    at_element = [
+        f"w{at}[u][j]" if any(at == d for d, _ in dense) else value
+        for at, value in enumerate(values[: len(launch.inputs)])
+    ]
+    at_element += values[len(launch.inputs) :]
+    plain = [
+        f"p{at}[i]" if any(at == d for d, _ in dense) else value
+        for at, value in enumerate(values[: len(launch.inputs)])
+    ]
+    plain += values[len(launch.inputs) :]
+    aligned = " | ".join(
+        [f"misaligned<Out, {vector}>(out)"]
+        + [f"misaligned<{c_name(x.dtype)}, {vector}>(p{at})" for at, x in dense]
+    )
+    loads = "".join(
+        f"      w{at}[u] = vectors<{vector}>(p{at})[first + u * {_THREADS}];\n" for at, _ in dense
+    )
+    arrays = "".join(f"    Vector<{c_name(x.dtype)}, {vector}> w{at}[{unroll}];\n" for at, x in dense)
+    return f"""
+extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(arguments.declared)}) {{
+  const i64 tile = {_THREADS * vector * unroll};
+  const i64 start = blockIdx.x * tile;
+{once}  if (start + tile <= n && !({aligned})) {{
+    const i64 first = start / {vector} + threadIdx.x;
+{arrays}#pragma unroll
+    for (int u = 0; u < {unroll}; ++u) {{
+{loads}    }}
+#pragma unroll
+    for (int u = 0; u < {unroll}; ++u) {{
+      Vector<Out, {vector}> r;
+#pragma unroll
+      for (int j = 0; j < {vector}; ++j)
+        r[j] = compute((first + u * {_THREADS}) * {vector} + j{"".join(", " + v for v in at_element)});
+      vectors<{vector}>(out)[first + u * {_THREADS}] = r;
+    }}
+  }} else {{
+    const i64 end = start + tile < n ? start + tile : n;
+#pragma unroll 1
+    for (i64 i = start + threadIdx.x; i < end; i += {_THREADS})
+      out[i] = compute(i{"".join(", " + v for v in plain)});
+  }}
+}}
+"""
+
+
+def _strided(
+    launch: Launch,
+    form: Expression,
+    constants: Sequence[float],
+    ndim: int,
+    wide: bool,
+    unroll: int,
+) -> str:
+    arguments, values = _arguments(launch, constants)
+    tensors = [at for at, x in enumerate(launch.inputs) if isinstance(x, Meta)]
+    walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
+    arguments.add(f"{walk}<{ndim}, {1 + len(tensors)}>", "walk")
+    arguments.add("i64", "n")
+    place = {at: k for k, at in enumerate(tensors, 1)}
+    loads = "".join(f"        v{at}[u] = p{at}[o[{place[at]}]];\n" for at in tensors)
+    arrays = "".join(f"  {kind_of(launch.inputs[at])} v{at}[{unroll}];\n" for at in tensors)
+    taken = [f"v{at}[u]" if at in place else values[at] for at in range(len(launch.inputs))]
+    taken += values[len(launch.inputs) :]
+    return f"""
+extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(arguments.declared)}) {{
+  const i64 start = blockIdx.x * (i64){_THREADS * unroll} + threadIdx.x;
+  {index} to_[{unroll}];
+{arrays}#pragma unroll
+  for (int u = 0; u < {unroll}; ++u) {{
+    const i64 i = start + u * {_THREADS};
+    if (i < n) {{
+      {index} o[{1 + len(tensors)}];
+      walk.locate(({index})i, o);
+      to_[u] = o[0];
+{loads}    }}
+  }}
+#pragma unroll
+  for (int u = 0; u < {unroll}; ++u) {{
+    const i64 i = start + u * {_THREADS};
+    if (i < n) out[to_[u]] = compute(i{"".join(", " + v for v in taken)});
+  }}
+}}
+"""

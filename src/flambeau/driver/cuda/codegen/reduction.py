@@ -1,0 +1,247 @@
+"""The one reduction template: any dims, any strides, one pass over memory, the same bits each time.
+
+A block is BX outputs wide and BY threads deep. Neighbouring threads read neighbouring elements: of one row where
+the reduced dimensions lie in memory (`inner`), else of neighbouring outputs. Each thread folds its elements in
+several independent states, a tree in shared memory joins them. Where there are too few outputs to fill the
+device, the rows are split over blocks; the last block to finish joins their states in order: no atomics on values.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from math import prod
+
+from flambeau.core.dtype import dtype
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Fold, Launch
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, merged, packed, reach
+from flambeau.driver.cuda.codegen.scratch import COUNTERS, HEAD
+from flambeau.driver.cuda.device.program import Program, c_name, constant_type, name_of, packed_constant
+
+_THREADS = 256
+
+_STATE_BYTES = 48  # at most
+_WIDE = 1 << 31
+
+
+def program(launch: Launch, form: Fold, multiprocessors: int) -> Program:
+    sources = [x for x in launch.inputs if isinstance(x, Meta)]
+    source = sources[0]
+    reduced, kept = _split(launch, sources, form.dims(launch))
+    count, length = prod([n for n, _ in kept]), prod([n for n, _ in reduced])
+    inner = not kept or not reduced or reduced[-1][1][0] <= kept[-1][1][0] or kept[-1][1][0] == 0
+    vector = 1
+    if inner and len(sources) == 1 and len(reduced) == 1 and reduced[0][1][0] == 1:
+        vector = max(1, 16 // source.itemsize)
+    depth = _depth(count, length, inner, vector)
+    width = _THREADS // depth
+    blocks = -(-count // width)
+    splits = _splits(blocks, length, depth * vector * 8, multiprocessors)
+    chunk = -(-length // splits)
+    chunk = -(-chunk // (depth * vector)) * depth * vector
+    splits = max(1, -(-length // chunk)) if chunk else 1
+    wide = max(reach(kept), reach(reduced), count, length) >= _WIDE
+    constants = form.constants(launch)
+    text = _text(
+        launch, form, constants, len(kept), len(reduced), wide, inner, vector, width, depth, splits > 1
+    )
+    tail = [packed_constant(value) for value in constants]
+    tail += [
+        packed(part, wide) for part in (kept or [_one(len(launch.operands))], reduced or [_one(len(sources))])
+    ]
+    tail += [struct.pack("<q", number) for number in (count, length, max(chunk, 1))]
+    scratch = HEAD + count * splits * _STATE_BYTES if splits > 1 else 0
+    return Program(text, (blocks, splits, 1), _THREADS, tuple(tail), scratch, name=name_of(launch))
+
+
+def _split(launch: Launch, sources: Sequence[Meta], dims: tuple[int, ...]) -> tuple[Dims, Dims]:
+    """The reduced dimensions, of the inputs, and the kept ones, of the inputs and the outputs."""
+    shape = sources[0].shape
+    kept = [d for d in range(len(shape)) if d not in dims]
+    outputs = []
+    for out in launch.outputs:
+        strides = out.strides if len(out.strides) == len(kept) else [out.strides[d] for d in kept]
+        outputs.append(strides)
+    within = [[x.strides[d] for d in dims] for x in sources]
+    reduced = merged([shape[d] for d in dims], within, ordered=False)
+    around = merged([shape[d] for d in kept], [*[[x.strides[d] for d in kept] for x in sources], *outputs])
+    around.sort(key=lambda dim: dim[1][0], reverse=True)  # neighbours in the input are neighbours in a block
+    return reduced, around
+
+
+def _one(operands: int) -> tuple[int, tuple[int, ...]]:
+    """A dimension of one element: a walk over nothing."""
+    return 1, (0,) * operands
+
+
+def _depth(count: int, length: int, inner: bool, vector: int) -> int:
+    """Threads per output, a power of two."""
+    if inner:
+        return min(_THREADS, _power_of_two(-(-length // (4 * vector))))
+    return max(_THREADS // _power_of_two(count), min(8, _power_of_two(-(-length // 8))), 1)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _splits(blocks: int, length: int, least: int, multiprocessors: int) -> int:
+    """How many blocks share a row: as many as fill the device, each with enough to do."""
+    if blocks >= multiprocessors * 4 or blocks > COUNTERS:
+        return 1
+    return max(1, min(multiprocessors * 8 // blocks, length // max(least, 1), 1024))
+
+
+def _text(
+    launch: Launch,
+    form: Fold,
+    constants: Sequence[float],
+    kept: int,
+    reduced: int,
+    wide: bool,
+    inner: bool,
+    vector: int,
+    width: int,
+    depth: int,
+    split: bool,
+) -> str:
+    sources = [x for x in launch.inputs if isinstance(x, Meta)]
+    inputs = range(len(sources))
+    declared = "".join([f", {constant_type(k)} k{n}" for n, k in enumerate(constants)])
+    given = declared + (", T first" if form.first else "")
+    passed = "".join([f", k{n}" for n in range(len(constants))]) + (", first" if form.first else "")
+    walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
+    located = "\n".join(
+        [
+            f"  typedef {walk}<{max(n, 1)}, {k}> {name};"
+            for name, n, k in (("Kept", kept, len(launch.operands)), ("Reduced", reduced, len(sources)))
+        ]
+    ).replace("  typedef", "typedef")
+    lowered = "".join(
+        [
+            f"  p{k}[o[{len(sources) + k}]] = to<{c_name(out.dtype)}>({form.lower[k]});\n"
+            for k, out in enumerate(launch.outputs)
+        ]
+    )
+    last = ", char* scratch" if split else ""
+    pointers = [f"{c_name(out.dtype)}* p{k}" for k, out in enumerate(launch.outputs)]
+    pointers += [f"const In{k}* in{k}" for k in inputs]
+    lifted = [f"const auto {'xyzwv'[k]} = {_through(form.steps(launch), f'e.v{k}')};" for k in inputs]
+    found = "Index r[Inputs]; reduced.locate((Index)i, r);" if reduced else "const Index r[Inputs] = {};"
+    return f"""
+{located}
+{" ".join([f"typedef {c_name(x.dtype)} In{k};" for k, x in enumerate(sources)])}
+constexpr int Inputs = {len(sources)};
+struct Elements {{ {" ".join([f"In{k} v{k};" for k in inputs])} }};
+typedef In0 In;
+typedef decltype({_through(form.steps(launch), "In{}")}) T;
+typedef {form.state} State;
+typedef {index} Index;
+__device__ __forceinline__ State start(int{given}) {{ return {form.start}; }}
+__device__ __forceinline__ State lift(Elements e, i64 i{given}) {{ {" ".join(lifted)} return {form.lift}; }}
+__device__ __forceinline__ State join(State a, State b{given}) {{ return {form.join}; }}
+extern "C" __global__ void __launch_bounds__({_THREADS}) run(
+    {", ".join(pointers)}{declared}, Kept kept, Reduced reduced, i64 count, i64 n, i64 chunk{last}) {{
+  constexpr int W = {width}, D = {depth}, V = {vector};
+  __shared__ State shared[{_THREADS}];
+  const int x = {"threadIdx.x / D" if inner else "threadIdx.x % W"};
+  const int y = {"threadIdx.x % D" if inner else "threadIdx.x / W"};
+  const i64 output = (i64)blockIdx.x * W + x;
+  const i64 begin = (i64)blockIdx.y * chunk, end = begin + chunk < n ? begin + chunk : n;
+  Index o[{len(launch.operands)}] = {{}};
+  if (output < count) {"kept.locate((Index)output, o);" if kept else ";"}
+  {" ".join([f"const In{k}* const row{k} = in{k} + o[{k}];" for k in inputs])}
+  const auto at_place = [&](i64 i) -> Elements {{
+    {found}
+    return {{{", ".join([f"row{k}[r[{k}]]" for k in inputs])}}};
+  }};
+{_FIRST.format(first=_through(form.steps(launch), "*row0")) if form.first else ""}
+  State s[4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) s[u] = start(0{passed});
+  if (output < count) {{
+    i64 at = begin;
+{_vector_part(passed) if vector > 1 else ""}
+    i64 i = at + y;
+    for (; i + 3 * D < end; i += 4 * D) {{
+      Elements e[4];
+#pragma unroll
+      for (int u = 0; u < 4; ++u) e[u] = at_place(i + u * D);
+#pragma unroll
+      for (int u = 0; u < 4; ++u) s[u] = join(s[u], lift(e[u], i + u * D{passed}){passed});
+    }}
+    for (; i < end; i += D) s[0] = join(s[0], lift(at_place(i), i{passed}){passed});
+  }}
+  State r = join(join(s[0], s[1]{passed}), join(s[2], s[3]{passed}){passed});
+{_tree(passed)}
+{_last_block(passed) if split else ""}
+  if (y || output >= count) return;
+  const State s_ = r;
+  {{ const State s = s_;
+{lowered}  }}
+}}
+"""
+
+
+_FIRST = "  const T first = output < count && n ? {first} : T{{}};"
+
+
+def _through(steps: Sequence[dtype], text: str) -> str:
+    for step in steps:
+        text = f"to<{c_name(step)}>({text})"
+    return text
+
+
+def _vector_part(passed: str) -> str:
+    """Whole vectors, while the row is aligned."""
+    return f"""    if (!misaligned<In, V>(row0 + begin)) {{
+      i64 v = begin / V + y;
+      const i64 last = end / V;
+      for (; v + D < last; v += 2 * D) {{
+        const Vector<In, V> e = vectors<V>(row0)[v], f = vectors<V>(row0)[v + D];
+#pragma unroll
+        for (int j = 0; j < V; ++j) s[j & 1] = join(s[j & 1], lift({{e.v[j]}}, v * V + j{passed}){passed});
+#pragma unroll
+        for (int j = 0; j < V; ++j)
+          s[2 + (j & 1)] = join(s[2 + (j & 1)], lift({{f.v[j]}}, (v + D) * V + j{passed}){passed});
+      }}
+      for (; v < last; v += D) {{
+        const Vector<In, V> e = vectors<V>(row0)[v];
+#pragma unroll
+        for (int j = 0; j < V; ++j) s[j & 3] = join(s[j & 3], lift({{e.v[j]}}, v * V + j{passed}){passed});
+      }}
+      at = last * V > begin ? last * V : begin;
+    }}"""
+
+
+def _tree(passed: str) -> str:
+    """Join the states of an output's threads; the result is with y = 0."""
+    return f"""  if (D > 1) {{
+    shared[y * W + x] = r;
+#pragma unroll
+    for (int half = D / 2; half; half /= 2) {{
+      __syncthreads();
+      if (y < half) shared[y * W + x] = r = join(r, shared[(y + half) * W + x]{passed});
+    }}
+  }}"""
+
+
+def _last_block(passed: str) -> str:
+    """Leave the state in scratch memory; the last block of an output joins them all."""
+    return f"""  u32* const done = (u32*)scratch;
+  State* const states = (State*)(scratch + {HEAD});
+  __shared__ bool last;
+  if (!y && output < count) states[(i64)blockIdx.y * count + output] = r;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(done + blockIdx.x, 1u) == gridDim.y - 1;
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  if (threadIdx.x == 0) done[blockIdx.x] = 0;
+  r = start(0{passed});
+  if (output < count)
+    for (i64 k = y; k < gridDim.y; k += D) r = join(r, states[k * count + output]{passed});
+  __syncthreads();
+{_tree(passed)}"""

@@ -1,0 +1,120 @@
+"""`Rows`: rows that threads hold in registers, for what reads a row more than once: softmax, normalization.
+
+A row that is too long for the registers of a block is read twice: the reduction template folds it, and a pointwise
+pass takes the result to each element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from flambeau.core.dtype import bfloat16, dtype, float16, float32
+from flambeau.core.meta import Meta
+from flambeau.driver.cuda.codegen.elements import file, i64
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, merged, packed, reach
+from flambeau.driver.cuda.device.program import Program, c_name, packed_constant
+
+_MOST_THREADS = 1024
+_HELD = 128  # bytes of numbers that a thread holds at most
+_WIDE = 1 << 31
+
+
+def computing(kind: dtype) -> dtype:
+    """The dtype that values of `kind` are computed in."""
+    return float32 if kind in (float16, bfloat16) else kind
+
+
+class Rows:
+    """The rows of operands of one shape along `dims`: operand 0 is the output, 1 the one that is held.
+
+    Others are read beside them, by any strides; the last `written` of them are written too. kind: the dtype that
+    elements are converted to. arrays: how many numbers are held for each element. `fits`: whether a row is short
+    enough.
+    """
+
+    def __init__(
+        self,
+        kind: dtype,
+        shape: Sequence[int],
+        operands: Sequence[Meta],
+        strides: Sequence[Sequence[int]],
+        dims: Sequence[int],
+        arrays: int = 1,
+        written: int = 0,
+    ) -> None:
+        self.written = written
+        kept = [d for d in range(len(shape)) if d not in dims]
+        zeros = tuple([0] * len(strides))
+        self.operands = operands
+        self.along: Dims = _merged(shape, strides, dims, ordered=False) or [(1, zeros)]
+        self.around: Dims = _merged(shape, strides, kept, ordered=True) or [(1, zeros)]
+        self.length, self.count = prod([n for n, _ in self.along]), prod([n for n, _ in self.around])
+        beside = self.around[-1][1][1] if self.count > 1 else 0
+        self.inner = not beside or self.along[-1][1][1] <= beside
+        self.vector = self._vector()
+        self.threads, self.vectors = self._shared_out()
+        self.kind = computing(kind)
+        self.fits = self.vectors * self.vector * self.kind.itemsize * arrays <= _HELD
+        self._steps = (kind, self.kind)
+
+    def _vector(self) -> int:
+        """Elements of an access: as many as fit in 16 bytes where output and input are walked in such steps."""
+        vector = 16 // max(x.itemsize for x in self.operands[:2])
+        while vector > 1 and not (self.inner and self._divides(vector)):
+            vector //= 2
+        return max(vector, 1)
+
+    def _divides(self, vector: int) -> bool:
+        (size, steps), outer = self.along[-1], [*self.along[:-1], *self.around]
+        far = [s for _, strides in outer for s in strides[:2]]
+        return size % vector == 0 and steps[:2] == (1, 1) and all(s % vector == 0 for s in far)
+
+    def _shared_out(self) -> tuple[int, int]:
+        """Threads to a row, a power of two, and vectors to a thread."""
+        vectors = -(-self.length // self.vector)
+        threads = _power_of_two(-(-vectors // 4))
+        threads = min(threads, _MOST_THREADS) if self.inner else min(max(threads, 4), 32)
+        return threads, -(-vectors // threads)
+
+    def program(self, body: str, functions: str = "", numbers: Sequence[float] = ()) -> Program:
+        """The kernel of the statements `body` in the words of rows.cuh: `held` of `row`, operands out, x, p2, p3, ...
+
+        Numbers come as doubles k0, k1, ...
+        """
+        wide = max(reach(self.along), reach(self.around)) >= _WIDE
+        walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
+        count, kinds = len(self.operands), [c_name(x.dtype) for x in self.operands]
+        const = ["const "] * (count - self.written) + [""] * self.written
+        more = "".join([f"{const[at]}{kind}* p{at}, " for at, kind in enumerate(kinds[2:], 2)])
+        text = f"""
+typedef {kinds[0]} O; typedef {kinds[1]} X; typedef {c_name(self.kind)} C; typedef {index} Index;
+__device__ __forceinline__ C number(X x) {{ return to<C>(to<{c_name(self._steps[0])}>(x)); }}
+constexpr int OPS = {count}, G = {self.threads}, K = {self.vectors}, V = {self.vector};
+constexpr bool INNER = {str(self.inner).lower()};
+typedef {walk}<{len(self.around)}, OPS> Around; typedef {walk}<{len(self.along)}, OPS> Along;
+{file("rows.cuh")}
+{functions}
+extern "C" __global__ void __launch_bounds__(THREADS) run(O* out, const X* x, {more}Around around, Along along,
+    i64 rows, i64 n{"".join([f", double k{at}" for at in range(len(numbers))])}) {{
+  const Row row = my_row(around, rows, n);
+  C held[K][V];
+  hold(held, x, row, along);
+{body}
+}}
+"""
+        together = max(1, 128 // self.threads) if self.inner else 32
+        grid = (max(1, -(-self.count // together)), 1, 1)
+        tail = (packed(self.around, wide), packed(self.along, wide), i64(self.count), i64(self.length))
+        more_tail = [packed_constant(float(value)) for value in numbers]
+        return Program(text, grid, together * self.threads, (*tail, *more_tail))
+
+
+def _merged(
+    shape: Sequence[int], strides: Sequence[Sequence[int]], dims: Sequence[int], ordered: bool
+) -> Dims:
+    return merged([shape[d] for d in dims], [[s[d] for d in dims] for s in strides], ordered)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()

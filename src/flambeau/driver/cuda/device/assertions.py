@@ -1,0 +1,97 @@
+"""`Assertions`: what kernels check, told late, without losing the context.
+
+A real device-side assert ends the context, and with it every tensor of the process. So a kernel that finds an index
+out of range leaves that element alone and writes into four words of host memory that the device has mapped: which
+assertion of which launch (the first that failed), and its numbers. The driver reads the first word where it waits for
+the device, and from then on refuses the device's work, as the virtual driver does.
+
+# Note [Where a launch came from]
+A launch that can fail gets a number, which its kernel writes with the assertion's, and the line of the program that
+asked for it is kept under that number. The last ones alone are kept: a program that waits for nothing for longer learns
+the operator, not the line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from flambeau.core.errors import DriverError
+from flambeau.core.sites import Site, caller, launched_at
+from flambeau.driver.cuda.device.calls import check
+
+_WORDS = 4  # the launch's number and the assertion's, index, size, dim
+_KEPT = 8192  # launches whose lines are known
+_BITS = 16  # of an assertion's number
+_FLAGS = int(cu.CU_MEMHOSTALLOC_PORTABLE) | int(cu.CU_MEMHOSTALLOC_DEVICEMAP)
+
+OUT_OF_BOUNDS = "index {index} is out of bounds for dimension {dim} with size {size}"
+
+
+class Guard(bytes):
+    """A kernel's parameter of type `Guard` of checked.cuh: the words' address, the assertion's number.
+
+    A launch adds its own number to the latter.
+    """
+
+    __slots__ = ()
+    NUMBER_AT = 8  # bytes
+
+    @property
+    def number(self) -> int:
+        return int.from_bytes(self[self.NUMBER_AT :], "little")
+
+
+class Assertions:
+    """Of one device. `words[0]` is 0 until a kernel's assertion failed."""
+
+    def __init__(self) -> None:
+        self.words: Any = (ctypes.c_int64 * _WORDS)()
+        self._address = 0
+        self._texts: list[tuple[str, str]] = []
+        self._launches = 0
+        self._sites: dict[int, Site] = {}  # number of a launch modulo _KEPT -> the program's line
+        self._told = False
+
+    def guard(self, name: str, text: str = OUT_OF_BOUNDS) -> Guard:
+        """Where a kernel says that the operator `name` failed with `text`."""
+        if not self._address:
+            self._address = int(check(cu.cuMemHostAlloc(8 * _WORDS, _FLAGS)))
+            self.words = (ctypes.c_int64 * _WORDS).from_address(self._address)
+            self.words[:] = [0] * _WORDS
+        if (name, text) not in self._texts:
+            self._texts.append((name, text))
+        return Guard(struct.pack("<QQ", self._address, 1 + self._texts.index((name, text))))
+
+    def launched(self) -> int:
+        """Remember the program's line for a launch; what to add to its assertions' numbers."""
+        self._launches += 1
+        self._sites[self._launches % _KEPT] = caller(2)
+        return self._launches << _BITS
+
+    def error(self, index: int) -> DriverError:
+        """The error of device `index` after an assertion failed, to be raised."""
+        code, at, size, dim = self.words
+        name, text = self._texts[(code & (1 << _BITS) - 1) - 1]
+        said = text.format(index=at, size=size, dim=dim)
+        error = DriverError(
+            f"CUDA error: device-side assert triggered: '{name}' on cuda:{index} failed: {said}."
+            f"{self._origin(code >> _BITS)} The error was seen at a synchronization, and stays: no later work of "
+            "this device runs."
+        )
+        error.known, self._told = self._told, True
+        return error
+
+    def _origin(self, launch: int) -> str:
+        """The line that a launch came from, if it is known still."""
+        site = self._sites.get(launch % _KEPT)
+        return launched_at(site if 0 < launch <= self._launches < launch + _KEPT else None)
+
+    def close(self) -> None:
+        if self._address:
+            self.words = (ctypes.c_int64 * _WORDS)()
+            cu.cuMemFreeHost(self._address)
+            self._address = 0

@@ -1,0 +1,187 @@
+"""`Capture`: what belongs to a stream capture, and then to its graph. `Graph`: one that is ready to be launched.
+
+# Note [What a graph keeps]
+A graph launches with the addresses that were captured. Scratch memory and library workspaces are kept per stream,
+grow and go with it; so a captured stream gets others, which the graph owns. Workspace of one launch comes from the
+driver's pool as ever: its allocation and its release become nodes of the graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from cuda.bindings import driver as cu
+
+from flambeau.core.errors import DriverError, NotSupportedError
+from flambeau.driver.cuda.device.calls import check, error_of
+from flambeau.driver.cuda.device.program import CudaExecutable, flattened
+
+if TYPE_CHECKING:
+    from flambeau.driver.cuda.device.device import Device
+
+UNSUPPORTED = "CUDA error: operation not permitted when stream is capturing"
+MODES = {
+    "global": cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL,
+    "thread_local": cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+    "relaxed": cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED,
+}
+_SEED = struct.Struct("<QQ")
+_SMALLEST = 1 << 20
+_NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+_SET = int(cu.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+_VERBOSE = int(cu.CUgraphDebugDot_flags.CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE)
+
+
+@contextmanager
+def relaxed() -> Iterator[None]:
+    """Inside, this thread may allocate and load although a capture is underway: nothing of it is captured."""
+    before = check(cu.cuThreadExchangeStreamCaptureMode(MODES["relaxed"]))
+    try:
+        yield
+    finally:
+        check(cu.cuThreadExchangeStreamCaptureMode(before))
+
+
+class Draw:
+    """A captured launch of a kernel that draws random numbers: its node, its parameters, where the seed is in them."""
+
+    def __init__(self, node: Any, exe: CudaExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
+        self._number, self._offset = scalars[:2]
+        with exe.lock:
+            exe.pack(*ptrs, *flattened(scalars))
+            self._buffer = ctypes.create_string_buffer(exe.params.raw, len(exe.params))
+        moved = ctypes.addressof(self._buffer) - ctypes.addressof(exe.params)
+        self._pointers = type(exe.keep)(*[(place or 0) + moved for place in exe.keep])
+        self._at = exe.scalars_at
+        self._node = node
+        self._params = check(cu.cuGraphKernelNodeGetParams(node))
+        self._params.kernelParams = ctypes.addressof(self._pointers)
+
+    def set(self, executable: Any, seeds: Sequence[tuple[int, int]]) -> None:
+        """Let the next launch draw from its generator's present offset."""
+        seed, base = seeds[self._number]
+        _SEED.pack_into(self._buffer, self._at, seed, (base + self._offset) & 0xFFFFFFFFFFFFFFFF)
+        check(cu.cuGraphExecKernelNodeSetParams(executable, self._node, self._params))
+
+
+class Capture:
+    """What streams of one capture use. `streams` are handles, with the devices whose `captures` name it."""
+
+    def __init__(self) -> None:
+        self.active = True
+        self.streams: dict[int, Device] = {}
+        self.draws: list[Draw] = []
+        self.calls: list[int] = []  # keys of host functions, which every launch calls
+        self._memory: list[int] = []
+        self._scratch: dict[int, tuple[int, int]] = {}
+        self._workspaces: dict[int, tuple[Any, Any]] = {}
+
+    def join(self, stream: int, device: Device) -> None:
+        self.streams[stream] = device
+        device.captures[stream] = self
+
+    def leave(self) -> None:
+        """It is over: what its streams are given runs again."""
+        self.active = False
+        for stream, device in self.streams.items():
+            device.captures.pop(stream, None)
+
+    def note_draw(
+        self, exe: CudaExecutable, ptrs: Sequence[int], scalars: Sequence[Any], native: Any
+    ) -> None:
+        """The kernel that was just captured on the stream draws."""
+        nodes = check(cu.cuStreamGetCaptureInfo(native))[3]
+        self.draws.append(Draw(nodes[0], exe, ptrs, scalars))
+
+    def scratch_of(self, stream: int, nbytes: int) -> int:
+        """As `Device.scratch_of`."""
+        ptr, size = self._scratch.get(stream, (0, 0))
+        if size < nbytes:
+            size = max(nbytes, _SMALLEST)
+            ptr = self._zeroed(size)
+            self._scratch[stream] = (ptr, size)
+        return ptr
+
+    def workspace_of(self, stream: int, nbytes: int, native: Any) -> tuple[Any, Any]:
+        """As `Device.workspace_of`."""
+        found = self._workspaces.get(stream)
+        if found is None:
+            address = ctypes.c_void_p(self._zeroed(nbytes))
+            found = self._workspaces[stream] = (address, ctypes.c_void_p(int(native)))
+        return found
+
+    def _zeroed(self, nbytes: int) -> int:
+        with relaxed():
+            ptr = int(check(cu.cuMemAlloc(nbytes)))
+            self._memory.append(ptr)
+            aside = check(cu.cuStreamCreate(_NON_BLOCKING))
+            check(cu.cuMemsetD8Async(ptr, 0, nbytes, aside))
+            check(cu.cuStreamSynchronize(aside))
+            check(cu.cuStreamDestroy(aside))
+        return ptr
+
+    def release(self) -> None:
+        """Give its memory back; the device waits for the work that uses it."""
+        if self._memory:
+            with relaxed():  # a destructor may come here amid another capture
+                for ptr in self._memory:
+                    cu.cuMemFree(ptr)
+        self._memory.clear()
+
+
+class Graph:
+    """A graph of a device, ready to be launched. `native` is what was captured, kept to be shown."""
+
+    def __init__(self, native: Any, device: Device, capture: Capture) -> None:
+        self.device = device
+        self.capture = capture
+        self._native = native
+        code, self._executable = cu.cuGraphInstantiate(native, 0)
+        if code:
+            cu.cuGraphDestroy(native)
+            raise error_of(code)
+
+    @property
+    def native(self) -> tuple[int, int]:
+        """As CUDA calls them: the graph, its launchable form."""
+        return int(self._native), int(self._executable)
+
+    def instantiate(self) -> None:
+        """Make the launchable form anew; launches of the old one that are underway finish."""
+        fresh = check(cu.cuGraphInstantiate(self._native, 0))
+        cu.cuGraphExecDestroy(self._executable)
+        self._executable = fresh
+
+    def launch(self, native: Any, seeds: Sequence[tuple[int, int]]) -> None:
+        for draw in self.capture.draws:
+            draw.set(self._executable, seeds)
+        check(cu.cuGraphLaunch(self._executable, native))
+
+    def nest(self, native: Any) -> None:
+        """Make it a node of the graph that a stream is captured into. NotSupportedError: it draws random numbers."""
+        if self.capture.draws:
+            raise NotSupportedError(
+                "a graph that draws random numbers cannot be part of another on real GPUs yet"
+            )
+        info = check(cu.cuStreamGetCaptureInfo(native))
+        node = check(cu.cuGraphAddChildGraphNode(info[2], info[3], len(info[3]), self._native))
+        check(cu.cuStreamUpdateCaptureDependencies(native, [node], None, 1, _SET))
+
+    def dump(self, path: str) -> None:
+        check(cu.cuGraphDebugDotPrint(self._native, path.encode(), _VERBOSE))
+
+    def destroy(self) -> None:
+        """CUDA lets launches that are underway finish."""
+        cu.cuGraphExecDestroy(self._executable)
+        cu.cuGraphDestroy(self._native)
+        self.capture.release()
+
+
+def refuse(captures: dict[int, Capture], stream: int) -> None:
+    """A copy of pageable memory is wanted: its bytes may be gone when the graph is launched. Raises in a capture."""
+    if stream in captures:
+        raise DriverError(f"{UNSUPPORTED}: the host memory of a captured copy must be pinned")

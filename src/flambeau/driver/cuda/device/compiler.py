@@ -1,0 +1,91 @@
+"""`Compiler`: CUDA C++ to a cubin for exactly one architecture, by NVRTC, with a cache on disk.
+
+NVRTC is loaded when something must be compiled, not before: a program whose kernels are all on disk never
+loads it. A cubin for the exact architecture, because PTX of a newer NVRTC is refused by an older driver.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+from flambeau.core.errors import DriverError
+from flambeau.driver.cuda.device.kernel_cache import DiskCache
+from flambeau.driver.cuda.device.program import header_text
+
+_OPTIONS = ("--std=c++17", "-default-device", "--fmad=false")  # see docs/real-gpus.md: contraction
+
+
+class Compiler:
+    """Compiles for one architecture ("sm_90"). `folder`: where the disk cache lies; None keeps nothing.
+
+    `options`: more of NVRTC's.
+    """
+
+    def __init__(self, architecture: str, folder: Path | None, options: tuple[str, ...] = ()) -> None:
+        self.architecture = architecture
+        self._options = (*_OPTIONS, *options, f"--gpu-architecture={architecture}")
+        self._cache = DiskCache(folder) if folder is not None else None
+        self._prelude = header_text("prelude")
+        self._version = ""  # of the compiler, once asked for: looking a package up takes milliseconds
+        self.compiled = 0  # how many times NVRTC ran
+
+    def cubin(self, source: str) -> bytes:
+        """The cubin of the prelude and `source`. DriverError holds the compiler's log where it fails."""
+        text = f"{self._prelude}\n{source}"
+        if self._cache is None:
+            return self._compile(text)
+        key = self._key(text)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._compile(text)
+            self._cache.put(key, found)
+        return found
+
+    def _key(self, text: str) -> str:
+        self._version = self._version or _compiler_version()
+        parts = (text, *self._options, self._version)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def _compile(self, text: str) -> bytes:
+        self.compiled += 1
+        nvrtc: Any = import_module("cuda.bindings.nvrtc")
+        options = [option.encode() for option in self._options]
+        program = _check(nvrtc.nvrtcCreateProgram(text.encode(), b"flambeau.cu", 0, [], []))
+        try:
+            (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+            if status:
+                raise DriverError(
+                    f"NVRTC could not compile a kernel:\n{_log(nvrtc, program)}\n{text[-4000:]}"
+                )
+            cubin = b" " * int(_check(nvrtc.nvrtcGetCUBINSize(program)))
+            _check(nvrtc.nvrtcGetCUBIN(program, cubin))
+            return cubin
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+
+
+def _check(result: tuple[Any, ...]) -> Any:
+    if result[0]:
+        raise DriverError(f"NVRTC: {result[0]!r}")
+    return result[1] if len(result) == 2 else None
+
+
+def _log(nvrtc: Any, program: Any) -> str:
+    log = b" " * int(_check(nvrtc.nvrtcGetProgramLogSize(program)))
+    _check(nvrtc.nvrtcGetProgramLog(program, log))
+    return log.rstrip(b"\0 ").decode()
+
+
+def _compiler_version() -> str:
+    """The installed compiler's version, without loading it where its package says it."""
+    try:
+        return metadata.version("nvidia-cuda-nvrtc")
+    except metadata.PackageNotFoundError:
+        nvrtc: Any = import_module("cuda.bindings.nvrtc")
+        status, major, minor = nvrtc.nvrtcVersion()
+        if status:
+            raise DriverError(f"NVRTC: {status!r}") from None
+        return f"{major}.{minor}"

@@ -1,0 +1,96 @@
+"""`Contexts`: the devices of a process, and which one's context is current in each thread.
+
+# Note [Contexts of real GPUs]
+Every device is used through its primary context, which PyTorch, CuPy and the CUDA runtime share. It is retained
+when a call first needs it. The driver API keeps a current context per thread; `enter` sets it before each call
+that depends on it: always where there are several GPUs, since other libraries switch too, and once per
+thread where there is one. A collection of garbage may come between the two, and what it ends may be another GPU's:
+so where there are several, each collection puts back the context that it found.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from flambeau.core.errors import DriverError
+from flambeau.driver.cuda.device.calls import NO_DEVICE, check, error_of
+from flambeau.driver.cuda.device.device import Device
+
+
+class _Thread(threading.local):
+    """What is known of the calling thread: whether its current context was set; that before a collection."""
+
+    entered = False
+    context: Any = None
+
+
+class Contexts:
+    """`devices`, of which there may be `several`. `thread.entered`: whether one's context is current in this thread."""
+
+    def __init__(self) -> None:
+        self.devices = [Device(i) for i in range(_count_devices())]
+        self.several = len(self.devices) > 1
+        self.thread = _Thread()
+        self.closed = False
+        self._process = os.getpid()
+        self._collected = self._keep_context
+        if self.several:
+            gc.callbacks.append(self._collected)
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise DriverError("the cuda driver has been closed")
+
+    def device(self, index: int) -> Device:
+        self.check_open()
+        if not 0 <= index < len(self.devices):
+            raise DriverError(
+                f"CUDA error: invalid device ordinal: the cuda driver has {len(self.devices)} devices, "
+                f"there is no device {index}"
+            )
+        return self.devices[index]
+
+    def enter(self, device: Device) -> None:
+        """See Note [Contexts of real GPUs]."""
+        (code,) = cu.cuCtxSetCurrent(device.open() if device.context is None else device.context)
+        if code:
+            raise error_of(code)
+        self.thread.entered = True
+
+    def enter_at(self, index: int) -> None:
+        self.enter(self.devices[index])
+
+    def settle(self, device: Device) -> None:
+        """Enter a device and wait for all of its work."""
+        self.enter(device)
+        check(cu.cuCtxSynchronize())
+
+    def leave(self) -> None:
+        """The driver closes: collections of garbage go unheard."""
+        if self.several:
+            gc.callbacks.remove(self._collected)
+
+    def _keep_context(self, phase: str, info: dict[str, int]) -> None:
+        """Called around each collection of garbage. A forked child has no contexts."""
+        if os.getpid() != self._process:
+            return
+        if phase == "start":
+            _, self.thread.context = cu.cuCtxGetCurrent()
+        else:
+            cu.cuCtxSetCurrent(self.thread.context)
+
+
+def _count_devices() -> int:
+    """Initialize the CUDA driver and count its visible devices; CUDA_VISIBLE_DEVICES may hide all of them."""
+    (code,) = cu.cuInit(0)
+    if code == NO_DEVICE:
+        return 0
+    if code:
+        raise error_of(code)
+    count: int = check(cu.cuDeviceGetCount())
+    return count

@@ -1,0 +1,56 @@
+"""`Functions`: compiled kernels, loaded: each source once for each device, until the driver closes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from flambeau.driver.api import Launch
+from flambeau.driver.cuda.device.calls import check
+from flambeau.driver.cuda.device.compiler import Compiler
+from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.program import Program
+
+
+class Functions:
+    """folder: where compiled kernels are kept beyond the process; None: nowhere."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._compilers: dict[tuple[int, int], Compiler] = {}  # by architecture
+        self._functions: dict[tuple[int, str], Any] = {}  # by device and source
+        self._libraries: list[Any] = []
+
+    def of(self, device: Device, launch: Launch, program: Program) -> Any:
+        """The loaded function of a launch's kernel. The device's context is current."""
+        name, source = program.named(launch)
+        key = (device.index, source)
+        found = self._functions.get(key)
+        if found is None:
+            with self._lock:
+                found = self._functions[key] = self._functions.get(key) or self._compile(device, name, source)
+        return found
+
+    def _compile(self, device: Device, name: str, source: str) -> Any:
+        cubin = self._compiler(device).cubin(source)
+        library = check(cu.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
+        self._libraries.append(library)
+        return check(cu.cuKernelGetFunction(check(cu.cuLibraryGetKernel(library, name.encode()))))
+
+    def _compiler(self, device: Device) -> Compiler:
+        found = self._compilers.get(device.capability)
+        if found is None:
+            major, minor = device.capability
+            found = self._compilers[device.capability] = Compiler(f"sm_{major}{minor}", self._folder)
+        return found
+
+    def drop(self) -> None:
+        """Unload all; nobody listens to errors any more."""
+        for library in self._libraries:
+            cu.cuLibraryUnload(library)
+        self._libraries.clear()
+        self._functions.clear()

@@ -1,0 +1,49 @@
+"""`HostCalls`: functions of the program's that streams call, in a thread of CUDA's."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from flambeau.driver.cuda.device.calls import error_of
+from flambeau.driver.cuda.device.capture import Capture
+
+_HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class HostCalls:
+    """Functions by key, until they were called; those of graphs until their graph goes. `raised`: what they raised."""
+
+    def __init__(self) -> None:
+        self.raised: list[BaseException] = []  # for the next wait
+        self._calls: dict[int, Callable[[], None]] = {}
+        self._kept: set[int] = set()  # those of graphs
+        self._trampoline = _HOST_FUNCTION(self._run)
+        self._trampoline_at = ctypes.cast(self._trampoline, ctypes.c_void_p).value
+
+    def queue(self, key: int, call: Callable[[], None], native: Any, capture: Capture | None) -> None:
+        """Let a stream call a function; `capture`: each launch of its graph does."""
+        self._calls[key] = call
+        if capture is not None:
+            capture.calls.append(key)
+            self._kept.add(key)
+        (code,) = cu.cuLaunchHostFunc(native, cu.CUhostFn(self._trampoline_at), key)
+        if code:
+            del self._calls[key]
+            raise error_of(code)
+
+    def _run(self, key: int) -> None:
+        """Runs in a thread of CUDA's, which takes the GIL: every wait of this driver has released it."""
+        try:
+            (self._calls[key] if key in self._kept else self._calls.pop(key))()
+        except BaseException as error:
+            self.raised.append(error)
+
+    def forget(self, capture: Capture) -> None:
+        """The graph of a capture is no more."""
+        for key in capture.calls:
+            self._kept.discard(key)
+            self._calls.pop(key, None)

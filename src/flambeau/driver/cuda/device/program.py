@@ -1,0 +1,199 @@
+"""`Program`: a form built for one launch, and `CudaExecutable`: the same, compiled and ready to be launched."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from flambeau.core.dtype import BOOL, FLOATING, dtype, uint64
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Executable, Launch, Launcher
+from flambeau.driver.cuda.device.assertions import Guard
+
+ADDRESS = struct.Struct("<Q")
+
+C_NAMES = {
+    "bool": "bool", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "uint16": "u16", "uint32": "u32", "uint64": "u64", "float16": "half", "bfloat16": "bf16",
+    "float32": "float", "float64": "double", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
+    "complex32": "c32", "complex64": "c64", "complex128": "c128",
+}  # fmt: skip
+
+
+SOURCES = Path(__file__).parents[1] / "include"
+"""The folder of the CUDA C++ files."""
+
+
+def c_name(kind: dtype) -> str:
+    """The C++ type of a dtype's elements, as prelude.cuh names it."""
+    return C_NAMES[kind.name]
+
+
+def header_text(name: str) -> str:
+    """Return the file of C++ functions that a form names; "" for none."""
+    return (SOURCES / f"{name}.cuh").read_text() if name else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Source, grid and the parameters that are the same at each launch.
+
+    tail: parameters after addresses and scalars, as bytes. scratch: bytes of scratch memory that a further
+    parameter, the last, points to. slots: where not 0, the addresses are one parameter, a table of so many.
+    name: what profilers show; where there is none, of the operator and its dtype.
+    """
+
+    source: str
+    grid: tuple[int, int, int]
+    block: int
+    tail: tuple[bytes, ...] = ()
+    scratch: int = 0
+    slots: int = 0
+    name: str = ""
+
+    def named(self, launch: Launch) -> tuple[str, str]:
+        """The kernel's name, and the source in which it has it (there it is called `run`)."""
+        name = self.name or name_of(launch)
+        return name, f"#define run {name}\n{self.source}"
+
+    def addresses(self, count: int) -> tuple[str, list[int]]:
+        """How struct packs `count` addresses, and the sizes of the parameters that they are."""
+        if not self.slots:
+            return "Q" * count, [8] * count
+        return f"{count}Q{8 * (self.slots - count)}x", [8 * self.slots]
+
+
+def name_of(launch: Launch) -> str:
+    """What profilers call a launch's kernel: `add_float32`."""
+    metas = launch.operands
+    return re.sub(r"\W", "_", f"{launch.kernel.name}_{metas[0].dtype.name}" if metas else launch.kernel.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Parameters in the buffer `params` that a launch fills in: the address of `scratch` bytes, numbers of guards."""
+
+    params: Any
+    scratch: int
+    scratch_at: int
+    guards: Sequence[tuple[int, int]]
+
+
+class CudaExecutable(Executable):
+    """A compiled launch with a kept buffer of parameters, whose address the driver API takes.
+
+    `late`: the parameters besides what `pack` packs that are known only at the launch; None for none.
+    `lock` is held from packing the parameters until the launch has read them: the GIL is released in between.
+    `run` is set where a launch is not one kernel: a library's routine. `launch_on(ptrs, scalars, stream)` launches it.
+    """
+
+    __slots__ = (
+        "address", "call", "flat", "keep", "late", "launch_on", "lock", "pack", "params", "run", "scalars_at",
+    )  # fmt: skip
+
+    call: Callable[..., Any]  # the driver API's launch, up to the stream
+    run: Callable[[Sequence[int], Sequence[Any], Any, int], None] | None
+    launch_on: Launcher
+
+    def __init__(self, launch: Launch, index: int) -> None:
+        super().__init__(launch, index)
+        self.run = None
+        self.lock = Lock()
+        self.late: Late | None = None
+
+    def prepare(self, program: Program, launch: Callable[..., Any]) -> None:
+        """Lay out the parameters: addresses, scalars, the program's tail, scratch. `launch` knows the function."""
+        self.call = partial(launch, *program.grid, program.block, 1, 1, 0)
+        wire = [wire_format(x) for x in self.launch.inputs if not isinstance(x, Meta)]
+        packed, sizes = program.addresses(len(self.launch.operands))
+        packing = struct.Struct("<" + packed + "".join(wire))
+        self.flat = "dd" not in wire
+        self.scalars_at = sum(sizes)
+        sizes += [8 * len(w) for w in wire]
+        tail = [*program.tail, bytes(8)] if program.scratch else list(program.tail)
+        offsets, at = [], 0
+        for size in sizes:
+            offsets.append(at)
+            at += size
+        parts = []
+        for part in tail:
+            at = -(-at // 16) * 16
+            offsets.append(at)
+            parts.append((at, part))
+            at += len(part)
+        self.params = ctypes.create_string_buffer(max(at, 16))
+        self.pack = partial(packing.pack_into, self.params, 0)
+        for start, part in parts:
+            ctypes.memmove(ctypes.addressof(self.params) + start, part, len(part))
+        base = ctypes.addressof(self.params)
+        self.keep = (ctypes.c_void_p * max(len(offsets), 1))(*[base + offset for offset in offsets])
+        self.address = ctypes.addressof(self.keep)
+        guards = guards_of(parts)
+        if program.scratch or guards:
+            self.late = Late(self.params, program.scratch, offsets[-1] if program.scratch else 0, guards)
+
+
+def guards_of(parts: Sequence[tuple[int, bytes]]) -> list[tuple[int, int]]:
+    """Of the parameters that are guards: where in the buffer the assertion's number is, and the number."""
+    return [(at + Guard.NUMBER_AT, part.number) for at, part in parts if isinstance(part, Guard)]
+
+
+def mark(buffer: Any, guards: Sequence[tuple[int, int]], launch: int) -> None:
+    """Add a launch's number to its assertions'. See Note [Where a launch came from]."""
+    for at, number in guards:
+        ADDRESS.pack_into(buffer, at, launch | number)
+
+
+def wire_format(x: dtype | type[object]) -> str:
+    """How struct packs a scalar: every one fills whole slots of eight bytes."""
+    if not isinstance(x, dtype):
+        raise NotSupportedError("a CUDA kernel takes no Python objects")
+    if x.is_complex:
+        return "dd"
+    if x.category == FLOATING:
+        return "d"
+    return "Q" if x is uint64 else "q"
+
+
+def wire_type(x: dtype | type[object]) -> str:
+    """The C++ type of a scalar parameter."""
+    if isinstance(x, dtype) and x.category == BOOL:
+        return "i64"
+    return {"dd": "c128", "d": "double", "Q": "u64", "q": "i64"}[wire_format(x)]
+
+
+def flattened(scalars: Sequence[Any]) -> list[Any]:
+    """Scalars with each complex number as its two parts."""
+    out: list[Any] = []
+    for x in scalars:
+        out += (x.real, x.imag) if isinstance(x, complex) else (x,)
+    return out
+
+
+def packed_constant(value: float) -> bytes:
+    """A constant's parameter: a double for a float, else a long long."""
+    return struct.pack("<d", value) if isinstance(value, float) else struct.pack("<q", value)
+
+
+def constant_type(value: float) -> str:
+    return "double" if isinstance(value, float) else "i64"
+
+
+@dataclass(slots=True)
+class Arguments:
+    """A kernel's parameter list as text: `declared` in the kernel, `passed` on to a function."""
+
+    declared: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, name: str) -> None:
+        self.declared.append(f"{kind} {name}")
+        self.names.append(name)

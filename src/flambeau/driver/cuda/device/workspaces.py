@@ -1,0 +1,109 @@
+"""`Workspaces`: device memory that launches work with, from a pool of the device's own.
+
+# Note [Workspaces of streams]
+What a launch gives back is kept for the stream's next ones: those come after it. Asking CUDA's pool takes the host as
+long as a launch does, twice. Each stream keeps a few blocks, the one given back last on top. One that is too small for
+who asks goes back to the pool, so that those stay which are large enough for all; what is very large is never kept.
+
+While anything is captured on the device the pool is asked each time: what a graph works with is its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from cuda.bindings import driver as cu
+
+from flambeau.driver.cuda.device.calls import OUT_OF_MEMORY, check
+
+if TYPE_CHECKING:
+    from flambeau.driver.cuda.device.capture import Capture
+
+_POOL_KEEPS = 1 << 30  # bytes that the pool keeps between launches
+_LARGEST, _MOST = 128 << 20, 4  # bytes of a block, and blocks, that a stream keeps
+
+
+class Workspaces:
+    """See Note [Workspaces of streams]. `captures`: the streams that are captured, as in `Device`."""
+
+    def __init__(self, index: int, captures: dict[int, Capture]) -> None:
+        self._index, self._captures = index, captures
+        self._pool: Any = None
+        self._kept: dict[int, tuple[Any, list[int]]] = {}  # by id: native stream, addresses
+        self._sizes: dict[int, int] = {}  # of blocks, by address
+
+    def take(self, nbytes: int, native: Any) -> int:
+        """Workspace for one launch on a stream; `give` it back behind the launch."""
+        found = self._kept.get(id(native))
+        if found is not None and nbytes <= _LARGEST and not self._captures:
+            try:
+                ptr = found[1].pop()
+            except IndexError:
+                pass
+            else:
+                if self._sizes[ptr] >= nbytes:
+                    return ptr
+                self._free(ptr, native)
+        if self._pool is None:
+            self._pool = self._new_pool()
+        code, ptr = cu.cuMemAllocFromPoolAsync(nbytes, self._pool, native)
+        if code == OUT_OF_MEMORY:  # other streams may keep what is missing
+            self.trim()
+            code, ptr = cu.cuMemAllocFromPoolAsync(nbytes, self._pool, native)
+        address = int(check((code, ptr)))
+        self._sizes[address] = nbytes
+        return address
+
+    def give(self, ptr: int, native: Any) -> None:
+        """Take a workspace back, in the stream's order."""
+        _, kept = self._kept.get(id(native)) or self._kept.setdefault(id(native), (native, []))
+        if self._captures or len(kept) >= _MOST or self._sizes[ptr] > _LARGEST:
+            self._free(ptr, native)
+        else:
+            kept.append(ptr)
+
+    def _free(self, ptr: int, native: Any) -> None:
+        del self._sizes[ptr]
+        cu.cuMemFreeAsync(ptr, native)  # fails where the context is lost, and all that it held with it
+
+    def _free_all(self, kept: list[int], native: Any) -> None:
+        with suppress(IndexError):  # other threads take and give meanwhile
+            while True:
+                self._free(kept.pop(), native)
+
+    def forget(self, native: Any) -> None:
+        """Give back what a stream keeps, that is about to be destroyed."""
+        _, kept = self._kept.pop(id(native), (native, []))
+        self._free_all(kept, native)
+
+    def trim(self) -> None:
+        """Give back what no launch uses."""
+        if self._pool is None:
+            return
+        if not self._captures:  # a captured stream cannot be waited for
+            for native, kept in list(self._kept.values()):
+                self._free_all(kept, native)
+                check(cu.cuStreamSynchronize(native))
+        check(cu.cuMemPoolTrimTo(self._pool, 0))
+
+    def close(self) -> None:
+        """The device does nothing any more."""
+        if self._pool is not None:
+            for _, kept in self._kept.values():
+                for ptr in kept:
+                    cu.cuMemFreeAsync(ptr, cu.CUstream(0))
+            cu.cuMemPoolDestroy(self._pool)
+            self._pool = None
+        self._kept.clear()
+        self._sizes.clear()
+
+    def _new_pool(self) -> Any:
+        properties = cu.CUmemPoolProps()
+        properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = self._index
+        pool = check(cu.cuMemPoolCreate(properties))
+        threshold = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        check(cu.cuMemPoolSetAttribute(pool, threshold, cu.cuuint64_t(_POOL_KEEPS)))
+        return pool

@@ -1,0 +1,572 @@
+"""Reading and writing at places that tensors name: one description of an access, four kernels.
+
+# Note [Order of writes]
+Operators that accumulate sort the places that they write to, and one thread goes through what comes to one place in
+the order of the indices: the same bits each time, and those of the CPU. `scatter_add` of floats alone adds atomically,
+several times faster and in no fixed order, unless `torch.use_deterministic_algorithms(True)`; so it is in PyTorch.
+Operators that assign write as it comes, and where several values go to one place, any of them may stay, as PyTorch
+documents; with deterministic algorithms the last one stays, by the same sort.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from flambeau.core.dtype import INTEGRAL, dtype
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Launch
+from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64, vector_like, without
+from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan, copying
+from flambeau.driver.cuda.device.assertions import OUT_OF_BOUNDS
+from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.program import Program, c_name, wire_type
+from flambeau.driver.cuda.index.radix import Radix
+
+_UNROLL = 4
+_FLAT = "out of range: tried to access index {index} on a tensor of {size} elements."
+_SELF = "index out of range in self"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where each element of an iteration goes to, or comes from, in the indexed tensor.
+
+    shape: of the iteration. target: strides of the indexed tensor in it, 0 in indexed dimensions.
+    indices: positions of the index tensors among the operands; index_strides, kinds: their strides in the iteration,
+    their dtypes. sizes, steps, dims: of the dimensions they index. wraps: negative indices count from the end.
+    flat: the layout of an indexed tensor whose elements are counted in row-major order, if that is not its memory.
+    """
+
+    shape: tuple[int, ...]
+    target: tuple[int, ...]
+    indices: tuple[int, ...]
+    index_strides: tuple[tuple[int, ...], ...]
+    kinds: tuple[dtype, ...]
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+    dims: tuple[int, ...]
+    wraps: bool
+    said: str = OUT_OF_BOUNDS
+    flat: Meta | None = None
+
+    @property
+    def indexed(self) -> bytes:
+        count = len(self.sizes)
+        return struct.pack(f"<{3 * count}q", *self.sizes, *self.steps, *self.dims)
+
+    @property
+    def parameters(self) -> list[str]:
+        return [f"const {c_name(kind)}* j{n}" for n, kind in enumerate(self.kinds)]
+
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        return tuple([(at, 0) for at in self.indices])
+
+    def found(self, first: int, target: str) -> str:
+        """C++: add to `at` where the indices, at places `{target}[first + n]`, point; `inside` says if they may."""
+        wraps = str(self.wraps).lower()
+        lines = [
+            f"inside &= point<{wraps}>(j{n}[{target}[{first + n}]], {n}, indexed, at, guard);"
+            for n in range(len(self.kinds))
+        ]
+        return " ".join(lines)
+
+
+def _guard(launch: Launch, device: Device, access: Access) -> bytes:
+    return device.assertions.guard(launch.kernel.name, access.said)
+
+
+# -- accesses of the operators -----------------------------------------------------------------------------------
+
+
+def _by_tensors(target: Meta, indices: Sequence[Meta], dims: tuple[int, ...], first: int) -> Access:
+    """`target[..., i, j, ...]`; the index tensors are operands `first`, `first + 1`, ..."""
+    shape = broadcast_shapes([i.shape for i in indices])
+    at = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+    kept = [d for d in range(target.ndim) if d not in dims]
+    head, tail = kept[:at], kept[at:]
+    strides = tuple(
+        [(*[0] * len(head), *expand_strides(i.shape, i.strides, shape), *[0] * len(tail)) for i in indices]
+    )
+    return Access(
+        shape=(*[target.shape[d] for d in head], *shape, *[target.shape[d] for d in tail]),
+        target=(*[target.strides[d] for d in head], *[0] * len(shape), *[target.strides[d] for d in tail]),
+        indices=tuple(range(first, first + len(indices))),
+        index_strides=strides,
+        kinds=tuple([i.dtype for i in indices]),
+        sizes=tuple([target.shape[d] for d in dims]),
+        steps=tuple([target.strides[d] for d in dims]),
+        dims=dims,
+        wraps=True,
+    )
+
+
+def _along(target: Meta, index: Meta, dim: int, wraps: bool, said: str = OUT_OF_BOUNDS) -> Access:
+    """Slices of `target` along `dim`, at a vector of indices, operand 2."""
+    target, index = vector_like(target), vector_like(index)
+    along = tuple([index.strides[0] if d == dim else 0 for d in range(target.ndim)])
+    return Access(
+        shape=(*target.shape[:dim], index.shape[0], *target.shape[dim + 1 :]),
+        target=without(target.strides, dim),
+        indices=(2,),
+        index_strides=(along,),
+        kinds=(index.dtype,),
+        sizes=(target.shape[dim],),
+        steps=(target.strides[dim],),
+        dims=(dim,),
+        wraps=wraps,
+        said=said,
+    )
+
+
+def _by_element(target: Meta, index: Meta, dim: int) -> Access:
+    """Elements of `target` along `dim`, each at an index of its own, operand 2."""
+    target, index = vector_like(target), vector_like(index)
+    return Access(
+        shape=index.shape,
+        target=without(target.strides, dim),
+        indices=(2,),
+        index_strides=(index.strides,),
+        kinds=(index.dtype,),
+        sizes=(target.shape[dim],),
+        steps=(target.strides[dim],),
+        dims=(dim,),
+        wraps=False,
+    )
+
+
+def _over_all(target: Meta, index: Meta) -> Access:
+    """Elements of `target` counted in row-major order, at indices, operand 2."""
+    return Access(
+        shape=index.shape,
+        target=(0,) * index.ndim,
+        indices=(2,),
+        index_strides=(index.strides,),
+        kinds=(index.dtype,),
+        sizes=(target.numel,),
+        steps=(1,),
+        dims=(0,),
+        wraps=True,
+        said=_FLAT,
+        flat=None if target.contiguous else target,
+    )
+
+
+def _flat_walk(access: Access) -> Walked | None:
+    return Walked(access.flat.shape, [access.flat.strides]) if access.flat is not None else None
+
+
+def _unravelled(flat: Walked | None) -> str:
+    return f"{{ {flat.locate('at', 'f')} at = f[0]; }}" if flat else ""
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
+def _read(launch: Launch, device: Device, access: Access, strides: tuple[int, ...]) -> Program:
+    """out[...] = x[where the indices point]; operands out, x, indices."""
+    out = launch.outputs[0]
+    element = carrier(out.itemsize)
+    walk = Walked(access.shape, [strides, access.target, *access.index_strides], ordered=True)
+    flat = _flat_walk(access)
+    declared = [f"{element}* out", f"const {element}* x", *access.parameters, walk.parameter("o")]
+    declared += [f"Indexed<{len(access.kinds)}> indexed", "i64 n", "Guard guard"]
+    declared += [flat.parameter("f")] if flat else []
+    text = f"""{file("checked.cuh")}
+extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
+  const i64 start = blockIdx.x * (i64){256 * _UNROLL} + threadIdx.x;
+  {element} found[{_UNROLL}];
+  {walk.index} places[{_UNROLL}];
+  bool known[{_UNROLL}];
+#pragma unroll
+  for (int u = 0; u < {_UNROLL}; ++u) {{
+    const i64 i = start + u * 256;
+    known[u] = false;
+    if (i < n) {{
+      {walk.locate("i", "o")}
+      i64 at = o[1];
+      bool inside = true;
+      {access.found(2, "o")}
+      if (inside) {{
+        {_unravelled(flat)}
+        places[u] = o[0];
+        found[u] = x[at];
+        known[u] = true;
+      }}
+    }}
+  }}
+#pragma unroll
+  for (int u = 0; u < {_UNROLL}; ++u)
+    if (known[u]) out[places[u]] = found[u];
+}}
+"""
+    tail = [walk.value, access.indexed, i64(walk.count), _guard(launch, device, access)]
+    tail += [flat.value] if flat else []
+    return Program(text, blocks(walk.count, 256 * _UNROLL), 256, tuple(tail))
+
+
+def index(launch: Launch, device: Device) -> Program:
+    x, *indices = [m for m in launch.inputs if isinstance(m, Meta)]
+    access = _by_tensors(x, indices, launch.params[0], 2)
+    return _read(launch, device, access, launch.outputs[0].strides)
+
+
+def index_select(launch: Launch, device: Device) -> Program:
+    x, indices = [m for m in launch.inputs if isinstance(m, Meta)]
+    access = _along(x, indices, launch.params[0], wraps=False, said=_SELF)
+    return _read(launch, device, access, vector_like(launch.outputs[0]).strides)
+
+
+def gather(launch: Launch, device: Device) -> Program:
+    x, indices = [m for m in launch.inputs if isinstance(m, Meta)]
+    access = _by_element(x, indices, launch.params[0])
+    return _read(launch, device, access, vector_like(launch.outputs[0]).strides)
+
+
+def take(launch: Launch, device: Device) -> Program:
+    x, indices = [m for m in launch.inputs if isinstance(m, Meta)]
+    return _read(launch, device, _over_all(x, indices), launch.outputs[0].strides)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What is written: operand `at` with strides in the iteration, or the launch's first scalar."""
+
+    at: int | None
+    strides: tuple[int, ...]
+
+
+def _value_parameters(launch: Launch, value: Value, kind: dtype) -> tuple[list[str], list[str]]:
+    """C++ parameters: of the value's address, of the launch's scalars."""
+    scalars = [x for x in launch.inputs if not isinstance(x, Meta)]
+    names = [f"{wire_type(x)} s{n}" for n, x in enumerate(scalars)]
+    return ([f"const {c_name(kind)}* source"] if value.at is not None else []), names
+
+
+def _value_text(value: Value, kind: dtype, place: str) -> str:
+    return f"source[{place}]" if value.at is not None else f"to<{c_name(kind)}>(s0)"
+
+
+def _assign(launch: Launch, device: Device, access: Access, value: Value, fixed: bool) -> Plan:
+    """out = x with values written where the indices point; `fixed`: the last of several stays."""
+    if fixed:
+        return _one_by_one(launch, device, access, value, "acc = v;", last=True)
+    out, x = launch.outputs[0], launch.inputs[0]
+    assert isinstance(x, Meta)
+    copy = copying(out, x, 0, 1, unless_same=True)
+    if not prod(access.shape):
+        return Plan((copy,))
+    statement = "out[at] = v;"
+    return Plan((copy, _write(launch, device, access, value, statement)))
+
+
+def _write(launch: Launch, device: Device, access: Access, value: Value, statement: str) -> Pass:
+    """Run `statement` for each value v and the place `at` that its indices point to, in no order."""
+    out = launch.outputs[0]
+    kind = out.dtype
+    walk = Walked(access.shape, [access.target, value.strides, *access.index_strides])
+    flat = _flat_walk(access)
+    addresses, scalars = _value_parameters(launch, value, kind)
+    declared = [f"{c_name(kind)}* out", *addresses, *access.parameters, *scalars, walk.parameter("o")]
+    declared += [f"Indexed<{len(access.kinds)}> indexed", "i64 n", "Guard guard"]
+    declared += [flat.parameter("f")] if flat else []
+    text = f"""{file("checked.cuh")}{file("accumulate.cuh")}
+extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
+  typedef {c_name(kind)} T;
+  const i64 start = blockIdx.x * (i64){256 * _UNROLL} + threadIdx.x;
+#pragma unroll
+  for (int u = 0; u < {_UNROLL}; ++u) {{
+    const i64 i = start + u * 256;
+    if (i < n) {{
+      {walk.locate("i", "o")}
+      i64 at = o[0];
+      bool inside = true;
+      {access.found(2, "o")}
+      if (inside) {{
+        {_unravelled(flat)}
+        const T v = {_value_text(value, kind, "o[1]")};
+        {statement}
+      }}
+    }}
+  }}
+}}
+"""
+    tail = [walk.value, access.indexed, i64(walk.count), _guard(launch, device, access)]
+    tail += [flat.value] if flat else []
+    program = Program(text, blocks(walk.count, 256 * _UNROLL), 256, tuple(tail))
+    source = ((value.at, 0),) if value.at is not None else ()
+    return Pass(program, ((0, 0), *source, *access.places), scalars=bool(scalars))
+
+
+def _one_by_one(
+    launch: Launch,
+    device: Device,
+    access: Access,
+    value: Value,
+    step: str,
+    begin: str = "",
+    end: str = "",
+    last: bool = False,
+) -> Plan:
+    """out = x, then at each place that the indices point to: begin, a step for each value in order, end.
+
+    `acc` is the place's element, `v` the value, `count` how many came. last: only the last value is looked at.
+    See Note [Order of writes]. Dimensions that no index depends on are not sorted: all their elements go along.
+    """
+    out, x = launch.outputs[0], launch.inputs[0]
+    assert isinstance(x, Meta)
+    copy = copying(out, x, 0, 1, unless_same=True)
+    if not prod(access.shape):
+        return Plan((copy,))
+    sorted_, along = _split(access)
+    work = Layout()
+    count = prod([access.shape[d] for d in sorted_])
+    span = max(1, out.span // out.itemsize if access.flat is None else out.numel)
+    radix = Radix(work, count, span >= 1 << 32, (span - 1).bit_length() or 1)
+    keys = _keys(launch, device, access, sorted_, radix)
+    fold = _fold(launch, access, value, sorted_, along, radix, step, begin, end, last)
+    return Plan((copy, keys, *radix.passes, fold), work.nbytes, radix.zeroed)
+
+
+def _split(access: Access) -> tuple[list[int], list[int]]:
+    """Dimensions of the iteration on which the place depends through indices, and the others."""
+    sorted_ = [
+        d
+        for d in range(len(access.shape))
+        if access.target[d] == 0 or any(strides[d] for strides in access.index_strides)
+    ]
+    return sorted_, [d for d in range(len(access.shape)) if d not in sorted_]
+
+
+def _of(strides: tuple[int, ...], dims: list[int]) -> tuple[int, ...]:
+    return tuple([strides[d] for d in dims])
+
+
+def _keys(launch: Launch, device: Device, access: Access, dims: list[int], radix: Radix) -> Pass:
+    """The place of each combination of indices."""
+    shape = _of(access.shape, dims)
+    walk = Walked(shape, [_of(s, dims) for s in (access.target, *access.index_strides)])
+    declared = [*access.parameters, f"{radix.kind}* keys", walk.parameter("o")]
+    declared += [f"Indexed<{len(access.kinds)}> indexed", "i64 n", "Guard guard"]
+    text = f"""{file("checked.cuh")}
+extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
+  const i64 i = blockIdx.x * 256ll + threadIdx.x;
+  if (i >= n) return;
+  {walk.locate("i", "o")}
+  i64 at = o[0];
+  bool inside = true;
+  {access.found(1, "o")}
+  keys[i] = inside ? at : 0;
+}}
+"""
+    tail = (walk.value, access.indexed, i64(walk.count), _guard(launch, device, access))
+    return Pass(Program(text, blocks(walk.count), 256, tail), (*access.places, radix.source))
+
+
+_LAST = "q = p; while (q + 1 < n && keys[q + 1] == key) ++q; { const T v = value_of(q); @step }"
+# One after the other, with the loads of eight under way at once.
+_EACH = """
+  for (q = p; q + 8 <= n && keys[q + 7] == key; q += 8) {
+    T batch[8];
+#pragma unroll
+    for (int u = 0; u < 8; ++u) batch[u] = value_of(q + u);
+#pragma unroll
+    for (int u = 0; u < 8; ++u) { const T v = batch[u]; @step }
+  }
+  for (; q < n && keys[q] == key; ++q) { const T v = value_of(q); @step }
+"""
+
+
+def _fold(
+    launch: Launch, access: Access, value: Value, sorted_: list[int], along: list[int], radix: Radix,
+    step: str, begin: str, end: str, last: bool,
+) -> Pass:  # fmt: skip
+    kind = launch.outputs[0].dtype
+    inner = Walked(_of(access.shape, along), [_of(s, along) for s in (access.target, value.strides)])
+    outer = Walked(_of(access.shape, sorted_), [_of(value.strides, sorted_)])
+    flat = _flat_walk(access)
+    addresses, scalars = _value_parameters(launch, value, kind)
+    declared = [
+        f"{c_name(kind)}* out",
+        *addresses,
+        f"const {radix.kind}* keys",
+        "const u32* places",
+        *scalars,
+    ]
+    declared += [inner.parameter("e"), outer.parameter("m"), "i64 n", "i64 width"]
+    declared += [flat.parameter("f")] if flat else []
+    loop = (_LAST if last else _EACH).replace("@step", step)
+    text = f"""{file("accumulate.cuh")}
+extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
+  typedef {c_name(kind)} T;
+  const i64 i = blockIdx.x * 256ll + threadIdx.x;
+  if (i >= n * width) return;
+  {inner.locate("i % width", "e")}
+  const auto value_of = [&](i64 q) -> T {{
+    {outer.locate("places[q]", "m")}
+    return {_value_text(value, kind, "(i64)m[0] + e[1]")};
+  }};
+  const i64 p = i / width;
+  const auto key = keys[p];
+  if (p && keys[p - 1] == key) return;
+  i64 at = (i64)key;
+  {_unravelled(flat)}
+  at += e[0];
+  T acc = out[at];
+  {begin}
+  i64 q;
+  {loop}
+  const i64 count = q - p;
+  {end}
+  out[at] = acc;
+}}
+"""
+    tail = [inner.value, outer.value, i64(radix.count), i64(inner.count)]
+    tail += [flat.value] if flat else []
+    program = Program(text, blocks(radix.count * inner.count), 256, tuple(tail))
+    source = ((value.at, 0),) if value.at is not None else ()
+    return Pass(program, ((0, 0), *source, radix.keys, radix.values), scalars=bool(scalars))
+
+
+# -- the writing operators ---------------------------------------------------------------------------------------
+
+_STEPS = {
+    "sum": "acc = joined_sum(acc, v);", "add": "acc = joined_sum(acc, v);", "mean": "acc = joined_sum(acc, v);",
+    "prod": "acc = joined_product(acc, v);", "multiply": "acc = joined_product(acc, v);",
+    "amax": "acc = joined_greater(acc, v);", "amin": "acc = joined_lesser(acc, v);",
+}  # fmt: skip
+_IDENTITIES = {
+    "sum": "zero_of<T>()", "add": "zero_of<T>()", "mean": "zero_of<T>()", "prod": "to<T>(1)", "multiply": "to<T>(1)",
+    "amax": "least<T>()", "amin": "greatest<T>()",
+}  # fmt: skip
+
+
+def _reduced(
+    launch: Launch, device: Device, access: Access, value: Value, how: str, include_self: bool
+) -> Plan:
+    begin = "" if include_self else f"acc = {_IDENTITIES[how]};"
+    end = f"acc = divided(acc, count + {int(include_self)});" if how == "mean" else ""
+    return _one_by_one(launch, device, access, value, _STEPS[how], begin, end)
+
+
+def index_put(launch: Launch, device: Device) -> Plan:
+    """params: dims, accumulate, deterministic."""
+    dims, accumulate, fixed = launch.params
+    out = launch.outputs[0]
+    indices = [m for m in launch.inputs[2:] if isinstance(m, Meta)]
+    values = launch.inputs[1]
+    from_tensor = isinstance(values, Meta)
+    access = _by_tensors(out, indices, dims, 3 if from_tensor else 2)
+    value = Value(2, values.strides) if isinstance(values, Meta) else Value(None, (0,) * len(access.shape))
+    if accumulate:
+        return _one_by_one(launch, device, access, value, _STEPS["sum"])
+    return _assign(launch, device, access, value, fixed and from_tensor)
+
+
+def index_add(launch: Launch, device: Device) -> Plan:
+    access, value = _from_slices(launch)
+    step = f"acc = joined_sum(acc, scaled_value(v, to<T>(s0), {_is_one(launch)}));"
+    return _one_by_one(launch, device, access, value, step)
+
+
+def _is_one(launch: Launch) -> str:
+    return "s0.re == 1 && s0.im == 0" if launch.outputs[0].dtype.is_complex else "s0 == 1"
+
+
+def index_copy(launch: Launch, device: Device) -> Plan:
+    access, value = _from_slices(launch)
+    return _assign(launch, device, access, value, launch.params[1])
+
+
+def index_reduce(launch: Launch, device: Device) -> Plan:
+    _, how, include_self = launch.params
+    return _reduced(launch, device, *_from_slices(launch), how, include_self)
+
+
+def _from_slices(launch: Launch) -> tuple[Access, Value]:
+    """Operands out, x, index, source; params: dim, ..."""
+    dim = launch.params[0]
+    index, source = launch.inputs[1], launch.inputs[2]
+    assert isinstance(index, Meta) and isinstance(source, Meta)
+    access = _along(launch.outputs[0], index, dim, wraps=False)
+    strides = source.strides if source.ndim == len(access.shape) else (0,) * len(access.shape)
+    return access, Value(3, strides)
+
+
+def index_fill(launch: Launch, device: Device) -> Plan:
+    index, filled = launch.inputs[1], launch.inputs[2]
+    assert isinstance(index, Meta)
+    access = _along(launch.outputs[0], index, launch.params[0], wraps=True)
+    at = 3 if isinstance(filled, Meta) else None
+    return _assign(launch, device, access, Value(at, (0,) * len(access.shape)), fixed=False)
+
+
+def scatter(launch: Launch, device: Device) -> Plan:
+    """params: dim, how ("" assigns), include_self, deterministic."""
+    dim, how, include_self, fixed = launch.params
+    index, source = launch.inputs[1], launch.inputs[2]
+    assert isinstance(index, Meta)
+    access = _by_element(launch.outputs[0], index, dim)
+    if isinstance(source, Meta):
+        value = Value(3, vector_like(source).strides)
+    else:
+        value = Value(None, (0,) * len(access.shape))
+    if not how:
+        return _assign(launch, device, access, value, fixed and isinstance(source, Meta))
+    kind = launch.outputs[0].dtype
+    if how in ("sum", "add") and include_self and _adds_atomically(kind, fixed) and prod(access.shape):
+        out, x = launch.outputs[0], launch.inputs[0]
+        assert isinstance(x, Meta)
+        copy = copying(out, x, 0, 1, unless_same=True)
+        return Plan((copy, _write(launch, device, access, value, "atomic_sum(out + at, v);")))
+    return _reduced(launch, device, access, value, how, include_self)
+
+
+def _adds_atomically(kind: dtype, fixed: bool) -> bool:
+    """Integers of 32 and 64 bits give the same sum in any order; floats do not."""
+    if kind.category == INTEGRAL:
+        return kind.itemsize >= 4
+    return not fixed and kind.name in ("float32", "float64")
+
+
+def put(launch: Launch, device: Device) -> Plan:
+    """params: accumulate, deterministic."""
+    accumulate, fixed = launch.params
+    out, index, source = launch.outputs[0], launch.inputs[1], launch.inputs[2]
+    assert isinstance(index, Meta) and isinstance(source, Meta)
+    index, source = _one_shape(index, source)
+    access = _over_all(out, index)
+    value = Value(3, source.strides)
+    if accumulate:
+        return _one_by_one(launch, device, access, value, _STEPS["sum"])
+    return _assign(launch, device, access, value, fixed)
+
+
+def _one_shape(a: Meta, b: Meta) -> tuple[Meta, Meta]:
+    """Two metas of as many elements, read as one shape. Raises NotSupportedError where that needs a copy."""
+    if a.shape == b.shape:
+        return a, b
+    strides = view_strides(b.shape, b.strides, a.shape)
+    if strides is not None:
+        return a, b.with_(shape=a.shape, strides=strides)
+    strides = view_strides(a.shape, a.strides, b.shape)
+    if strides is None:
+        raise NotSupportedError(
+            "put_() on a GPU of a source and an index of different shapes, neither contiguous"
+        )
+    return a.with_(shape=b.shape, strides=strides), b
+
+
+ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
+    "index": index, "index_select": index_select, "gather": gather, "take": take, "index_put": index_put,
+    "index_add": index_add, "index_copy": index_copy, "index_reduce": index_reduce, "index_fill": index_fill,
+    "scatter": scatter, "put": put,
+}  # fmt: skip

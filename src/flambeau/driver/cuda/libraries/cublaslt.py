@@ -1,0 +1,213 @@
+"""cuBLASLt by ctypes: a handle per device, and `Product`, a matrix product with its descriptors kept.
+
+What a product needs is made when a launch is loaded; a call then passes kept ctypes objects and some fresh
+addresses, which costs about what a compiled binding does, without its half second of import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any
+
+from flambeau.core.dtype import (
+    bfloat16,
+    complex64,
+    complex128,
+    dtype,
+    float16,
+    float32,
+    float64,
+)  # fmt: skip
+from flambeau.core.errors import DriverError, NotSupportedError
+from flambeau.driver.cuda.libraries.libraries import loaded
+
+WORKSPACE = 32 << 20  # bytes per stream, PyTorch's choice for Hopper
+ALIGNMENT = 256  # bytes; what every allocation has, and what the library's fastest kernels ask at most
+
+# cudaDataType, cublasComputeType_t, and the attributes of cublasLt.h.
+DATA = {float32: 0, float64: 1, float16: 2, complex64: 4, complex128: 5, bfloat16: 14}
+_COMPUTE_32F, _COMPUTE_64F, _COMPUTE_TF32 = 68, 70, 77
+_DESC_TRANSA, _DESC_TRANSB, _DESC_EPILOGUE, _DESC_BIAS = 3, 4, 7, 8
+_EPILOGUE_BIAS = 4
+_LAYOUT_BATCH, _LAYOUT_BATCH_STRIDE = 5, 6
+_PREF_WORKSPACE, _PREF_REDUCTION, _PREF_ALIGN = 1, 3, (5, 6, 7, 8)
+_REDUCE_IN_COMPUTE_TYPE = 2
+
+
+class _Heuristic(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algo", c_uint64 * 8), ("workspace", c_size_t), ("state", c_int), ("waves", c_float), ("reserved", c_int * 4),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A batch of column-major matrices in memory. `ld` and `batch_stride` in elements."""
+
+    rows: int
+    columns: int
+    ld: int
+    batch_stride: int
+    transposed: bool = False  # whether the product takes it transposed
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """D = alpha op(A) op(B) + beta C, or + a vector along D's columns (`bias`), for each of `batch` matrices.
+
+    kind: of A and B; out: of C and D, float32 of products in 16 bits that are not rounded.
+    """
+
+    kind: dtype
+    out: dtype
+    batch: int
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    d: Matrix
+    bias: bool = False
+    tf32: bool = False
+
+
+class Library:
+    """cuBLASLt and a handle of it, for the device whose context is current. NotSupportedError: it is not there."""
+
+    def __init__(self) -> None:
+        self._dll = loaded("cublasLt", "cuBLASLt", "cuda13")
+        self._dll.cublasLtGetStatusName.restype = ctypes.c_char_p
+        self.matmul = self._dll.cublasLtMatmul
+        self.handle = c_void_p()
+        self.check(self._dll.cublasLtCreate(byref(self.handle)))
+
+    def close(self) -> None:
+        self._dll.cublasLtDestroy(self.handle)
+
+    def check(self, status: int) -> None:
+        if status:
+            raise DriverError(f"cuBLASLt: {self._dll.cublasLtGetStatusName(status).decode()}")
+
+    def description(self, gemm: Gemm) -> c_void_p:
+        out = c_void_p()
+        real = float64 if gemm.kind in (float64, complex128) else float32
+        compute = _COMPUTE_64F if real is float64 else _COMPUTE_TF32 if gemm.tf32 else _COMPUTE_32F
+        self.check(self._dll.cublasLtMatmulDescCreate(byref(out), compute, DATA[scale_of(gemm.kind)]))
+        self._describe(out, _DESC_TRANSA, c_int32(gemm.a.transposed))
+        self._describe(out, _DESC_TRANSB, c_int32(gemm.b.transposed))
+        if gemm.bias:
+            self._describe(out, _DESC_EPILOGUE, c_int32(_EPILOGUE_BIAS))
+        return out
+
+    def set_bias(self, description: c_void_p, ptr: int) -> None:
+        self._describe(description, _DESC_BIAS, c_void_p(ptr))
+
+    def _describe(self, description: c_void_p, attribute: int, value: Any) -> None:
+        status = self._dll.cublasLtMatmulDescSetAttribute(
+            description, attribute, byref(value), c_size_t(ctypes.sizeof(value))
+        )
+        self.check(status)
+
+    def layout(self, kind: dtype, matrix: Matrix, batch: int) -> c_void_p:
+        out = c_void_p()
+        rows, columns, ld = c_uint64(matrix.rows), c_uint64(matrix.columns), c_int64(matrix.ld)
+        self.check(self._dll.cublasLtMatrixLayoutCreate(byref(out), DATA[kind], rows, columns, ld))
+        for attribute, value in (
+            (_LAYOUT_BATCH, c_int32(batch)),
+            (_LAYOUT_BATCH_STRIDE, c_int64(matrix.batch_stride)),
+        ):
+            size = c_size_t(ctypes.sizeof(value))
+            self.check(self._dll.cublasLtMatrixLayoutSetAttribute(out, attribute, byref(value), size))
+        return out
+
+    def algorithm(self, product: Product, alignment: int) -> _Heuristic:
+        """The library's first choice for operands so aligned. NotSupportedError: it has none."""
+        preference, found, count = c_void_p(), _Heuristic(), c_int()
+        self.check(self._dll.cublasLtMatmulPreferenceCreate(byref(preference)))
+        try:
+            wishes: list[tuple[int, Any]] = [(_PREF_WORKSPACE, c_uint64(WORKSPACE))]
+            wishes += [(attribute, c_uint32(alignment)) for attribute in _PREF_ALIGN]
+            if product.gemm.kind.itemsize == 2:  # split products are summed in float32, not in 16 bits
+                wishes.append((_PREF_REDUCTION, c_uint32(_REDUCE_IN_COMPUTE_TYPE)))
+            for attribute, value in wishes:
+                size = c_size_t(ctypes.sizeof(value))
+                self.check(
+                    self._dll.cublasLtMatmulPreferenceSetAttribute(preference, attribute, byref(value), size)
+                )
+            status = self._dll.cublasLtMatmulAlgoGetHeuristic(
+                self.handle, product.description, *product.layouts, preference, 1, byref(found), byref(count)
+            )
+        finally:
+            self._dll.cublasLtMatmulPreferenceDestroy(preference)
+        if status or not count.value or found.state:
+            raise NotSupportedError(f"cuBLASLt has no routine for {product.gemm}")
+        return found
+
+    def drop(self, description: c_void_p, layouts: tuple[c_void_p, ...]) -> None:
+        self._dll.cublasLtMatmulDescDestroy(description)
+        for layout in layouts:
+            self._dll.cublasLtMatrixLayoutDestroy(layout)
+
+
+class Product:
+    """A product ready to be launched, many times and from any thread."""
+
+    def __init__(self, library: Library, gemm: Gemm) -> None:
+        self.gemm = gemm
+        self._library = library
+        self.description = library.description(gemm)
+        self._call = partial(library.matmul, library.handle, self.description)
+        kinds = (gemm.kind, gemm.kind, gemm.out, gemm.out)
+        matrices = zip(kinds, (gemm.a, gemm.b, gemm.c, gemm.d), strict=True)
+        self.layouts = tuple([library.layout(kind, x, gemm.batch) for kind, x in matrices])
+        self._algorithms: dict[int, Any] = {}  # alignment in bytes -> heuristic
+        self._lock = Lock()  # of the address of the bias, which is in the description
+        self._size = c_size_t(WORKSPACE)
+        self.zero, self.one = scalar(gemm.kind, 0), scalar(gemm.kind, 1)
+        self.algorithm(ALIGNMENT)
+
+    def algorithm(self, alignment: int) -> Any:
+        found = self._algorithms.get(alignment)
+        if found is None:
+            found = self._algorithms[alignment] = byref(self._library.algorithm(self, alignment))
+        return found
+
+    def __call__(self, a: int, b: int, c: int, d: int, alpha: Any, beta: Any, place: tuple[Any, Any]) -> None:
+        """Queue it. `alpha` and `beta` from `scalar`; c is d's address for none, or a bias's; `place` is the
+        workspace and the stream."""
+        if self.gemm.bias:
+            with self._lock:
+                self._library.set_bias(self.description, c)
+                return self._queue(a, b, d, d, alpha, beta, place)
+        return self._queue(a, b, c, d, alpha, beta, place)
+
+    def _queue(self, a: int, b: int, c: int, d: int, alpha: Any, beta: Any, place: tuple[Any, Any]) -> None:
+        bits = a | b | c | d | ALIGNMENT
+        algorithm = self._algorithms.get(bits & -bits) or self.algorithm(bits & -bits)
+        la, lb, lc, ld = self.layouts
+        target = c_void_p(d)
+        status = self._call(
+            alpha, c_void_p(a), la, c_void_p(b), lb, beta, target if c == d else c_void_p(c), lc, target, ld,
+            algorithm, place[0], self._size, place[1],
+        )  # fmt: skip
+        if status:
+            self._library.check(status)
+
+    def __del__(self) -> None:
+        if hasattr(self, "layouts"):
+            self._library.drop(self.description, self.layouts)
+
+
+def scale_of(kind: dtype) -> dtype:
+    """The dtype of alpha and beta."""
+    return float32 if kind in (float16, bfloat16) else kind
+
+
+def scalar(kind: dtype, value: float) -> Any:
+    """A reference to a factor in host memory, as a product of the dtype takes it."""
+    number = ctypes.c_double if kind in (float64, complex128) else c_float
+    return byref((number * 2)(value, 0)) if kind.is_complex else byref(number(value))

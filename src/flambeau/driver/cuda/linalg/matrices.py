@@ -1,0 +1,211 @@
+"""What the routines of linear algebra share: column-major copies, batches, addresses, infos.
+
+The libraries' matrices are column-major and their routines work in place, so each input is first copied into
+temporary memory, transposed on the way, and each result is copied out; results of a matrix without an answer become NaN
+there. A batch is one call where the library has one, of small matrices; else a call after the other on the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from flambeau.core.dtype import bool_, dtype, int32, int64
+from flambeau.core.layout import contiguous_strides, is_contiguous
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Expression, Fold, Kernel, Launch
+from flambeau.driver.cuda.codegen.kernel_steps import Array, Places, Steps, device_only
+from flambeau.driver.cuda.device.device import Device
+
+SMALL = 512  # rows up to which the library's batched routines are the faster ones
+
+
+def _constants(launch: Launch) -> tuple[float, ...]:
+    return launch.params
+
+
+def expression(name: str, text: str, indexed: bool = False) -> Kernel:
+    """A kernel of one expression, whose constants are its params."""
+    return Kernel(name, device_only, cuda=Expression(text, constants=_constants, indexed=indexed))
+
+
+# Of row-major index i: row i / k0 % k1 and column i % k0 of matrices of k1 rows and k0 columns.
+LOWER_PART = expression("lower_part", "i % k0 <= i / k0 % k1 ? a : T{}", indexed=True)
+UPPER_PART = expression("upper_part", "i % k0 >= i / k0 % k1 ? a : T{}", indexed=True)
+IDENTITY = expression("identity", "i % k0 == i / k0 % k1", indexed=True)
+CONJUGATE = expression("conjugate", "conjugate(a)")
+FILL = expression("fill", "k0")
+OR_NAN = expression("or_nan", "b != 0 ? to<T>((float)NAN) : a")
+_FINITE_PART = expression("finite_part", "b ? a : T{}")
+_FINITE_INFO = expression("finite_info", "b ? a : -1")
+_ADDRESSES = expression("addresses", "a + i * k0", indexed=True)
+_ALL_FINITE = Kernel(
+    "all_finite",
+    device_only,
+    cuda=Fold(
+        lambda launch: (launch.inputs[0].ndim - 2, launch.inputs[0].ndim - 1),  # type: ignore[union-attr]
+        lambda launch: (),
+        "bool", "true", "is_finite(x)", "a && b", ("s",),
+    ),
+)  # fmt: skip
+
+
+# -- layouts -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """A batch of column-major matrices in temporary memory, one after the other."""
+
+    array: Array
+    rows: int
+    columns: int
+
+    @property
+    def count(self) -> int:
+        return prod(self.array.meta.shape[:-2])
+
+    @property
+    def kind(self) -> dtype:
+        return self.array.meta.dtype
+
+    @property
+    def step(self) -> int:
+        """Bytes from one matrix to the next."""
+        return self.rows * self.columns * self.kind.itemsize
+
+    def part(self, rows: int, columns: int) -> Array:
+        """The first rows and columns of each."""
+        meta = self.array.meta
+        return replace(self.array, meta=meta.with_((*meta.shape[:-2], rows, columns), meta.strides))
+
+    def transposed(self) -> Array:
+        return replace(self.array, meta=turned(self.array.meta))
+
+
+def turned(x: Meta) -> Meta:
+    """The matrices transposed."""
+    shape, strides = x.shape, x.strides
+    return x.with_((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
+
+
+def columns(steps: Steps, x: Meta, rows: int, cols: int, kind: dtype | None = None) -> Matrices:
+    """Temporary memory for a column-major matrix of a size for each of the batch of x."""
+    batch = x.shape[:-2]
+    strides = tuple([rows * cols * s for s in contiguous_strides(batch)])
+    meta = Meta.of((*batch, rows, cols), (*strides, 1, rows), kind or x.dtype, x.device)
+    return Matrices(steps.temp(meta), rows, cols)
+
+
+def loaded(steps: Steps, x: Array) -> Matrices:
+    """A column-major copy."""
+    rows, cols = x.meta.shape[-2:]
+    found = columns(steps, x.meta, rows, cols)
+    steps.copy(found.array, x)
+    return found
+
+
+def numbers(steps: Steps, like: Meta, size: int, kind: dtype) -> Array:
+    """Temporary memory for as many numbers for each matrix of the batch."""
+    return steps.dense((*like.shape[:-2], size), kind)
+
+
+def landing(steps: Steps, out: Array) -> Array:
+    """The output itself if it is contiguous, else memory from which `landed` copies to it."""
+    if is_contiguous(out.meta.shape, out.meta.strides):
+        return out
+    return steps.dense(out.meta.shape, out.meta.dtype)
+
+
+def landed(steps: Steps, out: Array, found: Array) -> None:
+    if found.place != out.place:
+        steps.copy(out, found)
+
+
+# -- infos ---------------------------------------------------------------------------------------------------
+
+
+def along(x: Array, like: Meta) -> Array:
+    """One number for each matrix of a batch, seen at each of its numbers."""
+    missing = like.ndim - x.meta.ndim
+    strides = (*x.meta.strides, *[0] * missing)
+    return replace(x, meta=x.meta.with_(like.shape, strides))
+
+
+def store(steps: Steps, out: Array, found: Array, info: Array) -> None:
+    """Copy results out; NaN where the matrix had no answer."""
+    steps.run(OR_NAN, out, found, along(info, out.meta))
+
+
+def finite(steps: Steps, x: Array, info: Array) -> tuple[Array, Callable[[], None]]:
+    """Put zeros in the place of matrices that are not finite, which the library might iterate over for ever.
+
+    Returns where the library is to put its infos, and what afterwards makes them -1 for those matrices.
+    """
+    flags = steps.dense(x.meta.shape[:-2], bool_)
+    steps.run(_ALL_FINITE, flags, x)
+    steps.run(_FINITE_PART, x, x, along(flags, x.meta))
+    raw = steps.dense(x.meta.shape[:-2], int32)
+    return raw, lambda: steps.run(_FINITE_INFO, info, raw, flags)
+
+
+# -- batches -------------------------------------------------------------------------------------------------
+
+
+def each(steps: Steps, count: int, call: Callable[[Places, Any, int], None]) -> None:
+    """Add `call(places, native stream, number)` for each matrix of a batch."""
+
+    def step(places: Places, native: Any, stream: int) -> None:
+        for at in range(count):
+            call(places, native, at)
+
+    steps.call(step)
+
+
+def addresses(steps: Steps, array: Array, step: int, count: int) -> int:
+    """The place of `count` addresses in device memory, `step` bytes from one to the next."""
+    out = steps.dense((count,), int64)
+    launch = Launch(_ADDRESSES, (out.meta,), (int64,), (step,))
+    exe, driver = steps.driver.load(launch, steps.device.index), steps.driver
+    steps.call(
+        lambda places, native, stream: driver.launch(
+            exe, (places[out.place],), (places[array.place],), stream
+        )
+    )
+    return out.place
+
+
+def identity(steps: Steps, out: Array) -> None:
+    """Fill with identity matrices."""
+    rows, cols = out.meta.shape[-2:]
+    steps.run(IDENTITY, out, params=(cols, rows))
+
+
+def fill(steps: Steps, out: Array, value: float) -> None:
+    steps.run(FILL, out, params=(value,))
+
+
+# -- routines ------------------------------------------------------------------------------------------------
+
+
+def routine(
+    add: Callable[[Steps], None], values: tuple[float, ...] = (0,), square: bool = False
+) -> Callable[[Launch, Device, Any], Steps]:
+    """The builder of a routine. Where the first input has no elements, an output is full of its number of `values` (the
+    last one stands for more), and a square matrix is the identity if `square`."""
+
+    def build(launch: Launch, device: Device, driver: Any) -> Steps:
+        steps = Steps(launch, device, driver)
+        if steps.inputs[0].meta.numel:
+            add(steps)
+            return steps
+        for at, out in enumerate(steps.outputs):
+            if square and out.meta.ndim > 1 and out.meta.shape[-1] == out.meta.shape[-2]:
+                identity(steps, out)
+            else:
+                fill(steps, out, values[min(at, len(values) - 1)])
+        return steps
+
+    return build

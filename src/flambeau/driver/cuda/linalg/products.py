@@ -1,0 +1,276 @@
+"""Matrix products: from a launch's layouts to cuBLASLt's, without copies where a leading dimension says it all.
+
+The library is column-major. A row-major D = A B is the column-major D' = B' A', so the operands change places and
+nothing is transposed. What has no leading dimension (both strides above 1, a batch that no single stride walks,
+complex32) is staged: copied to temporary memory by the pointwise template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from flambeau.core.dtype import bfloat16, complex32, complex64, dtype, float16, float32
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.layout import view_strides
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Expression, Kernel, Launch
+from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.libraries.cublaslt import DATA, WORKSPACE, Gemm, Library, Matrix, Product, scalar
+from flambeau.driver.cuda.linalg import direct_products
+from flambeau.driver.cuda.linalg.matrices import turned
+
+Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
+TF32_SINCE = (8, 0)
+
+
+def _device_only(launch: Launch) -> Body:
+    raise NotSupportedError("a step of a CUDA product has no host body")
+
+
+_COPY = Kernel("copy", _device_only, cuda=Expression("a"))
+_TIMES_BETA = "b == 0 ? T{} : to<T>(widen(a) * to<decltype(widen(a))>(b))"
+_SCALED = Kernel("scaled", _device_only, cuda=Expression(_TIMES_BETA))
+
+
+def product(launch: Launch, device: Device, driver: Any) -> Program | Run:
+    """The routine of `matmul` (inputs a, b) and of `addmm` (inputs added, a, b, beta, alpha)."""
+    tf32 = bool(launch.params[-1]) and device.capability >= TF32_SINCE
+    kind = _Matmul if len(launch.inputs) == 2 else _Addmm
+    return direct_products.product(launch, tf32) or kind(launch, device, driver, tf32)
+
+
+# -- layouts ------------------------------------------------------------------------------------------------
+
+
+class Operands:
+    """Operands as metas of shape (*batch, rows, columns), each with its matrix; None: it is staged.
+
+    kind, out: the dtypes of the factors and of the result, as the library takes them. turned: the output is
+    column-major, so that a, b, c and d are the transposed operands in the other order: d' = b' a'. bias: c is one
+    row for all rows of d.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        added, a, b = tensors(launch)
+        out = launch.outputs[0]
+        self.kind, self.out = _taken(a.dtype), _taken(out.dtype)
+        shape = (*a.shape[:-1], b.shape[-1])
+        self.inner, self.batch = a.shape[-1], prod(a.shape[:-2])
+        # The operands' batch may be folded into rows; what no view folds likewise is staged as it is.
+        d, c = _seen_as(out, shape), None if added is None else _seen_as(added, shape)
+        self.turned = d is not None and self._result(d) is None and self._result(turned(d)) is not None
+        if self.turned:
+            assert d is not None
+            a, b, d, c = turned(b), turned(a), turned(d), None if c is None else turned(c)
+            shape = d.shape
+        self.shape, self.a, self.b, self.d = shape, a, b, out if d is None else d
+        self.a_at, self.b_at = self._either(a), self._either(b)
+        self.c_at, self.d_at = self._result(c), self._result(d)
+        self.bias = c is not None and self.d_at is not None and self._is_bias(c)
+
+    def _is_bias(self, c: Meta) -> bool:
+        row = c.shape[-1] > 1 and c.strides[-1] == 1 and not any(c.strides[:-1])
+        return row and self.out in (float16, bfloat16, float32)
+
+    def _result(self, x: Meta | None) -> Matrix | None:
+        return None if x is None else self._matrix(x, self.out)
+
+    def _matrix(self, x: Meta, kind: dtype) -> Matrix | None:
+        return row_major(x.shape, x.strides) if x.dtype is kind else None
+
+    def _either(self, x: Meta) -> Matrix | None:
+        """Row-major, or column-major and so taken transposed."""
+        found = self._matrix(x, self.kind)
+        if found is None:
+            other = self._matrix(turned(x), self.kind)
+            return None if other is None else replace(other, transposed=True)
+        return found
+
+    def gemm(self, tf32: bool) -> Gemm:
+        """The column-major product, with C in D's layout; staged operands dense."""
+        d = self.d_at or dense(self.shape)
+        return Gemm(
+            self.kind,
+            self.out,
+            self.batch,
+            self.b_at or dense(self.b.shape),
+            self.a_at or dense(self.a.shape),
+            d,
+            d,
+            tf32=tf32,
+        )
+
+
+def _taken(kind: dtype) -> dtype:
+    return complex64 if kind is complex32 else kind
+
+
+def row_major(shape: Sequence[int], strides: Sequence[int]) -> Matrix | None:
+    """The column-major (rows and columns change places) matrix that is row-major (*batch, rows, columns) in memory."""
+    rows, columns = shape[-2:]
+    down, along = strides[-2:]
+    if (columns > 1 and along != 1) or (rows > 1 and down < columns):
+        return None
+    batch = view_strides(shape[:-2], strides[:-2], (prod(shape[:-2]),)) if len(shape) > 2 else (0,)
+    return None if batch is None else Matrix(columns, rows, down if rows > 1 else columns, batch[0])
+
+
+def dense(shape: Sequence[int]) -> Matrix:
+    rows, columns = shape[-2:]
+    return Matrix(columns, rows, columns, rows * columns)
+
+
+def dense_meta(x: Meta, kind: dtype) -> Meta:
+    return Meta.contiguous_of(x.shape, kind, x.device)
+
+
+def tensors(launch: Launch) -> tuple[Meta | None, Meta, Meta]:
+    """The added tensor, if there is one, and the two factors."""
+    metas = [x for x in launch.inputs if isinstance(x, Meta)]
+    return (None, metas[0], metas[1]) if len(metas) == 2 else (metas[0], metas[1], metas[2])
+
+
+def _seen_as(x: Meta, shape: tuple[int, ...]) -> Meta | None:
+    strides = view_strides(x.shape, x.strides, shape)
+    return None if strides is None else x.with_(shape, strides)
+
+
+# -- launches -----------------------------------------------------------------------------------------------
+
+
+class _Routine:
+    """What both routines share: operands, stages (temporary memory with the copy to or from it), the library."""
+
+    def __init__(self, launch: Launch, device: Device, driver: Any, tf32: bool) -> None:
+        self.driver, self.device = driver, device
+        self.operands = x = Operands(launch)
+        self.tf32 = tf32 and x.kind is float32
+        if x.kind not in DATA:
+            raise NotSupportedError(f"cuBLASLt multiplies no {x.kind}")
+        a, b, d = dense_meta(x.a, x.kind), dense_meta(x.b, x.kind), dense_meta(x.d, x.out)
+        self._bytes = [m.nbytes for m in (a, b, d)]
+        self._load_a = None if x.a_at is not None else self.step(_COPY, a, x.a)
+        self._load_b = None if x.b_at is not None else self.step(_COPY, b, x.b)
+        self._store_d = None if x.d_at is not None else self.step(_COPY, x.d, d)
+        self.direct = self._load_a is None and self._load_b is None and self._store_d is None
+
+    def step(self, kernel: Kernel, target: Meta, *inputs: Meta | dtype) -> Any:
+        return self.driver.load(Launch(kernel, (target,), inputs), self.device.index)
+
+    def library(self) -> Library:
+        if self.device.blas is None:
+            self.device.blas = Library()
+        return self.device.blas
+
+    def staged(
+        self, a: int, b: int, d: int, native: Any, stream: int, call: Callable[[int, int, int], None]
+    ) -> None:
+        """`call(a, b, d)` with temporary memory in the place of each operand that is staged."""
+        held: list[int] = []
+
+        def taken(which: int) -> int:
+            held.append(self.device.take(self._bytes[which], native))
+            return held[-1]
+
+        try:
+            if self._load_a is not None:
+                source, a = a, taken(0)
+                self.driver.launch(self._load_a, (a, source), (), stream)
+            if self._load_b is not None:
+                source, b = b, taken(1)
+                self.driver.launch(self._load_b, (b, source), (), stream)
+            inner = d if self._store_d is None else taken(2)
+            call(a, b, inner)
+            if self._store_d is not None:
+                self.driver.launch(self._store_d, (d, inner), (), stream)
+        finally:
+            for ptr in reversed(held):
+                self.device.give(ptr, native)
+
+
+class _Matmul(_Routine):
+    def __init__(self, launch: Launch, device: Device, driver: Any, tf32: bool) -> None:
+        super().__init__(launch, device, driver, tf32)
+        out = launch.outputs[0]
+        self._empty = None if self.operands.inner else self.step(_SCALED, out, out, float32)
+        if self._empty is None:
+            self._product = Product(self.library(), self.operands.gemm(self.tf32))
+
+    def __call__(self, ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
+        d, a, b = ptrs
+        if self._empty is not None:  # a sum of nothing
+            return self.driver.launch(self._empty, (d, d), (0.0,), stream)
+        if self.operands.turned:
+            a, b = b, a
+        product, place = self._product, self.device.workspace_of(stream, WORKSPACE, native)
+        if self.direct:
+            return product(b, a, d, d, product.one, product.zero, place)
+
+        def call(a: int, b: int, d: int) -> None:
+            product(b, a, d, d, product.one, product.zero, place)
+
+        self.staged(a, b, d, native, stream, call)
+
+
+class _Addmm(_Routine):
+    """beta C + alpha A B. C is read where it lies if it is laid out in D's order, a row by the product's epilogue
+    if beta is 1; else D is filled with it first."""
+
+    def __init__(self, launch: Launch, device: Device, driver: Any, tf32: bool) -> None:
+        super().__init__(launch, device, driver, tf32)
+        x, (added, _, _), out = self.operands, tensors(launch), launch.outputs[0]
+        beta = launch.inputs[3]
+        assert added is not None and isinstance(beta, dtype)
+        self._alone = None if x.inner else self.step(_SCALED, out, added, beta)
+        if self._alone is not None:
+            return
+        target = out if x.d_at is not None else dense_meta(out, x.out)
+        self._fill = None if x.c_at is not None else self.step(_COPY, target, added)
+        gemm = x.gemm(self.tf32)
+        self._gemms = {"plain": gemm}
+        if x.c_at is not None:
+            self._gemms["added"] = replace(gemm, c=x.c_at)
+        if x.bias:
+            self._gemms["bias"] = replace(gemm, bias=True)
+        self._products: dict[str, Product] = {}
+        self._product(next(reversed(self._gemms)))
+
+    def _product(self, name: str) -> Product:
+        found = self._products.get(name)
+        if found is None:
+            found = self._products[name] = Product(self.library(), self._gemms[name])
+        return found
+
+    def __call__(self, ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
+        d, c, a, b = ptrs
+        beta, alpha = scalars
+        if self._alone is not None:
+            return self.driver.launch(self._alone, (d, c), (beta,), stream)
+        if self.operands.turned:
+            a, b = b, a
+        kind, place = self.operands.kind, self.device.workspace_of(stream, WORKSPACE, native)
+
+        def call(a: int, b: int, d: int) -> None:
+            name, source, factor = "added", c, beta
+            if beta == 0:
+                name, source = "plain", d
+            elif beta == 1 and self.operands.bias:
+                name, factor = "bias", 0
+            elif self._fill is not None:
+                name, source = "plain", d
+                self.driver.launch(self._fill, (d, c), (), stream)
+            product = self._product(name)
+            scale = product.one if alpha == 1 else scalar(kind, alpha)
+            share = product.zero if factor == 0 else product.one if factor == 1 else scalar(kind, factor)
+            product(b, a, source, d, scale, share, place)
+
+        if self.direct:
+            return call(a, b, d)
+        self.staged(a, b, d, native, stream, call)
+
+
+ROUTINES: dict[str, Callable[[Launch, Device, Any], Program | Run]] = {"matmul": product, "addmm": product}

@@ -1,0 +1,133 @@
+"""`scaled_dot_product_attention` in one kernel, which never writes the scores to memory.
+
+In 16 bits on tensor cores (attention_mma.cuh), where depth and columns suit them; else by multiply-adds of any layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flambeau.core.dtype import bfloat16, float16, float32, float64
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Launch
+from flambeau.driver.cuda.codegen.elements import Walked, file, i64
+from flambeau.driver.cuda.codegen.rows import computing
+from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.program import Program, c_name, packed_constant
+
+_DEPTHS = range(16, 129, 16)  # that tensor cores take, and registers hold
+_WARPS = 4  # of a block on tensor cores
+_SINCE = (8, 0)  # the compute capability that has TF32, and the tensor cores' instructions that are used
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Problem:
+    """out (..., L, Ev), q (..., L, E), k (..., S, E), v (..., S, Ev), and a mask (..., L, S) or none."""
+
+    out: Meta
+    q: Meta
+    k: Meta
+    v: Meta
+    mask: Meta | None
+    causal: bool
+    scale: float
+
+    @property
+    def operands(self) -> list[Meta]:
+        return [x for x in (self.out, self.q, self.k, self.v, self.mask) if x is not None]
+
+    @property
+    def batch(self) -> Walked:
+        return Walked(self.out.shape[:-2], [x.strides[:-2] for x in self.operands])
+
+    @property
+    def steps(self) -> list[bytes]:
+        """Row and column steps of out, q, k, v and the mask."""
+        return [i64(*x.strides[-2:]) for x in self.operands] + ([] if self.mask is not None else [i64(0, 0)])
+
+
+def attention(launch: Launch, device: Device) -> Program:
+    """params: (causal, scale, whether TF32 is allowed)."""
+    causal, scale, tf32 = launch.params
+    q, k, v, *masks = [x for x in launch.inputs if isinstance(x, Meta)]
+    problem = _Problem(launch.outputs[0], q, k, v, masks[0] if masks else None, causal, float(scale))
+    modern = launch.capability is not None and launch.capability >= _SINCE
+    if modern and _suits_tensor_cores(problem):
+        return _on_tensor_cores(problem)
+    return _plain(problem, bool(tf32) and modern and q.dtype is float32)
+
+
+def _plain(x: _Problem, tf32: bool) -> Program:
+    keys = 32 if x.q.dtype is float64 else 64
+    groups = 2 if x.q.dtype is not float64 and x.v.shape[-1] > 64 else 1
+    queries, depth = x.q.shape[-2:]
+    tiles, parts = -(-queries // 64), -(-x.v.shape[-1] // (64 * groups))
+    batch = x.batch
+    masked = x.mask is not None
+    text = f"""
+typedef {c_name(x.q.dtype)} X; typedef {c_name(computing(x.q.dtype))} C;
+typedef {c_name(x.mask.dtype) if x.mask is not None else "bool"} M;
+constexpr bool MASKED = {_cpp(masked)}, CAUSAL = {_cpp(x.causal)}, TF32 = {_cpp(tf32)};
+constexpr int BN = {keys}, W = {groups};
+{file("attention.cuh")}
+extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* q, const X* k, const X* v,
+    {"const M* mask, " if masked else ""}{batch.parameter("o")}, Steps so, Steps sq, Steps sk, Steps sv, Steps sm,
+    Shape shape, double scale) {{
+  const i64 tile = blockIdx.x % shape.tiles, part = blockIdx.x / shape.tiles % shape.parts;
+  {batch.locate("blockIdx.x / (shape.tiles * shape.parts)", "o")}
+  attend(out + o[0], q + o[1], k + o[2], v + o[3], {"mask + o[4]" if masked else "nullptr"}, so, sq, sk, sv, sm, shape,
+         tile * 64, part, (C)scale);
+}}
+"""
+    shape = i64(queries, x.k.shape[-2], depth, x.v.shape[-1], tiles, parts)
+    tail = (batch.value, *x.steps, shape, packed_constant(x.scale))
+    return Program(text, (tiles * parts * batch.count, 1, 1), 256, tail)
+
+
+def _suits_tensor_cores(x: _Problem) -> bool:
+    depth, columns = x.q.shape[-1], x.v.shape[-1]
+    along = all(m.strides[-1] == 1 for m in (x.out, x.q, x.k, x.v))
+    return (
+        x.q.dtype in (float16, bfloat16)
+        and depth == columns
+        and depth in _DEPTHS
+        and along
+        and x.k.shape[-2] > 0
+    )
+
+
+def _on_tensor_cores(x: _Problem) -> Program:
+    queries, depth = x.q.shape[-2:]
+    several = 2 if depth <= 64 < queries else 1  # blocks of 16 queries that a warp has registers for
+    together = 16 * several * _WARPS
+    tiles, batch, masked = -(-queries // together), x.batch, x.mask is not None
+    tile = (
+        "tiles - 1 - blockIdx.x % tiles" if x.causal else "blockIdx.x % tiles"
+    )  # those with most to do begin
+    text = f"""
+typedef {c_name(x.q.dtype)} X;
+typedef {c_name(x.mask.dtype) if x.mask is not None else "bool"} M;
+constexpr bool MASKED = {_cpp(masked)}, CAUSAL = {_cpp(x.causal)};
+constexpr bool FOLDED = {_cpp(not masked and x.scale > 0)};
+constexpr int D = {depth}, WARPS = {_WARPS}, R = {several}, KEYS = {64 if depth <= 64 else 32};
+{file("tensor_cores.cuh")}
+{file("attention_mma.cuh")}
+extern "C" __global__ void __launch_bounds__({32 * _WARPS}) run(X* out, const X* q, const X* k, const X* v,
+    {"const M* mask, " if masked else ""}{batch.parameter("o")}, Steps so, Steps sq, Steps sk, Steps sv, Steps sm,
+    i64 queries, i64 keys, i64 tiles, double scale) {{
+  {batch.locate("blockIdx.x / tiles", "o")}
+  attend(out + o[0], q + o[1], k + o[2], v + o[3], {"mask + o[4]" if masked else "nullptr"},
+         so.row, sq.row, sk.row, sv.row, sm, queries, keys, ({tile}) * {together}, (float)scale);
+}}
+"""
+    sizes = (i64(queries), i64(x.k.shape[-2]), i64(tiles))
+    tail = (batch.value, *x.steps, *sizes, packed_constant(x.scale))
+    return Program(text, (tiles * batch.count, 1, 1), 32 * _WARPS, tail)
+
+
+def _cpp(value: bool) -> str:
+    return str(value).lower()
+
+
+ROUTINES: dict[str, Callable[[Launch, Device], Program]] = {"attention": attention}

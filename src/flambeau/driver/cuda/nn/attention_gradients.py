@@ -1,0 +1,196 @@
+"""The gradient of `scaled_dot_product_attention`: five products, and two kernels of ours that work on scores in place.
+
+The scores of some samples at a time, so that they take little memory beside what a program keeps for its gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from flambeau.core.layout import contiguous_strides
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Kernel, Launch, Routine
+from flambeau.driver.cuda.codegen.elements import Walked, blocks, i64
+from flambeau.driver.cuda.codegen.kernel_steps import Array, Steps, device_only
+from flambeau.driver.cuda.codegen.rows import computing
+from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.program import Program, c_name, packed_constant
+
+_SCORE_BYTES = 64 << 20  # of scores at a time, where one sample's are not more; their slopes take as much
+
+_PRODUCT = Kernel("matmul", device_only, cuda=Routine("matmul"))
+WEIGHTS = Kernel("attention_weights", device_only, cuda=Routine("attention_weights"))
+"""Scores (..., L, S), in place, to weights; a mask or none. params: (causal, scale)."""
+SLOPES = Kernel("attention_slopes", device_only, cuda=Routine("attention_slopes"))
+"""The weights' gradient (..., L, S), in place, to the scores'; the mask's or none; of weights. params: (scale,)."""
+
+
+def backward(launch: Launch, device: Device, driver: Any) -> Steps:
+    """Outputs by query, key, value and mask or none; grad, query, key, value, mask or none.
+
+    params: (causal, scale, whether the mask's gradient is wanted, whether TF32 is allowed).
+    """
+    steps = Steps(launch, device, driver)
+    _, q, k, _ = steps.inputs[:4]
+    batch, number = q.meta.shape[:-2], computing(q.meta.dtype)
+    if not batch:
+        _part(steps, steps.outputs, steps.inputs, [steps.dense(_scores_of(q, k), number) for _ in range(2)])
+        return steps
+    each = prod(_scores_of(q, k)[1:]) * number.itemsize
+    step = max(1, min(batch[0], _SCORE_BYTES // max(each, 1)))
+    rooms = [steps.dense((step, *_scores_of(q, k)[1:]), number) for _ in range(2)]
+    for start in range(0, batch[0], step):
+        count = min(step, batch[0] - start)
+        taken = [[_some(x, start, count) for x in side] for side in (steps.outputs, steps.inputs)]
+        _part(steps, taken[0], taken[1], [_some(room, 0, count) for room in rooms])
+    return steps
+
+
+def _scores_of(q: Array, k: Array) -> tuple[int, ...]:
+    return (*q.meta.shape[:-1], k.meta.shape[-2])
+
+
+def _some(x: Array, start: int, count: int) -> Array:
+    """Samples along the first dimension."""
+    meta = x.meta
+    offset = x.offset + start * meta.strides[0] * meta.itemsize
+    return Array(x.place, meta.with_((count, *meta.shape[1:]), meta.strides), offset)
+
+
+def _part(steps: Steps, outputs: Sequence[Array], inputs: Sequence[Array], rooms: Sequence[Array]) -> None:
+    causal, scale, _, tf32 = steps.launch.params
+    grad, q, k, v = (_factor(steps, x) for x in inputs[:4])
+    weights, slopes = rooms
+
+    def multiply(out: Array, a: Array, b: Array) -> None:
+        made = (
+            out if out.meta.dtype is weights.meta.dtype else steps.dense(out.meta.shape, weights.meta.dtype)
+        )
+        steps.run_all(_PRODUCT, (made,), (a, b), (tf32,))
+        if made is not out:
+            steps.copy(out, made)
+
+    multiply(weights, q, _turned(k))
+    steps.run_all(WEIGHTS, (weights,), inputs[4:], (causal, float(scale)))
+    multiply(outputs[2], _turned(weights), grad)
+    multiply(slopes, grad, _turned(v))
+    steps.run_all(SLOPES, (slopes, *outputs[3:4]), (weights,), (float(scale),))
+    multiply(outputs[0], slopes, k)
+    multiply(outputs[1], _turned(slopes), q)
+
+
+def _factor(steps: Steps, x: Array) -> Array:
+    """An input as products take it: contiguous, half precision as float32."""
+    kind = computing(x.meta.dtype)
+    if kind is x.meta.dtype and x.meta.strides == contiguous_strides(x.meta.shape):
+        return x
+    made = steps.dense(x.meta.shape, kind)
+    steps.copy(made, x)
+    return made
+
+
+def _turned(x: Array) -> Array:
+    shape, strides = x.meta.shape, x.meta.strides
+    meta = x.meta.with_((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
+    return replace(x, meta=meta)
+
+
+# -- a warp to each row of scores ------------------------------------------------------------------------------------
+
+_SUM = """
+__device__ __forceinline__ C over_warp(C s) {
+#pragma unroll
+  for (int d = 16; d; d /= 2) s += __shfl_xor_sync(~0u, s, d);
+  return s;
+}
+"""
+
+
+def weights(launch: Launch, device: Device) -> Program:
+    causal, scale = launch.params
+    out = launch.outputs[0]
+    masks = [x for x in launch.inputs if isinstance(x, Meta)]
+    rows = Walked(out.shape[:-1], [x.strides[:-1] for x in (out, *masks)])
+    kind = masks[0].dtype if masks else None
+    masked = "" if kind is None else f"const {c_name(kind)}* mask, "
+    taken = (
+        "a" if kind is None else "mask[o[1] + j * mask_step] ? a : (C)-INF" if kind.name == "bool" else _ADDED
+    )
+    text = f"""
+typedef {c_name(out.dtype)} C;{_SUM}
+extern "C" __global__ void __launch_bounds__(256) run(C* out, {masked}{rows.parameter("o")}, i64 rows, i64 queries,
+    i64 keys, i64 mask_step, double scale) {{
+  const i64 row = blockIdx.x * 8ll + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  if (row >= rows) return;
+  {rows.locate("row", "o")}
+  C* const mine = out + o[0];
+  const i64 last = {"row % queries" if causal else "keys"};  // the last key that takes part
+  C top = -INF, sum = 0;
+  for (i64 j = lane; j < keys; j += 32) {{
+    C a = j <= last ? mine[j] * (C)scale : (C)-INF;
+    a = {taken};
+    mine[j] = a;
+    top = greater(top, a);
+  }}
+#pragma unroll
+  for (int d = 16; d; d /= 2) top = greater(top, __shfl_xor_sync(~0u, top, d));
+  if (top == -INF) top = 0;
+  for (i64 j = lane; j < keys; j += 32) {{
+    const C a = exp_(mine[j] - top);
+    mine[j] = a;
+    sum += a;
+  }}
+  sum = over_warp(sum);
+  const C share = sum == 0 ? C(0) : 1 / sum;
+  for (i64 j = lane; j < keys; j += 32) mine[j] *= share;
+}}
+"""
+    step = masks[0].strides[-1] if masks else 0
+    numbers = i64(rows.count), i64(out.shape[-2]), i64(out.shape[-1]), i64(step)
+    return Program(text, blocks(rows.count, 8), 256, (rows.value, *numbers, packed_constant(scale)))
+
+
+_ADDED = "a + to<C>(mask[o[1] + j * mask_step])"
+
+
+def slopes(launch: Launch, device: Device) -> Program:
+    (scale,) = launch.params
+    out, *given = launch.outputs
+    (weight,) = [x for x in launch.inputs if isinstance(x, Meta)]
+    rows = Walked(out.shape[:-1], [x.strides[:-1] for x in (out, *given, weight)])
+    masked = f"{c_name(given[0].dtype)}* by_mask, " if given else ""
+    kept = f"by_mask[o[1] + j * mask_step] = to<{c_name(given[0].dtype)}>(a);" if given else ""
+    text = f"""
+typedef {c_name(out.dtype)} C;{_SUM}
+extern "C" __global__ void __launch_bounds__(256) run(C* out, {masked}const C* weights, {rows.parameter("o")}, i64 rows,
+    i64 keys, i64 mask_step, double scale) {{
+  const i64 row = blockIdx.x * 8ll + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  if (row >= rows) return;
+  {rows.locate("row", "o")}
+  C* const mine = out + o[0];
+  const C* const weight = weights + o[{1 + len(given)}];
+  C level = 0;
+  for (i64 j = lane; j < keys; j += 32) level += mine[j] * weight[j];
+  level = over_warp(level);
+  for (i64 j = lane; j < keys; j += 32) {{
+    const C a = weight[j] * (mine[j] - level);
+    {kept}
+    mine[j] = a * (C)scale;
+  }}
+}}
+"""
+    step = given[0].strides[-1] if given else 0
+    numbers = i64(rows.count), i64(out.shape[-1]), i64(step)
+    return Program(text, blocks(rows.count, 8), 256, (rows.value, *numbers, packed_constant(scale)))
+
+
+KERNELS: dict[str, Callable[[Launch, Device], Program]] = {
+    "attention_weights": weights,
+    "attention_slopes": slopes,
+}
+ROUTINES: dict[str, Callable[[Launch, Device, Any], Steps]] = {"attention_backward": backward}

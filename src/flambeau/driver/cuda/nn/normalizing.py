@@ -1,0 +1,226 @@
+"""Normalization: rows in registers where they fit, else moments by the reduction template and a pointwise pass.
+
+Weights and biases are read beside the elements, by strides that repeat them: one text for layers, groups and channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flambeau.core.dtype import dtype
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Expression, Fold, Kernel, Launch
+from flambeau.driver.cuda.codegen import pointwise, reduction
+from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan, no_host
+from flambeau.driver.cuda.codegen.rows import Rows, computing
+from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.program import Program
+
+Builder = Callable[[Launch, Device], Program | Plan]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Norm:
+    """out, x, then weight and bias if they are given, as metas of one shape; the dims that are normalized together.
+
+    rms: by the root of the mean square, without taking the mean away.
+    """
+
+    out: Meta
+    x: Meta
+    more: tuple[Meta, ...]
+    given: tuple[bool, bool]
+    dims: tuple[int, ...]
+    eps: float
+    rms: bool = False
+
+    def affine(self, value: str, names: Sequence[str]) -> str:
+        """`value` times the weight plus the bias, which have these names."""
+        at = iter(names)
+        for given, sign in zip(self.given, "*+", strict=True):
+            value = f"({value}) {sign} {next(at)}" if given else value
+        return value
+
+
+# -- what the operators normalize --------------------------------------------------------------------------------
+
+
+def _expanded(x: Meta, shape: Sequence[int], strides: Sequence[int]) -> Meta:
+    return x.with_(tuple(shape), tuple(strides))
+
+
+def _layer(launch: Launch, rms: bool = False) -> _Norm:
+    """params: (how many trailing dimensions, eps, (weight?, bias?))."""
+    ndim, eps, given = launch.params
+    (out,), (x, *more) = launch.outputs, _metas(launch)
+    lead = x.ndim - ndim
+    beside = [_expanded(w, x.shape, (*(0,) * lead, *w.strides)) for w in more]
+    return _Norm(out, x, tuple(beside), given, tuple(range(lead, x.ndim)), eps, rms)
+
+
+def _group(launch: Launch) -> _Norm:
+    """params: (groups, eps, (weight?, bias?)); the channels as two dimensions, groups and those within."""
+    groups, eps, given = launch.params
+    (out,), (x, *more) = launch.outputs, _metas(launch)
+    each = x.shape[1] // groups
+    shape = (x.shape[0], groups, each, *x.shape[2:])
+
+    def split(meta: Meta) -> Meta:
+        n, c, *space = meta.strides
+        return _expanded(meta, shape, (n, c * each, c, *space))
+
+    beside = [_expanded(w, shape, (0, w.strides[0] * each, w.strides[0], *(0,) * (x.ndim - 2))) for w in more]
+    return _Norm(split(out), split(x), tuple(beside), given, tuple(range(2, len(shape))), eps)
+
+
+def _metas(launch: Launch) -> list[Meta]:
+    return [x for x in launch.inputs if isinstance(x, Meta)]
+
+
+def _by_channel(x: Meta, vectors: Sequence[Meta]) -> list[Meta]:
+    """Vectors with an element per channel, repeated to x's shape."""
+    return [
+        _expanded(w, x.shape, tuple([w.strides[0] if d == 1 else 0 for d in range(x.ndim)])) for w in vectors
+    ]
+
+
+# -- rows in registers --------------------------------------------------------------------------------------------
+
+
+def _held(norm: _Norm, rows: Rows) -> Program:
+    beside = range(2, 2 + len(norm.more))
+    loads = "".join([f"    auto w{at} = taken(p{at} + p[{at}], along.stride[{at}][0]);\n" for at in beside])
+    value = norm.affine("held[k][v] * scale", [f"to<C>(w{at}[v])" for at in beside])
+    body = f"""  auto sum = [](C a, C b) {{ return a + b; }};
+{_ROOT if norm.rms else _CENTER}  const C scale = 1 / sqrt_(squares / (C)n + (C)k0);
+#pragma unroll
+  for (int k = 0; k < K; ++k) {{
+    Index j, p[OPS];
+    if (!reach(row, along, k, j, p)) break;
+{loads}    Vector<O, V> r;
+#pragma unroll
+    for (int v = 0; v < V; ++v) r[v] = to<O>({value});
+    put(out + p[0], r);
+  }}"""
+    return rows.program(body, numbers=(norm.eps,))
+
+
+_ROOT = """  const C squares = over_row(held, row, C(0), [](C a) { return a * a; }, sum);
+"""
+_CENTER = """  const C mean = over_row(held, row, C(0), [](C a) { return a; }, sum) / (C)n;
+  const C squares = over_row(held, row, C(0), [&](C& a) { a = a - mean; return a * a; }, sum);
+"""
+
+
+# -- moments, then each element -----------------------------------------------------------------------------------
+
+
+def _two_passes(norm: _Norm, device: Device) -> Plan:
+    number = computing(norm.x.dtype)
+    shape = tuple([1 if d in norm.dims else n for d, n in enumerate(norm.x.shape)])
+    state = Meta.contiguous_of(shape, number, norm.x.device)
+    across = _expanded(state, norm.x.shape, [0 if d in norm.dims else s for d, s in enumerate(state.strides)])
+    work = Layout()
+    means, scales = work.take(state.nbytes), work.take(state.nbytes)
+    scale = "1 / sqrt_({} + T(k0))"
+    fold = _mean_square(norm, scale) if norm.rms else _moments(norm, MEAN, scale.format(VARIANCE))
+    outputs = (scales,) if norm.rms else (means, scales)
+    folding = _pass(fold, (state,) * len(outputs), (norm.x,), device)
+    centered = (across, across)[: len(outputs)]
+    value = "a * b" if norm.rms else "(a - b) * c"
+    apply = _applied(norm, value, centered)
+    named = tuple([(2 + at, 0) for at in range(len(norm.more))])
+    return Plan(
+        (
+            Pass(folding, (*outputs, (1, 0))),
+            Pass(apply, ((0, 0), (1, 0), *outputs, *named)),
+        ),
+        work.nbytes,
+    )
+
+
+MEAN, VARIANCE = "T(mean_of(s, first, n))", "T(moments(s, first, n).m2 / n)"
+
+
+def spread_of(kind: dtype, dims: tuple[int, ...], eps: float, *lower: str) -> Fold:
+    """Of elements computed in `kind`, along `dims`, the fold to MEAN and VARIANCE."""
+    return Fold(
+        lambda launch: dims, lambda launch: (kind,), "Deviations<T>", "{}", "deviation(x, first)", "a + b", lower,
+        lambda launch: (float(eps),), first=True,
+    )  # fmt: skip
+
+
+def _moments(norm: _Norm, *lower: str) -> Fold:
+    return spread_of(computing(norm.x.dtype), norm.dims, norm.eps, *lower)
+
+
+def _mean_square(norm: _Norm, scale: str) -> Fold:
+    kind = computing(norm.x.dtype)
+    return Fold(
+        lambda launch: norm.dims, lambda launch: (kind,), "T", "T{}", "x * x", "a + b", (scale.format("s / T(n)"),),
+        lambda launch: (float(norm.eps),),
+    )  # fmt: skip
+
+
+def _pass(form: Fold, outputs: tuple[Meta, ...], inputs: tuple[Meta, ...], device: Device) -> Program:
+    launch = Launch(Kernel("moments", no_host, cuda=form), outputs, inputs)
+    return reduction.program(launch, form, device.properties.multi_processor_count)
+
+
+def _applied(norm: _Norm, value: str, moments: Sequence[Meta]) -> Program:
+    """`value` of a, the element, and b, c, the moments; then weight and bias."""
+    kind = computing(norm.x.dtype)
+    first = 1 + len(moments)
+    text = norm.affine(value, "abcde"[first : first + len(norm.more)])
+    inputs = (norm.x, *moments, *norm.more)
+    form = Expression(text, lambda launch: (((kind,),) * len(inputs), ()), lambda launch: (float(norm.eps),))
+    return pointwise.program(Launch(Kernel("normalize", no_host, cuda=form), (norm.out,), inputs), form)
+
+
+# -- the operators ------------------------------------------------------------------------------------------------
+
+
+def _normalized(described: Callable[[Launch], _Norm]) -> Builder:
+    def build(launch: Launch, device: Device) -> Program | Plan:
+        norm = described(launch)
+        operands = (norm.out, norm.x, *norm.more)
+        rows = Rows(norm.x.dtype, norm.x.shape, operands, [meta.strides for meta in operands], norm.dims)
+        return _held(norm, rows) if rows.fits else _two_passes(norm, device)
+
+    return build
+
+
+_CENTERED = "(a - b) * (1 / sqrt_(c + T(k0)))"
+
+
+def _batch_train(launch: Launch, device: Device) -> Plan:
+    """Outputs: the normalized; mean, scale and variance of each channel. params: (eps, (weight?, bias?))."""
+    eps, given = launch.params
+    out, *states = launch.outputs
+    x, *more = _metas(launch)
+    norm = _Norm(out, x, tuple(_by_channel(x, more)), given, tuple([d for d in range(x.ndim) if d != 1]), eps)
+    fold = _moments(norm, MEAN, f"1 / sqrt_({VARIANCE} + T(k0))", VARIANCE)
+    applied = _applied(norm, "(a - b) * c", _by_channel(x, states[:2]))
+    named = tuple([(5 + at, 0) for at in range(len(more))])
+    places = ((1, 0), (2, 0), (3, 0))
+    folding = Pass(_pass(fold, tuple(states), (x,), device), (*places, (4, 0)))
+    return Plan((folding, Pass(applied, ((0, 0), (4, 0), *places[:2], *named))))
+
+
+def _batch_infer(launch: Launch, device: Device) -> Program:
+    """Inputs: x, mean, variance, weight and bias if they are given. params: (eps, (weight?, bias?))."""
+    eps, given = launch.params
+    x, *vectors = _metas(launch)
+    mean, variance, *more = _by_channel(x, vectors)
+    norm = _Norm(launch.outputs[0], x, tuple(more), given, (), eps)
+    return _applied(norm, _CENTERED, (mean, variance))
+
+
+ROUTINES: dict[str, Builder] = {
+    "layer_norm": _normalized(_layer),
+    "rms_norm": _normalized(lambda launch: _layer(launch, rms=True)),
+    "group_norm": _normalized(_group),
+    "batch_norm_train": _batch_train,
+    "batch_norm_infer": _batch_infer,
+}

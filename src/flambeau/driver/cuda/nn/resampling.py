@@ -1,0 +1,142 @@
+"""Interpolation and its gradient: a thread sums the taps of its place, or the places that read its element.
+
+Places and weights are computed where they are needed, as the host's tables are: to the same bits.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.core.dtype import dtype, float64
+from flambeau.driver.api import Launch
+from flambeau.driver.cuda.codegen.elements import carrier
+from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
+from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.program import Program
+
+_DIMS = 3
+_HEADERS = ("windows.cuh", "resampling.cuh")
+
+
+def _taps(how: Any, kind: str) -> str:
+    """The C++ type of the taps."""
+    if how.mode.startswith("nearest"):
+        return f"Nearest<{kind}, {_flag(how.mode == 'nearest-exact')}>"
+    if how.antialias:
+        return f"Widened<{kind}, {_flag(how.mode == 'cubic')}>"
+    return f"{'Linear' if how.mode == 'linear' else 'Cubic'}<{kind}, {_flag(how.align_corners)}>"
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _axes(how: Any, size: Sequence[int], kind: dtype) -> bytes:
+    """`Axes`. A ratio is rounded to what the host's tables are computed in."""
+    ratios = [_ratio(how, *each) for each in zip(size, how.size, how.scales, strict=True)]
+    if kind is not float64:
+        ratios = [struct.unpack("<f", struct.pack("<f", ratio))[0] for ratio in ratios]
+    lead = _DIMS - len(size)
+    return struct.pack("<6i3d", *(1,) * lead, *size, *(1,) * lead, *how.size, *(1.0,) * lead, *ratios)
+
+
+def _ratio(how: Any, n: int, m: int, scale: float | None) -> float:
+    """How far one step in the result is in the input."""
+    if how.align_corners and not how.mode.startswith("nearest"):
+        return (n - 1) / (m - 1) if m > 1 else 0.0
+    return 1.0 / scale if scale is not None and scale > 0 else n / m
+
+
+def _number(kind: dtype) -> str:
+    return "double" if kind is float64 else "float"
+
+
+def _plain(size: Sequence[int]) -> Lattice:
+    """A lattice that numbers elements alone."""
+    return Lattice.adaptive(size, size)
+
+
+def interpolate(launch: Launch, device: Device) -> Program:
+    """params: how places lie."""
+    how = launch.params[0]
+    out, x = launch.operands
+    dims = list(range(_DIMS - (x.ndim - 2), _DIMS))
+    moved = how.mode.startswith("nearest")
+    taps = "\n".join([f"  const Taps t{d}(o.at[{d}], axes, {d});" for d in dims])
+    if moved:
+        value = f"x[from.at({_places(dims, 't{0}.index(0)')})]"
+    else:
+        read = f"widen(x[from.at({_places(dims, 't{0}.index(u{0})')})])"
+        taps += "\n  typedef decltype(widen(E{})) T;\n" + _summed(dims, read, "total")
+        value = "to<E>(total)"
+    body = f"""
+  const Place<I> o = place_of<I>(i, w.count);
+  x += from.plane<I>(o.plane);
+{taps}
+  out[to_.plane<I>(o.plane) + to_.at(o.at[0], o.at[1], o.at[2])] = {value};"""
+    parameters = [
+        ("Lattice w", _plain(out.shape[2:]).packed()), ("Axes axes", _axes(how, x.shape[2:], x.dtype)),
+        ("View to_", view(out)), ("View from", view(x)),
+    ]  # fmt: skip
+    types = {"E": carrier(x.itemsize) if moved else element(x), "Taps": _taps(how, _number(x.dtype))}
+    return program(body, types, "E* out, const E* x", parameters, out.numel, _HEADERS)
+
+
+def _places(dims: Sequence[int], index: str) -> str:
+    return ", ".join([index.format(d) if d in dims else "0" for d in range(_DIMS)])
+
+
+def _summed(dims: Sequence[int], read: str, name: str) -> str:
+    """Declare `name`: sums of taps, within each tap of a dim those of the next one."""
+    d, *inner = dims
+    value = f"s{inner[0]}" if inner else read
+    return f"""
+  T {name}{{}};
+  for (int u{d} = 0; u{d} < t{d}.count; ++u{d}) {{
+    {_summed(inner, read, value) if inner else ""}
+    const T term = {value} * (T)t{d}.weight(u{d});
+    {name} = u{d} ? {name} + term : term;
+  }}"""
+
+
+def interpolate_backward(launch: Launch, device: Device) -> Program:
+    """params: how places lie, the spatial size of what was interpolated."""
+    how, size = launch.params
+    out, grad = launch.operands
+    dims = list(range(_DIMS - (out.ndim - 2), _DIMS))
+    ranges = "\n".join([f"  const Readers r{d} = readers_of<Taps>(me.at[{d}], axes, {d});" for d in dims])
+    body = f"""
+  typedef decltype(widen(E{{}})) T;
+  const Place<I> me = place_of<I>(i, w.count);
+  grad += from.plane<I>(me.plane);
+{ranges}
+{_gathered(dims[::-1], f"widen(grad[from.at({_places(dims, 'o{0}')})])", "total")}
+  out[to_.plane<I>(me.plane) + to_.at(me.at[0], me.at[1], me.at[2])] = to<E>(total);"""
+    parameters = [
+        ("Lattice w", _plain(size).packed()), ("Axes axes", _axes(how, size, out.dtype)),
+        ("View to_", view(out)), ("View from", view(grad)),
+    ]  # fmt: skip
+    types = {"E": element(out), "Taps": _taps(how, _number(out.dtype))}
+    return program(body, types, "E* out, const E* grad", parameters, out.numel, _HEADERS)
+
+
+def _gathered(dims: Sequence[int], read: str, name: str) -> str:
+    """Declare `name`: what the places that read this element share with it, a dim within the next one."""
+    d, *inner = dims
+    value = f"s{inner[0]}" if inner else read
+    return f"""
+  T {name}{{}};
+  for (i32 o{d} = r{d}.first; o{d} < r{d}.end; ++o{d}) {{
+    T share;
+    if (!share_of<Taps>(o{d}, me.at[{d}], axes, {d}, share)) continue;
+    {_gathered(inner, read, value) if inner else ""}
+    {name} += {value} * share;
+  }}"""
+
+
+ROUTINES: dict[str, Callable[[Launch, Device], Program]] = {
+    "interpolate": interpolate,
+    "interpolate_backward": interpolate_backward,
+}

@@ -1,0 +1,159 @@
+"""softmax, log_softmax and their gradients: rows in registers, one pass over memory; longer rows are folded first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Expression, Fold, Kernel, Launch
+from flambeau.driver.cuda.codegen import pointwise, reduction
+from flambeau.driver.cuda.codegen.elements import vector_like
+from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan, no_host
+from flambeau.driver.cuda.codegen.rows import Rows, computing
+from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.program import Program
+
+_FOLDED = {"softmax": "exp_(a - b) / c", "log_softmax": "a - b - c"}
+_SUM = "s.top == INF ? T(NAN) : s.sum"  # inf less inf
+_LOWER = {"softmax": ("s.top", _SUM), "log_softmax": ("s.top", f"log_({_SUM})")}
+
+
+def _softmax(name: str) -> Callable[[Launch, Device], Program | Plan]:
+    """params: (dim, the dtype that the input is converted to)."""
+
+    def build(launch: Launch, device: Device) -> Program | Plan:
+        dim, kind = launch.params
+        (out,), (x,) = launch.outputs, launch.inputs
+        assert isinstance(x, Meta)
+        out, x = vector_like(out), vector_like(x)
+        rows = Rows(kind, x.shape, (out, x), (out.strides, x.strides), (dim,))
+        if rows.fits:
+            return _held(rows, name, small=computing(out.dtype) is not out.dtype)
+        return _folded(launch, out, x, device, name)
+
+    return build
+
+
+def _held(rows: Rows, name: str, small: bool) -> Program:
+    """small: the result has 16 bits, so that a division is worth one multiplication by the inverse."""
+    last = "a - log_s" if name == "log_softmax" else "a * inverse" if small else "a / s"
+    grown = "exp_(a)" if name == "log_softmax" else "a = exp_(a)"
+    body = f"""  auto sum = [](C a, C b) {{ return a + b; }};
+  const C m = over_row(held, row, (C)-INF, [](C a) {{ return a; }}, [](C a, C b) {{ return most(a, b); }});
+  const C s = over_row(held, row, C(0), [&](C& a) {{ a = a - m; return {grown}; }}, sum);
+  const C log_s = log_(s), inverse = 1 / s;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {{
+    Index j, p[OPS];
+    if (!reach(row, along, k, j, p)) break;
+    Vector<O, V> r;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {{
+      const C a = held[k][v];
+      r[v] = to<O>({last});
+    }}
+    put(out + p[0], r);
+  }}"""
+    return rows.program(body, _MOST)
+
+
+# The greater of two numbers; a NaN is passed over here, since it makes the sum NaN anyway.
+_MOST = """__device__ __forceinline__ float most(float a, float b) { return fmaxf(a, b); }
+__device__ __forceinline__ double most(double a, double b) { return fmax(a, b); }"""
+
+
+def _folded(launch: Launch, out: Meta, x: Meta, device: Device, name: str) -> Plan:
+    dim, kind = launch.params
+    number = computing(kind)
+    steps = (kind, number) if number is not kind else (kind,)
+    shape = tuple([1 if d == dim else n for d, n in enumerate(x.shape)])
+    state = Meta.contiguous_of(shape, number, x.device)
+    across = state.with_(x.shape, tuple([0 if d == dim else s for d, s in enumerate(state.strides)]))
+    work = Layout()
+    tops, sums = work.take(state.nbytes), work.take(state.nbytes)
+    fold = Fold(
+        lambda launch: (dim,), lambda launch: steps, "LogSum<T>", "{-INF, T{}}", "log_lift(x)", "a + b", _LOWER[name]
+    )  # fmt: skip
+    folding = Launch(Kernel(name, no_host, cuda=fold), (state, state), (x,))
+    apply = Expression(_FOLDED[name], lambda launch: ((steps, (), ()), (kind,)))
+    applying = Launch(Kernel(name, no_host, cuda=apply), (out,), (x, across, across))
+    return Plan(
+        (
+            Pass(
+                reduction.program(folding, fold, device.properties.multi_processor_count),
+                (tops, sums, (1, 0)),
+            ),
+            Pass(pointwise.program(applying, apply), ((0, 0), (1, 0), tops, sums)),
+        ),
+        work.nbytes,
+    )
+
+
+# -- the gradients ------------------------------------------------------------------------------------------------
+
+_LIFTS = {"softmax": "x * y", "log_softmax": "x"}
+_GIVEN = {"softmax": "b * (a - c)", "log_softmax": "a - exp_(b) * c"}
+"""The gradient of a, the result's gradient, b, the result, and c, the sum of what is lifted of both."""
+
+
+def _backward(name: str) -> Callable[[Launch, Device], Program | Plan]:
+    """Operands out, grad, the result. params: (dim,)."""
+
+    def build(launch: Launch, device: Device) -> Program | Plan:
+        (dim,) = launch.params
+        operands = [vector_like(meta) for meta in launch.operands]
+        shape, strides = operands[0].shape, [meta.strides for meta in operands]
+        rows = Rows(operands[0].dtype, shape, operands, strides, (dim,), arrays=2)
+        return _held_back(rows, name) if rows.fits else _folded_back(operands, dim, device, name)
+
+    return build
+
+
+def _held_back(rows: Rows, name: str) -> Program:
+    body = f"""  Two two[K][V];
+  hold_beside<2>(two, held, p2, row, along);
+  const C c = over_row(two, row, C(0), [](Two e) {{ const C x = e.x, y = e.y; return {_LIFTS[name]}; }},
+                       [](C a, C b) {{ return a + b; }});
+#pragma unroll
+  for (int k = 0; k < K; ++k) {{
+    Index j, p[OPS];
+    if (!reach(row, along, k, j, p)) break;
+    Vector<O, V> r;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {{
+      const C a = two[k][v].x, b = two[k][v].y;
+      r[v] = to<O>({_GIVEN[name]});
+    }}
+    put(out + p[0], r);
+  }}"""
+    return rows.program(body)
+
+
+def _folded_back(operands: list[Meta], dim: int, device: Device, name: str) -> Plan:
+    out, grad, result = operands
+    number = computing(out.dtype)
+    state = Meta.contiguous_of(
+        tuple([1 if d == dim else n for d, n in enumerate(out.shape)]), number, out.device
+    )
+    across = state.with_(out.shape, tuple([0 if d == dim else s for d, s in enumerate(state.strides)]))
+    work = Layout()
+    sums = work.take(state.nbytes)
+    fold = Fold(lambda launch: (dim,), lambda launch: (number,), "T", "T{}", _LIFTS[name], "a + b", ("s",))
+    inputs = (grad, result) if name == "softmax" else (grad,)
+    folding = Launch(Kernel(name, no_host, cuda=fold), (state,), inputs)
+    apply = Expression(_GIVEN[name], lambda launch: (((number,),) * 3, ()))
+    applying = Launch(Kernel(name, no_host, cuda=apply), (out,), (grad, result, across))
+    folded = reduction.program(folding, fold, device.properties.multi_processor_count)
+    return Plan(
+        (
+            Pass(folded, (sums, (1, 0), (2, 0))[: 1 + len(inputs)]),
+            Pass(pointwise.program(applying, apply), ((0, 0), (1, 0), (2, 0), sums)),
+        ),
+        work.nbytes,
+    )
+
+
+ROUTINES = {
+    "softmax": _softmax("softmax"), "softmax_backward": _backward("softmax"),
+    "log_softmax": _softmax("log_softmax"), "log_softmax_backward": _backward("log_softmax"),
+}  # fmt: skip
