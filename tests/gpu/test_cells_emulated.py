@@ -15,7 +15,7 @@ import emulated
 
 import flambeau
 from flambeau.driver.api import Launch
-from flambeau.ops import recurrent  # its records
+from flambeau.ops.nn import recurrent  # its records
 from flambeau.ops.op import table
 from flambeau.testing import operators
 

@@ -18,10 +18,10 @@ from flambeau.core.dtype import float32
 from flambeau.core.flags import flags
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.nn import direct_convolution
-from flambeau.ops.convolution import Geometry
-from flambeau.ops.interpolation import Resampling
+from flambeau.ops.nn.convolution import Geometry
+from flambeau.ops.nn.interpolation import Resampling
+from flambeau.ops.nn.windows import Windows
 from flambeau.ops.op import table
-from flambeau.ops.windows import Windows
 from flambeau.testing import operators
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")

@@ -15,10 +15,11 @@ from flambeau.core.errors import DriverError
 from flambeau.core.meta import Meta
 from flambeau.core.random import Policy
 from flambeau.driver.api import Expression, Kernel, Launch, Scan, Source
-from flambeau.ops import random, scan
-from flambeau.ops.dropout import native_dropout
-from flambeau.ops.gamma import standard_gamma
 from flambeau.ops.op import Op, table
+from flambeau.ops.random import random
+from flambeau.ops.random.dropout import native_dropout
+from flambeau.ops.random.gamma import standard_gamma
+from flambeau.ops.reduce import scan
 
 
 def installed(name: str) -> bool:

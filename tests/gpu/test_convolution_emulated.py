@@ -18,7 +18,7 @@ import flambeau
 from flambeau.core.dtype import bfloat16, float16, float32, float64
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.nn import direct_convolution
-from flambeau.ops.convolution import Geometry
+from flambeau.ops.nn.convolution import Geometry
 from flambeau.ops.op import table
 from flambeau.testing import operators
 

@@ -20,7 +20,7 @@ from flambeau.core.dtype import bfloat16, complex64, float16, float32, float64, 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.nn import convolution
-from flambeau.ops.convolution import Geometry
+from flambeau.ops.nn.convolution import Geometry
 from flambeau.ops.op import Op, table
 from flambeau.testing import operators
 

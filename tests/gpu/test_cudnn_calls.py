@@ -21,8 +21,8 @@ from flambeau.core.memory import array_at
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.libraries import cudnn
 from flambeau.driver.cuda.nn import convolution
-from flambeau.ops import convolution as ops
-from flambeau.ops.convolution import Geometry
+from flambeau.ops.nn import convolution as ops
+from flambeau.ops.nn.convolution import Geometry
 from flambeau.ops.op import Op, table
 from flambeau.testing import operators
 

@@ -16,7 +16,7 @@ import emulated
 
 import flambeau
 from flambeau.driver.api import Launch
-from flambeau.ops.geometry import cdist, cdist_backward, cross
+from flambeau.ops.linalg.geometry import cdist, cdist_backward, cross
 from flambeau.ops.op import Op
 from flambeau.testing import operators
 

@@ -10,7 +10,7 @@ from gpu_kit import GPU, finite, in_fresh_process, needs_gpu, numbers, same
 
 from flambeau.core.dtype import DTYPES, bfloat16, bool_, float16, float32, float64, int8, int32, int64, uint8
 from flambeau.core.flags import flags
-from flambeau.ops.indexing import reductions
+from flambeau.ops.index.indexing import reductions
 from flambeau.ops.op import table
 from flambeau.testing import operators
 

@@ -9,7 +9,7 @@ import pytest
 from gpu_kit import GPU, needs_gpu, numbers, same
 
 from flambeau.core.dtype import DTYPES, bfloat16, float32, int64
-from flambeau.ops.masks import TILE
+from flambeau.ops.index.masks import TILE
 from flambeau.ops.op import table
 from flambeau.testing import operators
 

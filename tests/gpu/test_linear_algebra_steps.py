@@ -23,7 +23,7 @@ from flambeau.driver.cuda import routines
 from flambeau.driver.cuda.codegen.kernel_steps import Steps
 from flambeau.driver.cuda.libraries import cublas, cusolver
 from flambeau.driver.cuda.linalg import linear_solve
-from flambeau.ops import linalg
+from flambeau.ops.linalg import linalg
 from flambeau.testing import operators
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")

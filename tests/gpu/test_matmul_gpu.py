@@ -23,7 +23,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.libraries.cublaslt import Gemm, Matrix
 from flambeau.driver.cuda.linalg.products import Operands
-from flambeau.ops import matmul
+from flambeau.ops.linalg import matmul
 
 PLACE = device("cuda", 0)
 Array = np.ndarray[Any, Any]

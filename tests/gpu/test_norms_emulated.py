@@ -15,7 +15,7 @@ import emulated
 
 import flambeau
 from flambeau.driver.api import Launch
-from flambeau.ops.foreach_norm import foreach_norm
+from flambeau.ops.multi_tensor.foreach_norm import foreach_norm
 from flambeau.testing import operators
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")

@@ -17,9 +17,9 @@ from flambeau.core.dtype import float16, float32, float64, int64
 from flambeau.core.meta import Meta
 from flambeau.core.random import Policy
 from flambeau.driver.api import Launch
-from flambeau.ops import random as ops
-from flambeau.ops.dropout import native_dropout
 from flambeau.ops.op import Op
+from flambeau.ops.random import random as ops
+from flambeau.ops.random.dropout import native_dropout
 
 pytestmark = needs_gpu
 

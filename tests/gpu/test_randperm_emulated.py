@@ -18,7 +18,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.core.random import Policy
 from flambeau.driver.api import Launch
-from flambeau.ops.random import randperm
+from flambeau.ops.random.random import randperm
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)

@@ -16,9 +16,9 @@ import flambeau
 from flambeau.core.meta import Meta
 from flambeau.core.random import Policy
 from flambeau.driver.api import Launch
-from flambeau.ops.gamma import standard_gamma
 from flambeau.ops.op import Op
-from flambeau.ops.random import poisson
+from flambeau.ops.random.gamma import standard_gamma
+from flambeau.ops.random.random import poisson
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)

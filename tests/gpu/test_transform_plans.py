@@ -13,7 +13,7 @@ from flambeau.core.dtype import from_numpy
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.ops import fft
+from flambeau.ops.linalg import fft
 
 pytestmark = pytest.mark.skipif(not find_spec("cuda"), reason="cuda-bindings is not installed")
 GPU = flambeau.device("cuda", 0)

@@ -9,7 +9,7 @@ import pytest
 from gpu_kit import GPU, needs_gpu
 
 import flambeau
-from flambeau.ops import fft as ops
+from flambeau.ops.linalg import fft as ops
 from flambeau.runtime import system
 from flambeau.runtime.devices.library_plans import cache_of
 from flambeau.testing import operators

@@ -17,11 +17,11 @@ from compiling import compile_each
 import flambeau
 from flambeau.core.flags import flags
 from flambeau.driver.api import Launch
-from flambeau.ops.expression import RECORDS, operator
-from flambeau.ops.expression_cpp import functions_of, kernel_of
-from flambeau.ops.expression_text import read
 from flambeau.ops.op import Op
-from flambeau.ops.pointwise import Pointwise
+from flambeau.ops.pointwise.expression import RECORDS, operator
+from flambeau.ops.pointwise.expression_cpp import functions_of, kernel_of
+from flambeau.ops.pointwise.expression_text import read
+from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.testing import operators
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")

@@ -21,8 +21,8 @@ from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.windows import Lattice
+from flambeau.ops.nn.windows import Windows
 from flambeau.ops.op import Op, table
-from flambeau.ops.windows import Windows
 from flambeau.testing import operators
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")

@@ -72,7 +72,7 @@ def test_operators_have_their_public_names(tmp_path, line, capsys):
 
 def kernels():
     modules = [
-        importlib.import_module(m.name) for m in pkgutil.iter_modules(flambeau.ops.__path__, "flambeau.ops.")
+        importlib.import_module(m.name) for m in pkgutil.walk_packages(flambeau.ops.__path__, "flambeau.ops.")
     ]
     values = [value for module in modules for value in vars(module).values()]
     return {k.name for v in values if isinstance(k := getattr(v, "kernel", v), Kernel)} - {AUTOCAST}

@@ -13,7 +13,7 @@ from scipy.special import ndtr
 
 import flambeau
 from flambeau.core.dtype import float16, float32
-from flambeau.ops.blocks import (
+from flambeau.ops.cache_blocks import (
     BLOCK,
     TILE,
     contiguous,
@@ -25,8 +25,8 @@ from flambeau.ops.blocks import (
     transposes,
 )
 from flambeau.ops.copy import caster
-from flambeau.ops.folding import fold_at
-from flambeau.ops.folds import pairwise_sum
+from flambeau.ops.index.ufunc_at import fold_at
+from flambeau.ops.reduce.reduce_rows import pairwise_sum
 
 KINDS = [np.float32, np.float64, np.complex64, np.int8, np.int64, np.bool_, ml_dtypes.bfloat16]
 

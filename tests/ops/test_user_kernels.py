@@ -11,7 +11,7 @@ from launches import launches
 from support import torch as oracle
 
 import flambeau as torch
-from flambeau.ops.expression import RECORDS
+from flambeau.ops.pointwise.expression import RECORDS
 from flambeau.tensor.call import call
 
 pytestmark = either

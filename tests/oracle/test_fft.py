@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import from_torch, to_torch, torch
 
 import flambeau
-from flambeau.ops import fft as ops
+from flambeau.ops.linalg import fft as ops
 from flambeau.testing.operators import cases, check_virtual
 
 ONE = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")

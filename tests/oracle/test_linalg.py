@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import from_torch, to_torch, torch
 
 import flambeau
-from flambeau.ops import linalg as ops
+from flambeau.ops.linalg import linalg as ops
 from flambeau.testing.operators import cases, check_virtual
 
 KINDS = ("float32", "float64", "complex64", "complex128")

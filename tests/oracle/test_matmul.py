@@ -174,7 +174,7 @@ def test_a_volta_gpu_has_no_tf32() -> None:
 
 
 def test_rounding_goes_to_nearest_ties_away_and_keeps_the_range() -> None:
-    from flambeau.ops.matmul import round_to_tf32
+    from flambeau.ops.linalg.matmul import round_to_tf32
 
     step = 2.0**-10
     given_ = np.array(

@@ -13,7 +13,7 @@ from support import from_torch, same, to_torch, torch
 import flambeau
 from flambeau.core.dtype import bfloat16, float16, float32
 from flambeau.ops.op import Op, table
-from flambeau.ops.pointwise import Pointwise
+from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor.call import call
 from flambeau.testing.operators import UNSAMPLED, bits, maker, plain, tensor_of
 

@@ -13,7 +13,7 @@ from support import from_torch, same, torch
 import flambeau
 from flambeau.core.dtype import DTYPES
 from flambeau.ops.op import table
-from flambeau.ops.pointwise import Pointwise
+from flambeau.ops.pointwise.pointwise import Pointwise
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf", "ignore:.*experimental")
 

@@ -10,11 +10,11 @@ import pytest
 from support import from_torch, same, torch
 
 import flambeau
-from flambeau.ops import pointwise_arithmetic as arithmetic
-from flambeau.ops import pointwise_functions as functions
-from flambeau.ops import pointwise_logic as logic
 from flambeau.ops.op import table
-from flambeau.ops.pointwise import Pointwise
+from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
+from flambeau.ops.pointwise import pointwise_functions as functions
+from flambeau.ops.pointwise import pointwise_logic as logic
+from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor.call import call
 
 F = torch.nn.functional

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import from_torch, torch
 
+from flambeau.ops.nn.windows import Windows
 from flambeau.ops.op import table
-from flambeau.ops.windows import Windows
 from flambeau.tensor.call import call
 
 NEAR = {"float16": 0.01, "bfloat16": 0.1, "float32": 1e-5, "float64": 1e-13}

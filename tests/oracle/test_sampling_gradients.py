@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import from_torch, torch
 
 import flambeau
-from flambeau.ops.interpolation import Resampling
+from flambeau.ops.nn.interpolation import Resampling
 from flambeau.ops.op import table
 from flambeau.tensor.call import call
 

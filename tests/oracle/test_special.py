@@ -9,8 +9,8 @@ from support import from_torch, same, torch
 
 import flambeau
 from flambeau.core.dtype import DTYPES
-from flambeau.ops import pointwise_special as records
-from flambeau.ops.pointwise import Pointwise
+from flambeau.ops.pointwise import pointwise_special as records
+from flambeau.ops.pointwise.pointwise import Pointwise
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf", "ignore:.*experimental")
 

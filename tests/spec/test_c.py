@@ -16,7 +16,7 @@ import flambeau as torch
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.nn import functional as F
-from flambeau.ops.matmul import matmul
+from flambeau.ops.linalg.matmul import matmul
 from flambeau.runtime import system
 
 MATMUL, CUDNN = "matmul", "cudnn"

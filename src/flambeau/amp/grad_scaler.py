@@ -10,7 +10,7 @@ from typing import Any
 from flambeau.core.device import device
 from flambeau.core.dtype import float16, float32, int32
 from flambeau.core.sites import warn_program
-from flambeau.ops.optimizer import unscale
+from flambeau.ops.multi_tensor.optimizer import unscale
 from flambeau.runtime import system
 from flambeau.tape.mode import recording
 from flambeau.tensor import creation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.ops.expression import operator
-from flambeau.ops.expression_text import read
+from flambeau.ops.pointwise.expression import operator
+from flambeau.ops.pointwise.expression_text import read
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.tensor import Tensor
 

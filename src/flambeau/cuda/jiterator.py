@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.names import lacking
-from flambeau.ops.expression import MOST
-from flambeau.ops.expression_cpp import functions_of, kernel_of
 from flambeau.ops.op import Op
+from flambeau.ops.pointwise.expression import MOST
+from flambeau.ops.pointwise.expression_cpp import functions_of, kernel_of
 from flambeau.runtime import system
 from flambeau.tensor.call import call
 from flambeau.tensor.tensor import Tensor

@@ -20,7 +20,7 @@ from flambeau.distributed.groups import get_rank, named_group
 from flambeau.distributed.nn.functional import _AlltoAllSingle, _Broadcast
 from flambeau.distributed.reductions import RedOpType
 from flambeau.distributed.world import ProcessGroup, world
-from flambeau.ops.joining import cat
+from flambeau.ops.shape.joining import cat
 from flambeau.tensor.call import call
 from flambeau.tensor.typing import contiguous_format
 

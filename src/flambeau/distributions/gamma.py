@@ -17,7 +17,7 @@ from flambeau.core.typeinfo import finfo
 from flambeau.distributions import constraints
 from flambeau.distributions.distribution import Distribution
 from flambeau.distributions.utils import broadcast_all
-from flambeau.ops.gamma import standard_gamma
+from flambeau.ops.random.gamma import standard_gamma
 from flambeau.tensor.public import functions
 from flambeau.tensor.random import drawn
 from flambeau.tensor.tensor import Tensor

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.nn.functional.convolution import ints
-from flambeau.ops import convolution as ops
-from flambeau.ops.convolution import Geometry
+from flambeau.ops.nn import convolution as ops
+from flambeau.ops.nn.convolution import Geometry
 from flambeau.tensor.call import call
 from flambeau.tensor.tensor import Tensor
 

@@ -27,7 +27,7 @@ from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import AUTOCAST, Body, Expression, Kernel, Launch
-from flambeau.ops.blocks import BLOCK, copy_tiles, transposes
+from flambeau.ops.cache_blocks import BLOCK, copy_tiles, transposes
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]

@@ -1,9 +1,9 @@
 """`Elementwise`: an optimizer whose rule takes each element alone, so that one launch updates all parameters.
 
-A rule is a formula (`ops/optimizer.py`), the states that it keeps for each parameter, the counters (numbers, such as
-the step), and the scalars of a step. Parameters whose scalars agree are updated together. Where gradients are to flow
-through the step, or its counters live on the GPU (`differentiable`, `capturable`), the same formula runs on
-tensors, parameter by parameter: see Note [One formula, three readings].
+A rule is a formula (`ops/multi_tensor/optimizer.py`), the states that it keeps for each parameter, the counters
+(numbers, such as the step), and the scalars of a step. Parameters whose scalars agree are updated together. Where
+gradients are to flow through the step, or its counters live on the GPU (`differentiable`, `capturable`), the same
+formula runs on tensors, parameter by parameter: see Note [One formula, three readings].
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from flambeau.core.dtype import float32, float64
 from flambeau.core.flags import flags
-from flambeau.ops.foreach import Foreach
+from flambeau.ops.multi_tensor.foreach import Foreach
 from flambeau.optim.counters import Counters, read, write
 from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded
 from flambeau.tensor import creation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.ops import optimizer as records
-from flambeau.ops.optimizer import RMSpropOptions
+from flambeau.ops.multi_tensor import optimizer as records
+from flambeau.ops.multi_tensor.optimizer import RMSpropOptions
 from flambeau.optim.elementwise import Elementwise, zeros
 from flambeau.optim.optimizer import check_least, check_lr
 from flambeau.tensor.tensor import Tensor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.ops import optimizer as records
-from flambeau.ops.optimizer import RpropOptions
+from flambeau.ops.multi_tensor import optimizer as records
+from flambeau.ops.multi_tensor.optimizer import RpropOptions
 from flambeau.optim.elementwise import Elementwise, filled, zeros
 from flambeau.optim.optimizer import check_lr
 from flambeau.tensor.tensor import Tensor

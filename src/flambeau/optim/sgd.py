@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from flambeau.ops import optimizer as records
-from flambeau.ops.optimizer import SGDOptions
+from flambeau.ops.multi_tensor import optimizer as records
+from flambeau.ops.multi_tensor.optimizer import SGDOptions
 from flambeau.optim.elementwise import Elementwise, zeros
 from flambeau.tensor.tensor import Tensor
 

@@ -1,4 +1,4 @@
-"""torch.special: special functions. See `tensor/special.py` and `ops/pointwise_special.py`."""
+"""torch.special: special functions. See `tensor/special.py` and `ops/pointwise/pointwise_special.py`."""
 
 from __future__ import annotations
 

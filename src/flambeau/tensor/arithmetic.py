@@ -16,16 +16,10 @@ from flambeau.core.dtype import BOOL, INTEGRAL, complex64, complex128, float64, 
 from flambeau.core.errors import argument_type
 from flambeau.core.sites import warn_program
 from flambeau.core.typeinfo import finfo
-from flambeau.ops import (
-    pointwise_arithmetic as arithmetic,
-)
-from flambeau.ops import (
-    pointwise_functions as functions,
-)
-from flambeau.ops import (
-    pointwise_logic as logic,
-)
-from flambeau.ops.pointwise import Pointwise
+from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
+from flambeau.ops.pointwise import pointwise_functions as functions
+from flambeau.ops.pointwise import pointwise_logic as logic
+from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor import public
 from flambeau.tensor.call import binary_into, call, call_into, signature, unary, with_scalar
 from flambeau.tensor.deprecated import moved_back

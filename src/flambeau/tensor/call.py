@@ -27,7 +27,7 @@ from flambeau.core.sites import warn_program
 from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
 from flambeau.ops.copy import checked_scalar
-from flambeau.ops.matmul import c_name
+from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Op, Operand, Signature
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context

@@ -18,7 +18,7 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import Shape, contiguous_strides, span
 from flambeau.core.meta import Meta
 from flambeau.core.sites import warn_program
-from flambeau.ops import creation as ops
+from flambeau.ops.shape import creation as ops
 from flambeau.runtime import current, system
 from flambeau.tensor.call import call
 from flambeau.tensor.call import empty as allocate

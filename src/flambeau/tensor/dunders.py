@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import INTEGRAL
-from flambeau.ops import pointwise_arithmetic as arithmetic
-from flambeau.ops import pointwise_functions as functions
-from flambeau.ops import pointwise_logic as logic
-from flambeau.ops.pointwise import Pointwise
+from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
+from flambeau.ops.pointwise import pointwise_functions as functions
+from flambeau.ops.pointwise import pointwise_logic as logic
+from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor.arithmetic import SCALARS, is_operand, operand, positive, powers, publish
 from flambeau.tensor.call import binary, binary_into, call, call_into, unary, with_scalar
 from flambeau.tensor.interop import from_numpy

@@ -1,4 +1,4 @@
-"""`torch.fft`: names, sizes and scalings of Fourier transforms over the three of `ops/fft.py`.
+"""`torch.fft`: names, sizes and scalings of Fourier transforms over the three of `ops/linalg/fft.py`.
 
 Arguments that transforms share. input: a tensor; integers and bools become the default dtype. n, s: points of each
 transformed dimension; the input is cut, or padded with zeros, to them. dim: which dimensions; the last one, two,
@@ -18,7 +18,7 @@ from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import wrap_dim
-from flambeau.ops import fft as ops
+from flambeau.ops.linalg import fft as ops
 from flambeau.ops.op import Op
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call, call_into

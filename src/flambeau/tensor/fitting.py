@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.meta import Meta
-from flambeau.ops.reduction import sum_
+from flambeau.ops.reduce.reduction import sum_
 from flambeau.tensor.tensor import History, Tensor
 
 callers: list[Callable[..., Any]] = []

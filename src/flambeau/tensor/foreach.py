@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.layout import may_self_overlap
-from flambeau.ops.foreach import Foreach
-from flambeau.ops.foreach_copy import foreach_copy, foreach_scaled
-from flambeau.ops.foreach_norm import foreach_norm
+from flambeau.ops.multi_tensor.foreach import Foreach
+from flambeau.ops.multi_tensor.foreach_copy import foreach_copy, foreach_scaled
+from flambeau.ops.multi_tensor.foreach_norm import foreach_norm
 from flambeau.ops.op import Signature
 from flambeau.runtime import current
 from flambeau.tensor import call as engine

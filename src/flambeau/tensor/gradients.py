@@ -11,7 +11,7 @@ from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
 from flambeau.core.sites import warn_program
-from flambeau.ops.matmul import c_name
+from flambeau.ops.linalg.matmul import c_name
 from flambeau.tape import engine
 from flambeau.tape.mode import mode
 from flambeau.tape.node import GradientEdge, Leaf, Node, add_hook

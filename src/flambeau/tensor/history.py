@@ -18,7 +18,7 @@ from typing import Any
 from flambeau.core.dtype import FLOATING
 from flambeau.core.meta import Meta, ShortMeta
 from flambeau.ops import view as records
-from flambeau.ops.joining import cat
+from flambeau.ops.shape.joining import cat
 from flambeau.ops.view import View
 from flambeau.runtime import current
 from flambeau.tape.mode import mode, recording

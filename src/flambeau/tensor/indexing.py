@@ -21,12 +21,12 @@ from flambeau.core.device import CPU
 from flambeau.core.layout import broadcast_shapes, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.core.sites import warn_program
-from flambeau.ops import indexing as ops
-from flambeau.ops import masks, scattering
 from flambeau.ops import view as records
 from flambeau.ops.copy import checked_scalar
+from flambeau.ops.index import indexing as ops
+from flambeau.ops.index import masks, scattering
+from flambeau.ops.index_common import INDEX_TYPES
 from flambeau.ops.op import Op
-from flambeau.ops.places import INDEX_TYPES
 from flambeau.tensor import autocast, data
 from flambeau.tensor.call import call, call_into, refuse_overlap
 from flambeau.tensor.history import run

@@ -14,9 +14,9 @@ from flambeau.core.dtype import dtype
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.core.sites import warn_program
-from flambeau.ops import joining as ops
 from flambeau.ops import view as records
-from flambeau.ops.pointwise import result_type
+from flambeau.ops.pointwise.pointwise import result_type
+from flambeau.ops.shape import joining as ops
 from flambeau.tensor import data
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.history import run

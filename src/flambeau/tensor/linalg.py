@@ -18,7 +18,7 @@ from flambeau.core.dtype import float64, promote_types
 from flambeau.core.errors import LinAlgError, argument_type
 from flambeau.core.sites import warn_program
 from flambeau.core.typeinfo import finfo
-from flambeau.ops import linalg as ops
+from flambeau.ops.linalg import linalg as ops
 from flambeau.ops.op import Op
 from flambeau.tensor import return_types as types
 from flambeau.tensor.call import call, resize_to

@@ -12,8 +12,8 @@ from typing import Any
 from flambeau.core.dtype import FLOATING, bfloat16, bool_, float16, int64
 from flambeau.core.layout import broadcast_shapes, wrap_dim
 from flambeau.core.sites import warn_program
-from flambeau.ops import geometry
-from flambeau.ops import linalg as ops
+from flambeau.ops.linalg import geometry
+from flambeau.ops.linalg import linalg as ops
 from flambeau.tensor import autocast
 from flambeau.tensor.linalg import inv, inverted, solve, tensor_of
 from flambeau.tensor.matmul import chained, deliver_chain

@@ -10,7 +10,7 @@ from typing import Any
 from flambeau.core.dtype import FLOATING, bool_, dtype, promote_types
 from flambeau.core.layout import wrap_dim
 from flambeau.core.sites import warn_program
-from flambeau.ops import matmul as ops
+from flambeau.ops.linalg import matmul as ops
 from flambeau.tensor import autocast, unrounded
 from flambeau.tensor.call import call
 from flambeau.tensor.mistakes import Number

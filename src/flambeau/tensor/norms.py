@@ -14,11 +14,11 @@ from typing import Any
 from flambeau.core.dtype import COMPLEX, FLOATING, dtype, int64, promote_types
 from flambeau.core.layout import wrap_dim
 from flambeau.core.typeinfo import finfo
-from flambeau.ops import geometry
-from flambeau.ops import linalg as ops
-from flambeau.ops.linalg_gradients import pseudo_inverse
+from flambeau.ops.linalg import geometry
+from flambeau.ops.linalg import linalg as ops
+from flambeau.ops.linalg.linalg_gradients import pseudo_inverse
 from flambeau.ops.op import Derivative
-from flambeau.ops.reduction import norm as folded
+from flambeau.ops.reduce.reduction import norm as folded
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.composites import Composite, recorded

@@ -8,7 +8,7 @@ from typing import Any
 from flambeau.core.dtype import can_cast, dtype
 from flambeau.core.errors import type_name
 from flambeau.core.layout import contiguous_strides
-from flambeau.ops.matmul import c_name
+from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.tape.mode import mode
 from flambeau.tensor.call import call, call_into, resize_to, signature, unary

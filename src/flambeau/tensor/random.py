@@ -16,9 +16,9 @@ from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype, float64, int64,
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.core.random import PORTABLE, Policy
-from flambeau.ops import random as ops
-from flambeau.ops.dropout import EACH, native_dropout
 from flambeau.ops.op import Derivative, Op
+from flambeau.ops.random import random as ops
+from flambeau.ops.random.dropout import EACH, native_dropout
 from flambeau.runtime import generator, system
 from flambeau.runtime.generator import Generator
 from flambeau.tensor import creation

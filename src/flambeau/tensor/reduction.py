@@ -10,11 +10,11 @@ from flambeau.core.dtype import BOOL, FLOATING, bool_, dtype, float32, float64
 from flambeau.core.errors import type_name
 from flambeau.core.layout import wrap_dim
 from flambeau.core.sites import warn_program
-from flambeau.ops import reduction as ops
-from flambeau.ops import scan
 from flambeau.ops.copy import checked_scalar
-from flambeau.ops.matmul import c_name
+from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Op
+from flambeau.ops.reduce import reduction as ops
+from flambeau.ops.reduce import scan
 from flambeau.tensor import autocast, return_types
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.data import tensor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.dtype import bool_
-from flambeau.ops import reduction
-from flambeau.ops import sort as ops
+from flambeau.ops.index import sort as ops
+from flambeau.ops.reduce import reduction
 from flambeau.tensor import return_types
 from flambeau.tensor.call import call
 from flambeau.tensor.data import tensor

@@ -8,8 +8,8 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING, INTEGRAL, bool_
 from flambeau.core.flags import flags
-from flambeau.ops import pointwise_special as ops
-from flambeau.ops.pointwise import Pointwise
+from flambeau.ops.pointwise import pointwise_special as ops
+from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor import return_types
 from flambeau.tensor.arithmetic import bind_binary, bind_unary, operand, publish, run, tensor_operand
 from flambeau.tensor.creation import arange

@@ -9,7 +9,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import FLOATING, float64
 from flambeau.core.flags import flags
 from flambeau.core.sites import warn_program
-from flambeau.ops.fft import kaiser_window as kaiser
+from flambeau.ops.linalg.fft import kaiser_window as kaiser
 from flambeau.tensor.call import call
 from flambeau.tensor.fft import fft, ifft, irfft, rfft
 from flambeau.tensor.options import Given, Options, integer

@@ -7,8 +7,8 @@ from typing import Any
 from flambeau.core.device import CPU
 from flambeau.core.dtype import bfloat16, dtype, float16, float32
 from flambeau.core.errors import type_name
-from flambeau.ops import matmul as ops
-from flambeau.ops.matmul import c_name
+from flambeau.ops.linalg import matmul as ops
+from flambeau.ops.linalg.matmul import c_name
 from flambeau.tensor.outputs import run
 from flambeau.tensor.tensor import Tensor
 

@@ -23,10 +23,10 @@ from flambeau.tensor.call import call, call_into, empty, signature
 from flambeau.tensor.tensor import Tensor, make
 
 for _name in (
-    "foreach_copy",
-    "foreach_norm",
-    "gamma",
-    "optimizer",
+    "multi_tensor.foreach_copy",
+    "multi_tensor.foreach_norm",
+    "random.gamma",
+    "multi_tensor.optimizer",
 ):  # the records that `import flambeau` leaves for later
     import_module(f"flambeau.ops.{_name}")
 

@@ -8,11 +8,11 @@ from flambeau.core.dtype import INTEGRAL, bool_, dtype, float64, promote_types
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import wrap_dim
 from flambeau.core.sites import warn_program
-from flambeau.ops import activation as ops
-from flambeau.ops import pointwise_functions as functions
 from flambeau.ops.op import Op
-from flambeau.ops.softmax import log_softmax as log_softmax_op
-from flambeau.ops.softmax import softmax as softmax_op
+from flambeau.ops.pointwise import activation as ops
+from flambeau.ops.pointwise import pointwise_functions as functions
+from flambeau.ops.reduce.softmax import log_softmax as log_softmax_op
+from flambeau.ops.reduce.softmax import softmax as softmax_op
 from flambeau.runtime.generator import Generator
 from flambeau.tensor import creation, public
 from flambeau.tensor.call import call, call_into, unary

@@ -14,8 +14,8 @@ from flambeau.nn.functional.activation import checked, softmax
 from flambeau.nn.functional.convolution import linear
 from flambeau.nn.functional.dropout import dropout
 from flambeau.nn.functional.padding import pad
-from flambeau.ops.attention import attention as op
-from flambeau.ops.joining import cat
+from flambeau.ops.nn.attention import attention as op
+from flambeau.ops.shape.joining import cat
 from flambeau.tensor import autocast, creation
 from flambeau.tensor.call import call
 from flambeau.tensor.matmul import matmul

@@ -11,8 +11,8 @@ from flambeau.core.errors import argument_type
 from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.padding import constant_pad
-from flambeau.ops import convolution as ops
-from flambeau.ops.convolution import Geometry
+from flambeau.ops.nn import convolution as ops
+from flambeau.ops.nn.convolution import Geometry
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.integers import int_or_none

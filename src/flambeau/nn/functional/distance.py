@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau.nn.functional.activation import checked
-from flambeau.ops import geometry
+from flambeau.ops.linalg import geometry
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.joining import triu_indices

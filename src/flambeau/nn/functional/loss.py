@@ -12,10 +12,10 @@ from flambeau.core.layout import broadcast_shapes
 from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked, logsigmoid
 from flambeau.nn.functional.distance import pairwise_distance
-from flambeau.ops import loss as ops
-from flambeau.ops.ctc import ctc_loss as ctc_op
+from flambeau.ops.nn import loss as ops
+from flambeau.ops.nn.ctc import ctc_loss as ctc_op
 from flambeau.ops.op import Derivative, Op, names_of
-from flambeau.ops.softmax import log_softmax
+from flambeau.ops.reduce.softmax import log_softmax
 from flambeau.tensor import autocast, creation, data
 from flambeau.tensor.arithmetic import where
 from flambeau.tensor.call import call

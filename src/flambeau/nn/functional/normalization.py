@@ -9,8 +9,8 @@ from flambeau.core.typeinfo import finfo
 from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.padding import pad
 from flambeau.nn.functional.pooling import avg_pool2d, avg_pool3d
-from flambeau.ops import normalization as ops
-from flambeau.ops.pointwise_arithmetic import moving_average
+from flambeau.ops.nn import normalization as ops
+from flambeau.ops.pointwise.pointwise_arithmetic import moving_average
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.mistakes import IntTuple
 from flambeau.tensor.public import function

@@ -8,7 +8,7 @@ from typing import Any
 from flambeau.core.device import CPU
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
-from flambeau.ops.padding import pad as op
+from flambeau.ops.shape.padding import pad as op
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.mistakes import Number

@@ -9,9 +9,9 @@ from typing import Any
 
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
-from flambeau.ops import pooling as ops
+from flambeau.ops.nn import pooling as ops
+from flambeau.ops.nn.pooling import Windows
 from flambeau.ops.op import Op
-from flambeau.ops.pooling import Windows
 from flambeau.tensor.call import call
 from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.mistakes import IntOrTuple

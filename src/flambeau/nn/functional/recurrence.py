@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.autograd.function import Function
-from flambeau.ops import pointwise_backward as backward
-from flambeau.ops import pointwise_functions as pointwise
-from flambeau.ops import recurrent as ops
-from flambeau.ops.joining import cat
+from flambeau.ops.nn import recurrent as ops
+from flambeau.ops.pointwise import pointwise_backward as backward
+from flambeau.ops.pointwise import pointwise_functions as pointwise
+from flambeau.ops.shape.joining import cat
 from flambeau.tape.mode import mode as tape
 from flambeau.tape.mode import recording
 from flambeau.tensor.call import call, call_into, empty

@@ -11,7 +11,7 @@ from flambeau.core.errors import RaceError
 from flambeau.nn.functional.convolution import linear
 from flambeau.nn.functional.dropout import dropout as drop
 from flambeau.nn.functional.recurrence import Recurrence, Steps, joined
-from flambeau.ops import recurrent as ops
+from flambeau.ops.nn import recurrent as ops
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.joining import stack

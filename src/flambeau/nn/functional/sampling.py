@@ -9,9 +9,9 @@ from typing import Any
 from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
-from flambeau.ops.interpolation import Resampling
-from flambeau.ops.interpolation import interpolate as _interpolate
-from flambeau.ops.sampling import grid_sample as _grid_sample
+from flambeau.ops.nn.interpolation import Resampling
+from flambeau.ops.nn.interpolation import interpolate as _interpolate
+from flambeau.ops.nn.sampling import grid_sample as _grid_sample
 from flambeau.tensor import creation, joining
 from flambeau.tensor.call import call
 from flambeau.tensor.matmul import matmul

@@ -8,7 +8,7 @@ from typing import Any
 from flambeau.core.dtype import FLOATING, float32, int32, int64
 from flambeau.core.errors import NotSupportedError
 from flambeau.nn.functional.activation import checked
-from flambeau.ops.embedding import embedding as embedding_op
+from flambeau.ops.index.embedding import embedding as embedding_op
 from flambeau.tape.mode import mode as recording_mode
 from flambeau.tape.mode import recording
 from flambeau.tensor import creation

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from flambeau.ops import foreach_norm as ops
+from flambeau.ops.multi_tensor import foreach_norm as ops
 from flambeau.tape.mode import recording
 from flambeau.tensor import creation
 from flambeau.tensor.foreach import norms, update

@@ -9,7 +9,7 @@ from flambeau.autograd.grad_mode import no_grad
 from flambeau.core.names import lacking
 from flambeau.distributed.replicas import reduced
 from flambeau.distributed.world import NON_GROUP_MEMBER, world
-from flambeau.ops.joining import cat
+from flambeau.ops.shape.joining import cat
 from flambeau.tensor.call import call
 from flambeau.tensor.tensor import Tensor
 

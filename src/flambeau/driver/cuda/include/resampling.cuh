@@ -1,5 +1,5 @@
 // The taps of interpolation along one dim: which elements a place of the result reads, with which weights. Each is
-// the arithmetic of the host's tables (ops/interpolation.py), step for step. F: float, or double for doubles.
+// the arithmetic of the host's tables (ops/nn/interpolation.py), step for step. F: float, or double for doubles.
 
 struct Axes { i32 from[3], to_[3]; double ratio[3]; };  // sizes of input and result, and how far a step in the result is
 

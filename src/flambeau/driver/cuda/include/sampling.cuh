@@ -1,5 +1,5 @@
 // The taps of grid_sample: which elements a place of the grid reads, with which weights, and how these change with the
-// place. Each is the arithmetic of the host bodies (ops/sampling.py), step for step. Spatial dims are the last D of three.
+// place. Each is the arithmetic of the host bodies (ops/nn/sampling.py), step for step. Spatial dims are the last D of three.
 
 enum { ZEROS, BORDER, REFLECTION };
 

@@ -2,7 +2,7 @@
 
 A library's call takes the host two to three times as long as a launch, and its kernels are made for much work. Four
 groups of threads sum a quarter of the terms each, always the same, in float32 at least; TF32 rounds the factors as
-Note [TF32] in ops/matmul.py says.
+Note [TF32] in ops/linalg/matmul.py says.
 """
 
 from __future__ import annotations

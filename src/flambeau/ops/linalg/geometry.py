@@ -1,0 +1,220 @@
+"""Cross products, and distances between the rows of two matrices with their gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import bool_, dtype, float32, float64
+from flambeau.core.layout import broadcast_shapes, expand_strides
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.linalg import linalg_gradients as back
+from flambeau.ops.linalg.linalg import broadcast, pair_of
+from flambeau.ops.linalg.matmul import expanded
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.pointwise.compute_dtype import to_computing
+from flambeau.ops.pointwise.pointwise import ALL
+
+Array = np.ndarray[Any, Any]
+
+
+def _cross_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Params: the dim of size 3."""
+    a, b = pair_of(operands)
+    (dim,) = params
+    if a.shape[dim] != 3 or b.shape[dim] != 3:
+        raise RuntimeError(
+            f"linalg.cross: inputs dimension {dim} must have length 3. Got {a.shape[dim]} and {b.shape[dim]}"
+        )
+    kind = a.dtype
+    if b.dtype is not kind:
+        raise RuntimeError(f"expected scalar type {kind.torch_name} but found {b.dtype.torch_name}")
+    if kind is bool_:
+        raise NotImplementedError("\"cross\" not implemented for 'Bool'")
+    shape = broadcast_shapes([a.shape, b.shape])
+    a, b = (x.with_(shape, expand_strides(x.shape, x.strides, shape)) for x in (a, b))
+    return Signature((Meta.contiguous_of(shape, kind, a.device),), (a, b), params)
+
+
+def _cross_host(launch: Launch) -> Body:
+    (dim,) = launch.params
+    kind = launch.outputs[0].dtype
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        a, b = (np.moveaxis(widen(x), dim, 0) for x in inputs)
+        out = np.moveaxis(outputs[0], dim, 0)
+        for i in range(3):
+            j, k = (i + 1) % 3, (i + 2) % 3
+            np.copyto(out[i, ...], a[j] * b[k] - a[k] * b[j], casting="unsafe")
+
+    return body
+
+
+def _cross_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(2, 3), make(2, 3)), (-1,)
+    yield (make(3, 1, 2), make(3, 4, 2)), (0,)
+
+
+cross = define(
+    Op(
+        "linalg_cross", _cross_rule,
+        Kernel("linalg_cross", _cross_host, lambda launch: 3 * launch.outputs[0].numel, cuda=Routine("cross")),
+        tuple(d for d in ALL if d is not bool_), _cross_samples,
+        derivative=Derivative(back.cross_left, back.cross_right),
+    )
+)  # fmt: skip
+
+
+def _cdist_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Two batches of rows. Params: p."""
+    a, b = pair_of(operands)
+    if a.dtype not in (float32, float64):
+        where = "cdist" if a.device is CPU else "cdist_cuda"
+        raise NotImplementedError(f"\"{where}\" not implemented for '{a.dtype.torch_name}'")
+    a, b = broadcast(a, b)
+    return Signature((Meta.contiguous_of((*a.shape[:-1], b.shape[-2]), a.dtype, a.device),), (a, b), params)
+
+
+_BLOCK = 1 << 17  # differences that are held at a time: they stay in a core's cache
+_SHORT = 32  # columns up to which sums run across rows, not along them
+
+
+def _cdist_host(launch: Launch) -> Body:
+    (p,) = launch.params
+    first = launch.inputs[0]
+    assert isinstance(first, Meta)
+    axis = 0 if first.shape[-1] <= _SHORT else -1
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        a, b = (np.ascontiguousarray(np.moveaxis(x, -1, axis)) for x in inputs)
+        step = max(1, _BLOCK // max(1, b.size))
+        mirrored = _are_one(*inputs)  # then what is right of the diagonal is below it, too
+        for at in range(0, outputs[0].shape[-2], step):
+            some, rest = slice(at, at + step), slice(at if mirrored else 0, None)
+            if axis == 0:
+                away = a[..., some, None] - b[..., None, rest]
+            else:
+                away = a[..., some, None, :] - b[..., None, rest, :]
+            lengths = _length(away, p, axis)
+            outputs[0][..., some, rest] = lengths
+            if mirrored:
+                outputs[0][..., rest, some] = lengths.mT
+
+    return body
+
+
+def _are_one(a: Array, b: Array) -> bool:
+    """Whether two arrays are the same elements of memory."""
+    return a.ctypes.data == b.ctypes.data and a.shape == b.shape and a.strides == b.strides
+
+
+def _length(away: Array, p: float, axis: int) -> Array:
+    """The p-norm along an axis, of numbers that may be overwritten."""
+    if p == 2:
+        if axis == -1:
+            return np.sqrt(np.einsum("...i,...i->...", away, away))
+        return np.sqrt(np.sum(np.square(away, out=away), axis=axis))
+    np.abs(away, out=away)
+    if p == 0:
+        return np.count_nonzero(away, axis=axis).astype(away.dtype)
+    if math.isinf(p):
+        return np.asarray(np.max(away, axis=axis, initial=0))
+    if p == 1:
+        return np.asarray(np.sum(away, axis=axis))
+    return np.asarray(np.sum(away**p, axis=axis) ** away.dtype.type(1 / p))
+
+
+def _cdist_flops(launch: Launch) -> int:
+    *_, a, b = [x for x in launch.inputs[:3] if isinstance(x, Meta)]
+    return 3 * a.numel * b.shape[-2]
+
+
+def _cdist_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for p in (2.0, 1.0, 0.0, math.inf, 1.5):
+        yield (make(3, 4), make(5, 4)), (p,)
+    yield (make(2, 1, 3, 4), make(3, 2, 4)), (2.0,)
+
+
+cdist = define(
+    Op(
+        "_cdist_forward",
+        _cdist_rule,
+        Kernel("cdist", _cdist_host, _cdist_flops, cuda=Routine("cdist")),
+        (float32, float64),
+        _cdist_samples,
+        derivative=Derivative(back.cdist_left, back.cdist_right, name="CdistBackward0"),
+    )
+)
+
+
+def _cdist_back_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """The gradient of distances, two batches of rows, their distances. Params: p. The first rows' gradient."""
+    grad, a, b, lengths = operands
+    assert isinstance(grad, Meta) and isinstance(lengths, Meta)
+    assert isinstance(a, Meta) and isinstance(b, Meta)
+    batch = grad.shape[:-2]
+    a, b = expanded(a, batch), expanded(b, batch)
+    return Signature((Meta.contiguous_of(a.shape, a.dtype, a.device),), (grad, a, b, lengths), params)
+
+
+def _cdist_back_host(launch: Launch) -> Body:
+    (p,) = launch.params
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        grad, a, b, lengths = inputs
+        step = max(1, _BLOCK // max(1, b.size))
+        for at in range(0, a.shape[-2], step):
+            some = slice(at, at + step)
+            away = a[..., some, None, :] - b[..., None, :, :]
+            weights, slopes = _slopes(grad[..., some, :], away, lengths[..., some, :], p)
+            outputs[0][..., some, :] = np.matmul(weights[..., None, :], slopes)[..., 0, :]
+
+    return body
+
+
+def _slopes(grad: Array, away: Array, lengths: Array, p: float) -> tuple[Array, Array]:
+    """What each distance, and each of its differences, gives of the gradient: their product. 0 at equal rows."""
+    if p == 0:
+        return grad, np.zeros_like(away)
+    if p == 1:
+        return grad, np.sign(away)
+    if math.isinf(p):
+        return grad, np.sign(away) * (np.abs(away) == lengths[..., None])
+    weights = np.where(lengths == 0, 0, grad / lengths ** (p - 1))
+    if p == 2:
+        return weights, away
+    return weights, np.where(away == 0, 0, away * np.abs(away) ** (p - 2))
+
+
+def _cdist_back_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for p in (2.0, 1.0, 0.0, math.inf, 1.5, 3.0):
+        yield _with_lengths(make, make(3, 2), make(4, 2), p)
+    yield _with_lengths(make, make(2, 1, 2, 3), make(3, 1, 3), 2.0)
+
+
+def _with_lengths(make: Make, a: Array, b: Array, p: float) -> Sample:
+    lengths = _length(a[..., :, None, :] - b[..., None, :, :], p, -1)
+    return (make(*lengths.shape), a, b, lengths.astype(a.dtype)), (p,)
+
+
+cdist_backward = define(
+    Op(
+        "_cdist_backward",
+        _cdist_back_rule,
+        Kernel(
+            "cdist_backward",
+            _cdist_back_host,
+            lambda launch: 2 * _cdist_flops(launch),
+            cuda=Routine("cdist_backward"),
+        ),
+        (float32, float64),
+        _cdist_back_samples,
+        derivative=Derivative(whole=back.cdist_backward),
+    )
+)

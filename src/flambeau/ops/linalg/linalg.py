@@ -1,0 +1,817 @@
+"""Linear algebra of batches of matrices: factorizations, solvers, eigenvalues.
+
+Each record is one LAPACK-like routine over every matrix of a batch. Where a matrix can have no answer (it is
+singular, an iteration does not end), the last output is `info`, one int32 per matrix, as in LAPACK: 0 is success. The
+result of such a matrix is NaN, and the other matrices' results stand. `tensor/linalg.py` turns infos into errors.
+
+# Note [Batches of matrices]
+NumPy's routines take batches at once, in double precision whatever the dtype, and refuse all of a batch for one
+matrix. So a body asks for all at once, and only after a refusal for one matrix after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import (
+    FLOATING,
+    complex64,
+    complex128,
+    dtype,
+    float32,
+    float64,
+    int32,
+    int64,
+)
+from flambeau.core.layout import broadcast_shapes, expand_strides
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.gradients import Refusal
+from flambeau.ops.linalg import linalg_gradients as back
+from flambeau.ops.linalg.matmul import expanded
+from flambeau.ops.op import (
+    NOT_DIFFERENTIABLE,
+    Derivative,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    common_device,
+    define,
+)
+
+Array = np.ndarray[Any, Any]
+Run = Callable[..., Any]
+MATRICES = (float32, float64, complex64, complex128)
+
+
+# -- checks -----------------------------------------------------------------------------------------------
+
+
+def check_ndim(name: str, x: Meta, what: str = "A") -> None:
+    if x.ndim < 2:
+        raise RuntimeError(f"{name}: The input tensor {what} must have at least 2 dimensions.")
+
+
+def check_square(name: str, x: Meta) -> None:
+    check_ndim(name, x)
+    rows, columns = x.shape[-2:]
+    if rows != columns:
+        raise RuntimeError(
+            f"{name}: A must be batches of square matrices, but they are {rows} by {columns} matrices"
+        )
+
+
+def check_floating(name: str, x: Meta) -> None:
+    if x.dtype.category < FLOATING:
+        raise RuntimeError(
+            f"{name}: Expected a floating point or complex tensor as input. Got {x.dtype.torch_name}"
+        )
+
+
+def check_precise(name: str, x: Meta) -> None:
+    check_floating(name, x)
+    if x.dtype not in MATRICES:
+        raise RuntimeError(f"{name}: Low precision dtypes not supported. Got {x.dtype.torch_name}")
+
+
+_ON_CUDA = {
+    "lu": "lu_factor_cusolver", "linalg_svd": "svd_cuda_gesvdjBatched", "cholesky": "cholesky_cusolver",
+    "cholesky_inverse_out": "cholesky_cuda_potri", "ormqr": "orgmr_cuda",
+}  # fmt: skip
+"""Where PyTorch's name for a routine on CUDA devices is not that for CPUs with another end."""
+
+
+def check_implemented(routine: str, x: Meta) -> None:
+    if x.dtype not in MATRICES:
+        name = f"{routine}_cpu" if x.device is CPU else _ON_CUDA.get(routine, f"{routine}_cuda")
+        raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
+
+
+# -- shapes -----------------------------------------------------------------------------------------------
+
+
+def _one(operands: Sequence[Operand]) -> Meta:
+    (x,) = operands
+    assert isinstance(x, Meta)
+    return x
+
+
+def _result(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
+    """A result for each matrix of the batch."""
+    return Meta.contiguous_of((*x.shape[:-2], *shape), kind or x.dtype, x.device)
+
+
+def _columns(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
+    """A matrix for each of the batch, column by column in memory, as LAPACK leaves it and PyTorch returns it."""
+    turned = _result(x, *reversed(shape), kind=kind)
+    *batch, down, along = turned.strides
+    return turned.with_((*x.shape[:-2], *shape), (*batch, along, down))
+
+
+def _info(x: Meta) -> Meta:
+    return _result(x, kind=int32)
+
+
+def broadcast(a: Meta, b: Meta) -> tuple[Meta, Meta]:
+    """Both with one batch shape."""
+    batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
+    return expanded(a, batch), expanded(b, batch)
+
+
+def check_fits(name: str, a: Meta, b: Meta, left: bool = True) -> None:
+    """Whether the equation AX = B (XA = B) has matching sizes."""
+    if a.shape[-1] != b.shape[-2 if left else -1]:
+        sizes = f"{a.shape[-2]}x{a.shape[-1]} and {b.shape[-2]}x{b.shape[-1]}"
+        equation = "AX = B" if left else "XA = B"
+        raise RuntimeError(f"{name}: Incompatible shapes of A and B for the equation {equation} ({sizes})")
+
+
+def pair_of(operands: Sequence[Operand]) -> tuple[Meta, Meta]:
+    a, b = operands
+    assert isinstance(a, Meta) and isinstance(b, Meta)
+    common_device([a, b])
+    return a, b
+
+
+# -- bodies -----------------------------------------------------------------------------------------------
+
+
+def _plain(run: Run) -> Callable[[Launch], Body]:
+    """A body for a routine that always has an answer: `run(*inputs, *params)`, one array for each output."""
+
+    def host(launch: Launch) -> Body:
+        params = launch.params
+
+        def body(outputs: list[Array], inputs: list[Array]) -> None:
+            found = run(*inputs, *params)
+            for target, value in zip(outputs, found if isinstance(found, tuple) else (found,), strict=True):
+                np.copyto(target, value, casting="unsafe")
+
+        return body
+
+    return host
+
+
+def _with_info(run: Run, code: Callable[[Array], int]) -> Callable[[Launch], Body]:
+    """A body for a routine that may refuse a matrix: then its `code` is its info. See Note [Batches of matrices]."""
+
+    def host(launch: Launch) -> Body:
+        params = launch.params
+
+        def body(outputs: list[Array], inputs: list[Array]) -> None:
+            *results, info = outputs
+
+            def store(at: Any) -> None:
+                found = run(*[x[at] for x in inputs], *params)
+                for target, value in zip(
+                    results, found if isinstance(found, tuple) else (found,), strict=True
+                ):
+                    target[at] = value
+                info[at] = 0
+
+            try:
+                store(...)
+            except np.linalg.LinAlgError:
+                for at in np.ndindex(info.shape):
+                    try:
+                        store(at)
+                    except np.linalg.LinAlgError:
+                        for target in results:
+                            target[at] = 0 if target.dtype.kind == "i" else np.nan
+                        info[at] = code(inputs[0][at])
+
+        return body
+
+    return host
+
+
+def _each(outputs: Sequence[Array], inputs: Sequence[Array], run: Callable[..., tuple[Any, ...]]) -> None:
+    """`run` for each matrix of a batch: what SciPy, not NumPy, has."""
+    for at in np.ndindex(inputs[0].shape[:-2]):
+        for target, value in zip(outputs, run(*[x[at] for x in inputs]), strict=True):
+            target[at] = value
+
+
+def _lapack(name: str, *arrays: Array) -> Any:
+    from scipy.linalg import lapack  # only for a kernel that needs it: it is slow to import
+
+    return lapack.get_lapack_funcs((name,), arrays)[0]
+
+
+def _flops(factor: float) -> Callable[[Launch], int]:
+    """`factor` times m n min(m, n) for each matrix of m by n."""
+
+    def count(launch: Launch) -> int:
+        x = launch.inputs[0]
+        assert isinstance(x, Meta)
+        return int(factor * x.numel * min(x.shape[-2:], default=1))
+
+    return count
+
+
+def _op(
+    name: str,
+    rule: Any,
+    host: Any,
+    samples: Any,
+    factor: float = 2,
+    dtypes: tuple[dtype, ...] = MATRICES,
+    *,
+    cuda: str,
+    derivative: Derivative,
+) -> Op:
+    kernel = Kernel(name, host, _flops(factor), cuda=Routine(cuda))
+    return define(Op(name, rule, kernel, dtypes, samples, derivative=derivative))
+
+
+def _square_samples(*params: tuple[Any, ...]) -> Callable[[Make, dtype], Iterable[Sample]]:
+    def samples(make: Make, kind: dtype) -> Iterable[Sample]:
+        for own in params or ((),):
+            yield (make(3, 3),), own
+            yield (make(2, 1, 3, 3),), own
+        yield (np.zeros((2, 3, 3), kind.numpy),), own  # singular, of equal eigenvalues
+
+    return samples
+
+
+def _tall_and_wide(*params: tuple[Any, ...]) -> Callable[[Make, dtype], Iterable[Sample]]:
+    def samples(make: Make, kind: dtype) -> Iterable[Sample]:
+        for own in params or ((),):
+            yield (make(2, 3),), own
+            yield (make(2, 3, 2),), own
+            yield (make(2, 1, 3, 3),), own
+
+    return samples
+
+
+# -- inverse, equations, determinants -----------------------------------------------------------------------
+
+
+def _zero_pivot(a: Array) -> int:
+    """The first diagonal element of U that is zero, from 1."""
+    return int(_lapack("getrf", a)(a)[2]) or len(a)
+
+
+def _inv_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x = _one(operands)
+    check_square("linalg.inv", x)
+    check_precise("linalg.inv", x)
+    return Signature((_columns(x, *x.shape[-2:]), _info(x)), (x,), params)
+
+
+def _solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Matrices A and B of AX = B."""
+    a, b = pair_of(operands)
+    check_square("linalg.solve", a)
+    check_floating("linalg.solve", a)
+    if a.dtype is not b.dtype:
+        raise RuntimeError(
+            "linalg.solve: Expected A and B to have the same dtype, but found A of type "
+            f"{a.dtype.torch_name} and B of type {b.dtype.torch_name} instead"
+        )
+    check_fits("linalg.solve", a, b)
+    check_implemented("lu", a)
+    a, b = broadcast(a, b)
+    return Signature((_columns(b, *b.shape[-2:]), _info(b)), (a, b), params)
+
+
+def _det_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x = _one(operands)
+    check_square("linalg.det", x)
+    check_floating("linalg.det", x)
+    check_implemented("lu", x)
+    return Signature((_result(x),), (x,), params)
+
+
+def _slogdet_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x = _one(operands)
+    check_square("linalg.slogdet", x)
+    check_precise("linalg.slogdet", x)
+    return Signature((_result(x), _result(x, kind=x.dtype.to_real())), (x,), params)
+
+
+def _equations(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 3), make(3, 2)), ()
+    yield (make(2, 1, 4, 4), make(3, 4, 1)), ()
+    yield (np.zeros((2, 2), kind.numpy), make(2, 2)), ()
+
+
+inv_ex = _op(
+    "linalg_inv_ex",
+    _inv_rule,
+    _with_info(np.linalg.inv, _zero_pivot),
+    _square_samples(),
+    cuda="inverse",
+    derivative=Derivative(back.inverse),
+)
+solve_ex = _op(
+    "linalg_solve_ex",
+    _solve_rule,
+    _with_info(np.linalg.solve, _zero_pivot),
+    _equations,
+    1,
+    cuda="solve",
+    derivative=Derivative(whole=back.solve),
+)
+det = _op(
+    "linalg_det",
+    _det_rule,
+    _plain(np.linalg.det),
+    _square_samples(),
+    2 / 3,
+    cuda="det",
+    derivative=Derivative(back.det),
+)
+slogdet = _op(
+    "linalg_slogdet",
+    _slogdet_rule,
+    _plain(lambda a: tuple(np.linalg.slogdet(a))),
+    _square_samples(),
+    2 / 3,
+    cuda="slogdet",
+    derivative=Derivative(back.slogdet),
+)
+
+
+# -- triangular factors ---------------------------------------------------------------------------------------
+
+
+def _cholesky_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Params: whether the factor is the upper one, of the upper triangle."""
+    x = _one(operands)
+    check_square("linalg.cholesky", x)
+    check_floating("linalg.cholesky", x)
+    check_implemented("cholesky", x)
+    return Signature((_columns(x, *x.shape[-2:]), _info(x)), (x,), params)
+
+
+def _cholesky(a: Array, upper: bool) -> Array:
+    if not upper:
+        return np.linalg.cholesky(a)
+    return np.linalg.cholesky(a.swapaxes(-1, -2).conj()).swapaxes(-1, -2).conj()
+
+
+def _bad_minor(a: Array) -> int:
+    """The order of the first leading minor that is not positive-definite."""
+    return int(_lapack("potrf", a)(a, lower=1)[1]) or len(a)
+
+
+def _lu_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Params: whether rows are exchanged for the largest pivot."""
+    x = _one(operands)
+    if x.ndim < 2:
+        raise RuntimeError(
+            f"torch.lu_factor: Expected tensor with 2 or more dimensions. Got size: {list(x.shape)} instead"
+        )
+    if not params[0] and x.device is CPU:
+        raise RuntimeError("linalg.lu_factor: LU without pivoting is not implemented on the CPU")
+    check_implemented("lu", x)
+    pivots = _result(x, min(x.shape[-2:]), kind=int32)
+    return Signature((_columns(x, *x.shape[-2:]), pivots, _info(x)), (x,), params)
+
+
+def _lu_host(launch: Launch) -> Body:
+    (pivot,) = launch.params
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        (a,) = inputs
+        if not a.size:
+            outputs[2][...] = 0
+        elif pivot:
+            getrf = _lapack("getrf", a)
+            _each(outputs, inputs, lambda a: _from_one(getrf(a)))
+        else:
+            _without_pivots(a, *outputs)
+
+    return body
+
+
+def _from_one(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    factors, pivots, info = found
+    return factors, pivots + 1, info
+
+
+def _without_pivots(a: Array, factors: Array, pivots: Array, info: Array) -> None:
+    """Elimination, one column of all matrices at a time."""
+    factors[...] = a
+    steps = min(a.shape[-2:])
+    pivots[...] = np.arange(1, steps + 1)
+    for k in range(steps):
+        factors[..., k + 1 :, k] /= factors[..., k, k, None]
+        factors[..., k + 1 :, k + 1 :] -= factors[..., k + 1 :, k, None] * factors[..., None, k, k + 1 :]
+    zero = np.diagonal(factors, axis1=-2, axis2=-1) == 0
+    info[...] = np.where(zero.any(-1), zero.argmax(-1) + 1, 0) if steps else 0
+
+
+def _lu_solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """LU, pivots and B, batches of one shape. Params: whether the adjoint of the matrix is solved for."""
+    factors, pivots, b = operands
+    assert isinstance(factors, Meta) and isinstance(pivots, Meta) and isinstance(b, Meta)
+    common_device([factors, pivots, b])
+    check_square("torch.linalg.lu_solve", factors)
+    check_floating("torch.linalg.lu_solve", factors)
+    if pivots.dtype is not int32:
+        raise RuntimeError("linalg.lu_solve: pivots should be a Tensor of scalar type torch.int32")
+    if factors.dtype is not b.dtype:
+        raise RuntimeError(
+            "linalg.lu_solve: Expected LU and B to have the same dtype, but found LU of type "
+            f"{factors.dtype.torch_name} and B of type {b.dtype.torch_name} instead"
+        )
+    if pivots.shape != factors.shape[:-1]:
+        raise RuntimeError(
+            "linalg.lu_solve: Number of pivots per batch should be same as the dimension of the matrix"
+        )
+    check_fits("torch.linalg.lu_solve", factors, b)
+    check_implemented("lu_solve", factors)
+    factors, b = broadcast(factors, b)
+    strides = expand_strides(pivots.shape, pivots.strides, factors.shape[:-1])
+    return Signature(
+        (_columns(b, *b.shape[-2:]),), (factors, pivots.with_(factors.shape[:-1], strides), b), params
+    )
+
+
+def _lu_solve_host(launch: Launch) -> Body:
+    (adjoint,) = launch.params
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        factors, pivots, b = inputs
+        getrs = _lapack("getrs", factors, b)
+        for at in np.ndindex(b.shape[:-2]):
+            outputs[0][at] = getrs(factors[at], pivots[at] - 1, b[at], trans=2 * adjoint)[0]
+
+    return body
+
+
+def _lu_rows_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Pivots. Params: how many rows the matrix has."""
+    x = _one(operands)
+    return Signature((Meta.contiguous_of((*x.shape[:-1], *params), int64, x.device),), (x,), params)
+
+
+def _lu_rows(pivots: Array, rows: int) -> Array:
+    """Which row of the matrix each row of L U is: the exchanges, one after the other in all matrices."""
+    order = np.tile(np.arange(rows), (*pivots.shape[:-1], 1))
+    for k in range(pivots.shape[-1]):
+        other = pivots[..., k, None].astype(np.int64) - 1
+        here, there = order[..., k].copy(), np.take_along_axis(order, other, -1)
+        order[..., k] = there[..., 0]
+        np.put_along_axis(order, other, here[..., None], -1)
+    return order
+
+
+def _lu_solve_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    pivots = np.array([[2, 2, 3], [3, 3, 3]], np.int32)
+    for adjoint in (False, True):
+        yield (make(2, 3, 3, low=1), pivots, make(2, 3, 2)), (adjoint,)
+
+
+def _pivot_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (np.array([[2, 2, 3], [3, 3, 3]], np.int32),), (4,)
+
+
+cholesky_ex = _op(
+    "linalg_cholesky_ex",
+    _cholesky_rule,
+    _with_info(_cholesky, _bad_minor),
+    _square_samples((False,), (True,)),
+    1 / 3,
+    cuda="cholesky",
+    derivative=Derivative(back.cholesky),
+)
+lu_factor_ex = _op(
+    "linalg_lu_factor_ex",
+    _lu_rule,
+    _lu_host,
+    _tall_and_wide((True,)),
+    2 / 3,
+    cuda="lu_factor",
+    derivative=Derivative(back.lu_factor),
+)
+lu_solve = _op(
+    "linalg_lu_solve",
+    _lu_solve_rule,
+    _lu_solve_host,
+    _lu_solve_samples,
+    cuda="lu_solve",
+    derivative=Derivative(whole=back.lu_solve),
+)
+lu_rows = _op(
+    "_lu_rows",
+    _lu_rows_rule,
+    _plain(_lu_rows),
+    _pivot_samples,
+    0,
+    (int32,),
+    cuda="lu_rows",
+    derivative=NOT_DIFFERENTIABLE,
+)
+
+
+def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """A and B of AX = B. Params: whether A is upper triangular, whether its diagonal is ones (and not read); and that
+    the result lies in memory row by row, for who turns it."""
+    a, b = pair_of(operands)
+    name = "linalg.solve_triangular"
+    check_square(name, a)
+    check_ndim(name, b, "B")
+    check_fits(name, a, b)
+    check_implemented("triangular_solve", a)
+    a, b = broadcast(a, b)
+    out = _result(b, *b.shape[-2:]) if params[2:] else _columns(b, *b.shape[-2:])
+    return Signature((out,), (a, b), params[:2])
+
+
+def _triangular_host(launch: Launch) -> Body:
+    upper, ones = launch.params
+    _, b = launch.inputs
+    assert isinstance(b, Meta)
+    if math.prod(b.shape[:-2]) > b.shape[-2]:
+        return lambda outputs, inputs: _substitute(outputs[0], inputs[0], inputs[1], upper, ones)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        from scipy.linalg import blas  # see _lapack
+
+        trsm = blas.get_blas_funcs("trsm", inputs)
+        _each(outputs, inputs, lambda a, b: (trsm(1, a, b, lower=not upper, diag=ones),))
+
+    return body
+
+
+def _substitute(out: Array, a: Array, b: Array, upper: bool, ones: bool) -> None:
+    """Row after row of all matrices at a time: the way of many small ones."""
+    n = a.shape[-1]
+    x = np.array(b)
+    for i in reversed(range(n)) if upper else range(n):
+        known = slice(i + 1, n) if upper else slice(0, i)
+        x[..., i, :] -= np.einsum("...k,...kj->...j", a[..., i, known], x[..., known, :])
+        if not ones:
+            x[..., i, :] /= a[..., i, i, None]
+    out[...] = x
+
+
+def _triangular_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for params in ((True, False), (False, True)):
+        yield (make(3, 3, low=1), make(3, 2)), params
+        yield (make(2, 1, 3, 3, low=1), make(3, 3, 1)), params
+        yield (make(2, 1, 3, 3, low=1), make(1, 3, 1)), params
+
+
+solve_triangular = _op(
+    "linalg_solve_triangular",
+    _triangular_rule,
+    _triangular_host,
+    _triangular_samples,
+    1,
+    cuda="solve_triangular",
+    derivative=Derivative(whole=back.solve_triangular),
+)
+
+
+# -- orthogonal factors -----------------------------------------------------------------------------------------
+
+
+def _qr_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Params: the mode, "reduced", "complete" or "r" (no Q)."""
+    x = _one(operands)
+    (mode,) = params
+    check_ndim("linalg.qr", x)
+    check_floating("linalg.qr", x)
+    if mode not in ("reduced", "complete", "r"):
+        raise RuntimeError(
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'"
+        )
+    check_implemented("geqrf", x)
+    m, n = x.shape[-2:]
+    k = m if mode == "complete" else min(m, n)
+    q = Meta.contiguous_of((0,), x.dtype, x.device) if mode == "r" else _columns(x, m, k)
+    return Signature((q, _columns(x, k, n)), (x,), params)
+
+
+def _qr(a: Array, mode: Any) -> Any:
+    found: Any = np.linalg.qr(a, mode)
+    return (np.empty(0, a.dtype), found) if mode == "r" else tuple(found)
+
+
+def _geqrf_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x = _one(operands)
+    check_ndim("torch.geqrf", x, "input")
+    check_implemented("geqrf", x)
+    return Signature((_columns(x, *x.shape[-2:]), _result(x, min(x.shape[-2:]))), (x,), params)
+
+
+def _geqrf(a: Array) -> tuple[Array, Array]:
+    packed, tau = np.linalg.qr(a, "raw")
+    return packed.swapaxes(-1, -2), tau
+
+
+def _householder_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    a, tau = pair_of(operands)
+    name = "torch.linalg.householder_product"
+    if a.ndim < 2:
+        raise RuntimeError(f"{name}: input must have at least 2 dimensions.")
+    m, n = a.shape[-2:]
+    if m < n:
+        raise RuntimeError(f"{name}: input.shape[-2] must be greater than or equal to input.shape[-1]")
+    if tau.ndim != a.ndim - 1:
+        raise RuntimeError(
+            f"{name}: Expected tau to have one dimension less than input, but got tau.ndim equal to {tau.ndim} "
+            f"and input.ndim is equal to {a.ndim}"
+        )
+    if n < tau.shape[-1]:
+        raise RuntimeError(f"{name}: input.shape[-1] must be greater than or equal to tau.shape[-1]")
+    if tau.shape[:-1] != a.shape[:-2]:
+        raise RuntimeError(
+            f"{name}: Expected batch dimensions of tau to be equal to input.shape[:-2], but got {list(tau.shape[:-1])}"
+        )
+    if tau.dtype is not a.dtype:
+        raise RuntimeError(
+            f"torch.linalg.householder_product: tau dtype {tau.dtype.torch_name} does not match input dtype "
+            f"{a.dtype.torch_name}"
+        )
+    check_implemented("orgqr", a)
+    return Signature((_columns(a, m, n),), (a, tau), params)
+
+
+def _householder(a: Array, tau: Array) -> Array:
+    """H_1 ... H_k applied to the first columns of the identity, H_i = I - tau v v^H, v below the diagonal of a."""
+    m, n = a.shape[-2:]
+    q = np.array(np.broadcast_to(np.eye(m, n, dtype=a.dtype), a.shape))
+    for i in reversed(range(tau.shape[-1])):
+        v = np.concatenate([np.ones_like(a[..., :1, i]), a[..., i + 1 :, i]], -1)[..., None]
+        part = q[..., i:, :]
+        part -= tau[..., i, None, None] * v * np.matmul(v.conj().swapaxes(-1, -2), part)
+    return q
+
+
+def _householder_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(4, 3), make(3)), ()
+    yield (make(2, 4, 3), make(2, 2)), ()
+
+
+qr = _op(
+    "linalg_qr",
+    _qr_rule,
+    _plain(_qr),
+    _tall_and_wide(("reduced",), ("complete",), ("r",)),
+    cuda="qr",
+    derivative=Derivative(back.qr),
+)
+geqrf = _op(
+    "geqrf",
+    _geqrf_rule,
+    _plain(_geqrf),
+    _tall_and_wide(),
+    cuda="geqrf",
+    derivative=Refusal(back.no_geqrf),
+)
+householder_product = _op(
+    "linalg_householder_product",
+    _householder_rule,
+    _plain(_householder),
+    _householder_samples,
+    cuda="householder_product",
+    derivative=Derivative(whole=back.householder_product),
+)
+
+
+# -- singular values and eigenvalues ----------------------------------------------------------------------------
+
+
+def _not_finite(a: Array) -> int:
+    """LAPACK's code for a bad argument, or for an iteration that did not end."""
+    return 1 if np.isfinite(a).all() else -1
+
+
+def _svd_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Params: whether U and Vh are square. Outputs U, S, Vh and info."""
+    x = _one(operands)
+    _check_svd(x)
+    m, n = x.shape[-2:]
+    k = min(m, n)
+    left, right = (m, n) if params[0] else (k, k)
+    values = _result(x, k, kind=x.dtype.to_real())
+    return Signature((_columns(x, m, left), values, _columns(x, right, n), _info(x)), (x,), params)
+
+
+def _svdvals_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x = _one(operands)
+    _check_svd(x)
+    return Signature((_result(x, min(x.shape[-2:]), kind=x.dtype.to_real()), _info(x)), (x,), params)
+
+
+def _check_svd(x: Meta) -> None:
+    check_ndim("linalg.svd", x)
+    check_floating("linalg.svd", x)
+    check_implemented("linalg_svd", x)
+
+
+def _eigh_rule(vectors: bool) -> Callable[..., Signature]:
+    """Params: "L" or "U", the triangle that is read."""
+
+    def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+        x = _one(operands)
+        check_square("linalg.eigh", x)
+        if params[0].upper() not in ("L", "U"):
+            raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {params[0]}")
+        check_implemented("linalg_eigh", x)
+        n = x.shape[-1]
+        values = _result(x, n, kind=x.dtype.to_real())
+        return Signature((values, *([_columns(x, n, n)] if vectors else []), _info(x)), (x,), params)
+
+    return rule
+
+
+def _eig_rule(name: str, vectors: bool) -> Callable[..., Signature]:
+    def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+        x = _one(operands)
+        check_square(name, x)
+        kind = x.dtype.to_complex()
+        check_implemented("linalg_eig_out", x)
+        n = x.shape[-1]
+        found = [_result(x, n, kind=kind), *([_columns(x, n, n, kind=kind)] if vectors else []), _info(x)]
+        return Signature(tuple(found), (x,), params)
+
+    return rule
+
+
+svd = _op(
+    "linalg_svd", _svd_rule, _with_info(lambda a, full: tuple(np.linalg.svd(a, full)), _not_finite),
+    _tall_and_wide((True,), (False,)), 12, cuda="svd", derivative=Derivative(back.svd),
+)  # fmt: skip
+svdvals = _op(
+    "linalg_svdvals",
+    _svdvals_rule,
+    _with_info(np.linalg.svdvals, _not_finite),
+    _tall_and_wide(),
+    4,
+    cuda="svdvals",
+    derivative=Derivative(back.svdvals, name="LinalgSvdBackward0"),
+)
+eigh = _op(
+    "linalg_eigh", _eigh_rule(True), _with_info(lambda a, uplo: tuple(np.linalg.eigh(a, uplo)), _not_finite),
+    _square_samples(("L",), ("U",)), 9, cuda="eigh", derivative=Derivative(back.eigh),
+)  # fmt: skip
+eigvalsh = _op(
+    "linalg_eigvalsh",
+    _eigh_rule(False),
+    _with_info(np.linalg.eigvalsh, _not_finite),
+    _square_samples(("L",)),
+    4 / 3,
+    cuda="eigvalsh",
+    derivative=Derivative(back.eigvalsh, name="LinalgEighBackward0"),
+)
+eig = _op(
+    "linalg_eig", _eig_rule("linalg.eig", True), _with_info(lambda a: tuple(np.linalg.eig(a)), _not_finite),
+    _square_samples(), 25, cuda="eig", derivative=Derivative(back.eig),
+)  # fmt: skip
+eigvals = _op(
+    "linalg_eigvals", _eig_rule("linalg.eigvals", False), _with_info(np.linalg.eigvals, _not_finite),
+    _square_samples(), 10, cuda="eigvals", derivative=Derivative(back.eigvals, name="LinalgEigBackward0"),
+)  # fmt: skip
+
+
+# -- least squares ------------------------------------------------------------------------------------------------
+
+
+def _lstsq_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """A and B. Params: the smallest singular value that counts, relative to the largest.
+
+    Outputs the solution of least norm, the rank, the singular values, and info.
+    """
+    a, b = broadcast(*pair_of(operands))
+    if a.dtype not in MATRICES:
+        raise RuntimeError("This function doesn't handle types other than float and double")
+    m, n = a.shape[-2:]
+    values = _result(a, min(m, n), kind=a.dtype.to_real())
+    return Signature((_columns(a, n, b.shape[-1]), _result(a, kind=int64), values, _info(a)), (a, b), params)
+
+
+def _lstsq(a: Array, b: Array, rcond: float) -> tuple[Array, Array, Array]:
+    u, s, vh = np.linalg.svd(a, full_matrices=False)
+    keep = s > rcond * s[..., :1]
+    inverse = np.where(keep, 1 / np.where(keep, s, 1), 0)
+    part = inverse[..., None] * np.matmul(u.swapaxes(-1, -2).conj(), b)
+    return np.matmul(vh.swapaxes(-1, -2).conj(), part), keep.sum(-1), s
+
+
+def _lstsq_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(4, 3), make(4, 2)), (1e-6,)
+    yield (make(2, 1, 3, 5), make(3, 3, 1)), (1e-6,)
+
+
+lstsq = _op(
+    "linalg_lstsq",
+    _lstsq_rule,
+    _with_info(_lstsq, _not_finite),
+    _lstsq_samples,
+    12,
+    cuda="lstsq",
+    derivative=Derivative(whole=back.lstsq, outputs=1),
+)

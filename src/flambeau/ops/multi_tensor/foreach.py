@@ -1,0 +1,319 @@
+"""The foreach family: one element of each of several lists of tensors together give one element of each result.
+
+A record takes lists of tensors, all lists of one length, and computes the m-th result from the lists' m-th
+tensors, for all m in one launch. That is how an optimizer updates every parameter with its states.
+
+# Note [One formula, three readings]
+The arithmetic is a formula: a function of values with operators. Given arrays it is the host body; given names
+it writes down C++ statements (`traced`), the CUDA form; given tensors it is an ordinary differentiable program
+(`optim`). Values that are not tensors are Python floats, or doubles in C++, until they meet a tensor's element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import dtype, float64
+from flambeau.core.layout import dense_strides
+from flambeau.core.meta import Meta, alike
+from flambeau.driver.api import Body, Kernel, Launch, Lists
+from flambeau.ops.copy import Store, caster
+from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, common_device, define
+from flambeau.ops.pointwise.pointwise import FLOATS, wide
+
+Array = np.ndarray[Any, Any]
+Options = tuple[Any, ...]
+Formula = Callable[[Any, Any, Sequence[Any], Sequence[Any]], Sequence[Any]]
+"""`formula(functions, options, tensors, scalars)`: the new value of each list that changes."""
+
+_BLOCK = (
+    1 << 14
+)  # elements that a host body takes at once: a dozen temporaries of them stay in a core's cache
+_WHOLE = (slice(None),)
+
+
+class Foreach(Op):
+    """A record over lists. Its operands are list after list, then scalars; its params (tensors per list, options).
+
+    changed: for options, the lists whose new values are the outputs. flag: the last list is a single number that
+    becomes 1 where the formula's last result is true of an element, and that changes too.
+    """
+
+    formula: Formula = lambda functions, options, x, s: ()
+    changed: Callable[[Any], tuple[int, ...]] = lambda options: (0,)
+    flag: bool = False
+
+
+def foreach(
+    name: str,
+    formula: Formula,
+    lists: Callable[[Any], int],
+    scalars: Callable[[Any], Sequence[float]],
+    *,
+    changed: Callable[[Any], tuple[int, ...]] = lambda options: (0,),
+    options: Sequence[Any] = ((),),
+    flag: bool = False,
+    positive: Callable[[Any], tuple[int, ...]] = lambda options: (),
+) -> Foreach:
+    """Define a record over lists.
+
+    lists: how many lists the options take. scalars, positive: of the samples, the scalars and the lists that hold no
+    negative number. options: those that are sampled.
+    """
+
+    def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+        count, chosen = params
+        several = lists(chosen)
+        metas = _checked(operands[: several * count], several, count)
+        inputs: list[Meta | dtype] = [*metas]
+        outputs = [_like(metas[k * count + m]) for k in changed(chosen) for m in range(count)]
+        rest = list(operands[several * count :])
+        if flag:
+            found = rest.pop(0)
+            assert isinstance(found, Meta)
+            inputs.append(found)
+            outputs.append(found)
+        inputs += [float64] * len(rest)
+        common_device(operands)
+        return Signature(tuple(outputs), tuple(inputs), params)
+
+    def host(launch: Launch) -> Body:
+        count, chosen = launch.params
+        return _body(launch, formula, count, chosen, lists(chosen), flag)
+
+    def text(launch: Launch) -> tuple[str, tuple[str, ...]]:
+        several = lists(launch.params[1])
+        total = len(launch.inputs) - several * launch.params[0] - flag
+        return traced(formula, launch.params[1], several, total)
+
+    def flops(launch: Launch) -> int:
+        return text(launch)[0].count(";") * sum(m.numel for m in launch.outputs)
+
+    def samples(make: Make, kind: dtype) -> Iterable[Sample]:
+        for chosen in options:
+            shapes = ((3, 4), (5,), (), (2, 0))
+            made = []
+            for k in range(lists(chosen)):
+                low = 0.25 if k in positive(chosen) else -3
+                made += [make(*shape, low=low, high=3) for shape in shapes]
+            number = [np.zeros((), np.float32)] if flag else []
+            yield (*made, *number, *scalars(chosen)), (len(shapes), chosen)
+
+    form = Lists(lambda launch: launch.params[0], text, lambda launch: _computed(launch).name, flag)
+    record = Foreach(
+        name, rule, Kernel(name, host, flops, cuda=form), FLOATS, samples,
+        derivative=NOT_DIFFERENTIABLE, formula=formula, changed=changed, flag=flag,
+    )  # fmt: skip
+    define(record)
+    return record
+
+
+def _computed(launch: Launch) -> dtype:
+    """What is computed in: the first list's dtype, or float32 for what is narrower."""
+    return wide(launch.outputs[0].dtype)
+
+
+def _checked(operands: Sequence[Operand], several: int, count: int) -> list[Meta]:
+    """The lists' metas. Each m-th tensor has the shape of the first list's, or one element."""
+    if not count or len(operands) != several * count:
+        raise RuntimeError("Tensor list must have at least one tensor.")
+    metas = [x for x in operands if isinstance(x, Meta)]
+    for m in range(count):
+        first = metas[m]
+        for x in metas[m::count]:
+            if x.shape != first.shape and x.numel != 1:
+                raise RuntimeError(
+                    f"The size of tensor a {list(first.shape)} must match the size of tensor b {list(x.shape)}"
+                )
+        if first.dtype not in FLOATS:
+            raise NotImplementedError(f"\"foreach\" not implemented for '{first.dtype.torch_name}'")
+    return metas
+
+
+def _like(x: Meta) -> Meta:
+    return x.with_(strides=dense_strides(x.shape, x.strides))
+
+
+# -- the host body ------------------------------------------------------------------------------------------
+
+
+class Arrays:
+    """What formulas call, for arrays."""
+
+    sqrt = staticmethod(np.sqrt)
+    abs = staticmethod(np.abs)
+    maximum = staticmethod(np.maximum)
+    minimum = staticmethod(np.minimum)
+    where = staticmethod(np.where)
+    isfinite = staticmethod(np.isfinite)
+
+
+def _body(launch: Launch, formula: Formula, count: int, options: Any, several: int, flag: bool) -> Body:
+    kind, tensors = _computed(launch), several * count
+    metas = [x for x in launch.inputs[:tensors] if isinstance(x, Meta)]
+    read = [_caster(x.dtype, kind) for x in metas]
+    write = [_caster(kind, x.dtype) for x in launch.outputs[: len(launch.outputs) - flag]]
+    flat = [_all_alike([*metas[m::count], *launch.outputs[m : len(write) : count]]) for m in range(count)]
+    at_once = [
+        not flat[m] or (metas[m].numel <= _BLOCK and not any(read) and not any(write)) for m in range(count)
+    ]
+
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        scalars, last = inputs[tensors + flag :], len(outputs) - flag
+        found = False
+        for m in range(count):
+            x, y = inputs[m:tensors:count], outputs[m:last:count]
+            if flat[m]:
+                x, y = [_flat(a) for a in x], [_flat(a) for a in y]
+            parts = _WHOLE if at_once[m] else _parts(y[0].size)
+            for part in parts:
+                taken = [_taken(a, part, load, kind) for a, load in zip(x, read[m::count], strict=True)]
+                results = formula(Arrays, options, taken, scalars)
+                for target, result, store in zip(y, results, write[m::count], strict=not flag):
+                    _put(target[part], result, store, kind)
+                found |= flag and bool(np.any(results[-1]))
+        if flag:
+            outputs[-1][...] = 1 if found else inputs[tensors]
+
+    return body
+
+
+def _all_alike(metas: Sequence[Meta]) -> bool:
+    """Whether tensors can be taken as flat, but for those of one element."""
+    return all(x.numel == 1 or alike(x, metas[0]) for x in metas)
+
+
+def _flat(a: Array) -> Array:
+    """The elements of a dense array in the order of memory, as a view."""
+    return a.reshape(-1) if a.flags.c_contiguous else np.ravel(a, order="K")
+
+
+def _parts(size: int) -> Iterator[slice]:
+    return (slice(start, start + _BLOCK) for start in range(0, size, _BLOCK))
+
+
+def _taken(whole: Array, part: slice, load: Store | None, kind: dtype) -> Array:
+    """A part of a list's tensor (all of a single element), as what is computed in."""
+    taken = whole[part] if whole.size > 1 else whole
+    if load is None:
+        return taken
+    new = np.empty(taken.shape, kind.numpy)
+    load(new, taken)
+    return new
+
+
+def _put(target: Array, result: Any, store: Store | None, kind: dtype) -> None:
+    if store is None:
+        target[...] = result
+    else:
+        store(target, np.broadcast_to(np.asarray(result, kind.numpy), target.shape))
+
+
+def _caster(source: dtype, target: dtype) -> Store | None:
+    return None if target is source else caster(source, target)
+
+
+# -- the C++ reading ----------------------------------------------------------------------------------------
+
+
+class Name:
+    """A C++ value: its name, and its kind: an element ("T"), a number that all elements share ("double"), or "bool"."""
+
+    __slots__ = ("kind", "text", "trace")
+
+    def __init__(self, trace: Trace, text: str, kind: str) -> None:
+        self.trace, self.text, self.kind = trace, text, kind
+
+    def __add__(self, other: Any) -> Name:
+        return self.trace.operation("+", self, other)
+
+    def __radd__(self, other: Any) -> Name:
+        return self.trace.operation("+", other, self)
+
+    def __sub__(self, other: Any) -> Name:
+        return self.trace.operation("-", self, other)
+
+    def __rsub__(self, other: Any) -> Name:
+        return self.trace.operation("-", other, self)
+
+    def __mul__(self, other: Any) -> Name:
+        return self.trace.operation("*", self, other)
+
+    def __rmul__(self, other: Any) -> Name:
+        return self.trace.operation("*", other, self)
+
+    def __truediv__(self, other: Any) -> Name:
+        return self.trace.operation("/", self, other)
+
+    def __rtruediv__(self, other: Any) -> Name:
+        return self.trace.operation("/", other, self)
+
+    def __neg__(self) -> Name:
+        return self.trace.keep(self.kind, f"-{self.text}")
+
+    def __gt__(self, other: Any) -> Name:
+        return self.trace.operation(">", self, other, "bool")
+
+    def __lt__(self, other: Any) -> Name:
+        return self.trace.operation("<", self, other, "bool")
+
+    def __invert__(self) -> Name:
+        return self.trace.keep("bool", f"!{self.text}")
+
+
+class Trace:
+    """What formulas call, for names: each operation is one more C++ statement."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def keep(self, kind: str, text: str) -> Name:
+        name = f"t{len(self.lines)}"
+        self.lines.append(f"const {kind} {name} = {text};")
+        return Name(self, name, kind)
+
+    def operation(self, sign: str, a: Any, b: Any, kind: str = "") -> Name:
+        common = "T" if "T" in (_kind(a), _kind(b)) else "double"
+        return self.keep(kind or common, f"{_as(common, a)} {sign} {_as(common, b)}")
+
+    def sqrt(self, x: Any) -> Name:
+        return self._call("sqrt_", x)
+
+    def abs(self, x: Any) -> Name:
+        return self._call("absolute", x)
+
+    def maximum(self, a: Any, b: Any) -> Name:
+        return self._call("greater<T>", a, b)
+
+    def minimum(self, a: Any, b: Any) -> Name:
+        return self._call("lesser<T>", a, b)
+
+    def where(self, condition: Name, a: Any, b: Any) -> Name:
+        return self.keep("T", f"{condition.text} ? {_as('T', a)} : {_as('T', b)}")
+
+    def isfinite(self, x: Name) -> Name:
+        return self.keep("bool", f"is_finite({x.text})")
+
+    def _call(self, function: str, *values: Any) -> Name:
+        return self.keep("T", f"{function}({', '.join([_as('T', x) for x in values])})")
+
+
+def _kind(x: Any) -> str:
+    return x.kind if isinstance(x, Name) else "double"
+
+
+def _as(kind: str, x: Any) -> str:
+    text = x.text if isinstance(x, Name) else repr(float(x))
+    return text if _kind(x) == kind else f"({kind}){text}"
+
+
+def traced(formula: Formula, options: Any, lists: int, scalars: int) -> tuple[str, tuple[str, ...]]:
+    """C++ statements over elements x0, x1, ... and numbers s0, s1, ..., and an expression per result."""
+    trace = Trace()
+    x = [Name(trace, f"x{k}", "T") for k in range(lists)]
+    s = [Name(trace, f"s{k}", "double") for k in range(scalars)]
+    results = formula(trace, options, x, s)
+    return "\n".join(trace.lines), tuple([_as(_kind(r) if _kind(r) == "bool" else "T", r) for r in results])

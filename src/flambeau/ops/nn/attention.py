@@ -1,0 +1,136 @@
+"""scaled_dot_product_attention: softmax(query @ key^T * scale + mask) @ value, one kernel.
+
+Inputs query (..., L, E), key (..., S, E), value (..., S, Ev), of broadcast batches; a mask that broadcasts to
+(..., L, S) is optional: of bool (True takes part) or added. params: (is_causal, scale, the flag of TF32).
+A query with nothing to look at gives zeros. Half precision computes in float32; TF32 rounds the operands of both
+products, see Note [TF32].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import bool_, dtype
+from flambeau.core.layout import broadcast_shapes, expand_strides
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.linalg.matmul import c_name, product_rate, round_to_tf32, uses_tf32
+from flambeau.ops.nn.attention_gradients import attention_backward
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
+from flambeau.ops.pointwise.compute_dtype import to_computing
+from flambeau.ops.pointwise.pointwise import FLOATS
+
+Array = np.ndarray[Any, Any]
+
+
+def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    q, k, v, *masks = operands
+    assert isinstance(q, Meta) and isinstance(k, Meta) and isinstance(v, Meta)
+    where = one_device(operands)
+    if not q.dtype is k.dtype is v.dtype:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same dtype, but got query.dtype: "
+            f"{q.dtype.torch_name} key.dtype: {k.dtype.torch_name} and value.dtype: {v.dtype.torch_name} instead."
+        )
+    if q.dtype not in FLOATS:
+        raise RuntimeError(f"\"scaled_dot_product_attention\" not implemented for '{q.dtype.torch_name}'")
+    if min(q.ndim, k.ndim, v.ndim) < 2:
+        raise RuntimeError(
+            "Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: "
+            f"{q.ndim}, key.dim: {k.ndim} and value.dim: {v.ndim} instead."
+        )
+    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied: query {list(q.shape)}, key {list(k.shape)}, value "
+            f"{list(v.shape)}"
+        )
+    batch = broadcast_shapes([q.shape[:-2], k.shape[:-2], v.shape[:-2]])
+    metas = [_expanded(x, (*batch, *x.shape[-2:])) for x in (q, k, v)]
+    for mask in masks:
+        assert isinstance(mask, Meta)
+        metas.append(_expanded(_checked_mask(mask, q), (*batch, q.shape[-2], k.shape[-2])))
+    out = Meta.contiguous_of((*batch, q.shape[-2], v.shape[-1]), q.dtype, where)
+    return Signature((out,), tuple(metas), params)
+
+
+def _checked_mask(mask: Meta, q: Meta) -> Meta:
+    if mask.dtype is not bool_ and mask.dtype is not q.dtype:
+        raise RuntimeError(
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
+            f"{c_name(mask.dtype)} and  query.dtype: {c_name(q.dtype)} instead."
+        )
+    return mask
+
+
+def _expanded(x: Meta, shape: tuple[int, ...]) -> Meta:
+    if broadcast_shapes([x.shape, shape]) != shape:
+        raise RuntimeError(
+            f"The expanded size of the tensor {list(shape)} must match the existing size {list(x.shape)}"
+        )
+    return x.with_(shape, expand_strides(x.shape, x.strides, shape))
+
+
+def _host(launch: Launch) -> Body:
+    causal, scale, _ = launch.params
+    kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
+    prepare: Callable[[Array], Array] = round_to_tf32 if uses_tf32(launch) else to_computing(kind, kind)
+    rounded: Callable[[Array], Array] = round_to_tf32 if uses_tf32(launch) else np.asarray
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        q, k, v = (prepare(x) for x in inputs[:3])
+        scores = np.matmul(q, k.swapaxes(-1, -2))
+        scores *= q.dtype.type(scale)
+        if causal:
+            seen = np.tri(*scores.shape[-2:]) > 0
+            scores = np.where(seen, scores, scores.dtype.type(-np.inf))
+        for mask in inputs[3:]:
+            if mask.dtype == np.bool_:
+                scores = np.where(mask, scores, scores.dtype.type(-np.inf))
+            else:
+                scores = scores + mask.astype(scores.dtype)
+        np.copyto(outputs[0], np.matmul(rounded(_safe_softmax(scores)), v).reshape(shape), casting="unsafe")
+
+    return body
+
+
+def _safe_softmax(scores: Array) -> Array:
+    """Softmax along the last axis, in place; a row of nothing but -inf gives zeros."""
+    if not scores.shape[-1]:
+        return scores
+    top = np.maximum.reduce(scores, axis=-1, keepdims=True)
+    scores -= np.where(top == -np.inf, top.dtype.type(0), top)
+    np.exp(scores, out=scores)
+    total = np.add.reduce(scores, axis=-1, keepdims=True)
+    scores /= np.where(total == 0, total.dtype.type(1), total)
+    return scores
+
+
+def _flops(launch: Launch) -> int:
+    q, k = launch.inputs[:2]
+    assert isinstance(q, Meta) and isinstance(k, Meta)
+    return 2 * (q.numel + launch.outputs[0].numel) * k.shape[-2]
+
+
+def _back(grad: Any, a: Any, b: Any, c: Any, d: Any, params: Any, needs: Any, call: Any) -> Any:
+    given = (grad, a, b, c) if d is None else (grad, a, b, c, d)
+    return call(attention_backward, given, (*params[:2], d is not None and needs[3]))
+
+
+def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    q, k, v = make(2, 3, 4, 5), make(2, 3, 6, 5), make(2, 3, 6, 2)
+    yield (q, k, v), (False, 0.5)
+    yield (q, k, v), (True, 0.5)
+    yield (q, k, v, make(4, 6)), (False, 0.3)
+    yield (q, k, v, make(3, 1, 6) > 0), (False, 0.3)
+
+
+attention = define(
+    Op(
+        "scaled_dot_product_attention", _rule,
+        Kernel("attention", _host, _flops, rate=product_rate, cuda=Routine("attention")), FLOATS, _samples,
+        flags=("matmul_allow_tf32",), derivative=Derivative(whole=_back, name="ScaledDotProductAttentionBackward0"),
+)
+)  # fmt: skip

@@ -1,0 +1,138 @@
+"""The gradient of scaled_dot_product_attention: inputs grad, query, key, value and a mask or none.
+
+params: (is_causal, scale, whether the mask's gradient is wanted, the flag of TF32). The weights are computed again:
+they are larger than all that is saved for them. Results have the batch that the inputs broadcast to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import bool_, dtype
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.linalg.matmul import product_rate, round_to_tf32, uses_tf32
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device, table
+from flambeau.ops.pointwise.compute_dtype import to_computing
+from flambeau.ops.pointwise.pointwise import FLOATS
+
+Array = np.ndarray[Any, Any]
+Params = tuple[Any, ...]
+
+
+def _rule(operands: Sequence[Operand], params: Params) -> Signature:
+    grad, *given = operands
+    causal, scale, mask_too, tf32 = params
+    found = table["scaled_dot_product_attention"].rule(given, (causal, scale, tf32))
+    (out,) = found.outputs
+    assert isinstance(grad, Meta)
+    if grad.shape != out.shape or grad.dtype is not out.dtype:
+        raise RuntimeError(
+            f"scaled_dot_product_attention_backward(): expected a gradient of shape {list(out.shape)} and dtype "
+            f"{out.dtype}, but got {list(grad.shape)} and {grad.dtype}"
+        )
+    where = one_device(operands)
+    metas = [x for x in found.inputs if isinstance(x, Meta)]
+    made = [Meta.contiguous_of(x.shape, x.dtype, where) for x in (metas if mask_too else metas[:3])]
+    return Signature(tuple(made), (grad, *metas), params)
+
+
+def _host(launch: Launch) -> Body:
+    causal, scale, mask_too = launch.params[:3]
+    kind = launch.outputs[0].dtype
+    rounded: Callable[[Array], Array] = round_to_tf32 if uses_tf32(launch) else np.asarray
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        grad, q, k, v = (rounded(widen(x)) for x in inputs[:4])
+        weights = _weights(np.matmul(q, k.swapaxes(-1, -2)) * q.dtype.type(scale), causal, inputs[4:])
+        slopes = np.matmul(grad, v.swapaxes(-1, -2))
+        slopes -= np.add.reduce(weights * slopes, axis=-1, keepdims=True)
+        slopes *= weights
+        turned = rounded(slopes * q.dtype.type(scale))
+        np.copyto(outputs[0], np.matmul(turned, k), casting="unsafe")
+        np.copyto(outputs[1], np.matmul(turned.swapaxes(-1, -2), q), casting="unsafe")
+        np.copyto(outputs[2], np.matmul(rounded(weights).swapaxes(-1, -2), grad), casting="unsafe")
+        if mask_too:
+            np.copyto(outputs[3], slopes, casting="unsafe")
+
+    return body
+
+
+def _weights(scores: Array, causal: bool, masks: Sequence[Array]) -> Array:
+    """Softmax along the last axis of what takes part; a row of nothing gives zeros."""
+    low = scores.dtype.type(-np.inf)
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, low)
+    for mask in masks:
+        scores = np.where(mask, scores, low) if mask.dtype == np.bool_ else scores + mask.astype(scores.dtype)
+    top = np.maximum.reduce(scores, axis=-1, keepdims=True, initial=low)
+    grown = np.exp(scores - np.where(top == low, top.dtype.type(0), top))
+    total = np.add.reduce(grown, axis=-1, keepdims=True)
+    return np.asarray(grown / np.where(total == 0, total.dtype.type(1), total))
+
+
+def _flops(launch: Launch) -> int:
+    _, q, k = launch.inputs[:3]
+    assert isinstance(q, Meta) and isinstance(k, Meta)
+    return 2 * (3 * q.numel + 2 * launch.outputs[2].numel // max(k.shape[-2], 1) * q.shape[-2]) * k.shape[-2]
+
+
+# -- its derivative ---------------------------------------------------------------------------------------------
+
+
+def _tensor_weights(q: Any, k: Any, mask: Any, causal: bool, scale: float) -> Any:
+    scores = q @ k.transpose(-1, -2) * scale
+    if causal:
+        seen = scores.new_ones(scores.shape[-2:]).tril(0) > 0
+        scores = scores.masked_fill(~seen, float("-inf"))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is bool_ else scores + mask
+    nothing = (scores == float("-inf")).all(-1, True)
+    return scores.masked_fill(nothing, 0).softmax(-1).masked_fill(nothing, 0)
+
+
+def _back(grads: Any, a: Any, b: Any, c: Any, d: Any, e: Any, params: Params) -> list[Any]:
+    # slopes = weights * (seen - sum(weights * seen)), where seen = grad @ value^T; of these, `by_q`, `by_k` and `by_v`
+    # come by products, so that their gradients go back to slopes, weights and factors, and from there to scores.
+    causal, scale, mask_too = params[:3]
+    grad, q, k, v = a, b, c, d
+    by_q, by_k, by_v = grads[:3]
+    weights = _tensor_weights(q, k, e, causal, scale)
+    seen = grad @ v.transpose(-1, -2)
+    level = (weights * seen).sum(-1, True)
+    slopes = weights * (seen - level)
+    on_slopes = (by_q @ k.transpose(-1, -2) + q @ by_k.transpose(-1, -2)) * scale
+    on_slopes = on_slopes + grads[3] if mask_too else on_slopes
+    mean = (on_slopes * weights).sum(-1, True)
+    on_seen = weights * (on_slopes - mean)
+    on_weights = grad @ by_v.transpose(-1, -2) + on_slopes * (seen - level) - seen * mean
+    on_scores = weights * (on_weights - (weights * on_weights).sum(-1, True))
+    return [
+        weights @ by_v + on_seen @ v,
+        (slopes @ by_k + on_scores @ k) * scale,
+        (slopes.transpose(-1, -2) @ by_q + on_scores.transpose(-1, -2) @ q) * scale,
+        on_seen.transpose(-1, -2) @ grad,
+        on_scores if e is not None and e.dtype is not bool_ else None,
+    ]
+
+
+def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    grad, q, k, v = make(2, 1, 2, 2), make(2, 1, 2, 3), make(2, 1, 3, 3), make(2, 1, 3, 2)
+    yield (grad, q, k, v), (False, 0.5, False)
+    yield (grad, q, k, v), (True, 0.5, False)
+    yield (grad, q, k, v, make(2, 3)), (False, 0.3, True)
+    yield (grad, q, k, v, make(1, 1, 3) > 0), (False, 0.3, False)
+
+
+attention_backward = define(
+    Op(
+        "scaled_dot_product_attention_backward", _rule,
+        Kernel("attention_backward", _host, _flops, rate=product_rate, cuda=Routine("attention_backward")),
+        FLOATS, _samples,
+        flags=("matmul_allow_tf32",), derivative=Derivative(whole=_back),
+    )
+)  # fmt: skip

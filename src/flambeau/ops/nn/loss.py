@@ -1,0 +1,430 @@
+"""Losses that are one kernel: elementwise ones, the likelihood of a class, margins over classes.
+
+Their means and sums are reductions of their own; nll_loss alone divides by a weight that it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import dtype, int64, uint8
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
+from flambeau.ops.pointwise.compute_dtype import to_computing
+from flambeau.ops.pointwise.pointwise import FLOATS, NUMBERS, pointwise
+
+Array = np.ndarray[Any, Any]
+
+
+# -- elementwise ----------------------------------------------------------------------------------------
+
+
+def _smooth_l1(x: Any, y: Any, beta: Any) -> Any:
+    away = np.abs(x - y)
+    return np.where(away < beta, x.dtype.type(0.5) * away * away / beta, away - x.dtype.type(0.5) * beta)
+
+
+def _huber(x: Any, y: Any, delta: Any) -> Any:
+    away, half = np.abs(x - y), x.dtype.type(0.5)
+    return np.where(away <= delta, half * away * away, delta * (away - half * delta))
+
+
+def _cross_entropy(x: Any, y: Any) -> Any:
+    if not ((x >= 0) & (x <= 1)).all():
+        raise RuntimeError("all elements of input should be between 0 and 1")
+    least = x.dtype.type(-100)
+    return (y - 1) * np.maximum(np.log1p(-x), least) - y * np.maximum(np.log(x), least)
+
+
+def _cross_entropy_of_logits(x: Any, y: Any) -> Any:
+    return (1 - y) * x - (np.minimum(x, x.dtype.type(0)) - np.log1p(np.exp(-np.abs(x))))
+
+
+def _smooth_slope(away: Any, beta: Any) -> Any:
+    return away.sgn() if beta == 0 else (away / beta).where(~(away.abs() >= beta), away.sgn())
+
+
+_paired = partial(pointwise, promoting=slice(2), wide_scalars=True)
+mse_loss = _paired(
+    "mse_loss",
+    lambda x, y: (x - y) * (x - y),
+    2,
+    "The squared difference.",
+    dtypes=NUMBERS,
+    flops=2,
+    cuda="(a - b) * (a - b)",
+    derivative=Derivative(lambda grad, a, b: grad * 2 * (a - b), lambda grad, a, b: grad * 2 * (b - a)),
+)
+smooth_l1_loss = _paired(
+    "smooth_l1_loss",
+    _smooth_l1,
+    3,
+    "Half the squared difference over beta, or past beta a line.",
+    dtypes=FLOATS,
+    flops=6,
+    examples=((1.0,),),
+    cuda="absolute(a - b) < c ? T(0.5) * absolute(a - b) * absolute(a - b) / c : absolute(a - b) - T(0.5) * c",
+    derivative=Derivative(
+        lambda grad, a, b, c: grad * _smooth_slope(a - b, c),
+        lambda grad, a, b, c: -grad * _smooth_slope(a - b, c),
+    ),
+)
+huber_loss = _paired(
+    "huber_loss",
+    _huber,
+    3,
+    "Half the squared difference, or past delta a line.",
+    dtypes=FLOATS,
+    flops=6,
+    examples=((1.0,),),
+    cuda="absolute(a - b) <= c ? T(0.5) * absolute(a - b) * absolute(a - b) : c * (absolute(a - b) - T(0.5) * c)",
+    derivative=Derivative(
+        lambda grad, a, b, c: grad * (a - b).clamp(-c, c), lambda grad, a, b, c: grad * (b - a).clamp(-c, c)
+    ),
+)
+binary_cross_entropy = _paired(
+    "binary_cross_entropy",
+    _cross_entropy,
+    2,
+    "The cross entropy of probabilities; logarithms end at -100.",
+    dtypes=FLOATS,
+    flops=24,
+    low=0,
+    high=1,
+    cuda="(b - 1) * greater(log1p_(-a), T(-100)) - b * greater(log_(a), T(-100))",
+    derivative=Derivative(
+        lambda grad, a, b: (a - b) * grad / (a * (1 - a)).clamp(min=1e-12),
+        lambda grad, a: grad * ((1 - a).log().clamp(min=-100) - a.log().clamp(min=-100)),
+    ),
+)
+binary_cross_entropy_with_logits = _paired(
+    "binary_cross_entropy_with_logits",
+    _cross_entropy_of_logits,
+    2,
+    "The cross entropy of sigmoid(x).",
+    dtypes=FLOATS,
+    flops=24,
+    cuda="(1 - b) * a - (lesser(a, T(0)) - log1p_(exp_(-absolute(a))))",
+    derivative=Derivative(lambda grad, a, b: (a.sigmoid() - b) * grad, lambda grad, a: -grad * a),
+)
+
+
+# -- nll_loss: params (reduction, ignore_index); inputs x (N, C, ...), target (N, ...), weight (C) or none
+
+
+def _nll_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x, target, *weight = operands
+    reduction, _ = params
+    assert isinstance(x, Meta) and isinstance(target, Meta)
+    where = one_device(operands)
+    if x.ndim < 1:
+        raise RuntimeError("input tensor should be 1D or 2D")
+    expected = x.shape[:1] + x.shape[2:] if x.ndim > 1 else ()
+    counts = target.dtype in (int64, uint8)
+    asked_first = (x.ndim, target.ndim) in ((1, 1), (4, 3))  # by PyTorch, of its dtype
+    if target.shape != expected and (counts or not asked_first):
+        raise _misfit(x, target, expected)
+    if not counts:
+        raise RuntimeError(f"expected target dtype to be Long or Byte, but got {target.dtype.torch_name}")
+    if x.ndim > 2 and target.dtype is uint8:
+        raise RuntimeError("expected scalar type Long but found Byte")
+    if x.dtype not in FLOATS:
+        raise NotImplementedError(f"\"nll_loss_out_frame\" not implemented for '{x.dtype.torch_name}'")
+    classes = x.shape[1] if x.ndim > 1 else x.shape[0]
+    for w in weight:
+        assert isinstance(w, Meta)
+        if w.shape != (classes,):
+            raise RuntimeError(
+                f"weight tensor should be defined either for all {classes} classes or no classes but got weight "
+                f"tensor of shape: {list(w.shape)}"
+            )
+        if w.dtype is not x.dtype:
+            raise RuntimeError(f"expected scalar type {x.dtype.torch_name} but found {w.dtype.torch_name}")
+    shape = expected if reduction == "none" else ()
+    out = Meta.contiguous_of(shape, x.dtype, where)
+    return Signature((out,), (x, target, *[w for w in weight if isinstance(w, Meta)]), params)
+
+
+def _misfit(x: Meta, target: Meta, expected: tuple[int, ...]) -> Exception:
+    """PyTorch's words for a target of another shape than `expected`: it has them by the input's dimensions."""
+    if x.ndim not in (1, 2, 4):
+        return RuntimeError(f"Expected target size {list(expected)}, got {list(target.shape)}")
+    if x.ndim == 4 and target.ndim != 3:
+        return RuntimeError(
+            "only batches of spatial targets supported (3D tensors) but got targets of dimension: "
+            f"{target.ndim}"
+        )
+    if x.ndim < 3 and target.ndim > 1:
+        return RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+    if x.ndim == 1:
+        return ValueError(f"For 1D input, 1D target must have size 1, but got target size: {target.shape[0]}")
+    return RuntimeError(f"size mismatch (got input: {list(x.shape)} , target: {list(target.shape)}")
+
+
+def _nll_host(launch: Launch) -> Body:
+    reduction, ignored = launch.params
+    kind = launch.outputs[0].dtype
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x, target = inputs[0], inputs[1].astype(np.int64)
+        if x.ndim == 1:
+            x, target = x[None], target[None]
+        valid = target != ignored
+        bad = valid & (target.view(np.uint64) >= x.shape[1])  # negative ones are large ones
+        if bad.any():
+            raise IndexError(f"Target {target[bad][0]} is out of bounds.")
+        places = np.where(valid, target, 0)
+        if x.ndim == 2:
+            chosen = widen(x[np.arange(len(x)), places])
+        else:
+            chosen = widen(np.take_along_axis(x, places[:, None], 1)[:, 0])
+        zero, weight = chosen.dtype.type(0), valid.astype(chosen.dtype)
+        if len(inputs) > 2:
+            weight = np.where(valid, widen(inputs[2])[places], zero)
+        loss = np.where(valid, -chosen * weight, zero)
+        if reduction != "none":
+            total = np.add.reduce(loss.reshape(-1))
+            loss = total / np.add.reduce(weight.reshape(-1)) if reduction == "mean" else total
+        np.copyto(outputs[0], np.asarray(loss).reshape(outputs[0].shape), casting="unsafe")
+
+    return body
+
+
+def _nll_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for reduction in ("none", "sum", "mean"):
+        yield (make(4, 3), np.array([0, 2, 1, -100])), (reduction, -100)
+        yield (make(2, 3, 2), np.array([[0, 2], [1, 1]]), make(3, low=1)), (reduction, 2)
+
+
+def _flops(launch: Launch) -> int:
+    source = launch.inputs[0]
+    return 4 * source.numel if isinstance(source, Meta) else 0
+
+
+def _nll_back(grad: Any, b: Any, c: Any, metas: Any, params: Any, call: Any) -> Any:
+    return call(nll_loss_backward, (grad, b) if c is None else (grad, b, c), (*params, metas[0].shape))
+
+
+nll_loss = define(
+    Op(
+        "nll_loss",
+        _nll_rule,
+        Kernel("nll_loss", _nll_host, _flops, cuda=Routine("nll_loss")),
+        FLOATS,
+        _nll_samples,
+        derivative=Derivative(_nll_back),
+    )
+)
+
+
+# -- its gradient: inputs that of the loss, target, weight or none; params (reduction, ignore_index, x's shape) -----
+
+
+def _nll_backward_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    grad, target, *weight = operands
+    reduction, ignored, shape = params
+    assert isinstance(grad, Meta)
+    out = Meta.contiguous_of(shape, grad.dtype, one_device(operands))
+    (loss,) = _nll_rule((out, target, *weight), (reduction, ignored)).outputs
+    if grad.shape != loss.shape:
+        raise RuntimeError(
+            f"nll_loss_backward(): expected a gradient of shape {list(loss.shape)}, but got {list(grad.shape)}"
+        )
+    return Signature((out,), (grad, *[x for x in (target, *weight) if isinstance(x, Meta)]), params)
+
+
+def _nll_backward_host(launch: Launch) -> Body:
+    reduction, ignored, shape = launch.params
+    kind, dim = launch.outputs[0].dtype, 1 if len(shape) > 1 else 0
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        grad, target = widen(inputs[0]), inputs[1].astype(np.int64)
+        valid = target != ignored
+        places = np.where(valid, target, 0)
+        weight = widen(inputs[2])[places] if len(inputs) > 2 else np.ones((), grad.dtype)
+        share = np.where(valid, weight, grad.dtype.type(0))
+        given = -grad * share
+        if reduction == "mean":  # of no targets at all too the gradient of what is ignored is 0
+            given = np.where(valid, given / np.add.reduce(share.reshape(-1)), grad.dtype.type(0))
+        outputs[0][...] = 0
+        values = np.broadcast_to(given, target.shape).astype(outputs[0].dtype)
+        np.put_along_axis(outputs[0], np.expand_dims(places, dim), np.expand_dims(values, dim), dim)
+
+    return body
+
+
+def _nll_backward_back(grad: Any, b: Any, c: Any, params: Any) -> Any:
+    reduction, ignored, shape = params
+    dim, valid = 1 if len(shape) > 1 else 0, b != ignored
+    places = b.to(int64).masked_fill(~valid, 0)
+    weight = valid.to(grad.dtype)
+    if c is not None:
+        weight = c.index_select(0, places.reshape(-1)).reshape(b.shape) * weight
+    given = -grad.gather(dim, places.unsqueeze(dim)).squeeze(dim) * weight
+    if reduction == "none":
+        return given
+    return given.sum() / weight.sum() if reduction == "mean" else given.sum()
+
+
+def _nll_backward_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for (x, target, *weight), (reduction, ignored) in _nll_samples(make, kind):
+        grad = make(*target.shape) if reduction == "none" else make()
+        yield (grad, target, *weight), (reduction, ignored, x.shape)
+
+
+nll_loss_backward = define(
+    Op(
+        "nll_loss_backward",
+        _nll_backward_rule,
+        Kernel("nll_loss_backward", _nll_backward_host, cuda=Routine("nll_loss_backward")),
+        FLOATS,
+        _nll_backward_samples,
+        derivative=Derivative(_nll_backward_back),
+    )
+)
+
+
+# -- margins over classes: inputs x (N, C), target, weight (C) or none; one loss for each row -------------
+
+
+def _margin_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """params of multi_margin_loss: (p, margin); x (N, C), target (N,)."""
+    x, target, *weight = operands
+    assert isinstance(x, Meta) and isinstance(target, Meta)
+    where = one_device(operands)
+    if x.ndim != 2 or 0 in x.shape[1:]:
+        raise RuntimeError(
+            f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {list(x.shape)}"
+        )
+    if target.shape != x.shape[:1]:
+        raise RuntimeError(
+            f"inconsistent target size, expected {list(x.shape[:1])} but got {list(target.shape)}"
+        )
+    _check_classes(x, target, "multi_margin_loss")
+    for w in weight:
+        if isinstance(w, Meta) and w.numel != x.shape[1]:
+            raise RuntimeError(f"inconsistent weight size, expected {x.shape[1]} but got {list(w.shape)}")
+    out = Meta.contiguous_of(x.shape[:1], x.dtype, where)
+    return Signature((out,), (x, target, *[w for w in weight if isinstance(w, Meta)]), params)
+
+
+def _check_classes(x: Meta, target: Meta, name: str) -> None:
+    if target.dtype is not int64:
+        raise RuntimeError(f"expected scalar type Long but found {target.dtype.torch_name}")
+    if x.dtype not in FLOATS:
+        raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
+
+
+def _margin_host(launch: Launch) -> Body:
+    p, margin = launch.params
+    kind = launch.outputs[0].dtype
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x, target = widen(inputs[0]), inputs[1]
+        if target.size and (int(target.min()) < 0 or int(target.max()) >= x.shape[1]):
+            raise RuntimeError("target out of range")
+        own = np.take_along_axis(x, target[:, None], 1)
+        over = np.maximum(x.dtype.type(margin) - own + x, x.dtype.type(0))
+        over = over * over if p == 2 else over
+        if len(inputs) > 2:
+            over = over * widen(inputs[2])[target][:, None]
+        np.put_along_axis(over, target[:, None], x.dtype.type(0), 1)
+        np.copyto(outputs[0], np.add.reduce(over, axis=1) / x.dtype.type(x.shape[1]), casting="unsafe")
+
+    return body
+
+
+def _margin_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    target = np.array([0, 2, 1, 2])
+    return [((make(4, 3), target), (1, 1.0)), ((make(4, 3), target, make(3, low=1)), (2, 0.5))]
+
+
+def _margin_back(grad: Any, a: Any, b: Any, c: Any, params: Any) -> Any:
+    p, margin = params
+    target = b.unsqueeze(1)
+    over = margin - a.gather(1, target) + a
+    slope = (over > 0).to(a.dtype) if p == 1 else 2 * over.clamp(min=0)
+    if c is not None:
+        slope = slope * c.index_select(0, b).unsqueeze(1)
+    slope = slope.scatter(1, target, 0)
+    slope = slope.scatter_add(1, target, -slope.sum(1, True))
+    return grad.unsqueeze(1) * slope / a.shape[1]
+
+
+multi_margin_loss = define(
+    Op(
+        "multi_margin_loss",
+        _margin_rule,
+        Kernel("multi_margin_loss", _margin_host, _flops, cuda=Routine("multi_margin_loss")),
+        FLOATS,
+        _margin_samples,
+        derivative=Derivative(_margin_back),
+    )
+)
+
+
+def _multilabel_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x, target = operands
+    assert isinstance(x, Meta) and isinstance(target, Meta)
+    where = one_device(operands)
+    if x.ndim != 2 or 0 in x.shape[1:]:
+        raise RuntimeError(
+            f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {list(x.shape)}"
+        )
+    if target.shape != x.shape:
+        raise RuntimeError(
+            f"inconsistent target size: {list(target.shape)} for input of size: {list(x.shape)}"
+        )
+    _check_classes(x, target, "multilabel_margin_loss")
+    return Signature((Meta.contiguous_of(x.shape[:1], x.dtype, where),), (x, target))
+
+
+def _multilabel_host(launch: Launch) -> Body:
+    kind = launch.outputs[0].dtype
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x, target = widen(inputs[0]), inputs[1]
+        if target.size and (int(target.min()) < -1 or int(target.max()) >= x.shape[1]):
+            raise RuntimeError("argument #2 'target' is out of range")
+        listed = np.logical_and.accumulate(target >= 0, axis=1)  # labels end at the first -1
+        rows = np.broadcast_to(np.arange(len(x))[:, None], x.shape)
+        labelled = np.zeros(x.shape, bool)
+        labelled[rows[listed], target[listed]] = True
+        own = np.take_along_axis(x, np.where(listed, target, 0), 1)
+        over = np.maximum(1 - own[:, :, None] + x[:, None, :], x.dtype.type(0))
+        counted = listed[:, :, None] & ~labelled[:, None, :]
+        total = np.where(counted, over, x.dtype.type(0)).reshape(len(x), x.shape[1] ** 2).sum(axis=1)
+        np.copyto(outputs[0], total / x.dtype.type(x.shape[1]), casting="unsafe")
+
+    return body
+
+
+def _multilabel_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return [((make(2, 4), np.array([[3, 0, -1, 1], [1, -1, 0, 0]])), ())]
+
+
+def _multilabel_back(grad: Any, a: Any, b: Any) -> Any:
+    listed = (b >= 0).to(int64).cumprod(1)
+    places = b.clamp(min=0)
+    labelled = listed.new_zeros(b.shape).scatter_add_(1, places, listed) > 0
+    over = 1 - a.gather(1, places).unsqueeze(2) + a.unsqueeze(1)
+    on = ((over > 0) & (listed > 0).unsqueeze(2) & ~labelled.unsqueeze(1)).to(a.dtype)
+    slope = on.sum(1).scatter_add(1, places, -on.sum(2))
+    return grad.unsqueeze(1) * slope / a.shape[1]
+
+
+multilabel_margin_loss = define(
+    Op("multilabel_margin_loss", _multilabel_rule,
+       Kernel("multilabel_margin_loss", _multilabel_host, _flops, cuda=Routine("multilabel_margin_loss")),
+       FLOATS, _multilabel_samples, derivative=Derivative(_multilabel_back),
+)
+)  # fmt: skip

@@ -1,0 +1,376 @@
+"""Normalization: each group of elements less its mean, over its standard deviation, then scaled and shifted.
+
+One kernel each. Weight and bias are optional inputs after x; params say which are there. Means and variances
+are computed in two passes in float32 (float64 for float64), by pairwise sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import dtype
+from flambeau.core.layout import result_strides
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.cache_blocks import contiguous, row_blocks
+from flambeau.ops.gradients import laid
+from flambeau.ops.nn import normalization_gradients as gradients
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
+from flambeau.ops.pointwise.compute_dtype import to_computing
+from flambeau.ops.pointwise.pointwise import FLOATS, wide
+
+Array = np.ndarray[Any, Any]
+Params = tuple[Any, ...]
+
+
+def _flops(launch: Launch) -> int:
+    return 8 * launch.outputs[0].numel
+
+
+def _metas(operands: Sequence[Operand]) -> list[Meta]:
+    return [x for x in operands if isinstance(x, Meta)]
+
+
+def _refuse(x: Meta, name: str) -> None:
+    if x.dtype not in FLOATS:
+        raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
+
+
+def _same_kind(metas: Sequence[Meta], name: str) -> None:
+    """x in half precision goes with float32 parameters too."""
+    x = metas[0]
+    for other in metas[1:]:
+        if other.dtype is not x.dtype and other.dtype is not wide(x.dtype):
+            raise RuntimeError(
+                f"expected scalar type {x.dtype.torch_name} but found {other.dtype.torch_name} ({name})"
+            )
+
+
+def _moments(rows: Array) -> tuple[Array, Array]:
+    """Mean and variance of each row, as columns."""
+    rows = np.ascontiguousarray(rows)
+    length = rows.dtype.type(max(rows.shape[1], 1))
+    mean = np.add.reduce(rows, axis=1, keepdims=True) / length
+    away = rows - mean
+    return mean, np.add.reduce(away * away, axis=1, keepdims=True) / length
+
+
+_SPAN = 4096  # elements that BLAS sums up by itself, in one thread and by many partial sums
+
+
+def _mean_square(rows: Array) -> Array:
+    """Of each row, as a column."""
+    length = rows.shape[1]
+    whole = length - length % _SPAN
+    spans = rows[:, :whole].reshape(len(rows), -1, _SPAN)
+    sums = np.add.reduce(np.vecdot(spans, spans), axis=1) if whole else rows.dtype.type(0)
+    if whole < length:
+        rest = rows[:, whole:]
+        sums = sums + np.vecdot(rest, rest)
+    return np.reshape(sums / rows.dtype.type(length), (-1, 1))
+
+
+def _standard(rows: Array, out: Array, eps: float) -> None:
+    """Rows normalized."""
+    length = rows.dtype.type(rows.shape[1])
+    np.subtract(rows, np.add.reduce(rows, axis=1, keepdims=True) / length, out=out)
+    out *= 1 / np.sqrt(_mean_square(out) + rows.dtype.type(eps))
+
+
+def _root_mean_square(rows: Array, out: Array, eps: float) -> None:
+    """Rows over the root of their mean square."""
+    number = rows.dtype.type
+    np.multiply(rows, 1 / np.sqrt(_mean_square(rows) + number(eps)), out=out)
+
+
+def _affine(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Sequence[int]) -> Array:
+    """x times the weight plus the bias, those of them that are given."""
+    at = 0
+    if given[0]:
+        x = x * more[at].astype(x.dtype).reshape(shape)
+        at = 1
+    if given[1]:
+        x = x + more[at].astype(x.dtype).reshape(shape)
+    return x
+
+
+def _scale_and_shift(x: Array, more: Sequence[Array], given: Sequence[bool]) -> None:
+    """`_affine` in place, with factors of x's dtype."""
+    if given[0]:
+        x *= more[0]
+    if given[1]:
+        x += more[-1]
+
+
+# -- the derivative by given moments; the others are in normalization_gradients.py -------------------------------
+
+
+def _infer_back(grad: Any, a: Any, b: Any, c: Any, d: Any, params: Any) -> list[Any]:
+    eps, given = params
+    x, grad, mean, variance, weight = gradients.widened(a, grad, b, c, d if given[0] else None)
+    dims, column = (0, *range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
+    scale = (variance + eps).rsqrt().reshape(column)
+    away = x - mean.reshape(column)
+    g = grad if weight is None else grad * weight.reshape(column)
+    inner = g * scale
+    by_x = laid(inner, x.meta) if x.meta.device is CPU else inner.contiguous()  # as PyTorch's kernel for GPUs
+    listed = [by_x, -inner.sum(dims), (g * away * scale**3).sum(dims) * -0.5]
+    if given[0]:
+        listed.append((grad * away * scale).sum(dims))
+    return [*listed, grad.sum(dims)]
+
+
+# -- layer_norm and rms_norm: params (how many trailing dimensions, eps, (weight?, bias?)) -----------------
+
+
+def _layer_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    metas = _metas(operands)
+    x, (ndim, _, _) = metas[0], params
+    where = one_device(metas)
+    _refuse(x, "LayerNormKernelImpl")
+    _same_kind(metas, "mixed dtype (CPU): all the parameters share one dtype")
+    for other in metas[1:]:
+        if other.shape != x.shape[x.ndim - ndim :]:
+            raise RuntimeError(
+                "Expected weight to be of same shape as normalized_shape, but got weight of shape "
+                f"{list(other.shape)} and normalized_shape = {list(x.shape[x.ndim - ndim :])}"
+            )
+    return Signature((Meta.contiguous_of(x.shape, x.dtype, where),), tuple(metas), params)
+
+
+def _rms_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """PyTorch's is made of products, which keep the order of x's dimensions."""
+    found = _layer_rule(operands, params)
+    x = found.inputs[0]
+    assert isinstance(x, Meta)
+    out = x.with_(strides=result_strides(x.shape, x.strides, broadcast=True))
+    return Signature((out,), found.inputs, params)
+
+
+def _rows_host(normalize: Callable[[Array, Array, float], None]) -> Callable[[Launch], Body]:
+    """The last dimensions are a row; each element of it has a weight and a bias."""
+
+    def host(launch: Launch) -> Body:
+        ndim, eps, given = launch.params
+        kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
+        widen, length = to_computing(kind, kind), math.prod(shape[len(shape) - ndim :])
+
+        def body(outputs: list[Array], inputs: list[Array]) -> None:
+            rows = contiguous(widen(inputs[0])).reshape(-1, length)
+            direct = rows.dtype == outputs[0].dtype and outputs[0].flags.c_contiguous
+            result = outputs[0].reshape(rows.shape) if direct else np.empty_like(rows)
+            factors = [more.astype(rows.dtype).reshape(1, length) for more in inputs[1:]]
+            for part in row_blocks(rows):
+                normalize(rows[part], result[part], eps)
+                _scale_and_shift(result[part], factors, given)
+            if not direct:
+                np.copyto(outputs[0], result.reshape(shape), casting="unsafe")
+
+        return body
+
+    return host
+
+
+def _layer_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 4, 5), make(5), make(5)), (1, 1e-5, (True, True))
+    yield (make(3, 4, 5), make(4, 5)), (2, 1e-3, (True, False))
+    yield (make(3, 4),), (1, 1e-5, (False, False))
+
+
+def _rms_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 4, 5), make(5)), (1, 1e-5, (True, False))
+    yield (make(3, 4),), (2, 1e-3, (False, False))
+
+
+layer_norm = define(
+    Op(
+        "layer_norm",
+        _layer_rule,
+        Kernel("layer_norm", _rows_host(_standard), _flops, cuda=Routine("layer_norm")),
+        FLOATS,
+        _layer_samples,
+        derivative=Derivative(whole=gradients.given_to(gradients.layer_norm_backward)),
+    )
+)
+rms_norm = define(
+    Op(
+        "rms_norm",
+        _rms_rule,
+        Kernel("rms_norm", _rows_host(_root_mean_square), _flops, cuda=Routine("rms_norm")),
+        FLOATS,
+        _rms_samples,
+        derivative=Derivative(whole=gradients.given_to(gradients.rms_norm_backward)),
+    )
+)
+
+
+# -- group_norm: x (N, C, ...), params (groups, eps, (weight?, bias?)) -------------------------------------
+
+
+def _group_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    metas = _metas(operands)
+    x, groups = metas[0], params[0]
+    where = one_device(metas)
+    if x.ndim < 2:
+        raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {x.ndim}")
+    channels = x.shape[1]
+    if groups <= 0:
+        raise RuntimeError(f"Expected num groups to be greater than 0, got {groups}")
+    if channels % groups:
+        raise RuntimeError(
+            "Expected number of channels in input to be divisible by num_groups, but got input of shape "
+            f"{list(x.shape)} and num_groups={groups}"
+        )
+    for other in metas[1:]:
+        if other.shape != (channels,):
+            raise RuntimeError(
+                "Expected weight to be a vector of size equal to the number of channels in input, but got weight of "
+                f"shape {list(other.shape)} and input of shape {list(x.shape)}"
+            )
+    _refuse(x, "GroupNormKernelImpl")
+    _same_kind(metas, "mixed dtype (CPU): all the parameters share one dtype")
+    # PyTorch's kernels for GPUs make x contiguous first.
+    out = Meta.laid(x.shape, x.dtype, where, x.channels_last and where is CPU)
+    return Signature((out,), tuple(metas), params)
+
+
+def _group_host(launch: Launch) -> Body:
+    groups, eps, given = launch.params
+    kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        rows = contiguous(widen(inputs[0]).reshape(shape[0] * groups, -1))
+        result = np.empty_like(rows)
+        for part in row_blocks(rows):
+            _standard(rows[part], result[part], eps)
+        result = _affine(result.reshape(*shape[:2], -1), inputs[1:], given, (-1, 1))
+        np.copyto(outputs[0], result.reshape(shape), casting="unsafe")
+
+    return body
+
+
+def _group_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(2, 4, 5), make(4), make(4)), (2, 1e-5, (True, True))
+    yield (make(2, 6, 3, 2),), (3, 1e-3, (False, False))
+
+
+group_norm = define(
+    Op(
+        "group_norm",
+        _group_rule,
+        Kernel("group_norm", _group_host, _flops, cuda=Routine("group_norm")),
+        FLOATS,
+        _group_samples,
+        derivative=Derivative(whole=gradients.given_to(gradients.group_norm_backward)),
+    )
+)
+
+
+# -- batch_norm: x (N, C, ...). By its own moments (also results) or by given ones -------------------------
+
+
+def _batch_check(metas: Sequence[Meta]) -> None:
+    x = metas[0]
+    if x.ndim < 2:
+        raise RuntimeError(f"batch_norm: expected an input of 2 dimensions or more, got {list(x.shape)}")
+    _refuse(x, "batch_norm")
+    _same_kind(metas, "Expected parameters of the input's dtype")
+    for other in metas[1:]:
+        if other.shape != (x.shape[1],):
+            raise RuntimeError(
+                f"running_mean, running_var, weight and bias should contain {x.shape[1]} elements not {other.numel}"
+            )
+
+
+def _train_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """params (eps, (weight?, bias?)); results: the normalized, and each channel's mean, 1 / sqrt(variance + eps) and
+    variance."""
+    metas = _metas(operands)
+    _batch_check(metas)
+    x = metas[0]
+    out = Meta.laid(x.shape, x.dtype, one_device(metas), x.channels_last)
+    moments = Meta.contiguous_of((x.shape[1],), wide(x.dtype), x.device)
+    return Signature((out, moments, moments, moments), tuple(metas), params)
+
+
+def _by_channel(x: Array) -> Array:
+    """(N, C, ...) as (C, N ...)."""
+    return x.swapaxes(0, 1).reshape(x.shape[1], -1)
+
+
+def _train_host(launch: Launch) -> Body:
+    eps, given = launch.params
+    kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
+    widen, column = to_computing(kind, kind), (-1, *(1,) * (len(shape) - 2))
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x = widen(inputs[0])
+        mean, variance = _moments(_by_channel(x))
+        scale = 1 / np.sqrt(variance + x.dtype.type(eps))
+        result = _affine((x - mean.reshape(column)) * scale.reshape(column), inputs[1:], given, column)
+        np.copyto(outputs[0], result, casting="unsafe")
+        for out, moment in zip(outputs[1:], (mean, scale, variance), strict=True):
+            np.copyto(out, moment[:, 0])
+
+    return body
+
+
+def _infer_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """Inputs x, mean, variance, weight, bias; params (eps, (weight?, bias?))."""
+    metas = _metas(operands)
+    _batch_check(metas)
+    x = metas[0]
+    out = Meta.laid(x.shape, x.dtype, one_device(metas), x.channels_last)
+    return Signature((out,), tuple(metas), params)
+
+
+def _infer_host(launch: Launch) -> Body:
+    eps, given = launch.params
+    kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
+    widen, column = to_computing(kind, kind), (-1, *(1,) * (len(shape) - 2))
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x = widen(inputs[0])
+        mean, variance = (a.astype(x.dtype).reshape(column) for a in inputs[1:3])
+        result = (x - mean) * (1 / np.sqrt(variance + x.dtype.type(eps)))
+        np.copyto(outputs[0], _affine(result, inputs[3:], given, column), casting="unsafe")
+
+    return body
+
+
+def _train_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(4, 3), make(3), make(3)), (1e-5, (True, True))
+    yield (make(2, 3, 4, 2), make(3)), (1e-3, (False, True))
+
+
+def _infer_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(4, 3), make(3), make(3, low=0.5), make(3), make(3)), (1e-5, (True, True))
+    yield (make(2, 3, 4), make(3), make(3, low=0.5)), (1e-3, (False, False))
+
+
+batch_norm_train = define(
+    Op(
+        "batch_norm_train",
+        _train_rule,
+        Kernel("batch_norm_train", _train_host, _flops, cuda=Routine("batch_norm_train")),
+        FLOATS,
+        _train_samples,
+        derivative=Derivative(whole=gradients.of_batch, outputs=1),
+    )
+)
+batch_norm_infer = define(
+    Op(
+        "batch_norm_infer",
+        _infer_rule,
+        Kernel("batch_norm_infer", _infer_host, _flops, cuda=Routine("batch_norm_infer")),
+        FLOATS,
+        _infer_samples,
+        derivative=Derivative(whole=_infer_back),
+    )
+)

@@ -1,0 +1,49 @@
+"""What bodies on the host compute in, and how arrays come to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import dtype
+from flambeau.driver.api import Steps
+from flambeau.ops.copy import caster
+from flambeau.ops.pointwise.pointwise import wide
+
+Array = np.ndarray[Any, Any]
+
+
+def computing_steps(kind: dtype, source: dtype) -> Steps:
+    """The dtypes that `source` is converted through to what a body for `kind` computes in."""
+    target = wide(kind)
+    if kind is not target and source is not kind:  # dtype=: rounded to it first, as PyTorch converts
+        return kind, target
+    return () if target is source else (target,)
+
+
+def to_computing(kind: dtype, source: dtype) -> Callable[[Array], Array]:
+    """A function that brings an array of `source` to what a body for `kind` computes in."""
+    target = wide(kind)
+    steps = computing_steps(kind, source)
+    if len(steps) == 2:
+        first, second = caster(source, kind), caster(kind, target)
+
+        def through(x: Array) -> Array:
+            narrow, out = np.empty(x.shape, kind.numpy), np.empty(x.shape, target.numpy)
+            first(narrow, x)
+            second(out, narrow)
+            return out
+
+        return through
+    if not steps:
+        return lambda x: x
+    cast = caster(source, target)
+
+    def convert(x: Array) -> Array:
+        out = np.empty_like(x, dtype=target.numpy)
+        cast(out, x)
+        return out
+
+    return convert

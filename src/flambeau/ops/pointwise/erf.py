@@ -1,0 +1,81 @@
+"""The error function of float32 numbers, ten times SciPy's speed.
+
+# Note [The error function]
+atanh(erf(x)) / x is smooth and even, so that erf(x) = tanh(x r(x^2)) with a polynomial r; tanh flattens what r is off
+by. Fitted on [0, 4], beyond which erf rounds to 1, to a relative error of 7.1e-8: 3 units in the last place with
+the rounding of float32's arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flambeau.ops.cache_blocks import in_blocks
+
+Array = np.ndarray[Any, Any]
+
+_R = [
+    np.float32(c)
+    for c in (
+        5.4216252124117675e-09, 2.7575563732116154e-08, -4.794600903122385e-06, 8.459656825919097e-05,
+        -0.0006148382164856842, -0.00019528818230026972, 0.10276986413172436, 1.1283792471856293,
+    )
+]  # fmt: skip
+
+
+def erf(x: Any) -> Any:
+    """The error function. float64 is SciPy's."""
+    if x.dtype == np.float32:
+        return in_blocks(_erf, x)
+    from scipy import special  # only where it is needed: it is slow to import
+
+    return special.erf(x)
+
+
+def _erf(x: Array) -> Array:
+    """tanh(x r(x^2)): see Note [The error function]."""
+    t = np.minimum(x * x, np.float32(16))
+    r = t * _R[0]
+    for c in _R[1:-1]:
+        r += c
+        r *= t
+    r += _R[-1]
+    r *= x
+    return np.tanh(r, out=r)
+
+
+# r(x^2) = a x^2 + b + (c x^2 + d) / (x^4 + e x^2 + f), fitted as the polynomial of erf was, to 1.4e-7: fewer passes
+_A, _B, _C, _D, _E, _F = (
+    np.float32(c)
+    for c in (
+        -0.0370992012321949, -2.3128247261047363, 3.7931416034698486, 223.40647888183594, 20.744504928588867,
+        311.56097412109375,
+    )
+)  # fmt: skip
+_FAR = np.float32(1e6)
+
+
+def gelu(x: Array) -> Array:
+    """x times the normal distribution's probability of less than x, for float32 numbers.
+
+    That is x / (1 + exp(x r(x^2))) with a function r that is smooth: nothing cancels. 5 units in the last place where
+    x is above -1; further down the result's relative error is a third of that of x (1 + erf(x / sqrt(2))) / 2.
+    """
+    t = x * x
+    if not t.max() <= _FAR:  # x^4 must not overflow
+        np.minimum(t, _FAR, out=t)
+    below = t + _E
+    below *= t
+    below += _F
+    r = t * _C
+    r += _D
+    r /= below
+    t *= _A
+    r += t
+    r += _B
+    r *= x
+    np.exp(r, out=r)
+    r += np.float32(1)
+    return np.divide(x, r, out=r)

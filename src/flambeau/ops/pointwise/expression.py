@@ -1,0 +1,647 @@
+"""Expressions of pointwise operators as one operator: what user kernels are made of.
+
+An expression is a graph of `Node`s: inputs, numbers, and pointwise records applied to nodes. A record brings its
+arithmetic for the host, its C++ text and its derivative, so an expression has all three: the host body runs the
+records' bodies in order, the CUDA form is their texts as one kernel, and the chain rule over their derivatives'
+formulas is an expression again.
+
+# Note [One dtype]
+Everything but truth values is computed in one dtype: that of the operands and numbers together, as PyTorch promotes
+them; a floating one if any function of the expression makes floats of integers. Half precision is computed in float32
+and rounded once, at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import DTYPES, FLOATING, bool_, dtype, float32
+from flambeau.driver.api import Expression, Launch
+from flambeau.ops.cache_blocks import BLOCK
+from flambeau.ops.gradients import zeros
+from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Derivative, Op, Operand, names_of
+from flambeau.ops.pointwise import activation
+from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
+from flambeau.ops.pointwise import pointwise_functions as functions
+from flambeau.ops.pointwise import pointwise_logic as logic
+from flambeau.ops.pointwise import pointwise_special as special
+from flambeau.ops.pointwise.pointwise import (
+    FLOAT_TO_REAL,
+    TO_FLOAT,
+    TO_REAL,
+    Array,
+    Into,
+    Lazy,
+    Pointwise,
+    Promotion,
+    pointwise,
+    result_type,
+    wide,
+)
+from flambeau.ops.pointwise.pointwise_several import together
+
+MOST = 8  # tensors
+LETTERS = "abcdefghjklmnopqrstuvwxyz"  # what operands are called in C++
+_Number = bool | int | float | complex
+_EITHER = {logic.logical_and, logic.logical_or, logic.logical_xor, logic.logical_not, logic.eq, logic.ne}
+_OF_TRUTHS = {
+    logic.bitwise_and: logic.logical_and,
+    logic.bitwise_or: logic.logical_or,
+    logic.bitwise_xor: logic.logical_xor,
+    logic.bitwise_not: logic.logical_not,
+}
+
+
+# -- the graph ----------------------------------------------------------------------------------------------
+
+
+class Node:
+    """A part of an expression. `place` says where in the text it is, for errors; `truth` whether it is a truth value.
+
+    It answers to what derivatives' formulas do with tensors: arithmetic, comparisons, records by name as methods.
+    """
+
+    place = ""
+    truth = False
+    meta = SimpleNamespace(shape=())
+    dtype = float32  # what formulas ask of it: whether it is complex
+    requires_grad = True  # and whether its own derivative may be asked for
+
+    def __add__(self, other: Any) -> Node:
+        return self if type(other) is int and other == 0 else applied(arithmetic.add, self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Node:
+        return applied(arithmetic.sub, self, other)
+
+    def __rsub__(self, other: Any) -> Node:
+        return applied(arithmetic.sub, other, self)
+
+    def __mul__(self, other: Any) -> Node:
+        return self if type(other) is int and other == 1 else applied(arithmetic.mul, self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Node:
+        return applied(arithmetic.div, self, other)
+
+    def __rtruediv__(self, other: Any) -> Node:
+        return applied(arithmetic.div, other, self)
+
+    def __pow__(self, other: Any) -> Node:
+        return applied(arithmetic.pow_, self, other)
+
+    def __rpow__(self, other: Any) -> Node:
+        return applied(arithmetic.pow_, other, self)
+
+    def __neg__(self) -> Node:
+        return applied(arithmetic.neg, self)
+
+    def __lt__(self, other: Any) -> Node:
+        return applied(logic.lt, self, other)
+
+    def __le__(self, other: Any) -> Node:
+        return applied(logic.le, self, other)
+
+    def __gt__(self, other: Any) -> Node:
+        return applied(logic.gt, self, other)
+
+    def __ge__(self, other: Any) -> Node:
+        return applied(logic.ge, self, other)
+
+    def __eq__(self, other: object) -> Node:  # type: ignore[override]
+        return applied(logic.eq, self, other)
+
+    def __ne__(self, other: object) -> Node:  # type: ignore[override]
+        return applied(logic.ne, self, other)
+
+    __hash__ = object.__hash__
+
+    def __and__(self, other: Any) -> Node:
+        return applied(logic.bitwise_and, self, other)
+
+    def __or__(self, other: Any) -> Node:
+        return applied(logic.bitwise_or, self, other)
+
+    def __invert__(self) -> Node:
+        return applied(logic.bitwise_not, self)
+
+    def conj(self) -> Node:
+        return applied(functions.conj_physical, self)
+
+    def where(self, condition: Any, other: Any) -> Node:
+        return applied(logic.where, condition, self, other)
+
+    def masked_fill(self, mask: Any, value: Any) -> Node:
+        return applied(logic.where, mask, value, self)
+
+    def new_zeros(self, shape: Any) -> Node:
+        return Number(0)
+
+    def square(self) -> Node:
+        return self * self
+
+    def polygamma(self, n: int) -> Node:
+        return (-1) ** (n + 1) * math.factorial(n) * applied(RECORDS["special_zeta"], n + 1, self)
+
+    def __getattr__(self, name: str) -> Callable[..., Node]:
+        record = RECORDS.get(name)
+        if record is None:
+            raise NotImplementedError(f"an expression has no {name!r}")
+        return lambda *more: applied(record, self, *more)
+
+
+class Input(Node):
+    """The element of an operand, by position."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class Number(Node):
+    """A number that the text gives."""
+
+    def __init__(self, value: _Number) -> None:
+        self.value = value
+        self.truth = isinstance(value, bool)
+
+
+class Applied(Node):
+    """A record applied to nodes."""
+
+    def __init__(self, record: Pointwise, args: tuple[Node, ...], place: str = "") -> None:
+        self.record = record
+        self.args = args
+        self.place = place
+        self.truth = _holds(record, args)
+
+
+def applied(record: Pointwise, *args: Any, place: str = "") -> Node:
+    """A record applied to nodes and numbers."""
+    return Applied(record, tuple([x if isinstance(x, Node) else Number(x) for x in args]), place)
+
+
+def _usable(record: Any) -> bool:
+    """Whether expressions may name it: it takes no static params, and its C++ text is the same for every call."""
+    if not isinstance(record, Pointwise) or record.static or not record.name.isidentifier():
+        return False
+    if record.promotion.common not in (result_type, TO_FLOAT.common) or record.name.endswith("_backward"):
+        return False
+    if record.promotion.result(float32) not in (float32, bool_):
+        return False
+    form = record.kernel.cuda
+    return record is arithmetic.pow_ or (isinstance(form, Expression) and isinstance(form.text, str))
+
+
+RECORDS: dict[str, Pointwise] = {
+    record.name: record
+    for module in (arithmetic, functions, logic, special, activation)
+    for record in vars(module).values()
+    if _usable(record)
+}
+"""What expressions may name."""
+
+
+def _holds(record: Pointwise, args: Sequence[Node]) -> bool:
+    """Whether what a record gives for these nodes is a truth value."""
+    if record is logic.where:
+        return args[1].truth and args[2].truth
+    if record in _OF_TRUTHS:
+        return all(x.truth for x in args)
+    return record.promotion.result(float32) is bool_
+
+
+def ordered(*roots: Node) -> list[Node]:
+    """The nodes that these are made of and themselves, each after those that it is made of."""
+    found: dict[Node, None] = {}
+    for root in roots:
+        stack: list[tuple[Node, Iterator[Node]]] = [(root, _args(root))]
+        while stack:
+            node, left = stack[-1]
+            for arg in left:
+                if arg not in found:
+                    stack.append((arg, _args(arg)))
+                    break
+            else:
+                found[node] = None
+                stack.pop()
+    return list(found)
+
+
+def _args(node: Node) -> Iterator[Node]:
+    return iter(node.args if isinstance(node, Applied) else ())
+
+
+# -- the operator ---------------------------------------------------------------------------------------------
+
+
+def operator(
+    name: str,
+    roots: Sequence[Node],
+    arity: int,
+    differentiable: bool = False,
+    *,
+    floats: bool = True,
+    promoting: slice = slice(None),
+) -> Op:
+    """The record of expressions of `arity` operands, an output each. It is not in the table of operators.
+
+    floats: functions make floats of integers; else integers stay what they are, and such functions are refused.
+    promoting: the operands whose dtypes decide.
+    """
+    derivative = _derivative(name, roots, arity) if differentiable else MISSING
+    records = [_single(name, root, roots, arity, derivative, floats, promoting) for root in roots]
+    return records[0] if len(records) == 1 else together(name, records, derivative)
+
+
+def _single(
+    name: str,
+    root: Node,
+    roots: Sequence[Node],
+    arity: int,
+    derivative: Derivative,
+    floats: bool,
+    promoting: slice,
+) -> Pointwise:
+    """The record of one output. The dtype is decided by all, see Note [One dtype]."""
+    everything = ordered(*roots)
+    nodes = [x for x in everything if isinstance(x, Applied)]
+    numbers = [type(x.value) for x in everything if isinstance(x, Number)] if floats else []
+    computing = [x for x in nodes if not all(arg.truth for arg in x.args)]
+    to_float = floats and any(x.record.promotion.common is TO_FLOAT.common for x in nodes)
+
+    def common(operands: Sequence[Operand], default: dtype) -> dtype:
+        kind = result_type([*operands, *numbers], default)
+        return default if to_float and kind.category < FLOATING else kind
+
+    def check(kind: dtype, operands: Sequence[Operand]) -> None:
+        for node in computing:
+            if not _computes_in(node, kind, floats):
+                raise NotImplementedError(
+                    f"\"{node.record.name}\" not implemented for '{kind.torch_name}' in {name}{node.place}"
+                )
+
+    truth = root.truth and floats  # without `floats` the result is of the operands' dtype, as in C++
+    return pointwise(
+        name,
+        Lazy(lambda launch: Into(_Arithmetic(root, arity, launch).store)),
+        arity,
+        name,
+        cuda=_text(root, arity),
+        header=_header([x for x in ordered(root) if isinstance(x, Applied)]),
+        promotion=Promotion(common, (lambda kind: bool_) if truth else (lambda kind: kind)),
+        dtypes=DTYPES,
+        check=check,
+        promoting=promoting,
+        flops=max(1, len(nodes) // len(roots)),
+        derivative=derivative,
+        listed=False,
+    )
+
+
+_PARTS = (TO_REAL, FLOAT_TO_REAL)  # their results are real where the operand is complex
+
+
+def _computes_in(node: Applied, kind: dtype, floats: bool) -> bool:
+    """Whether a record computes in a dtype, its numbers too. Without `floats` integers may meet no floats."""
+    whole = kind.category < FLOATING and not floats
+    if whole and (node.record.promotion.common is TO_FLOAT.common or any(map(_is_float, node.args))):
+        return False
+    return kind in node.record.dtypes and not (kind.is_complex and node.record.promotion in _PARTS)
+
+
+def _is_float(node: Node) -> bool:
+    return isinstance(node, Number) and isinstance(node.value, float | complex)
+
+
+def _header(nodes: Sequence[Applied]) -> str:
+    forms = [x.record.kernel.cuda for x in nodes]
+    headers = {form.header for form in forms if isinstance(form, Expression)} - {""}
+    if len(headers) > 1:
+        raise NotImplementedError(f"an expression over functions of {sorted(headers)} together")
+    return headers.pop() if headers else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One statement: what it applies (None: a conversion to a number), to which slots; whether it is a truth value."""
+
+    record: Pointwise | None
+    slots: tuple[int, ...]
+    truth: bool
+
+
+_ToTruth = logic.ne
+
+
+def _steps(root: Node, arity: int) -> tuple[list[_Number], list[_Step], int]:
+    """Numbers, statements, and the slot of the result. Slots: inputs, numbers, then a statement each.
+
+    Equal statements are one. Numbers used as truth values are compared with 0, truth values used as numbers converted.
+    """
+    nodes = ordered(root)
+    numbers = {repr(x.value): x.value for x in nodes if isinstance(x, Number)} | {"0": 0}
+    at_number = {text: arity + i for i, text in enumerate(numbers)}
+    steps: dict[_Step, int] = {}
+    place: dict[Node, int] = {}
+    truths = {at_number[text] for text, value in numbers.items() if isinstance(value, bool)}
+
+    def add(record: Pointwise | None, slots: tuple[int, ...], truth: bool) -> int:
+        step = _Step(record, slots, truth)
+        found = steps.setdefault(step, arity + len(numbers) + len(steps))
+        if truth:
+            truths.add(found)
+        return found
+
+    def as_number(slot: int) -> int:
+        return add(None, (slot,), False) if slot in truths else slot
+
+    def as_truth(slot: int) -> int:
+        return slot if slot in truths else add(_ToTruth, (slot, at_number["0"]), True)
+
+    for node in nodes:
+        if isinstance(node, Input):
+            place[node] = node.index
+        elif isinstance(node, Number):
+            place[node] = at_number[repr(node.value)]
+        elif isinstance(node, Applied):
+            record, slots = node.record, [place[x] for x in node.args]
+            all_truths = all(slot in truths for slot in slots)
+            if record in _OF_TRUTHS and all_truths:
+                record = _OF_TRUTHS[record]
+            if record is logic.where:
+                both = slots[1] in truths and slots[2] in truths
+                values = slots[1:] if both else [as_number(x) for x in slots[1:]]
+                slots = [as_truth(slots[0]), *values]
+            elif not (record in _EITHER and all_truths):
+                slots = [as_number(x) for x in slots]
+            place[node] = add(record, tuple(slots), node.truth)
+    last = place[root] if root.truth else as_number(place[root])
+    return list(numbers.values()), list(steps), last
+
+
+class _Arithmetic:
+    """The host's arithmetic: statement after statement over arrays of the computing dtype, a block at a time."""
+
+    def __init__(self, root: Node, arity: int, launch: Launch) -> None:
+        numbers, steps, self._last = _steps(root, arity)
+        self._kind = kind = wide(launch.params[0]).numpy
+        self._numbers = [x if isinstance(x, bool) else np.asarray(x).astype(kind)[()] for x in numbers]
+        self._steps = [(_computes(step.record, launch), step.slots, step.truth) for step in steps]
+        self._truth = root.truth
+
+    def store(self, *operands: Any, out: Array | None = None) -> Any:
+        """The result, in `out` where it is given. Operands are arrays and scalars; numbers wrap as integers do."""
+        if out is None:
+            shape = np.broadcast_shapes(*[np.shape(x) for x in operands])
+            operands = tuple([np.broadcast_to(x, shape) if np.ndim(x) else x for x in operands])
+            out = np.empty(shape, np.bool_ if self._truth else self._kind)
+        if out.size <= BLOCK:
+            out[...] = self._run(operands)
+            return out
+        for block in _blocks(out, operands):
+            block[0][...] = self._run(block[1:])
+        return out
+
+    def _run(self, operands: Sequence[Any]) -> Any:
+        kind, values = self._kind, [*operands, *self._numbers]
+        for compute, slots, truth in self._steps:
+            found = compute(*[values[slot] for slot in slots])
+            values.append(found if truth or found.dtype == kind else np.asarray(found).astype(kind))
+        return values[self._last]
+
+
+def _blocks(out: Array, operands: Sequence[Any]) -> Iterator[list[Any]]:
+    """Parts of the output and of the operands: of lines of memory where it has no gaps, else of rows."""
+    if all(x.flags.c_contiguous for x in (out, *operands) if np.ndim(x)):
+        out, operands = out.reshape(-1), [x.reshape(-1) if np.ndim(x) else x for x in operands]
+    rows = max(1, BLOCK * len(out) // out.size)
+    for start in range(0, len(out), rows):
+        part = slice(start, start + rows)
+        yield [out[part], *[x[part] if np.ndim(x) else x for x in operands]]
+
+
+def _computes(record: Pointwise | None, launch: Launch) -> Callable[..., Any]:
+    if record is None:
+        return np.asarray
+    compute = record.compute
+    if isinstance(compute, Lazy):
+        compute = compute.load(launch)
+    return compute.store if isinstance(compute, Into) else compute
+
+
+def _text(root: Node, arity: int) -> str:
+    """The statements in C++, as an expression: a function that is called at once."""
+    numbers, steps, last = _steps(root, arity)
+    names = list(LETTERS[:arity])
+    lines = []
+    for i, value in enumerate(numbers):
+        names.append(f"n{i}")
+        kind = "bool" if isinstance(value, bool) else "T"
+        lines.append(f"const {kind} n{i} = {_literal(value)};")
+    for i, step in enumerate(steps):
+        args = [names[slot] for slot in step.slots]
+        constant = len(step.slots) == 2 and arity <= step.slots[1] < arity + len(numbers)
+        lines.append(
+            f"const {'bool' if step.truth else 'T'} v{i} = {_applied_text(step.record, args, constant)};"
+        )
+        names.append(f"v{i}")
+    return f"[&] {{ {' '.join(lines)} return {names[last]}; }}()"
+
+
+def _applied_text(record: Pointwise | None, args: Sequence[str], constant: bool) -> str:
+    """A record's text with its operands' names; `constant`: the second is a number of the text."""
+    if record is None:
+        return f"to<T>({args[0]})"
+    if record is arithmetic.pow_:
+        return f"pow_any({args[0]}, {args[1]}, {str(constant).lower()})"
+    form = record.kernel.cuda
+    assert isinstance(form, Expression) and isinstance(form.text, str)
+    named = dict(zip("abcdefgh", args, strict=False))
+    return re.sub(r"\b[a-h]\b", lambda found: named[found[0]], form.text)
+
+
+def _literal(value: _Number) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, complex):
+        return f"to<T>(c128{{{_double(value.real)}, {_double(value.imag)}}})"
+    return f"to<T>({_double(value)})" if isinstance(value, float) else f"to<T>({value}ll)"
+
+
+def _double(value: float) -> str:
+    if value != value:
+        return "(double)NAN"
+    if value in (float("inf"), float("-inf")):
+        return f"{'-' if value < 0 else ''}(double)INF"
+    return repr(float(value))
+
+
+# -- the derivative ---------------------------------------------------------------------------------------------
+
+
+def _derivative(name: str, roots: Sequence[Node], arity: int) -> Derivative:
+    reached = set().union(*[_reached(root) for root in roots if not root.truth])
+    if not reached:
+        return NOT_DIFFERENTIABLE
+    derivative = Derivative(whole=_Gradients(name, roots, arity))
+    derivative.takes = frozenset(reached)
+    return derivative
+
+
+def _reached(root: Node) -> set[int]:
+    """The inputs to which a gradient passes."""
+    found, stack = {root}, [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Applied):
+            new = [arg for i, arg in enumerate(node.args) if _passes(node, i) and arg not in found]
+            found.update(new)
+            stack += new
+    return {x.index for x in found if isinstance(x, Input)}
+
+
+def _passes(node: Applied, i: int) -> bool:
+    """Whether a record passes a gradient to its input `i`, or would if its derivative were written."""
+    derivative = node.record.derivative
+    if derivative is NOT_DIFFERENTIABLE or node.truth or node.args[i].truth:
+        return False
+    return derivative.takes is None or i in derivative.takes
+
+
+class _Gradients:
+    """The formula of all gradients: expressions of the results' gradients and of the inputs that they need."""
+
+    def __init__(self, name: str, roots: Sequence[Node], arity: int) -> None:
+        self.name = name
+        self.truths = [root.truth for root in roots]
+        self._roots = [root for root in roots if not root.truth]
+        self._arity = arity
+        self._slopes: dict[int, Node | Exception | None] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it needs if every input requires a gradient."""
+        return self.bound((True,) * self._arity).names
+
+    def __call__(self, needs: Sequence[bool], grad: Any, call: Any, *inputs: Any) -> list[Any]:
+        return self.bound((True,) * self._arity)(needs, grad, call, *inputs)
+
+    def bound(self, needs: Sequence[bool]) -> _Bound:
+        """The formula where only some of the inputs require a gradient."""
+        return _Bound(self, {i: self._slope(i) for i, needed in enumerate(needs) if needed}, len(self._roots))
+
+    def _slope(self, index: int) -> Node | Exception | None:
+        """The gradient of an input, of which Input(-1 - k) is the k-th result's; None: zero; or why there is none."""
+        if index not in self._slopes:
+            grads = [Input(-1 - k) for k in range(len(self._roots))]
+            try:
+                self._slopes[index] = _backward(self._roots, index, grads)
+            except (NotImplementedError, RuntimeError) as error:
+                self._slopes[index] = error
+        return self._slopes[index]
+
+
+class _Bound:
+    """See `_Gradients`. `names` are what it needs: see Note [Derivatives]."""
+
+    def __init__(self, of: _Gradients, slopes: dict[int, Node | Exception | None], count: int) -> None:
+        self._of, self._slopes = of, slopes
+        nodes = ordered(*[x for x in slopes.values() if isinstance(x, Node)])
+        used = sorted({x.index for x in nodes if isinstance(x, Input) and x.index >= 0})
+        self._place = {-1 - k: k for k in range(count)} | {index: count + i for i, index in enumerate(used)}
+        self._records: dict[tuple[int, ...], Op] = {}
+        grad = "grad" if len(of.truths) == 1 else "grads"
+        self.names = ("needs", grad, "call", *[INPUTS[index] for index in used])
+
+    def __call__(self, needs: Sequence[bool], grad: Any, call: Any, *inputs: Any) -> list[Any]:
+        grads = (grad,) if len(self._of.truths) == 1 else grad
+        given = [g for g, truth in zip(grads, self._of.truths, strict=True) if not truth]
+        found: list[Any] = [None] * len(needs)
+        computed = []
+        for i, slope in self._slopes.items():
+            if not needs[i]:
+                continue
+            if isinstance(slope, Exception):
+                raise slope
+            if isinstance(slope, Input) and slope.index < 0:
+                found[i] = given[-1 - slope.index]
+            elif slope is None:
+                found[i] = zeros(given[0])
+            else:
+                computed.append(i)
+        if computed:
+            results = call(self._record(tuple(computed)), (*given, *inputs))
+            for i, result in zip(computed, results if len(computed) > 1 else (results,), strict=True):
+                found[i] = result
+        return found
+
+    def _record(self, indices: tuple[int, ...]) -> Op:
+        """The kernel of these inputs' gradients."""
+        if indices not in self._records:
+            slopes = [x for i in indices if isinstance(x := self._slopes[i], Node)]
+            roots, arity = _renumbered(slopes, self._place), len(self._place)
+            self._records[indices] = operator(
+                f"{self._of.name}.gradient", roots, arity, differentiable=arity <= len(INPUTS)
+            )
+        return self._records[indices]
+
+
+def _backward(roots: Sequence[Node], index: int, given: Sequence[Node]) -> Node | None:
+    """The gradient of the input from those of the roots, by the chain rule; None where none depends on it."""
+    grads: dict[Node, Node] = {}
+    for root, grad in zip(roots, given, strict=True):
+        grads[root] = grads[root] + grad if root in grads else grad
+    total: Node | None = None
+    leads = {node: index in _reached(node) for node in ordered(*roots)}
+    for node in reversed(leads):
+        if not leads[node] or node not in grads:
+            continue
+        if isinstance(node, Input):
+            total = grads[node] if total is None else total + grads[node]
+        if not isinstance(node, Applied):
+            continue
+        for i, arg in enumerate(node.args):
+            part = _through(node, i, grads[node]) if leads[arg] and _passes(node, i) else None
+            if part is not None:
+                grads[arg] = grads[arg] + part if arg in grads else part
+    return total
+
+
+def _through(node: Applied, i: int, grad: Node) -> Node | None:
+    """The gradient that a record passes to its input `i`, by the record's own formula."""
+    derivative = node.record.derivative
+    formula = derivative.formulas[i] if i < len(derivative.formulas) else None
+    if formula is None:
+        raise RuntimeError(f"derivative for torch.{node.record.name} is not implemented in expressions")
+    given: dict[str, Any] = {"grad": grad, "out": node, "call": _symbolic, "params": ()}
+    for at, (name, arg) in enumerate(zip(INPUTS, node.args, strict=False)):
+        given[name] = arg.value if isinstance(arg, Number) else arg
+        if at < node.record.conditions and not arg.truth:
+            given[name] = arg != 0
+    found = formula(*[given[name] for name in names_of(formula)])
+    return found if isinstance(found, Node) or found is None else Number(found)
+
+
+def _symbolic(record: Pointwise, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Node:
+    return applied(record, *args)
+
+
+def _renumbered(roots: Sequence[Node], place: dict[int, int]) -> list[Node]:
+    made: dict[Node, Node] = {}
+    for node in ordered(*roots):
+        if isinstance(node, Input):
+            made[node] = Input(place[node.index])
+        elif isinstance(node, Applied):
+            made[node] = Applied(node.record, tuple([made[x] for x in node.args]), node.place)
+        else:
+            made[node] = node
+    return [made[root] for root in roots]

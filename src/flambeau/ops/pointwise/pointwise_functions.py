@@ -1,0 +1,814 @@
+"""Functions of real and complex numbers: roots, exponentials, circular, special, rounding, activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import log as log_of
+from math import pi
+from math import sqrt as root
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Launch
+from flambeau.ops.cache_blocks import choose, in_blocks
+from flambeau.ops.gradients import CONSTANT, conj, zeros
+from flambeau.ops.op import Derivative, Operand
+from flambeau.ops.pointwise.erf import erf as erf_of
+from flambeau.ops.pointwise.erf import gelu as gelu_of
+from flambeau.ops.pointwise.pointwise import (
+    ALL,
+    FLOAT_TO_REAL,
+    FLOATING_OR_COMPLEX,
+    FLOATS,
+    NUMBERS,
+    REALS,
+    TO_COMPLEX,
+    TO_FLOAT,
+    WIDE_UNSIGNED,
+    Into,
+    Lazy,
+    Pointwise,
+    pointwise,
+)
+from flambeau.ops.pointwise.pointwise_backward import (
+    gelu_backward,
+    relu_backward,
+    sigmoid_backward,
+    silu_backward,
+    straight,
+    tanh_backward,
+)
+from flambeau.ops.pointwise.pointwise_logic import kept
+
+LN2, LN10 = log_of(2), log_of(10)
+Check = Callable[[dtype, Sequence[Operand]], None]
+
+
+def _refuse_complex(text: str, error: type[Exception] = NotImplementedError) -> Check:
+    def check(common: dtype, operands: Sequence[Operand]) -> None:
+        if common.is_complex:
+            raise error(text)
+
+    return check
+
+
+# -- roots, exponentials, circular and hyperbolic functions: also of complex numbers --------------------
+
+_function = partial(
+    pointwise, arity=1, promotion=TO_FLOAT, dtypes=FLOATING_OR_COMPLEX, flops=10, low=0.1, high=0.9
+)
+
+
+def _named(name: str, compute: Any, summary: str, **fields: Any) -> Pointwise:
+    fields = {"cuda": f"{name}_(a)"} | fields
+    return _function(name, compute, summary=summary, stub=f"{name}_vml_cpu", **fields)
+
+
+sqrt = _named(
+    "sqrt",
+    np.sqrt,
+    "The square root of each element.",
+    derivative=Derivative(lambda grad, out: grad / (2 * conj(out))),
+)
+rsqrt = _named(
+    "rsqrt",
+    lambda x: 1 / np.sqrt(x),
+    "One over the square root of each element.",
+    cuda="one<T>() / sqrt_(a)",
+    derivative=Derivative(lambda grad, out: -0.5 * grad * conj(out) ** 3),
+)
+reciprocal = _named(
+    "reciprocal",
+    lambda x: 1 / x,
+    "One over each element.",
+    high=3,
+    cuda="one<T>() / a",
+    derivative=Derivative(lambda grad, out: -grad * conj(out * out)),
+)
+exp = _named(
+    "exp",
+    np.exp,
+    "e to the power of each element.",
+    high=3,
+    derivative=Derivative(lambda grad, out: grad * conj(out)),
+)
+exp2 = _named(
+    "exp2",
+    np.exp2,
+    "2 to the power of each element.",
+    dtypes=FLOATING_OR_COMPLEX,
+    high=3,
+    derivative=Derivative(lambda grad, out: grad * conj(out) * LN2),
+)
+expm1 = _named(
+    "expm1",
+    np.expm1,
+    "e to the power of each element, less 1; exact near 0.",
+    high=3,
+    derivative=Derivative(lambda grad, out: grad * (conj(out) + 1)),
+)
+log = _named(
+    "log",
+    np.log,
+    "The natural logarithm of each element.",
+    high=9,
+    derivative=Derivative(lambda grad, a: grad / conj(a)),
+)
+log2 = _named(
+    "log2",
+    np.log2,
+    "The logarithm to base 2 of each element.",
+    high=9,
+    derivative=Derivative(lambda grad, a: grad / (conj(a) * LN2)),
+)
+log10 = _named(
+    "log10",
+    np.log10,
+    "The logarithm to base 10 of each element.",
+    high=9,
+    derivative=Derivative(lambda grad, a: grad / (conj(a) * LN10)),
+)
+log1p = _named(
+    "log1p",
+    np.log1p,
+    "The logarithm of 1 plus each element; exact near 0.",
+    high=9,
+    derivative=Derivative(lambda grad, a: grad / (conj(a) + 1)),
+)
+sin = _named(
+    "sin",
+    np.sin,
+    "The sine of each element, in radians.",
+    low=-3,
+    high=3,
+    derivative=Derivative(lambda grad, a: grad * conj(a.cos())),
+)
+cos = _named(
+    "cos",
+    np.cos,
+    "The cosine of each element, in radians.",
+    low=-3,
+    high=3,
+    derivative=Derivative(lambda grad, a: -grad * conj(a.sin())),
+)
+tan = _named(
+    "tan",
+    np.tan,
+    "The tangent of each element, in radians.",
+    derivative=Derivative(lambda grad, out: grad * conj(1 + out * out)),
+)
+asin = _named(
+    "asin",
+    np.arcsin,
+    "The arcsine of each element, in radians.",
+    derivative=Derivative(lambda grad, a: grad * conj((1 - a * a).rsqrt())),
+)
+acos = _named(
+    "acos",
+    np.arccos,
+    "The arccosine of each element, in radians.",
+    derivative=Derivative(lambda grad, a: -grad * conj((1 - a * a).rsqrt())),
+)
+atan = _named(
+    "atan",
+    np.arctan,
+    "The arctangent of each element, in radians.",
+    derivative=Derivative(lambda grad, a: grad / conj(a * a + 1)),
+)
+sinh = _named(
+    "sinh",
+    np.sinh,
+    "The hyperbolic sine of each element.",
+    derivative=Derivative(lambda grad, a: grad * conj(a.cosh())),
+)
+cosh = _named(
+    "cosh",
+    np.cosh,
+    "The hyperbolic cosine of each element.",
+    derivative=Derivative(lambda grad, a: grad * conj(a.sinh())),
+)
+tanh = _named(
+    "tanh",
+    np.tanh,
+    "The hyperbolic tangent of each element.",
+    derivative=Derivative(lambda grad, out, call: call(tanh_backward, (grad, out))),
+)
+asinh = _named(
+    "asinh",
+    np.arcsinh,
+    "The inverse hyperbolic sine of each element.",
+    derivative=Derivative(lambda grad, a: grad * conj((a * a + 1).rsqrt())),
+)
+acosh = _named(
+    "acosh",
+    np.arccosh,
+    "The inverse hyperbolic cosine of each element.",
+    low=1.1,
+    high=3,
+    derivative=Derivative(lambda grad, a: grad * conj((a - 1).rsqrt() * (a + 1).rsqrt())),
+)
+atanh = _named(
+    "atanh",
+    np.arctanh,
+    "The inverse hyperbolic tangent of each element.",
+    derivative=Derivative(lambda grad, a: grad / conj(1 - a * a)),
+)
+
+
+def _sinc(x: Any) -> Any:
+    y = x * pi
+    return np.where(x == 0, np.ones((), y.dtype), np.sin(y) / y)
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+sigmoid = _named(
+    "sigmoid",
+    _sigmoid,
+    "1 / (1 + exp(-x)).",
+    derivative=Derivative(lambda grad, out, call: call(sigmoid_backward, (grad, out))),
+)
+sinc = _named(
+    "sinc",
+    _sinc,
+    "sin(pi x) / (pi x), 1 at 0.",
+    cuda="sinc_(a)",
+    derivative=Derivative(
+        lambda grad, a: (
+            grad * conj(((pi * a).cos() / a - (pi * a).sin() / (pi * a * a)).masked_fill(a == 0, 0))
+        )
+    ),
+)
+
+
+# -- special functions, of real numbers: SciPy's --------------------------------------------------------
+
+
+def _special(name: str, ours: str, summary: str, **fields: Any) -> Pointwise:
+    def load(launch: Launch) -> Any:
+        from scipy import special  # only for a kernel that needs it: it is slow to import
+
+        return getattr(special, name)
+
+    fields = {"stub": f"{ours}_vml_cpu", "cuda": f"{ours}_(a)"} | fields
+    return pointwise(ours, Lazy(load), 1, summary, promotion=TO_FLOAT, dtypes=FLOATS, flops=20, **fields)
+
+
+erf = pointwise(
+    "erf",
+    erf_of,
+    1,
+    "The error function.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    flops=20,
+    stub="erf_vml_cpu",
+    cuda="erf_(a)",
+    derivative=Derivative(lambda grad, a: (-a * a).exp() * (2 / root(pi)) * grad),
+)
+erfc = _special(
+    "erfc",
+    "erfc",
+    "One less the error function.",
+    derivative=Derivative(lambda grad, a: grad * (-a * a).exp() * (-2 / root(pi))),
+)
+erfinv = _special(
+    "erfinv",
+    "erfinv",
+    "The inverse of the error function.",
+    low=-0.9,
+    high=0.9,
+    derivative=Derivative(lambda grad, a: grad * a.erfinv().square().exp() * (root(pi) / 2)),
+)
+
+
+def _lgamma(launch: Launch) -> Any:
+    from scipy.special import gammaln  # see _special
+
+    return lambda x: np.where(x == -np.inf, -x, gammaln(x))  # SciPy's is -inf there
+
+
+lgamma = pointwise(
+    "lgamma",
+    Lazy(_lgamma),
+    1,
+    "The logarithm of the absolute gamma function.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    flops=20,
+    low=0.1,
+    stub="lgamma_vml_cpu",
+    cuda="lgamma_(a)",
+    derivative=Derivative(lambda grad, a: grad * a.digamma()),
+)
+digamma = _special(
+    "psi",
+    "digamma",
+    "The derivative of the logarithm of the gamma function.",
+    stub="digamma",
+    derivative=Derivative(lambda grad, a: grad * a.polygamma(1)),
+)
+
+
+def _logit(x: Any, eps: float | None) -> Any:
+    if eps is not None:  # the lower bound first: it wins where eps is above a half
+        low, high = x.dtype.type(eps), x.dtype.type(1) - x.dtype.type(eps)
+        x = np.where(x < low, low, np.where(x > high, high, x))
+    return np.log(x / (1 - x))
+
+
+def _xlogy(x: Any, y: Any) -> Any:
+    return np.where(np.isnan(y), y, np.where(x == 0, np.zeros((), np.result_type(y)), x * np.log(y)))
+
+
+def _logit_text(launch: Launch) -> str:
+    if launch.params[1] is None:
+        return "log_(a / (1 - a))"
+    return "log_(held(a, T(k0)) / (1 - held(a, T(k0))))"
+
+
+def _logit_back(grad: Any, a: Any, params: Any) -> Any:
+    (eps,) = params
+    slope = grad / (a * (1 - a))
+    if eps is None:
+        return slope.masked_fill((a < 0) | (a > 1), float("nan"))
+    return slope.masked_fill((a < eps) | (a > 1 - eps), 0)
+
+
+def _over_square(x: Any, a: Any, b: Any) -> Any:
+    square = a * a + b * b
+    return (x / square).masked_fill(square == 0, 0)
+
+
+def _log_or_zero(a: Any, b: Any) -> Any:
+    """log(b), 0 where a is 0 and b not positive; either may be a number."""
+    if isinstance(b, bool | int | float):
+        return (a * 0 + 1) * log_of(b) if b > 0 else (a * 0).masked_fill(a != 0, float("nan"))
+    return b.log().masked_fill((a == 0) & (b <= 0), 0)
+
+
+logit = pointwise(
+    "logit",
+    _logit,
+    1,
+    "log(x / (1 - x)), with x held to [eps, 1 - eps] where eps is given.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    stub="logit_cpu",
+    params=((None,), (1e-6,)),
+    constants=lambda static: () if static[0] is None else (float(static[0]),),
+    low=0.1,
+    high=0.9,
+    flops=12,
+    cuda=_logit_text,
+    derivative=Derivative(_logit_back),
+)
+atan2 = pointwise(
+    "atan2",
+    np.arctan2,
+    2,
+    "The angle of the point (other, input), in radians.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    stub="atan2_cpu",
+    flops=10,
+    cuda="atan2_(a, b)",
+    derivative=Derivative(
+        lambda grad, a, b: grad * _over_square(b, a, b), lambda grad, a, b: -grad * _over_square(a, a, b)
+    ),
+)
+hypot = pointwise(
+    "hypot",
+    np.hypot,
+    2,
+    "The length of the hypotenuse over input and other.",
+    dtypes=FLOATS,
+    stub="hypot_cpu",
+    flops=4,
+    cuda="hypot_(a, b)",
+    derivative=Derivative(lambda grad, a, out: grad * (a / out), lambda grad, b, out: grad * (b / out)),
+)
+copysign = pointwise(
+    "copysign",
+    np.copysign,
+    2,
+    "input's magnitude with other's sign.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    stub="copysign_cpu",
+    scalars=(1,),
+    cuda="copysign_(a, b)",
+    derivative=Derivative(lambda grad, a, out: grad * (out / a).masked_fill(a == 0, 0), zeros),
+)
+xlogy = pointwise(
+    "xlogy",
+    _xlogy,
+    2,
+    "input * log(other); 0 where input is 0.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    stub="xlogy_cpu",
+    scalars=(0, 1),
+    low=0.1,
+    flops=10,
+    cuda="is_nan(b) ? b : a == 0 ? T(0) : a * log_(b)",
+    derivative=Derivative(lambda grad, a, b: grad * _log_or_zero(a, b), lambda grad, a, b: grad * a / b),
+)
+
+
+def _logaddexp(a: Any, b: Any) -> Any:
+    if np.result_type(a).kind != "c":
+        return np.logaddexp(a, b)
+    larger = np.where(np.real(a) >= np.real(b), a, b)  # shifted by the larger, so that neither overflows
+    return larger + np.log(np.exp(a - larger) + np.exp(b - larger))
+
+
+logaddexp = pointwise(
+    "logaddexp",
+    _logaddexp,
+    2,
+    "log(exp(input) + exp(other)).",
+    dtypes=FLOATING_OR_COMPLEX,
+    stub="logaddexp_cpu",
+    flops=22,
+    cuda="log_add(a, b)",
+    derivative=Derivative(
+        lambda grad, a, b: grad / conj(1 + (b - a).exp()), lambda grad, a, b: grad / conj(1 + (a - b).exp())
+    ),
+)
+logaddexp2 = pointwise(
+    "logaddexp2",
+    np.logaddexp2,
+    2,
+    "log2(2 ** input + 2 ** other).",
+    dtypes=FLOATS,
+    stub="logaddexp2_cpu",
+    flops=22,
+    cuda="log_add2(a, b)",
+    derivative=Derivative(
+        lambda grad, a, b: grad / (1 + (b - a).exp2()), lambda grad, a, b: grad / (1 + (a - b).exp2())
+    ),
+)
+
+
+def _degrees_only_real(name: str) -> Check:
+    return _refuse_complex(f"{name} is not supported for complex tensors.", RuntimeError)
+
+
+deg2rad = pointwise(
+    "deg2rad",
+    lambda x: x * x.dtype.type(pi / 180),
+    1,
+    "Degrees in radians.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    check=_degrees_only_real("deg2rad"),
+    cuda="a * T(0.017453292519943295)",
+    derivative=Derivative(lambda grad: grad * (pi / 180)),
+)
+rad2deg = pointwise(
+    "rad2deg",
+    lambda x: x * x.dtype.type(180 / pi),
+    1,
+    "Radians in degrees.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    check=_degrees_only_real("rad2deg"),
+    cuda="a * T(57.29577951308232)",
+    derivative=Derivative(lambda grad: grad * (180 / pi)),
+)
+
+
+# -- rounding -------------------------------------------------------------------------------------------
+
+
+def _keep_integers(rounds: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: x if x.dtype.kind in "iu" else rounds(x)
+
+
+def _rounding(name: str, compute: Callable[[Any], Any], summary: str) -> Pointwise:
+    return pointwise(
+        name,
+        _keep_integers(compute),
+        1,
+        summary,
+        dtypes=(*NUMBERS, *WIDE_UNSIGNED),
+        stub=f"{name}_vml_cpu",
+        cuda=f"{name}_(a)",
+        check=_refuse_complex(f"{name} is not supported for complex inputs"),
+        derivative=CONSTANT,
+    )
+
+
+def _round_decimals(x: Any, decimals: int) -> Any:
+    scale = x.dtype.type(10.0 ** abs(decimals))
+    return np.rint(x * scale) / scale if decimals > 0 else np.rint(x / scale) * scale
+
+
+floor = _rounding("floor", np.floor, "Each element rounded down.")
+ceil = _rounding("ceil", np.ceil, "Each element rounded up.")
+trunc = _rounding("trunc", np.trunc, "Each element rounded towards zero.")
+round_ = _rounding("round", np.rint, "Each element rounded to the nearest, halves to the even neighbour.")
+round_decimals = pointwise(
+    "round.decimals",
+    _round_decimals,
+    1,
+    "Each element rounded to a number of decimals.",
+    dtypes=FLOATS,
+    stub="round_cpu",
+    params=((2,), (-1,)),
+    cuda="k1 ? rint(a * T(k0)) / T(k0) : rint(a / T(k0)) * T(k0)",
+    constants=lambda static: (10.0 ** abs(static[0]), int(static[0] > 0)),
+    derivative=CONSTANT,
+)
+frac = pointwise(
+    "frac",
+    lambda x: x - np.trunc(x),
+    1,
+    "The fractional part, with the sign of the element.",
+    dtypes=FLOATS,
+    cuda="a - trunc(a)",
+    derivative=Derivative(lambda grad: grad),
+)
+
+
+# -- signs and parts ------------------------------------------------------------------------------------
+
+
+def _sign(x: Any) -> Any:
+    return x if x.dtype == bool else (x > 0).astype(x.dtype) - (x < 0)
+
+
+def _sgn(x: Any) -> Any:
+    if x.dtype.kind != "c":
+        return _sign(x)
+    size = np.abs(x)
+    return np.where(size == 0, np.zeros((), x.dtype), x / size)
+
+
+def _angle(x: Any) -> Any:
+    if x.dtype.kind == "c":
+        return np.angle(x)
+    return np.where(np.isnan(x), x, np.where(x < 0, x.dtype.type(pi), x.dtype.type(0)))
+
+
+def _nan_to_num(x: Any, nan: float | None, posinf: float | None, neginf: float | None) -> Any:
+    if x.dtype.kind not in "fc":
+        return x
+    if x.dtype.kind == "c":
+        return _complex(*(_nan_to_num(part, nan, posinf, neginf) for part in (np.real(x), np.imag(x))))
+    x = np.where(np.isnan(x), x.dtype.type(nan or 0), x)
+    x = np.where(x == np.inf, x.dtype.type(posinf), x)
+    return np.where(x == -np.inf, x.dtype.type(neginf), x)
+
+
+def _sgn_back(grad: Any, a: Any, out: Any) -> Any:
+    if not a.dtype.is_complex:
+        return zeros(grad)
+    size = a.abs()
+    turned = grad / size - (conj(grad) * out).real * out / size
+    return turned.masked_fill(size == 0, 0)
+
+
+def _angle_back(grad: Any, a: Any) -> Any:
+    if not a.dtype.is_complex:
+        return zeros(grad)
+    square = (a * conj(a)).real
+    slope = grad / square
+    return (a * 1j * slope).masked_fill(square == 0, 0)
+
+
+sign = pointwise(
+    "sign",
+    _sign,
+    1,
+    "-1, 0 or 1 by the sign of each element.",
+    dtypes=REALS,
+    check=_refuse_complex(
+        "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use torch.sgn instead."
+    ),
+    cuda="sign(a)",
+    derivative=CONSTANT,
+)
+sgn = pointwise(
+    "sgn",
+    _sgn,
+    1,
+    "Each element over its absolute value; 0 for 0.",
+    dtypes=ALL,
+    cuda="sign(a)",
+    derivative=Derivative(_sgn_back),
+)
+angle = pointwise(
+    "angle",
+    _angle,
+    1,
+    "The angle of each element in the complex plane.",
+    promotion=FLOAT_TO_REAL,
+    cuda="angle_(a)",
+    derivative=Derivative(_angle_back),
+)
+conj_physical = pointwise(
+    "conj_physical",
+    lambda x: np.conjugate(x) if x.dtype.kind == "c" else x,
+    1,
+    "The complex conjugate, computed.",
+    dtypes=DTYPES,
+    cuda="conjugate(a)",
+    derivative=Derivative(lambda grad: conj(grad)),
+)
+
+
+def _parts_agree(name: str) -> Check:
+    def check(common: dtype, operands: Sequence[Operand]) -> None:
+        kinds = [x.dtype for x in operands if isinstance(x, Meta)]
+        for kind in kinds:
+            if kind not in FLOATS or kind.name == "bfloat16":
+                raise RuntimeError(
+                    f"Expected both inputs to be Half, Float or Double tensors but got {kinds[0].torch_name} and "
+                    f"{kinds[1].torch_name}"
+                )
+        if kinds[0] is not kinds[1]:
+            raise RuntimeError(
+                f"Expected object of scalar type {kinds[0].torch_name} but got scalar type {kinds[1].torch_name} "
+                "for second argument"
+            )
+
+    return check
+
+
+def _complex(real: Any, imag: Any) -> Any:
+    out = np.empty(np.broadcast(real, imag).shape, np.result_type(real, np.complex64))
+    out.real, out.imag = real, imag
+    return out
+
+
+complex_ = pointwise(
+    "complex",
+    _complex,
+    2,
+    "A complex tensor of its real and imaginary parts.",
+    promotion=TO_COMPLEX,
+    dtypes=FLOATS,
+    check=_parts_agree("complex"),
+    cuda="cx<T>{a, b}",
+    derivative=Derivative(lambda grad: grad.real, lambda grad: grad.imag),
+)
+polar = pointwise(
+    "polar",
+    lambda size, angle: _complex(size * np.cos(angle), size * np.sin(angle)),
+    2,
+    "A complex tensor of its absolute values and angles.",
+    promotion=TO_COMPLEX,
+    dtypes=(float32, float64),
+    check=_parts_agree("polar"),
+    flops=20,
+    cuda="cx<T>{a * cos_(b), a * sin_(b)}",
+    derivative=Derivative(
+        lambda grad, b: grad.real * b.cos() + grad.imag * b.sin(),
+        lambda grad, a, b: (grad.imag * b.cos() - grad.real * b.sin()) * a,
+    ),
+)
+nan_to_num = pointwise(
+    "nan_to_num",
+    _nan_to_num,
+    1,
+    "NaN and the infinities replaced by numbers.",
+    dtypes=(*ALL, *WIDE_UNSIGNED),
+    params=((0.0, 1e4, -1e4),),
+    cuda="numbered(a, k0, k1, k2)",
+    constants=lambda static: [float(x or 0) for x in static],
+    derivative=Derivative(lambda grad, a, call: call(kept, (a.isfinite(), grad, 0))),
+)
+
+
+# -- activations: torch.nn.functional's -----------------------------------------------------------------
+
+
+def _relu_refuses_bool(common: dtype, operands: Sequence[Operand]) -> None:
+    if common is bool_:
+        raise RuntimeError("Boolean inputs not supported for relu")
+
+
+def _gelu_by_tanh(x: Any) -> Any:
+    return 0.5 * x * (1 + np.tanh(root(2 / pi) * (x + 0.044715 * x * x * x)))
+
+
+def _gelu(x: Any, approximate: str, out: Any = None) -> Any:
+    return in_blocks(_gelu_by_tanh if approximate == "tanh" else _exact_gelu, x, out)
+
+
+def _exact_gelu(x: Any) -> Any:
+    if x.dtype == np.float32:
+        return gelu_of(x)
+    return x * 0.5 * (1 + erf_of(x * root(0.5)))
+
+
+def _softplus(x: Any, beta: Any, threshold: Any) -> Any:
+    scaled = x * beta
+    return np.where(scaled > threshold, x, np.log1p(np.exp(scaled)) / beta)
+
+
+def _leaky(x: Any, slope: Any, out: Any = None) -> Any:
+    scaled = x * slope
+    if not np.ndim(slope) and 0 < slope <= 1:  # the greater of both: no choice for each element
+        return np.maximum(x, scaled, out=out)
+    return choose(x > 0, x, scaled, out)
+
+
+def _elu(x: Any, alpha: Any, scale: Any, input_scale: Any, out: Any = None) -> Any:
+    below = scale * alpha * np.expm1(np.minimum(x, 0) * input_scale)  # of 0 that costs little
+    return choose(x < 0, below, scale * x, out)
+
+
+relu = pointwise(
+    "relu",
+    Into(lambda x, out=None: np.maximum(x, 0, out=out)),
+    1,
+    "Each element, or 0 where it is negative.",
+    dtypes=NUMBERS,
+    stub="clamp_min_scalar_cpu",
+    check=_relu_refuses_bool,
+    cuda="greater(a, T(0))",
+    derivative=Derivative(lambda grad, out, call: call(relu_backward, (grad, out))),
+)
+
+
+def _gelu_text(launch: Launch) -> str:
+    if launch.params[1] == "tanh":
+        return "T(0.5) * a * (1 + tanh_(T(0.7978845608028654) * (a + T(0.044715) * a * a * a)))"
+    return "a * T(0.5) * (1 + erf_(a * T(0.7071067811865476)))"
+
+
+gelu = pointwise(
+    "gelu",
+    Into(_gelu),
+    1,
+    "x times the normal distribution's cumulative probability of x.",
+    dtypes=FLOATS,
+    stub="GeluKernelImpl",
+    params=(("none",), ("tanh",)),
+    flops=20,
+    cuda=_gelu_text,
+    derivative=Derivative(lambda grad, a, params, call: call(gelu_backward, (grad, a), params)),
+)
+silu = pointwise(
+    "silu",
+    lambda x: x * _sigmoid(x),
+    1,
+    "x * sigmoid(x).",
+    dtypes=FLOATING_OR_COMPLEX,
+    flops=12,
+    cuda="a * sigmoid_(a)",
+    derivative=Derivative(lambda grad, a, call: call(silu_backward, (grad, a))),
+)
+softplus = pointwise(
+    "softplus",
+    _softplus,
+    3,
+    "log(1 + exp(beta x)) / beta, or x itself past the threshold.",
+    dtypes=FLOATS,
+    promoting=slice(1),
+    wide_scalars=True,
+    flops=22,
+    examples=((1, 20), (2.0, 1.0)),
+    cuda="a * b > c ? a : log1p_(exp_(a * b)) / b",
+    derivative=Derivative(
+        lambda grad, a, b, c, call: call(kept, (a * b > c, grad, grad * (a * b).sigmoid()))
+    ),
+)
+leaky_relu = pointwise(
+    "leaky_relu",
+    Into(_leaky),
+    2,
+    "x, or negative_slope * x below 0.",
+    dtypes=FLOATS,
+    promoting=slice(1),
+    wide_scalars=True,
+    examples=((0.01,),),
+    stub="leaky_relu_cpu",
+    cuda="a > 0 ? a : a * b",
+    derivative=Derivative(lambda grad, a, b, call: straight(grad.where(a > 0, grad * b), a, call)),
+)
+elu = pointwise(
+    "elu",
+    Into(_elu),
+    4,
+    "scale * x, or scale * alpha * (exp(input_scale * x) - 1) below 0.",
+    dtypes=FLOATS,
+    promoting=slice(1),
+    wide_scalars=True,
+    flops=12,
+    examples=((1.0, 1, 1),),
+    stub="elu_cpu",
+    cuda="a <= 0 ? c * b * expm1_(a * d) : c * a",
+    derivative=Derivative(
+        lambda grad, a, b, c, d, call: call(kept, (~(a <= 0), grad * c, grad * (b * c * d) * (a * d).exp()))
+    ),
+)

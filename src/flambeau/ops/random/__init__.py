@@ -1,0 +1,1 @@
+"""Random numbers: random (one operator a distribution), dropout, gamma."""

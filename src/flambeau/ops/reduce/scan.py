@@ -1,0 +1,391 @@
+"""Scans: each result along a dimension folds what stands before it. And counts into bins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import (
+    INTEGRAL,
+    bfloat16,
+    bool_,
+    complex32,
+    dtype,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
+from flambeau.core.errors import devices_differ
+from flambeau.core.layout import wrap_dim
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch, Routine, Scan
+from flambeau.ops.cache_blocks import BLOCK, row_blocks
+from flambeau.ops.gradients import by_place, conj, refused
+from flambeau.ops.index_common import as_counted
+from flambeau.ops.op import (
+    MISSING,
+    NOT_DIFFERENTIABLE,
+    Derivative,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    define,
+)
+from flambeau.ops.pointwise.compute_dtype import to_computing
+from flambeau.ops.pointwise.pointwise import ALL, FLOATING_OR_COMPLEX, INTEGERS, REALS
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[Array, int], Any]
+"""`run(x, axis)`: the scan of an array of at least one dimension; an array, or values and indices."""
+
+
+def scanner(
+    name: str,
+    run: Run,
+    dtypes: tuple[dtype, ...],
+    stub: str,
+    join: str,
+    *,
+    widens: bool = False,
+    places: bool = False,
+    derivative: Derivative = MISSING,
+) -> Op:
+    """Define a scan. Its params are (dim, dtype or None). `join`: of states a and b in C++; floats of 16 bits are
+    float32 there. `widens`: integers become int64. `places`: indices too, and a state has a value v and a place at.
+    """
+
+    def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+        x = operands[0]
+        assert isinstance(x, Meta)
+        dim = wrap_dim(params[0], x.ndim)
+        kind = params[1] or (int64 if widens and x.dtype.category <= INTEGRAL else x.dtype)
+        if kind not in dtypes and not (widens and kind is bool_):
+            raise NotImplementedError(f"\"{stub}\" not implemented for '{kind.torch_name}'")
+        out = Meta.contiguous_of(x.shape, kind, x.device)
+        return Signature((out, out.with_(dtype=int64)) if places else (out,), (x,), (dim, kind))
+
+    def host(launch: Launch) -> Body:
+        dim, kind = launch.params
+        source = launch.inputs[0]
+        assert isinstance(source, Meta)
+        convert = to_computing(kind, source.dtype)
+
+        def body(outputs: list[Array], inputs: list[Array]) -> None:
+            x = convert(inputs[0])
+            results = run(np.atleast_1d(x), dim)
+            for out, value in zip(outputs, results if places else (results,), strict=True):
+                np.copyto(out, value.reshape(out.shape), casting="unsafe")
+
+        return body
+
+    def samples(make: Make, kind: dtype) -> Iterable[Sample]:
+        yield (make(3, 4),), (0, None)
+        yield (make(5),), (-1, None)
+
+    form = _placed_scan(join) if places else _scan("decltype(widen(T{}))", "widen(x)", join, ("s",))
+    return define(
+        Op(name, rule, Kernel(name, host, _flops, cuda=form), dtypes, samples, derivative=derivative)
+    )
+
+
+def _placed_scan(join: str) -> Scan:
+    return _scan("Placed<T>", "S{x, i}", join, ("s.v", "s.at"))
+
+
+def _scan(state: str, lift: str, join: str, lower: tuple[str, ...]) -> Scan:
+    return Scan(
+        lambda launch: launch.params[0],
+        lambda launch: (launch.params[1],),
+        state,
+        lift,
+        join,
+        lower,
+        "log" in join,
+    )
+
+
+def _flops(launch: Launch) -> int:
+    return launch.outputs[0].numel
+
+
+def _accumulating(x: Array) -> Any:
+    """PyTorch's CPU scans carry float32 in doubles."""
+    return {"f": np.float64, "c": np.complex128}.get(x.dtype.kind, x.dtype)
+
+
+def _folding(ufunc: np.ufunc) -> Run:
+    def run(x: Array, axis: int) -> Array:
+        kind = _accumulating(x)
+        if axis % x.ndim != x.ndim - 1 and 0 < x.shape[axis] * _LINE <= x.size:
+            return _by_lines(ufunc, x, axis, kind)
+        if x.dtype == kind or axis % x.ndim != x.ndim - 1 or x.size <= BLOCK:
+            return ufunc.accumulate(x, axis=axis, dtype=kind)
+        return _by_blocks(ufunc, np.ascontiguousarray(x).reshape(-1, x.shape[-1]), kind).reshape(x.shape)
+
+    return run
+
+
+_LINE = 64  # elements of a line from which a call for each pays
+
+
+def _by_lines(ufunc: np.ufunc, x: Array, axis: int, kind: Any) -> Array:
+    """Scans across long lines: NumPy's go down each column of its own. The same steps, and so the same bits."""
+    out = np.empty(x.shape, x.dtype)
+    lines, into = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
+    carried = lines[0].astype(kind)
+    into[0] = carried
+    for line, place in zip(lines[1:], into[1:], strict=True):
+        ufunc(carried, line, out=carried)
+        place[...] = carried
+    return out
+
+
+def _by_blocks(ufunc: np.ufunc, rows: Array, kind: Any) -> Array:
+    """Scans of rows, carried in a wider dtype that stays in the cache: the same steps, and so the same bits."""
+    out = np.empty_like(rows)
+    for part in row_blocks(rows):
+        carried: Any = None
+        for start in range(0, rows.shape[1], BLOCK):
+            wide = rows[part, start : start + BLOCK].astype(kind)
+            if start:
+                wide[:, 0] = ufunc(carried, wide[:, 0])
+            ufunc.accumulate(wide, axis=1, out=wide)
+            carried = wide[:, -1]
+            out[part, start : start + BLOCK] = wide
+    return out
+
+
+def _log_sums(x: Array, axis: int) -> Array:
+    """Running sums of exponentials, as logarithms. Of complex numbers each pass joins what lies twice as far.
+
+    Their angles are PyTorch's but for whole turns, which its own order of sums decides.
+    """
+    if x.dtype.kind != "c":
+        return _folding(np.logaddexp)(x, axis)
+    found = np.moveaxis(x.astype(np.complex128), axis, -1)
+    found[np.isnan(found)] = complex(np.nan, np.nan)
+    found[found.real == -np.inf] = -np.inf  # nothing: the angle does not matter
+    step = 1
+    while step < found.shape[-1]:
+        found[..., step:] = log_add(found[..., :-step], found[..., step:])
+        step *= 2
+    return np.moveaxis(found, -1, axis)
+
+
+def log_add(a: Array, b: Array) -> Array:
+    """log(exp(a) + exp(b)) of complex numbers, none of which is NaN in one part alone."""
+    with np.errstate(all="ignore"):
+        less = a.real <= b.real
+        least, most = np.where(less, a, b), np.where(less, b, a)
+        ratio = np.exp(least - most)
+        found = most + np.log1p(ratio)
+        found = np.where(
+            np.isinf(most.real) & (most.real == least.real), np.log(np.exp(least) + np.exp(most)), found
+        )
+        found = np.where(most.real == -np.inf, -np.inf, found)
+        return np.where(np.isnan(a) | np.isnan(b), complex(np.nan, np.nan), found)
+
+
+def _running(ufunc: np.ufunc) -> Run:
+    def run(x: Array, axis: int) -> tuple[Array, Array]:
+        """Values, and the last place that equals each; a NaN holds from its first place on."""
+        best = ufunc.accumulate(x, axis=axis)
+        reached = x == best
+        if x.dtype.kind == "f":
+            reached |= np.isnan(x)
+        shape = [1] * x.ndim
+        shape[axis] = -1
+        place = np.arange(x.shape[axis]).reshape(shape)
+        return best, np.maximum.accumulate(np.where(reached, place, 0), axis=axis)
+
+    return run
+
+
+def _later(compared: str) -> str:
+    """The state with the better value, the later one of equals; a NaN is better than all numbers."""
+    return f"is_nan(widen(b.v)) || (!is_nan(widen(a.v)) && widen(b.v) {compared} widen(a.v)) ? b : a"
+
+
+def _back_sums(grad: Any, dim: int) -> Any:
+    """Running sums from the end."""
+    return grad.flip([dim]).cumsum(dim).flip([dim]) if grad.meta.ndim else grad
+
+
+def _cumprod_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    dim = params[0]
+    if not a.meta.ndim:
+        return grad
+    if not bool((a == 0).any()):
+        return conj(_back_sums(conj(grad) * out, dim) / a)
+    given = []
+    for i in range(a.meta.shape[dim]):  # each element left out in turn: it may be the zero
+        rest = a.narrow(dim, i, a.meta.shape[dim] - i)
+        before = out.narrow(dim, i - 1, 1) if i else rest.narrow(dim, 0, 1) * 0 + 1
+        after = (rest.clone() * 1).index_fill(dim, a.new_tensor([0], dtype=int64), 1).cumprod(dim)
+        part = conj(grad.narrow(dim, i, a.meta.shape[dim] - i)) * before * after
+        given.append(conj(part.sum(dim, True)))
+    whole = given[0].new_zeros(a.meta.shape)
+    for i, part in enumerate(given):
+        whole.narrow(dim, i, 1).copy_(part)
+    return whole
+
+
+def _logcumsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    """In logarithms, of either sign apart, so that nothing overflows; complex ones have any sign."""
+    dim = params[0]
+    if not a.meta.ndim:
+        return grad
+    if a.meta.dtype.is_complex:
+        turned = (conj(grad).log() - out).flip([dim])
+        return conj((turned.logcumsumexp(dim).flip([dim]) + a).exp())
+    size = grad.abs().log()
+
+    def part(sign: Any) -> Any:
+        masked = (size - out).masked_fill(~sign, -np.inf)
+        return (masked.flip([dim]).logcumsumexp(dim).flip([dim]) + a).exp()
+
+    return part(grad > 0) - part(grad < 0)
+
+
+cumsum = scanner(
+    "cumsum",
+    _folding(np.add),
+    ALL,
+    "cumsum_out_cpu",
+    "add(a, b)",
+    widens=True,
+    derivative=Derivative(lambda grad, params: _back_sums(grad, params[0])),
+)
+cumprod = scanner(
+    "cumprod",
+    _folding(np.multiply),
+    ALL,
+    "cumprod_out_cpu",
+    "mul(a, b)",
+    widens=True,
+    derivative=Derivative(_cumprod_back),
+)
+cummax = scanner(
+    "cummax",
+    _running(np.maximum),
+    REALS,
+    "cummax_cpu",
+    _later(">="),
+    places=True,
+    derivative=Derivative(lambda grad, out1, metas, params: by_place(grad, out1, metas[0], params[0])),
+)
+cummin = scanner(
+    "cummin",
+    _running(np.minimum),
+    REALS,
+    "cummin_cpu",
+    _later("<="),
+    places=True,
+    derivative=Derivative(lambda grad, out1, metas, params: by_place(grad, out1, metas[0], params[0])),
+)
+logcumsumexp = scanner(
+    "logcumsumexp",
+    _log_sums,
+    tuple(d for d in FLOATING_OR_COMPLEX if d is not complex32),
+    "logcumsumexp_out_cpu",
+    "log_join(a, b)",
+    derivative=Derivative(_logcumsumexp_back),
+)
+
+
+# -- counts ---------------------------------------------------------------------------------------------
+
+
+def _bincount_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    metas = [x for x in operands if isinstance(x, Meta)]
+    kind = int64
+    if len(metas) == 2:
+        kind = float32 if metas[1].dtype is float32 else float64
+        if metas[1].device is not metas[0].device:
+            raise RuntimeError(devices_differ(metas[0].device, metas[1].device))
+    return Signature((Meta.contiguous_of((params[0],), kind, metas[0].device),), tuple(metas))
+
+
+def _bincount_host(launch: Launch) -> Body:
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x, bins = inputs[0], len(outputs[0])
+        weights = inputs[1].astype(np.float64) if len(inputs) == 2 else None
+        if x.size and (x.min() < 0 or x.max() >= bins):  # a race, as in `fit`: the host had looked
+            as_counted(launch, False)
+            inside = (x >= 0) & (x < bins)
+            x, weights = x[inside], None if weights is None else weights[inside]
+        outputs[0][...] = np.bincount(x, weights, bins)
+
+    return body
+
+
+bincount = define(
+    Op(
+        "bincount", _bincount_rule, Kernel("bincount", _bincount_host, _flops, cuda=Routine("bincount")), INTEGERS,
+        lambda make, kind: [((make(6, low=0, high=4),), (5,))], derivative=refused("bincount"),
+)
+)  # fmt: skip
+
+
+_COUNTED = {
+    "cpu": (float16, bfloat16, float32, float64),
+    "cuda": (float32, float64, uint8, int8, int16, int32, int64),
+}
+"""What PyTorch counts into bins on each kind of device."""
+
+
+def _histc_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """A tensor and the ends, least first. Params: how many bins."""
+    x = operands[0]
+    assert isinstance(x, Meta)
+    where = x.device.type
+    if x.dtype not in _COUNTED[where]:
+        if where == "cuda" and x.dtype is float16:
+            raise RuntimeError("HalfTensor is not supported")
+        stub = "histogram_cpu" if where == "cpu" else "histc"
+        raise NotImplementedError(f"\"{stub}\" not implemented for '{x.dtype.torch_name}'")
+    end = int64 if x.dtype.category == INTEGRAL else float64
+    return Signature((Meta.contiguous_of(params, x.dtype, x.device),), (x, end, end), params)
+
+
+def _histc_host(launch: Launch) -> Body:
+    (bins,) = launch.params
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x, least, most = inputs[0].reshape(-1), *inputs[1:]
+        if x.dtype.kind == "i" or x.dtype.kind == "u":
+            x = x.astype(np.int64)
+            at = (x[(x >= least) & (x <= most)] - least) * bins // (most - least)
+        else:
+            least, most = x.dtype.type(least), x.dtype.type(most)
+            at = _places(x[(x >= least) & (x <= most)], least, most, bins)
+        outputs[0][...] = np.bincount(np.minimum(at, bins - 1), minlength=bins)
+
+    return body
+
+
+def _places(x: Array, least: Any, most: Any, bins: int) -> Array:
+    """The bins of numbers between two ends, each step rounded to their dtype, but where a half would overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = (x - least) * x.dtype.type(bins) / (most - least)
+    if x.dtype.itemsize == 2 and not np.isfinite(found).all():
+        wide = (x.astype(np.float32) - np.float32(least)) * bins / (np.float32(most) - np.float32(least))
+        found = np.where(np.isfinite(found), found, wide)
+    return found.astype(np.int64)
+
+
+histc = define(
+    Op(
+        "histc", _histc_rule, Kernel("histc", _histc_host, _flops, cuda=Routine("histc")), (float32, float64),
+        lambda make, kind: [((make(20), -2.0, 2.0), (4,))], derivative=NOT_DIFFERENTIABLE,
+)
+)  # fmt: skip

@@ -1,0 +1,96 @@
+"""The gradients of softmax and log_softmax, one kernel each: inputs grad and the result; params (dim,)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import dtype
+from flambeau.core.layout import wrap_dim
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
+from flambeau.ops.pointwise.compute_dtype import to_computing
+from flambeau.ops.pointwise.pointwise import FLOATS
+
+Array = np.ndarray[Any, Any]
+
+
+def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    grad, out = operands
+    assert isinstance(grad, Meta) and isinstance(out, Meta)
+    where = one_device(operands)
+    if grad.shape != out.shape or grad.dtype is not out.dtype:
+        raise RuntimeError(
+            f"softmax_backward: expected a gradient of shape {list(out.shape)} and dtype {out.dtype}, but got "
+            f"{list(grad.shape)} and {grad.dtype}"
+        )
+    made = Meta.contiguous_of(out.shape, out.dtype, where)
+    return Signature((made,), (grad, out), (wrap_dim(params[0], out.ndim),))
+
+
+def _host_of(rows: Callable[[Array, Array], Array]) -> Callable[[Launch], Body]:
+    def host(launch: Launch) -> Body:
+        (axis,), kind = launch.params, launch.outputs[0].dtype
+        widen = to_computing(kind, kind)
+
+        def lasting(x: Array) -> Array:
+            """The dimension last: sums are pairwise along memory alone."""
+            return np.ascontiguousarray(np.moveaxis(np.atleast_1d(widen(x)), axis, -1))
+
+        def body(outputs: list[Array], inputs: list[Array]) -> None:
+            found = np.moveaxis(rows(*map(lasting, inputs)), -1, axis)
+            np.copyto(outputs[0], found.reshape(outputs[0].shape), casting="unsafe")
+
+        return body
+
+    return host
+
+
+def _softmax_rows(grad: Array, out: Array) -> Array:
+    weighted = grad * out
+    weighted -= out * np.add.reduce(weighted, axis=-1, keepdims=True)
+    return weighted
+
+
+def _log_softmax_rows(grad: Array, out: Array) -> Array:
+    shares = np.exp(out)
+    shares *= np.add.reduce(grad, axis=-1, keepdims=True)
+    return np.asarray(grad - shares)
+
+
+def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for shape, dim in (((3, 5), 1), ((2, 3, 4), 0), ((2, 3, 4), -2)):
+        yield (make(*shape), make(*shape)), (dim,)
+
+
+def _define(name: str, rows: Callable[[Array, Array], Array], derivative: Derivative) -> Op:
+    kernel = Kernel(name, _host_of(rows), lambda launch: 8 * launch.outputs[0].numel, cuda=Routine(name))
+    return define(Op(name, _rule, kernel, FLOATS, _samples, derivative=derivative))
+
+
+# Of out * (grad - sum(grad * out)), as a function of two tensors.
+def _softmax_grad(grad: Any, b: Any, params: Any) -> Any:
+    return b * (grad - (grad * b).sum(params[0], True))
+
+
+def _softmax_out(grad: Any, a: Any, b: Any, params: Any) -> Any:
+    dim = params[0]
+    return grad * (a - (a * b).sum(dim, True)) - a * (grad * b).sum(dim, True)
+
+
+# Of grad - exp(out) * sum(grad).
+def _log_softmax_grad(grad: Any, b: Any, params: Any) -> Any:
+    return grad - (grad * b.exp()).sum(params[0], True)
+
+
+def _log_softmax_out(grad: Any, a: Any, b: Any, params: Any) -> Any:
+    return -grad * b.exp() * a.sum(params[0], True)
+
+
+softmax_backward = _define("softmax_backward", _softmax_rows, Derivative(_softmax_grad, _softmax_out))
+log_softmax_backward = _define(
+    "log_softmax_backward", _log_softmax_rows, Derivative(_log_softmax_grad, _log_softmax_out)
+)
