@@ -146,6 +146,11 @@ if (
     "FLAMBEAU_REPORT_FOLDER" in _os.environ
 ):  # a child of `flambeau run`: see Note [Reports of child processes]
     _import_module("flambeau.report.processes").join_reports()
+if _os.environ.get("FLAMBEAU_RACES", "off") in (
+    "warn",
+    "error",
+):  # what threads do before a device is used counts, too
+    _import_module("flambeau.observe.handovers").watch_process()
 if "IPython" in _sys.modules:  # see docs/notebooks.md
     _import_module("flambeau.report.notebook").install()
 

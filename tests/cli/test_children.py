@@ -254,3 +254,31 @@ def test_a_test_that_starts_racing_processes_fails(folder, way):
         if status:
             assert "In processes that the test started (process " in text
             assert "fill_ on the default stream of cuda:0 writes them" in text
+
+
+ASKING = """
+import threading, torch
+
+event = threading.Event()
+thread = threading.Thread(target=event.set)
+thread.start()
+answer = event.is_set()
+x = torch.ones(8, device="cuda")
+print((x * 2 if answer else x).sum().item())
+thread.join()
+"""
+
+
+def test_what_a_process_asks_before_it_uses_a_device_counts(tmp_path):
+    """Its import of torch is where its threads begin to be watched: what they ask may steer what it does."""
+    (tmp_path / "child.py").write_text(ASKING)
+    (tmp_path / "parent.py").write_text(
+        "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'])\n"
+    )
+    done = flambeau_run(tmp_path, "--races", "warn", "parent.py")
+    assert "the program calls Event.is_set() at child.py:7" in done.out + done.err, done.err
+    alone = ASKING.replace("threading, torch", "threading, flambeau as torch")
+    alone += "import flambeau.runtime.system as system\nprint(system.accelerator().detector.certificate())\n"
+    env = {**environment(), "FLAMBEAU_RACES": "warn", "FLAMBEAU_VIRTUAL_DEVICES": "1"}
+    done = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, env=env, check=False)
+    assert "the program calls Event.is_set() at <string>:7" in done.stdout, done.stderr

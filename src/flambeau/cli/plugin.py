@@ -30,6 +30,7 @@ from flambeau.cli.race_entries import write_races
 from flambeau.cli.screen import Screen
 from flambeau.core.errors import RaceError
 from flambeau.core.sites import is_inside
+from flambeau.observe import handovers
 from flambeau.observe.reports import Certificate
 from flambeau.report.document import races_of
 from flambeau.report.processes import ChildReports
@@ -97,6 +98,7 @@ def _install(count: int, profile: str | None) -> None:
     """
     for name in ("FLAMBEAU_SCHEDULE", "FLAMBEAU_RACES", "FLAMBEAU_DRIVER"):  # the options decide
         os.environ.pop(name, None)
+    handovers.unwatch_process()  # each test watches for itself
     os.environ["FLAMBEAU_VIRTUAL_DEVICES"] = str(count)
     if profile is not None:
         os.environ["FLAMBEAU_VIRTUAL_PROFILE"] = profile

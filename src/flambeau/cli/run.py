@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -128,12 +128,13 @@ def run(options: argparse.Namespace) -> int:
     children, here = ChildReports(), os.getpid()
     try:
         children.open()
-        with _watch():
-            status = _run_program(options, recorder)
+        _watch()
+        status = _run_program(options, recorder)
         if os.getpid() != here:  # a fork of the program: its parent reports
             return status
         document = run_document(recorder, children.read(), status)
     finally:
+        handovers.unwatch_process()
         if os.getpid() == here:
             children.close()
     if has_failed(document):
@@ -141,12 +142,11 @@ def run(options: argparse.Namespace) -> int:
     return _write_reports(options, recorder, document)
 
 
-def _watch() -> AbstractContextManager[None]:
+def _watch() -> None:
     """See what the program's threads do before it uses a device, if races are looked for."""
     with suppress(ValueError):
         if configuration.from_environment().races != "off":
-            return handovers.watch()
-    return nullcontext()
+            handovers.watch_process()
 
 
 def _run_program(options: argparse.Namespace, recorder: Recorder) -> int:

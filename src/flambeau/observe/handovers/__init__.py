@@ -12,6 +12,13 @@ While a detector listens, the standard library's means of synchronization report
 What the standard library and Flambeau itself ask for their own ends is not named; edges count whoever uses them.
 """
 
-from flambeau.observe.handovers.listeners import forget, listen, listening, watch
+from flambeau.observe.handovers.listeners import (
+    forget,
+    listen,
+    listening,
+    unwatch_process,
+    watch,
+    watch_process,
+)
 
-__all__ = ["forget", "listen", "listening", "watch"]
+__all__ = ["forget", "listen", "listening", "unwatch_process", "watch", "watch_process"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache, wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -40,6 +40,7 @@ _MODULES = {  # of the standard library -> of this package: its `changes(module)
 }  # fmt: skip
 _HERE = os.path.dirname(__file__) + os.sep
 _listeners: list[ref[Detector]] = []
+_process: list[ExitStack] = []  # of `watch_process`
 _early: list[Detector] = []  # of no machine: what host threads do before there is one
 _originals: dict[tuple[Any, str], Any] = {}
 _notes: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -81,6 +82,20 @@ def watch() -> Iterator[None]:
     finally:
         _early.remove(early)
         forget(early)
+
+
+def watch_process() -> None:
+    """Watch as `watch` does, until `unwatch_process` or the end of the process. Idempotent."""
+    if not _process:
+        stack = ExitStack()
+        stack.enter_context(watch())
+        _process.append(stack)
+
+
+def unwatch_process() -> None:
+    """End what `watch_process` began. Idempotent."""
+    while _process:
+        _process.pop().close()
 
 
 def _remove(gone: ref[Detector]) -> None:
