@@ -591,3 +591,27 @@ def test_errors_on_a_gpu(where: Any) -> None:
     with pytest.raises(RuntimeError, match="other than `gels` is not supported on CUDA"):
         flambeau.linalg.lstsq(from_torch(A).to(where), from_torch(A).to(where), driver="gelsd")
     assert flambeau.linalg.svd(from_torch(A).to(where), driver="gesvd").S.device == where
+
+
+# -- matrices that are not finite: LAPACK's iterations need not end for them ------------------------------------------
+
+ITERATIONS = {
+    "svd": lambda a: flambeau.linalg.svd(a), "svdvals": lambda a: flambeau.linalg.svdvals(a),
+    "eigh": lambda a: flambeau.linalg.eigh(a), "eigvalsh": lambda a: flambeau.linalg.eigvalsh(a),
+    "pinv": lambda a: flambeau.linalg.pinv(a), "lstsq": lambda a: flambeau.linalg.lstsq(a, a),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("run", ITERATIONS.values(), ids=ITERATIONS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_iterations_refuse_infinite_matrices(run: Any, device: str) -> None:
+    inf = float("inf")
+    endless = [[-3.0, 0.0, 0.0], [inf, 0.0, 0.0], [0.0, -inf, 1.0]]
+    with flambeau.virtual(1), pytest.raises(flambeau.linalg.LinAlgError, match="non-finite values"):
+        run(flambeau.tensor([torch.eye(3).tolist(), endless], device=device))
+
+
+def test_eigh_does_not_read_the_other_triangle() -> None:
+    values = [[1.0, float("nan")], [2.0, 3.0]]
+    for module in (torch, flambeau):
+        assert module.linalg.eigvalsh(module.tensor(values)).isfinite().all()

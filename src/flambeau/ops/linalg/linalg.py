@@ -689,6 +689,20 @@ def _not_finite(a: Array) -> int:
     return 1 if np.isfinite(a).all() else -1
 
 
+def _of_finite(run: Run) -> Callable[[Launch], Body]:
+    """A body for an iteration, which LAPACK need not end for a matrix that is not finite: `run` never sees one."""
+
+    def checked(a: Array, *rest: Any) -> Any:
+        read = a
+        if rest and isinstance(rest[0], str):  # the triangle that is read
+            read = np.tril(a) if rest[0].upper() == "L" else np.triu(a)
+        if not np.isfinite(read).all():
+            raise np.linalg.LinAlgError("the matrix is not finite")
+        return run(a, *rest)
+
+    return _with_info(checked, _not_finite)
+
+
 def _svd_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     """Params: whether U and Vh are square. Outputs U, S, Vh and info."""
     x = _one(operands)
@@ -742,37 +756,37 @@ def _eig_rule(name: str, vectors: bool) -> Callable[..., Signature]:
 
 
 svd = _op(
-    "linalg_svd", _svd_rule, _with_info(lambda a, full: tuple(np.linalg.svd(a, full)), _not_finite),
+    "linalg_svd", _svd_rule, _of_finite(lambda a, full: tuple(np.linalg.svd(a, full))),
     _tall_and_wide((True,), (False,)), 12, cuda="svd", derivative=Derivative(back.svd),
 )  # fmt: skip
 svdvals = _op(
     "linalg_svdvals",
     _svdvals_rule,
-    _with_info(np.linalg.svdvals, _not_finite),
+    _of_finite(np.linalg.svdvals),
     _tall_and_wide(),
     4,
     cuda="svdvals",
     derivative=Derivative(back.svdvals, name="LinalgSvdBackward0"),
 )
 eigh = _op(
-    "linalg_eigh", _eigh_rule(True), _with_info(lambda a, uplo: tuple(np.linalg.eigh(a, uplo)), _not_finite),
+    "linalg_eigh", _eigh_rule(True), _of_finite(lambda a, uplo: tuple(np.linalg.eigh(a, uplo))),
     _square_samples(("L",), ("U",)), 9, cuda="eigh", derivative=Derivative(back.eigh),
 )  # fmt: skip
 eigvalsh = _op(
     "linalg_eigvalsh",
     _eigh_rule(False),
-    _with_info(np.linalg.eigvalsh, _not_finite),
+    _of_finite(np.linalg.eigvalsh),
     _square_samples(("L",)),
     4 / 3,
     cuda="eigvalsh",
     derivative=Derivative(back.eigvalsh, name="LinalgEighBackward0"),
 )
 eig = _op(
-    "linalg_eig", _eig_rule("linalg.eig", True), _with_info(lambda a: tuple(np.linalg.eig(a)), _not_finite),
+    "linalg_eig", _eig_rule("linalg.eig", True), _of_finite(lambda a: tuple(np.linalg.eig(a))),
     _square_samples(), 25, cuda="eig", derivative=Derivative(back.eig),
 )  # fmt: skip
 eigvals = _op(
-    "linalg_eigvals", _eig_rule("linalg.eigvals", False), _with_info(np.linalg.eigvals, _not_finite),
+    "linalg_eigvals", _eig_rule("linalg.eigvals", False), _of_finite(np.linalg.eigvals),
     _square_samples(), 10, cuda="eigvals", derivative=Derivative(back.eigvals, name="LinalgEigBackward0"),
 )  # fmt: skip
 
@@ -809,7 +823,7 @@ def _lstsq_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 lstsq = _op(
     "linalg_lstsq",
     _lstsq_rule,
-    _with_info(_lstsq, _not_finite),
+    _of_finite(_lstsq),
     _lstsq_samples,
     12,
     cuda="lstsq",
