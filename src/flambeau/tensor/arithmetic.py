@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import BOOL, INTEGRAL, complex64, complex128, float64, uint8
-from flambeau.core.errors import argument_type
+from flambeau.core.errors import argument_type, type_name
 from flambeau.core.sites import warn_program
 from flambeau.core.typeinfo import finfo
 from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
@@ -302,6 +302,8 @@ def _quotient(rounding_mode: Any) -> Pointwise:
         return arithmetic.div_floor
     if rounding_mode == "trunc":
         return arithmetic.div_trunc
+    if not isinstance(rounding_mode, str):
+        raise TypeError(f"div(): argument 'rounding_mode' must be str, not {type_name(rounding_mode)}")
     raise RuntimeError(
         f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'"
     )
@@ -689,10 +691,10 @@ _BYTE_CONDITION = (
 
 
 @function
-def where(condition: Any, input: Any = None, other: Any = None, *, out: Any = None) -> Any:
+def where(condition: Any, input: Any = ..., other: Any = ..., *, out: Any = None) -> Any:
     """input where the condition holds, else other; without them, the indices where it does (`nonzero`)."""
     condition = tensor_operand(condition, "where", "condition", 1)
-    if input is None and other is None:
+    if input is ... and other is ...:
         return condition.nonzero(as_tuple=True)
     if condition.dtype is uint8:
         warn_program(_BYTE_CONDITION, UserWarning)

@@ -348,7 +348,8 @@ def _lu(A: Tensor, pivot: bool = True, get_infos: bool = False, out: Out = None)
     )  # fmt: skip
     if get_infos:
         return tuple(lu_factor_ex(A, pivot=pivot, out=out))
-    return tuple(lu_factor(A, pivot=pivot, out=out))
+    found = _factored(A, pivot, "torch.lu_factor", False, None)[:2]  # zeros on the diagonal are no error here
+    return tuple(_named(types.linalg_lu_factor, found, out))
 
 
 alias("lu", _lu)

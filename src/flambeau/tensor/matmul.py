@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.dtype import FLOATING, bool_, dtype, promote_types
+from flambeau.core.errors import argument_type
 from flambeau.core.layout import wrap_dim
 from flambeau.core.sites import warn_program
 from flambeau.ops.linalg import matmul as ops
@@ -539,6 +540,8 @@ def _einsum_arguments(args: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
         if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
             operands = tuple(operands[0])
         return args[0], list(operands)
+    if not isinstance(args[0], Tensor):
+        raise TypeError(argument_type("einsum", "equation", 1, "str", args[0]))
     equation = ",".join(_letters(subscripts) for subscripts in args[1::2][: len(args) // 2])
     if len(args) % 2:
         equation += "->" + _letters(args[-1])

@@ -121,6 +121,8 @@ def stft(
         raise RuntimeError("stft align_to_window should only be set when center = false")
     if align_to_window:
         raise RuntimeError("stft with align_to_window: Flambeau lacks it")
+    if input.dim() not in (1, 2):
+        raise RuntimeError(f"stft({input.type()}{list(input.shape)}): expected a 1D or 2D tensor")
     x = _padded(input, n_fft // 2, pad_mode) if center else input
     hop = n_fft // 4 if hop_length is None else hop_length
     length = n_fft if win_length is None else win_length

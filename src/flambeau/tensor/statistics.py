@@ -233,7 +233,7 @@ publish(_histogram, "histogram", "Counts of elements in bins, and the bins' edge
 
 @function
 def histogramdd(
-    input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
+    input: Tensor, bins: Any, range: Any = None, weight: Tensor | None = None, density: bool = False
 ) -> Any:
     """(counts, edges) of points, the rows of the last dimension: bins or edges for each of its coordinates."""
     if input.ndim < 2:
@@ -348,7 +348,7 @@ def _renormed(input: Any, p: Any, dim: int, maxnorm: Any) -> Any:
         raise RuntimeError("renorm: non-positive-norm not supported")
     if isinstance(maxnorm, complex):
         raise RuntimeError("renorm: maxnorm must be real-valued")
-    if maxnorm < 0:
+    if not maxnorm >= 0:
         raise RuntimeError(f"renorm: expected maxnorm to be >= 0 but got {maxnorm}")
     if input.ndim <= 1:
         raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input.ndim} dimensions")

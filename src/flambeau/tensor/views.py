@@ -532,6 +532,11 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     )
 
 
+def _check_parts(count: int, name: str) -> None:
+    if count > 1 << 32:
+        raise RuntimeError(f"{name}(): {count} tensors are more than fit into the memory of a host")
+
+
 @both
 def split_with_sizes(input: Tensor, split_sizes: IntTuple, dim: int = 0) -> tuple[Tensor, ...]:
     """Consecutive parts of these sizes along a dimension."""
@@ -591,6 +596,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     d = wrap_dim(dim, input.meta.ndim)
     size = input.meta.shape[d]
     if size == 0:
+        _check_parts(chunks, "chunk")
         return split_with_sizes(input, [0] * chunks, d)
     return split(input, -(-size // chunks), d)
 
@@ -614,6 +620,7 @@ def tensor_split(
     count = _int(given)
     if count <= 0:
         raise RuntimeError(f"number of sections must be larger than 0, got {count}")
+    _check_parts(count, "tensor_split")
     small, more = divmod(input.meta.shape[d], count)
     cuts = _cuts(d, [small + 1] * more + [small] * (count - more))
     return tuple([run(view, input, *params) for view, params in cuts])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from flambeau.core.errors import argument_type
 from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked
 from flambeau.tensor import creation
@@ -26,7 +27,9 @@ def check_probability(p: float) -> None:
 
 def _drop(input: Tensor, p: float, train: bool, inplace: bool, feature: bool, alpha: bool) -> Tensor:
     check_probability(p)
-    if p == 0 or not train or not checked(input, "dropout").meta.numel:
+    if not isinstance(train, bool):
+        raise TypeError(argument_type("dropout", "train", 3, "bool", train))
+    if not checked(input, "dropout").meta.numel or p == 0 or not train:
         return input
     if p == 1:
         zero = creation.zeros((), dtype=input.dtype, device=input.device)

@@ -66,6 +66,8 @@ def _pool(
     if samples is None:
         samples = rand(*batch.shape[:2], ndim, dtype=x.dtype, device=x.device)
     order = (1, 0) if ndim == 2 else (0, 1, 2)  # the first sample places the width in two dimensions
+    if samples.dim() != 3:
+        raise RuntimeError(f"Expect _random_samples to have 3 dimensions, got {samples.dim()}")
     drawn: Any = samples
     starts = [
         _starts(drawn[..., order[axis]], sizes[axis], counts[axis], windows[axis]) for axis in range(ndim)

@@ -149,7 +149,12 @@ def huber_loss(
         raise TypeError(argument_type("huber_loss", "delta", 4, "float", delta))
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
-    return _weighted_loss(ops.huber_loss, (*pair, float(delta)), weight, mode)
+    if weight is None:
+        return _loss(ops.huber_loss, (*pair, float(delta)), mode)
+    checked(weight, "huber_loss", "weight", 5)
+    if weight.shape != input.shape:
+        raise ValueError("Weights and input must have the same size.")
+    return _reduced(call(ops.huber_loss, (*pair, float(delta))) * weight, mode)  # by the count, as in PyTorch
 
 
 # -- of classes -----------------------------------------------------------------------------------------
@@ -307,6 +312,8 @@ def binary_cross_entropy(
 ) -> Tensor:  # fmt: skip
     """The cross entropy of probabilities. Raises RuntimeError: one outside [0, 1]; ValueError: shapes differ."""
     mode = reduction_of(size_average, reduce, reduction)
+    if weight is not None:
+        checked(weight, "binary_cross_entropy", "weight", 3)
     if (
         checked(target, "binary_cross_entropy", "target", 2).shape
         != checked(input, "binary_cross_entropy").shape
@@ -383,6 +390,10 @@ def poisson_nll_loss(
 ) -> Tensor:  # fmt: skip
     """The negative log-likelihood of Poisson counts; `full` adds Stirling's term."""
     mode = reduction_of(size_average, reduce, reduction)
+    checked(input, "poisson_nll_loss")
+    checked(target, "poisson_nll_loss", "target", 2)
+    if not isinstance(full, bool):
+        raise TypeError(argument_type("poisson_nll_loss", "full", 4, "bool", full))
     if autocast.threads:
         input, target = autocast.cast("poisson_nll_loss", input, target)
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
@@ -481,6 +492,8 @@ def soft_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """log(1 + exp(-target * x))."""
+    checked(input, "soft_margin_loss")
+    checked(target, "soft_margin_loss", "target", 2)
     if autocast.threads:
         input, target = autocast.cast("soft_margin_loss", input, target)
     return _reduced((-input * target).exp().log1p(), reduction_of(size_average, reduce, reduction))

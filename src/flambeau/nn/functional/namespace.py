@@ -15,7 +15,7 @@ from flambeau.tensor.public import alias, function
 from flambeau.tensor.tensor import Tensor
 
 Given = Tensor | None
-_REDUCTIONS = ("none", "mean", "sum")
+_REDUCTIONS = {1: "mean", 2: "sum"}  # any other number: none
 
 
 @function
@@ -80,7 +80,7 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """The cross entropy of sigmoid(input)."""
     return loss.binary_cross_entropy_with_logits(
-        input, target, weight, reduction=_REDUCTIONS[reduction], pos_weight=pos_weight
+        input, target, weight, reduction=_REDUCTIONS.get(reduction, "none"), pos_weight=pos_weight
     )
 
 
@@ -94,7 +94,7 @@ def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: boo
 @function
 def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: int = 0) -> Tensor:
     """x where target is 1, and margin - x (0 at least) where it is -1."""
-    return loss.hinge_embedding_loss(input, target, margin, reduction=_REDUCTIONS[reduction])
+    return loss.hinge_embedding_loss(input, target, margin, reduction=_REDUCTIONS.get(reduction, "none"))
 
 
 @function
@@ -102,7 +102,9 @@ def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0
 ) -> Tensor:
     """-target * (input1 - input2) + margin, 0 at least."""
-    return loss.margin_ranking_loss(input1, input2, target, margin, reduction=_REDUCTIONS[reduction])
+    return loss.margin_ranking_loss(
+        input1, input2, target, margin, reduction=_REDUCTIONS.get(reduction, "none")
+    )
 
 
 @function
@@ -110,7 +112,9 @@ def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0
 ) -> Tensor:
     """1 - cos where target is 1, and cos - margin (0 at least) where it is -1."""
-    return loss.cosine_embedding_loss(input1, input2, target, margin, reduction=_REDUCTIONS[reduction])
+    return loss.cosine_embedding_loss(
+        input1, input2, target, margin, reduction=_REDUCTIONS.get(reduction, "none")
+    )
 
 
 @function
@@ -118,7 +122,7 @@ def poisson_nll_loss(
     input: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, reduction: int
 ) -> Tensor:
     """The negative log-likelihood of Poisson counts."""
-    how = _REDUCTIONS[reduction]
+    how = _REDUCTIONS.get(reduction, "none")
     return loss.poisson_nll_loss(input, target, log_input, full, eps=eps, reduction=how)
 
 
@@ -128,7 +132,7 @@ def triplet_margin_loss(
     swap: bool = False, reduction: int = 0,
 ) -> Tensor:  # fmt: skip
     """How much nearer the anchor's positive must come than its negative."""
-    how = _REDUCTIONS[reduction]
+    how = _REDUCTIONS.get(reduction, "none")
     return loss.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, reduction=how)
 
 
@@ -138,7 +142,7 @@ def ctc_loss(
     zero_infinity: bool = False,
 ) -> Tensor:  # fmt: skip
     """The connectionist temporal classification loss."""
-    how = _REDUCTIONS[reduction]
+    how = _REDUCTIONS.get(reduction, "none")
     return loss.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, how, zero_infinity)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import index
 
+from flambeau.core.errors import argument_type
 from flambeau.core.typeinfo import finfo
 from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.padding import pad
@@ -12,6 +13,7 @@ from flambeau.nn.functional.pooling import avg_pool2d, avg_pool3d
 from flambeau.ops.nn import normalization as ops
 from flambeau.ops.pointwise.pointwise_arithmetic import moving_average
 from flambeau.tensor.call import call, call_into
+from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.mistakes import IntTuple
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
@@ -152,6 +154,8 @@ def group_norm(
     input: Tensor, num_groups: int, weight: Given = None, bias: Given = None, eps: float = 1e-5
 ) -> Tensor:
     """Each group of channels of each sample of (N, C, ...) less its mean, over its standard deviation."""
+    if int_or_none(num_groups) is None:
+        raise TypeError(argument_type("group_norm", "num_groups", 2, "int", num_groups))
     if checked(input, "group_norm").dim() < 2:
         raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {input.dim()}")
     if num_groups > 0 and input.numel() == num_groups:

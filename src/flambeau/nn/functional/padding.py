@@ -45,6 +45,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
     if not isinstance(pad, (list, tuple)):
         raise TypeError(argument_type("pad", "pad", 2, "tuple of ints", pad))
     checked(input, "pad")
+    if mode == "constant" and not (value is None or isinstance(value, int | float | complex | Tensor)):
+        raise TypeError(argument_type("pad", "value", 4, "float", value))
     if len(pad) % 2:
         raise RuntimeError("Padding length must be divisible by 2")
     if len(pad) > 2 * input.dim():

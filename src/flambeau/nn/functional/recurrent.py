@@ -146,10 +146,10 @@ rnn_relu = _network("RNN_RELU", "rnn_relu")
 # -- cells: their products are plain ones, as PyTorch's -----------------------------------------------------------
 
 
-def _check_cell(input: Tensor, states: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor) -> None:
-    if min(w_ih.ndim, w_hh.ndim, input.ndim) < 2:
+def _check_cell(input: Tensor, states: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, gates: int) -> None:
+    if min(w_ih.ndim, w_hh.ndim, input.ndim, *[state.ndim for state in states]) < 2:
         raise RuntimeError(
-            "expected an input and weights of two dimensions, got "
+            "expected an input, weights and states of two dimensions, got "
             f"{list(input.shape)}, {list(w_ih.shape)} and {list(w_hh.shape)}"
         )
     if input.shape[1] != w_ih.shape[1]:
@@ -165,6 +165,11 @@ def _check_cell(input: Tensor, states: Sequence[Tensor], w_ih: Tensor, w_hh: Ten
             raise RuntimeError(
                 f"hidden{i} has inconsistent hidden_size: got {x.shape[1]}, expected {w_hh.shape[1]}"
             )
+    rows = gates * w_hh.shape[1]
+    if w_ih.shape[0] != rows:
+        raise RuntimeError(
+            f"weight_ih first dim must be {gates} * hidden_size = {rows}, but got {w_ih.shape[0]}"
+        )
 
 
 def _widest(*tensors: Tensor) -> list[Tensor]:
@@ -187,7 +192,7 @@ def lstm_cell(
         raise RuntimeError("lstm_cell expects two hidden states")
     if autocast.threads:
         input, *hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("lstm_cell", input, *hx, w_ih, w_hh, b_ih, b_hh)
-    _check_cell(input, hx, w_ih, w_hh)
+    _check_cell(input, hx, w_ih, w_hh, 4)
     gates = _gates(input, hx[0], w_ih, w_hh, b_ih, b_hh)
     state: tuple[Tensor, Tensor] = call(ops.lstm_cell, _widest(gates, hx[1]))
     return state
@@ -200,7 +205,7 @@ def gru_cell(
     """The state after one step of a GRU from hx (B, H) and input (B, I)."""
     if autocast.threads:
         input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("gru_cell", input, hx, w_ih, w_hh, b_ih, b_hh)
-    _check_cell(input, (hx,), w_ih, w_hh)
+    _check_cell(input, (hx,), w_ih, w_hh, 3)
     state: Tensor = call(ops.gru_cell, _widest(linear(input, w_ih, b_ih), linear(hx, w_hh, b_hh), hx))
     return state
 
@@ -212,7 +217,7 @@ def rnn_tanh_cell(
     """tanh of the input's and the state's products with the weights, plus biases."""
     if autocast.threads:
         input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("rnn_tanh_cell", input, hx, w_ih, w_hh, b_ih, b_hh)
-    _check_cell(input, (hx,), w_ih, w_hh)
+    _check_cell(input, (hx,), w_ih, w_hh, 1)
     return _gates(input, hx, w_ih, w_hh, b_ih, b_hh).tanh()
 
 
@@ -223,5 +228,5 @@ def rnn_relu_cell(
     """relu of the input's and the state's products with the weights, plus biases."""
     if autocast.threads:
         input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("rnn_relu_cell", input, hx, w_ih, w_hh, b_ih, b_hh)
-    _check_cell(input, (hx,), w_ih, w_hh)
+    _check_cell(input, (hx,), w_ih, w_hh, 1)
     return _gates(input, hx, w_ih, w_hh, b_ih, b_hh).relu()

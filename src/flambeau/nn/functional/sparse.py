@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from flambeau.core.dtype import FLOATING, float32, int32, int64
-from flambeau.core.errors import NotSupportedError
+from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.nn.functional.activation import checked
 from flambeau.ops.index.embedding import embedding as embedding_op
 from flambeau.tape.mode import mode as recording_mode
@@ -36,6 +36,8 @@ def embedding(
         _check_padding(padding_idx, weight.shape[0])
     _check_indices(checked(input, "embedding", "indices", 2), "embedding")
     if max_norm is not None:
+        if not isinstance(max_norm, int | float):
+            raise TypeError(argument_type("embedding_renorm_", "max_norm", 3, "float", max_norm))
         _shrink(weight, input, max_norm, norm_type)
     _refuse_sparse(sparse, weight)
     padding = None if padding_idx is None else padding_idx % weight.shape[0]
