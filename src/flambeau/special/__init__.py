@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from inspect import unwrap
+
 from flambeau.core.names import publish as _publish
+from flambeau.tensor.numpy_names import accepting as _accepting
 from flambeau.tensor.public import functions as _functions
 from flambeau.tensor.special import (
     airy_ai,
@@ -52,6 +55,13 @@ gammaln, multigammaln = _functions["lgamma"], _functions["mvlgamma"]
 i0, round, sinc, xlogy = _functions["i0"], _functions["round"], _functions["sinc"], _functions["xlogy"]
 logsumexp = _functions["logsumexp"]
 _LATER = ("log_softmax", "softmax")  # bound by nn/functional, which this room does not wait for
+globals().update(
+    {
+        _name: _accepting(_value, f"special_{_name}")
+        for _name, _value in [*globals().items()]
+        if _name[0] != "_" and not hasattr(_value, "__wrapped__")
+    }
+)
 _publish(globals())
 
 
@@ -61,7 +71,8 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name in _LATER:
-        return _functions[name]
+        globals()[name] = _accepting(unwrap(_functions[name]), f"special_{name}")
+        return globals()[name]
     raise AttributeError(
         f"module 'torch.special' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
     )

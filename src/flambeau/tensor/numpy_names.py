@@ -6,22 +6,24 @@ NumPy's names of arguments are PyTorch's too: `x.sum(axis=1, keepdims=True)`, `t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from inspect import CO_VARKEYWORDS, unwrap
 from types import FunctionType
 from typing import Any
 
 from flambeau.core.errors import RaceError
-from flambeau.tensor.mistakes import KINDS, checking, explained, looking_first, standing_for
+from flambeau.tensor.mistakes import HOT, KINDS, Parser, explained, standing_for
 from flambeau.tensor.overriding import arm_for
+from flambeau.tensor.signatures import signatures_of
 
 OURS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 
 # Names of a first argument that PyTorch's parser calls `input`, whatever its documentation says.
 _FIRST = {"A", "B", "L", "b", "self", "tensor", "x"}
 
-_TELLING = KINDS.keys() - {"bool", "int", "float", "memory_format"}
+_COMPARED = KINDS.keys() - {"None"}
 _DIMS = {"dim", "keepdim"}
-_NAMED = {*OURS.values(), *_FIRST}  # arguments that have other names, too
 
 # What PyTorch's parser calls arguments that its documentation, and we, call otherwise.
 _PARTS = {"indices": "indices_or_sections", "sections": "indices_or_sections"}
@@ -44,21 +46,52 @@ _SIGNS = (AssertionError, AttributeError, StopIteration, TypeError, ValueError)
 
 
 def accepting(define: Any, name: str, *, method: bool = False) -> Any:
-    """Return the public function of this name: it takes NumPy's names of its arguments, and explains wrong types.
+    """Return the public function of this name: it takes NumPy's names of its arguments, and refuses wrong types.
 
-    Methods that have neither `dim` nor `keepdim`, and beside their own tensor nothing but numbers, are returned as they
-    are: they are called too often to go through one more function, and seldom by these names.
+    Methods without arguments that have a type are returned as they are. See Note [Arguments of wrong types].
     """
     if not isinstance(define, FunctionType):
         return define
-    define = looking_first(define, name, method)
     own = _arguments(define)
-    if (
-        (_DIMS if method else _NAMED).isdisjoint(own)
-        and name not in PARSED
-        and not _has_telling_types(define, own)
-    ):
-        return define if method else checking(define, name)
+    typed = not _DIMS.isdisjoint(own) or name in PARSED or _has_types(define, own)
+    if method and not typed and not signatures_of(name, method):
+        return define
+    if (f"Tensor.{name}" if method else name) in HOT:
+        return _comparing_late(define, name, method)
+    fitting: set[Any] = set()  # types of arguments that need no comparison
+    built: list[Parser] = []
+
+    def mistake(args: tuple[Any, ...], given: dict[str, Any]) -> TypeError | None:
+        if not built:
+            built.append(Parser(define, name, method, fitting))
+        return built[0].mistake(args, given)
+
+    def call(*args: Any, **given: Any) -> Any:
+        if (*map(type, args), *given, *map(type, given.values())) not in fitting:
+            refusal = mistake(args, given)
+            if refusal is not None:
+                again = _again(call, call, define, name, method, args, given)
+                if again is None:
+                    try:
+                        raise refusal
+                    finally:
+                        del refusal  # which would keep this frame's arguments alive
+                return again()
+        try:
+            return define(*args, **given)
+        except RaceError:
+            raise
+        except _SIGNS:
+            again = _again(call, define, define, name, method, args, given)
+            if again is None:
+                raise
+        return again()
+
+    return standing_for(call, define)
+
+
+def _comparing_late(define: FunctionType, name: str, method: bool) -> Any:
+    """Return a function that compares its arguments with its annotations once it has failed."""
 
     def call(*args: Any, **given: Any) -> Any:
         try:
@@ -66,18 +99,29 @@ def accepting(define: Any, name: str, *, method: bool = False) -> Any:
         except RaceError:
             raise
         except Exception as error:
-            if isinstance(error, _SIGNS) and arm_for((*args, *given.values())):
-                return call(*args, **given)
-            ours = _names(define, name, method)
-            renamed = {ours.get(key, key): value for key, value in given.items()}
-            if len(renamed) == len(given) and renamed.keys() != given.keys():
-                return call(*args, **renamed)  # it did not know a name, so it did nothing yet
-            mistake = explained(define, name, args, given, method)
-            if mistake is None:
-                raise
-            raise mistake from error
+            known = isinstance(error, _SIGNS)
+            again = _again(call, call, define, name, method, args, given) if known else None
+            if again is None:
+                mistake = explained(define, name, args, given, method)
+                if mistake is None:
+                    raise
+                raise mistake from error
+        return again()
 
     return standing_for(call, define)
+
+
+def _again(
+    call: Any, renaming: Any, define: FunctionType, name: str, method: bool, args: Any, given: dict[str, Any]
+) -> Callable[[], Any] | None:
+    """Return what to call after a failure: `call` for overriding objects, `renaming` with other names; else None."""
+    if arm_for((*args, *given.values())):
+        return partial(call, *args, **given)
+    ours = _names(define, name, method)
+    renamed = {ours.get(key, key): value for key, value in given.items()}
+    if len(renamed) == len(given) and renamed.keys() != given.keys():
+        return partial(renaming, *args, **renamed)  # it did not know a name, so it did nothing yet
+    return None
 
 
 def _arguments(define: FunctionType) -> set[str]:
@@ -89,10 +133,10 @@ def _arguments(define: FunctionType) -> set[str]:
     return own
 
 
-def _has_telling_types(define: FunctionType, own: set[str]) -> bool:
-    """Return True if an argument beside the first has a type that explains failures: not a plain number."""
-    types = [str(kind).partition(" | ")[0] for at, kind in define.__annotations__.items() if at in own]
-    return not _TELLING.isdisjoint(types[1:])
+def _has_types(define: FunctionType, own: set[str]) -> bool:
+    """Return True if an argument beside the first has an annotation that can be compared."""
+    kinds = [str(kind).partition(" | ")[0] for at, kind in define.__annotations__.items() if at in own]
+    return not _COMPARED.isdisjoint(kinds[1:])
 
 
 def _names(define: FunctionType, name: str, method: bool) -> dict[str, str]:

@@ -692,7 +692,7 @@ def _not_finite(a: Array) -> int:
 def _of_finite(run: Run) -> Callable[[Launch], Body]:
     """A body for an iteration, which LAPACK need not end for a matrix that is not finite: `run` never sees one."""
 
-    def checked(a: Array, *rest: Any) -> Any:
+    def run_finite(a: Array, *rest: Any) -> Any:
         read = a
         if rest and isinstance(rest[0], str):  # the triangle that is read
             read = np.tril(a) if rest[0].upper() == "L" else np.triu(a)
@@ -700,7 +700,7 @@ def _of_finite(run: Run) -> Callable[[Launch], Body]:
             raise np.linalg.LinAlgError("the matrix is not finite")
         return run(a, *rest)
 
-    return _with_info(checked, _not_finite)
+    return _with_info(run_finite, _not_finite)
 
 
 def _svd_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
