@@ -13,7 +13,7 @@ A map is a TOML file:
     "*.watchers" = "hooks"              # in every function of the module
     [attributes]                        # attributes, methods and keyword arguments, wherever they stand
     rest_without = "notify_unused_leaf"
-    [attributes."flambeau.tape flambeau.tensor.leaves"]  # the same in these modules and packages only
+    [attributes."flambeau.tape flambeau.tensor.autograd.leaves"]  # the same in these modules and packages only
     rest = "accumulate"
     [allow]                             # names that PyTorch has too but that mean ours here, with the reason
     read = "PyTorch's is a method of files"

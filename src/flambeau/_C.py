@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from flambeau.core.names import lacking, publish
-from flambeau.tensor.overriding import DisableTorchFunction, DisableTorchFunctionSubclass
-from flambeau.tensor.overriding import disabled as _disabled_torch_function_impl
-from flambeau.tensor.overriding import is_enabled as _is_torch_function_enabled
+from flambeau.tensor.arguments.torch_function import DisableTorchFunction, DisableTorchFunctionSubclass
+from flambeau.tensor.arguments.torch_function import disabled as _disabled_torch_function_impl
+from flambeau.tensor.arguments.torch_function import is_enabled as _is_torch_function_enabled
 
 __all__ = [
     "DisableTorchFunction", "DisableTorchFunctionSubclass", "_disabled_torch_function_impl",

@@ -45,38 +45,11 @@ from flambeau.core.names import publish as _publish
 from flambeau.core.size import Size
 from flambeau.runtime.generator import Generator
 from flambeau.runtime.system import virtual
-from flambeau.tensor import (  # each binds its functions and methods
-    arithmetic as _arithmetic,
-)
 from flambeau.tensor import (
     attributes as _attributes,
 )
 from flambeau.tensor import (
     constructor as _constructor,
-)
-from flambeau.tensor import (
-    creation as _creation,
-)
-from flambeau.tensor import (
-    dunders as _dunders,
-)
-from flambeau.tensor import (
-    indexing as _indexing,
-)
-from flambeau.tensor import (
-    interop as _interop,
-)
-from flambeau.tensor import (
-    joining as _joining,
-)
-from flambeau.tensor import (
-    matmul as _matmul,
-)
-from flambeau.tensor import (
-    overriding as _overriding,
-)
-from flambeau.tensor import (
-    pickling as _pickling,
 )
 from flambeau.tensor import (
     predicates as _predicates,
@@ -88,31 +61,7 @@ from flambeau.tensor import (
     promotion as _promotion,
 )
 from flambeau.tensor import (
-    public as _public,
-)
-from flambeau.tensor import (
-    random as _random,
-)
-from flambeau.tensor import (
-    reduction as _reduction,
-)
-from flambeau.tensor import (
     settings as _settings,
-)
-from flambeau.tensor import (
-    share as _share,
-)
-from flambeau.tensor import (
-    sorting as _sorting,
-)
-from flambeau.tensor import (
-    special as _special,
-)
-from flambeau.tensor import (
-    spectral as _spectral,
-)
-from flambeau.tensor import (
-    statistics as _statistics,
 )
 from flambeau.tensor import (
     storages as _storages,
@@ -120,15 +69,26 @@ from flambeau.tensor import (
 from flambeau.tensor import (
     subclasses as _subclasses,
 )
-from flambeau.tensor import (
-    transfer as _transfer,
-)
-from flambeau.tensor import (
-    view_copies as _view_copies,
-)
-from flambeau.tensor import (
-    views as _views,
-)
+from flambeau.tensor.arguments import public as _public
+from flambeau.tensor.arguments import torch_function as _overriding
+from flambeau.tensor.exchange import interop as _interop
+from flambeau.tensor.exchange import pickling as _pickling
+from flambeau.tensor.exchange import share as _share
+from flambeau.tensor.exchange import transfer as _transfer
+from flambeau.tensor.functions import arithmetic as _arithmetic
+from flambeau.tensor.functions import creation as _creation
+from flambeau.tensor.functions import dunders as _dunders
+from flambeau.tensor.functions import indexing as _indexing
+from flambeau.tensor.functions import joining as _joining
+from flambeau.tensor.functions import matmul as _matmul
+from flambeau.tensor.functions import random as _random
+from flambeau.tensor.functions import reduction as _reduction
+from flambeau.tensor.functions import sorting as _sorting
+from flambeau.tensor.functions import special as _special
+from flambeau.tensor.functions import spectral as _spectral
+from flambeau.tensor.functions import statistics as _statistics
+from flambeau.tensor.functions import view_copies as _view_copies
+from flambeau.tensor.functions import views as _views
 from flambeau.tensor.tensor import Tensor
 from flambeau.version import __version__
 
@@ -184,7 +144,9 @@ def unload_ipython_extension(shell: _Any) -> None:
 
 
 def __getattr__(name: str) -> _Any:
-    where = "flambeau.tensor.lists" if name.startswith("_foreach_") else _LATER.get(name)
+    where = (
+        "flambeau.tensor.functions.foreach_functions" if name.startswith("_foreach_") else _LATER.get(name)
+    )
     if where is not None:
         found = getattr(_import_module(where), name) if where else _import_module(f"flambeau.{name}")
         _publish({"__name__": __name__, name: found})

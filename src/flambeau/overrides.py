@@ -1,6 +1,6 @@
 """torch.overrides: for tensors and other objects that say themselves what public functions do with them.
 
-How functions come to ask them is in `tensor/overriding.py`. Importing this makes them ask from then on.
+How functions come to ask them is in `tensor/arguments/torch_function.py`. Importing this makes them ask from then on.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any
 
 from flambeau.core.names import lacking, publish
-from flambeau.tensor import overriding
-from flambeau.tensor.overriding import TorchFunctionMode
+from flambeau.tensor.arguments import torch_function
+from flambeau.tensor.arguments.torch_function import TorchFunctionMode
 from flambeau.tensor.subclasses import kept_plain
 from flambeau.tensor.tensor import Tensor
 
@@ -25,7 +25,9 @@ __all__ = [
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:
     """Whether one of the arguments overrides functions, and may do so now. Parameters and plain tensors do not."""
-    return overriding.in_mode() or (overriding.is_enabled() and bool(overriding.overriding(relevant_args)))
+    return torch_function.in_mode() or (
+        torch_function.is_enabled() and bool(torch_function.overriding(relevant_args))
+    )
 
 
 def has_torch_function_unary(arg: Any) -> bool:
@@ -46,7 +48,7 @@ def handle_torch_function(
     The arguments are asked by `__torch_function__(public_api, types, args, kwargs)` until one gives something else
     than NotImplemented. Raises TypeError: none did.
     """
-    return overriding.handle(public_api, overriding.overriding(relevant_args), args, kwargs)
+    return torch_function.handle(public_api, torch_function.overriding(relevant_args), args, kwargs)
 
 
 def wrap_torch_function(dispatcher: Callable[..., Iterable[Any]]) -> Callable[..., Any]:
@@ -73,7 +75,7 @@ def is_tensor_like(inp: Any) -> bool:
 def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
     """What `__torch_function__` may be asked about, by what it is found in: modules, and Tensor with its properties."""
     found: dict[Any, list[Callable[..., Any]]] = {}
-    for function in overriding.overridable():
+    for function in torch_function.overridable():
         name = resolve_name(function)
         assert name is not None
         place = name.removeprefix("torch.").split(".")[:-1]
@@ -84,7 +86,7 @@ def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
 
 def get_ignored_functions() -> set[Callable[..., Any]]:
     """Public functions that do not ask it, whatever their arguments are."""
-    return overriding.silent()
+    return torch_function.silent()
 
 
 def get_default_nowrap_functions() -> set[Callable[..., Any]]:
@@ -99,9 +101,9 @@ def is_tensor_method_or_property(func: Callable[..., Any]) -> bool:
 
 def resolve_name(f: Any) -> str | None:
     """What to call such a function: "torch.Tensor.add"; None of what is none."""
-    return overriding.name_of(f)
+    return torch_function.name_of(f)
 
 
 __getattr__ = lacking("torch.overrides")
-overriding.arm()
+torch_function.arm()
 publish(globals())

@@ -3,7 +3,14 @@
 from flambeau.core.names import lacking
 from flambeau.runtime.generator import Generator
 from flambeau.runtime.generator import default_cpu as default_generator
-from flambeau.tensor.random import fork_rng, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
+from flambeau.tensor.functions.random import (
+    fork_rng,
+    get_rng_state,
+    initial_seed,
+    manual_seed,
+    seed,
+    set_rng_state,
+)
 
 __all__ = [
     "default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state",

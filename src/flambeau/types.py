@@ -11,9 +11,9 @@ from flambeau.core.dtype import dtype
 from flambeau.core.names import lacking
 from flambeau.core.size import Size
 from flambeau.tape.node import GradientEdge
+from flambeau.tensor.arguments.typing import layout
 from flambeau.tensor.storages import TypedStorage, UntypedStorage
 from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.typing import layout
 
 __all__ = ["Device", "FileLike", "Number", "Storage"]
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import flambeau as torch
-from flambeau.tensor import call, recorded_call
+from flambeau.tensor import call
+from flambeau.tensor.autograd import recorded_call
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "binary": lambda x: x + x,

@@ -13,7 +13,7 @@ from flambeau.core.flags import flags
 from flambeau.distributed.future import Future
 from flambeau.runtime import system
 from flambeau.runtime.devices import peers
-from flambeau.tensor import interop
+from flambeau.tensor.exchange import interop
 from flambeau.testing.ranks import ranks
 
 N = 1 << 10

@@ -35,10 +35,10 @@ EQUIVALENT = {
     "nn/parallel/_functions.py: forward: output.record_stream(mine)": (
         "the copy's stream is gone after the call: nobody is ever given memory of it without an order"
     ),
-    "tensor/transfer.py: _copy_staged: staging.record_copy(staging.ptr, here)": (
+    "tensor/exchange/transfer.py: _copy_staged: staging.record_copy(staging.ptr, here)": (
         "the use that is recorded on the target's stream comes after the copy out"
     ),
-    "tensor/transfer.py: _copy_staged: staging.record_copy(staging.ptr, there)": (
+    "tensor/exchange/transfer.py: _copy_staged: staging.record_copy(staging.ptr, there)": (
         "the source's stream waits for the copy in before the staging memory is freed, and its use is recorded then"
     ),
 }

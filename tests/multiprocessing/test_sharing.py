@@ -172,7 +172,7 @@ def test_no_room_is_an_error_that_changes_nothing(monkeypatch):
     def full(nbytes):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sys.modules["flambeau.tensor.sharing"], "anonymous", full)
+    monkeypatch.setattr(sys.modules["flambeau.tensor.exchange.sharing"], "anonymous", full)
     x = flambeau.arange(3)
     at = x.data_ptr()
     with pytest.raises(

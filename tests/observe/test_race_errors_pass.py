@@ -82,8 +82,8 @@ KEPT = {  # by file and function: what becomes of a race there
     "runtime/system.py is_available": "counts devices",
     "serialization/archive.py __init__": "reads a file: uses no device",
     "serialization/archive.py read_into": "reads a file into memory of the host: uses no device",
-    "tensor/transfer.py is_contiguous": "shapes use no device",
-    "tensor/views.py unflatten": "shapes use no device",
+    "tensor/exchange/transfer.py is_contiguous": "shapes use no device",
+    "tensor/functions/views.py unflatten": "shapes use no device",
     "testing/runs.py _outcome": "an outcome of the explored program",
     "testing/soundness/executor.py _run": "an outcome of the generated program",
 }

@@ -9,7 +9,7 @@ import pytest
 
 import flambeau
 from flambeau.ops.op import table
-from flambeau.tensor import public
+from flambeau.tensor.arguments import public
 from flambeau.testing import operator_page
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ import pytest
 from support import from_torch, to_torch, torch
 
 import flambeau
-from flambeau.tensor.foreach import copy
+from flambeau.tensor.functions.foreach_update import copy
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 

@@ -11,7 +11,7 @@ import pytest
 from support import torch
 
 import flambeau
-from flambeau.tensor.numpy_names import PARSED
+from flambeau.tensor.arguments.arg_aliases import PARSED
 from flambeau.tensor.signatures import listed_signatures, signatures_of
 
 STUBS = os.path.join(os.path.dirname(torch.__file__), "_C")

@@ -170,7 +170,7 @@ def test_functions_are_what_they_are_until_a_class_overrides() -> None:
 MEANWHILE = """
 import sys, threading
 import flambeau
-from flambeau.tensor import overriding
+from flambeau.tensor.arguments import torch_function as overriding
 x = flambeau.ones(2)
 watched = {
     flambeau.add: lambda: flambeau.add(x, x), flambeau.cat: lambda: flambeau.cat([x, x]), flambeau.zeros: lambda: flambeau.zeros(2),

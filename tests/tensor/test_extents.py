@@ -15,8 +15,8 @@ import pytest
 import flambeau as torch
 from flambeau.data.channel import tensor_of
 from flambeau.multiprocessing.reductions import rebuild_tensor
-from flambeau.tensor import pickling
-from flambeau.tensor.extents import require_within
+from flambeau.tensor.arguments.extents import require_within
+from flambeau.tensor.exchange import pickling
 
 NOT_PLAIN: list[Any] = [
     torch.tensor(1, dtype=torch.uint8), torch.tensor([1]), True, 1.0, 0.5, float("nan"), float("inf"), np.int64(1), np.bool_(True),

@@ -13,9 +13,9 @@ from flambeau.core.sites import warn_program
 from flambeau.ops.multi_tensor.optimizer import unscale
 from flambeau.runtime import system
 from flambeau.tape.mode import recording
-from flambeau.tensor import creation
-from flambeau.tensor.arithmetic import where
-from flambeau.tensor.foreach import update_flagged
+from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.arithmetic import where
+from flambeau.tensor.functions.foreach_update import update_flagged
 from flambeau.tensor.tensor import Tensor
 
 

@@ -1,5 +1,5 @@
 """`torch.autograd`: gradients of recorded operations. The tape and the walk are in `tape/`, what is saved in
-`tensor/history.py`, the derivatives in the operators' records (see Note [Derivatives])."""
+`tensor/autograd/autograd_meta.py`, the derivatives in the operators' records (see Note [Derivatives])."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flambeau.autograd.grad_mode import (
 )
 from flambeau.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from flambeau.core.names import lacking as _missing
-from flambeau.tensor.gradients import run_backward, run_grad
+from flambeau.tensor.functions.gradients import run_backward, run_grad
 
 
 def backward(

@@ -12,10 +12,10 @@ from flambeau.core.sites import warn_program
 from flambeau.ops.view import view
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Edge, Node
-from flambeau.tensor.fitting import fitted, zeros_of
-from flambeau.tensor.history import edge_of, run
-from flambeau.tensor.in_place import replace_node
-from flambeau.tensor.saved import FREED, save
+from flambeau.tensor.autograd.autograd_meta import edge_of, run
+from flambeau.tensor.autograd.grad_validation import fitted, zeros_of
+from flambeau.tensor.autograd.in_place import replace_node
+from flambeau.tensor.autograd.saved import FREED, save
 from flambeau.tensor.tensor import CUSTOM, SEVERAL, History, Tensor, retyped
 
 

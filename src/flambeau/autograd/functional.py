@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.tape.mode import mode, recording
-from flambeau.tensor.gradients import run_grad
-from flambeau.tensor.joining import stack
+from flambeau.tensor.functions.gradients import run_grad
+from flambeau.tensor.functions.joining import stack
 from flambeau.tensor.tensor import Tensor
 
 Tensors = tuple[Any, ...]

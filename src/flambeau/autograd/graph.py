@@ -9,9 +9,9 @@ from flambeau.core.handle import RemovableHandle
 from flambeau.tape.mode import mode as state
 from flambeau.tape.mode import shared_mode
 from flambeau.tape.node import GradientEdge, Node
-from flambeau.tensor.history import edge_of
+from flambeau.tensor.autograd.autograd_meta import edge_of
+from flambeau.tensor.exchange.transfer import empty_pinned
 from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.transfer import empty_pinned
 
 
 def get_gradient_edge(tensor: Tensor) -> GradientEdge:

@@ -13,7 +13,7 @@ from flambeau.cuda.streams import synchronize
 from flambeau.nn.modules.module import Module
 from flambeau.runtime.memory.private_pool import PoolId
 from flambeau.runtime.streams.stream import Stream
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["make_graphed_callables"]

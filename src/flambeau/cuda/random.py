@@ -10,7 +10,7 @@ from flambeau.core.flags import flags
 from flambeau.core.names import lacking
 from flambeau.runtime import generator, system
 from flambeau.runtime.generator import Generator
-from flambeau.tensor.random import get_state, set_state
+from flambeau.tensor.functions.random import get_state, set_state
 from flambeau.tensor.tensor import Tensor
 
 __all__ = [

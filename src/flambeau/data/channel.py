@@ -25,9 +25,9 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype, uint8
 from flambeau.core.meta import Meta
 from flambeau.core.shared import anonymous
-from flambeau.tensor.interop import numpy
-from flambeau.tensor.pickling import row_of, storage_of
-from flambeau.tensor.sharing import NON_LEAF
+from flambeau.tensor.exchange.interop import numpy
+from flambeau.tensor.exchange.pickling import row_of, storage_of
+from flambeau.tensor.exchange.sharing import NON_LEAF
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.storages import over_storage
 from flambeau.tensor.tensor import Tensor, make

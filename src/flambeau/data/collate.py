@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import float64
-from flambeau.tensor.data import tensor
-from flambeau.tensor.interop import as_tensor
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.exchange.data import tensor
+from flambeau.tensor.exchange.interop import as_tensor
 from flambeau.tensor.tensor import Tensor
 
 Rules = dict[Any, Callable[..., Any]]

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 from flambeau.runtime.generator import Generator
-from flambeau.tensor.random import randperm
+from flambeau.tensor.functions.random import randperm
 from flambeau.tensor.tensor import Tensor
 
 T_co = TypeVar("T_co", covariant=True)

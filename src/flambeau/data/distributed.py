@@ -10,7 +10,7 @@ from typing import Any
 
 from flambeau.data.sampler import Sampler
 from flambeau.runtime.generator import Generator
-from flambeau.tensor.random import randperm
+from flambeau.tensor.functions.random import randperm
 
 
 class DistributedSampler(Sampler[int]):

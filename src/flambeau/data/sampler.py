@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 
 from flambeau.core.dtype import float64, int64
 from flambeau.runtime.generator import Generator
-from flambeau.tensor.creation import empty
-from flambeau.tensor.interop import as_tensor
-from flambeau.tensor.random import multinomial, randint, randperm
+from flambeau.tensor.exchange.interop import as_tensor
+from flambeau.tensor.functions.creation import empty
+from flambeau.tensor.functions.random import multinomial, randint, randperm
 
 T_co = TypeVar("T_co", covariant=True)
 _AT_ONCE = 32  # indices drawn with replacement in one call, as in PyTorch

@@ -15,7 +15,7 @@ import numpy as np
 from flambeau.core.caught import ExceptionWrapper
 from flambeau.data.channel import Channel
 from flambeau.data.fetch import Fetcher, fetcher_of
-from flambeau.tensor.random import manual_seed
+from flambeau.tensor.functions.random import manual_seed
 
 
 class WorkerInfo:

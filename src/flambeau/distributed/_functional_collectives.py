@@ -21,8 +21,8 @@ from flambeau.distributed.nn.functional import _AlltoAllSingle, _Broadcast
 from flambeau.distributed.reductions import RedOpType
 from flambeau.distributed.world import ProcessGroup, world
 from flambeau.ops.shape.joining import cat
+from flambeau.tensor.arguments.typing import contiguous_format
 from flambeau.tensor.call import call
-from flambeau.tensor.typing import contiguous_format
 
 __all__ = [
     "AsyncCollectiveTensor", "all_gather_into_tensor_coalesced", "all_gather_single", "all_gather_single_autograd",

@@ -13,8 +13,8 @@ from flambeau.core.dtype import FLOATING, dtype, float64, int64
 from flambeau.core.layout import contiguous_strides, is_dense
 from flambeau.core.meta import Meta
 from flambeau.runtime.streams.stream import Stream
-from flambeau.tensor import foreach
-from flambeau.tensor.creation import empty
+from flambeau.tensor.functions import foreach_update
+from flambeau.tensor.functions.creation import empty
 from flambeau.tensor.tensor import make
 
 _NO_LIMIT = 0  # of a bucket whose size nobody limits, as PyTorch writes it
@@ -138,7 +138,7 @@ def copy_all(targets: Sequence[Any], sources: Sequence[Any], scale: float | None
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source if scale is None else source * scale)
         return
-    foreach.copy(targets, sources, scale)
+    foreach_update.copy(targets, sources, scale)
 
 
 def _as_floats(x: Any) -> Any:

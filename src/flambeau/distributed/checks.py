@@ -12,7 +12,7 @@ from flambeau.core.dtype import bfloat16, bool_, float16, float32, float64
 from flambeau.distributed.reductions import RedOpType, type_of, word_of
 from flambeau.distributed.world import ProcessGroup
 from flambeau.driver.api import PreMul
-from flambeau.tensor.extents import require_backed
+from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.tensor import Tensor
 
 _NO_COMPLEX = (

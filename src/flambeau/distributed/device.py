@@ -34,7 +34,7 @@ from flambeau.driver.api import Collective
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import because
-from flambeau.tensor import creation
+from flambeau.tensor.functions import creation
 
 _ABSENT = ("Short", "UInt16", "UInt32", "UInt64")  # kinds of numbers that NCCL does not know
 _SERIALIZED = (

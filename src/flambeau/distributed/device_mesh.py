@@ -27,7 +27,7 @@ from flambeau.distributed.mesh_layout import Axis
 from flambeau.distributed.setup import init_process_group, new_group
 from flambeau.distributed.world import ProcessGroup, world
 from flambeau.runtime import current, system
-from flambeau.tensor.data import tensor as new_tensor
+from flambeau.tensor.exchange.data import tensor as new_tensor
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["DeviceMesh", "init_device_mesh"]

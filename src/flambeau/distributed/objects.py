@@ -23,9 +23,9 @@ from flambeau.distributed.groups import (
 from flambeau.distributed.messages import recv, send
 from flambeau.distributed.world import ProcessGroup
 from flambeau.runtime import current
-from flambeau.tensor import creation
-from flambeau.tensor.data import tensor as new_tensor
-from flambeau.tensor.interop import from_numpy
+from flambeau.tensor.exchange.data import tensor as new_tensor
+from flambeau.tensor.exchange.interop import from_numpy
+from flambeau.tensor.functions import creation
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:

@@ -44,8 +44,8 @@ from flambeau.runtime import current
 from flambeau.runtime.streams.wait_reason import because
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Node
-from flambeau.tensor.data import tensor as new_tensor
-from flambeau.tensor.history import edge_of
+from flambeau.tensor.autograd.autograd_meta import edge_of
+from flambeau.tensor.exchange.data import tensor as new_tensor
 from flambeau.tensor.tensor import Tensor
 
 FIRST_BUCKET_BYTES = 1024 * 1024

@@ -11,8 +11,8 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.distributed import checks
 from flambeau.distributed.buckets import copy_all, parts_of
 from flambeau.tape.mode import recording
-from flambeau.tensor.creation import empty
-from flambeau.tensor.data import tensor as new_tensor
+from flambeau.tensor.exchange.data import tensor as new_tensor
+from flambeau.tensor.functions.creation import empty
 
 
 def reduced(group: Any, tensor: Any, op: str = "sum", async_op: bool = False) -> Any:

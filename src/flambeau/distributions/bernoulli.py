@@ -9,8 +9,8 @@ from flambeau.distributions import constraints
 from flambeau.distributions.families import BinaryOdds
 from flambeau.distributions.utils import broadcast_all
 from flambeau.nn.functional import binary_cross_entropy_with_logits
-from flambeau.tensor import creation
-from flambeau.tensor.random import bernoulli
+from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.random import bernoulli
 from flambeau.tensor.tensor import Tensor
 
 

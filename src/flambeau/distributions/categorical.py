@@ -11,9 +11,9 @@ from flambeau.core.typeinfo import finfo
 from flambeau.distributions import constraints
 from flambeau.distributions.distribution import Distribution
 from flambeau.distributions.utils import lazy_property, logits_to_probs, one_of_two, probs_to_logits
-from flambeau.tensor import creation
-from flambeau.tensor.public import functions
-from flambeau.tensor.random import multinomial
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.random import multinomial
 from flambeau.tensor.tensor import Tensor
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.names import lacking
-from flambeau.tensor import linalg
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions import linalg
 from flambeau.tensor.tensor import Tensor
 
 

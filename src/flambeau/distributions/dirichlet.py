@@ -12,8 +12,8 @@ from flambeau.distributions.distribution import Distribution
 from flambeau.distributions.gamma import Gamma
 from flambeau.distributions.utils import broadcast_all
 from flambeau.nn.functional import one_hot
-from flambeau.tensor.data import tensor
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.exchange.data import tensor
 from flambeau.tensor.tensor import Tensor
 
 

@@ -9,7 +9,7 @@ from flambeau.core.size import Size
 from flambeau.distributions import constraints
 from flambeau.distributions.distribution import Distribution
 from flambeau.distributions.utils import broadcast_all
-from flambeau.tensor import creation
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 

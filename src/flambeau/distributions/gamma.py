@@ -18,8 +18,8 @@ from flambeau.distributions import constraints
 from flambeau.distributions.distribution import Distribution
 from flambeau.distributions.utils import broadcast_all
 from flambeau.ops.random.gamma import standard_gamma
-from flambeau.tensor.public import functions
-from flambeau.tensor.random import drawn
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions.random import drawn
 from flambeau.tensor.tensor import Tensor
 
 _STEP = 1e-4  # of the concentration, or of its root, which says how wide the numbers lie: right to its square

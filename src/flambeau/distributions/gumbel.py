@@ -13,7 +13,7 @@ from flambeau.distributions.transformed_distribution import TransformedDistribut
 from flambeau.distributions.transforms import AffineTransform, ExpTransform
 from flambeau.distributions.uniform import Uniform
 from flambeau.distributions.utils import broadcast_all
-from flambeau.tensor import creation
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 EULER = 0.57721566490153286060  # Euler's constant

@@ -9,8 +9,8 @@ from flambeau.distributions import constraints
 from flambeau.distributions.normal import Normal
 from flambeau.distributions.transformed_distribution import TransformedDistribution
 from flambeau.distributions.transforms import AbsTransform
-from flambeau.tensor import creation
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 

@@ -25,8 +25,8 @@ from flambeau.distributions.poisson import Poisson
 from flambeau.distributions.transformed_distribution import TransformedDistribution
 from flambeau.distributions.uniform import Uniform
 from flambeau.nn.functional import softplus
-from flambeau.tensor import linalg
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions import linalg
 from flambeau.tensor.tensor import Tensor
 
 Formula = Callable[[Any, Any], Tensor]

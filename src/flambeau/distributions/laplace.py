@@ -6,7 +6,7 @@ from typing import Any
 
 from flambeau.core.typeinfo import finfo
 from flambeau.distributions.families import LocationScale
-from flambeau.tensor import creation
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 

@@ -10,8 +10,8 @@ from flambeau.distributions import constraints
 from flambeau.distributions.distribution import Distribution
 from flambeau.distributions.normal import standard_normal
 from flambeau.distributions.utils import lazy_property
-from flambeau.tensor import creation, linalg
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions import creation, linalg
 from flambeau.tensor.tensor import Tensor
 
 

@@ -10,7 +10,7 @@ from flambeau.distributions.families import BinaryOdds
 from flambeau.distributions.gamma import Gamma
 from flambeau.distributions.utils import broadcast_all, one_of_two
 from flambeau.nn.functional import logsigmoid
-from flambeau.tensor.random import poisson
+from flambeau.tensor.functions.random import poisson
 from flambeau.tensor.tensor import Tensor
 
 

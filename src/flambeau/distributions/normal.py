@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
 from flambeau.distributions.families import LocationScale
-from flambeau.tensor.random import normal, randn
+from flambeau.tensor.functions.random import normal, randn
 from flambeau.tensor.tensor import Tensor
 
 

@@ -9,7 +9,7 @@ from flambeau.distributions import constraints
 from flambeau.distributions.categorical import Categorical
 from flambeau.distributions.distribution import Distribution
 from flambeau.nn.functional import one_hot
-from flambeau.tensor import creation
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 

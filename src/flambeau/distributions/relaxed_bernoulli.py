@@ -8,7 +8,7 @@ from flambeau.distributions import constraints
 from flambeau.distributions.families import BinaryOdds, Relaxed
 from flambeau.distributions.transforms import SigmoidTransform
 from flambeau.distributions.utils import broadcast_all, clamp_probs
-from flambeau.tensor.random import rand
+from flambeau.tensor.functions.random import rand
 from flambeau.tensor.tensor import Tensor
 
 

@@ -12,7 +12,7 @@ from flambeau.distributions.distribution import Distribution
 from flambeau.distributions.families import Relaxed
 from flambeau.distributions.transforms import ExpTransform
 from flambeau.distributions.utils import broadcast_all, clamp_probs
-from flambeau.tensor.random import rand
+from flambeau.tensor.functions.random import rand
 from flambeau.tensor.tensor import Tensor
 
 

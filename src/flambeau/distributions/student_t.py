@@ -11,7 +11,7 @@ from flambeau.distributions.distribution import Distribution
 from flambeau.distributions.gamma import Chi2
 from flambeau.distributions.normal import standard_normal
 from flambeau.distributions.utils import broadcast_all
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.tensor import Tensor
 
 

@@ -11,7 +11,7 @@ from flambeau.distributions import constraints
 from flambeau.distributions.independent import sum_rightmost
 from flambeau.distributions.utils import broadcast_all, clamp_probs, probs_to_logits
 from flambeau.nn.functional import softplus
-from flambeau.tensor import creation
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 

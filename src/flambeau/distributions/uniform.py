@@ -9,7 +9,7 @@ from flambeau.core.size import Size
 from flambeau.distributions import constraints
 from flambeau.distributions.distribution import Distribution
 from flambeau.distributions.utils import broadcast_all
-from flambeau.tensor.random import rand
+from flambeau.tensor.functions.random import rand
 from flambeau.tensor.tensor import Tensor
 
 

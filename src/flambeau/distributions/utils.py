@@ -9,9 +9,9 @@ from typing import Any
 from flambeau.autograd.grad_mode import enable_grad
 from flambeau.core.names import lacking
 from flambeau.core.typeinfo import finfo
-from flambeau.tensor.data import tensor
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.exchange.data import tensor
 from flambeau.tensor.promotion import get_default_dtype
-from flambeau.tensor.public import functions
 from flambeau.tensor.tensor import Tensor
 
 

@@ -1,9 +1,10 @@
-"""torch.fft: Fourier transforms. See `tensor/fft.py`."""
+"""torch.fft: Fourier transforms. See `tensor/functions/fft.py`."""
 
 from __future__ import annotations
 
 from flambeau.core.names import publish as _publish
-from flambeau.tensor.fft import (
+from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
+from flambeau.tensor.functions.fft import (
     fft,
     fft2,
     fftfreq,
@@ -27,7 +28,6 @@ from flambeau.tensor.fft import (
     rfftfreq,
     rfftn,
 )
-from flambeau.tensor.numpy_names import accepting as _accepting
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "hfft2", "hfftn", "ifft", "ifft2", "ifftn", "ifftshift",

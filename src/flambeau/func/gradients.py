@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any
 
 from flambeau.autograd.grad_mode import enable_grad, is_grad_enabled
-from flambeau.tensor.gradients import run_grad
+from flambeau.tensor.functions.gradients import run_grad
 from flambeau.tensor.tensor import Tensor
 
 

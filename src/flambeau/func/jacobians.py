@@ -12,8 +12,8 @@ from typing import Any
 
 from flambeau.autograd.grad_mode import enable_grad, is_grad_enabled
 from flambeau.func.gradients import fresh, leaves, mapped, places_of, reaches_others
-from flambeau.tensor.gradients import run_grad
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions.gradients import run_grad
 from flambeau.tensor.tensor import Tensor
 
 

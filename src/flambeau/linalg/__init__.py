@@ -1,10 +1,12 @@
-"""torch.linalg: linear algebra. See `tensor/linalg.py`, `tensor/norms.py`, `tensor/linalg_products.py`."""
+"""torch.linalg: linear algebra. See `tensor/functions/linalg.py`, `tensor/functions/norms.py`,
+`tensor/functions/linalg_products.py`."""
 
 from __future__ import annotations
 
 from flambeau.core.errors import LinAlgError, _LinAlgError
 from flambeau.core.names import publish as _publish
-from flambeau.tensor.linalg import (
+from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
+from flambeau.tensor.functions.linalg import (
     cholesky_ex,
     det,
     eig,
@@ -23,31 +25,31 @@ from flambeau.tensor.linalg import (
     solve_triangular,
     svdvals,
 )
-from flambeau.tensor.linalg import (
+from flambeau.tensor.functions.linalg import (
     linalg_cholesky as cholesky,
 )
-from flambeau.tensor.linalg import (
+from flambeau.tensor.functions.linalg import (
     linalg_lu_solve as lu_solve,
 )
-from flambeau.tensor.linalg import (
+from flambeau.tensor.functions.linalg import (
     linalg_qr as qr,
 )
-from flambeau.tensor.linalg import (
+from flambeau.tensor.functions.linalg import (
     linalg_slogdet as slogdet,
 )
-from flambeau.tensor.linalg import (
+from flambeau.tensor.functions.linalg import (
     linalg_svd as svd,
 )
-from flambeau.tensor.linalg_products import (
+from flambeau.tensor.functions.linalg_products import (
     linalg_cross as cross,
 )
-from flambeau.tensor.linalg_products import (
+from flambeau.tensor.functions.linalg_products import (
     linalg_diagonal as diagonal,
 )
-from flambeau.tensor.linalg_products import (
+from flambeau.tensor.functions.linalg_products import (
     linalg_vander as vander,
 )
-from flambeau.tensor.linalg_products import (
+from flambeau.tensor.functions.linalg_products import (
     matrix_exp,
     matrix_power,
     multi_dot,
@@ -55,18 +57,17 @@ from flambeau.tensor.linalg_products import (
     tensorsolve,
     vecdot,
 )
-from flambeau.tensor.matmul import matmul
-from flambeau.tensor.norms import (
+from flambeau.tensor.functions.matmul import matmul
+from flambeau.tensor.functions.norms import (
     cond,
     matrix_norm,
     matrix_rank,
     pinv,
     vector_norm,
 )
-from flambeau.tensor.norms import (
+from flambeau.tensor.functions.norms import (
     linalg_norm as norm,
 )
-from flambeau.tensor.numpy_names import accepting as _accepting
 
 __all__ = [
     "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals",

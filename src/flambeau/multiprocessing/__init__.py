@@ -24,7 +24,7 @@ from flambeau.multiprocessing.spawn import (
     start_processes,
 )
 from flambeau.runtime import system as _system
-from flambeau.tensor import sharing as _sharing
+from flambeau.tensor.exchange import sharing as _sharing
 
 __all__ = [
     *_standard.__all__, "get_all_sharing_strategies", "get_sharing_strategy", "reductions", "set_sharing_strategy",

@@ -18,9 +18,9 @@ from flambeau.nn.parameter import Parameter
 from flambeau.runtime import system
 from flambeau.runtime.devices.device_ipc import Parcel
 from flambeau.runtime.streams.event import Event
-from flambeau.tensor import sharing
 from flambeau.tensor.call import empty
-from flambeau.tensor.pickling import NEW_KINDS, rebuild_as, row_of
+from flambeau.tensor.exchange import sharing
+from flambeau.tensor.exchange.pickling import NEW_KINDS, rebuild_as, row_of
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.storages import Face, TypedStorage, UntypedStorage
 from flambeau.tensor.tensor import Tensor

@@ -12,10 +12,10 @@ from typing import Any
 
 from flambeau.core.sites import warn_program
 from flambeau.runtime.generator import Generator
-from flambeau.tensor import creation
-from flambeau.tensor.arithmetic import where
-from flambeau.tensor.linalg import linalg_qr
-from flambeau.tensor.random import randperm
+from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.arithmetic import where
+from flambeau.tensor.functions.linalg import linalg_qr
+from flambeau.tensor.functions.random import randperm
 from flambeau.tensor.tensor import Tensor
 
 # -- gains and fans -------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from typing import Any
 from flambeau.core.device import device
 from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.flags import flags
-from flambeau.tensor import creation
-from flambeau.tensor.overriding import disabled, overrides
+from flambeau.tensor.arguments.torch_function import disabled, overrides
+from flambeau.tensor.arguments.typing import preserve_format
+from flambeau.tensor.functions import creation
 from flambeau.tensor.printing import unnamed
 from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.typing import preserve_format
 
 
 class _ParameterType(type):

@@ -1,8 +1,9 @@
 """View records: operators that read the same memory under another layout. They have a rule and no kernel.
 
 A record is called with a meta and static params; it returns the layout of the view or raises PyTorch's
-error. `tensor/history.py` runs them. Its derivative is called with the gradient of the view, the meta of what was
-viewed, who runs views, and the params; it is plain tensor code, recorded where a second derivative is wanted.
+error. `tensor/autograd/autograd_meta.py` runs them. Its derivative is called with the gradient of the view, the meta
+of what was viewed, who runs views, and the params; it is plain tensor code, recorded where a second derivative is
+wanted.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from flambeau.core.typeinfo import finfo
 from flambeau.optim.by_parameter import ByParameter
 from flambeau.optim.counters import Counters, read, write
 from flambeau.optim.optimizer import check_lr
-from flambeau.tensor import creation
-from flambeau.tensor.norms import vector_norm
+from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.norms import vector_norm
 from flambeau.tensor.tensor import Tensor
 
 Group = dict[str, Any]

@@ -18,9 +18,9 @@ from flambeau.core.flags import flags
 from flambeau.ops.multi_tensor.foreach import Foreach
 from flambeau.optim.counters import Counters, read, write
 from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded
-from flambeau.tensor import creation
-from flambeau.tensor.foreach import update
-from flambeau.tensor.public import functions as public
+from flambeau.tensor.arguments.public import functions as public
+from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.foreach_update import update
 from flambeau.tensor.tensor import Tensor
 
 FUSED_DEVICES = "['mps', 'cuda', 'xpu', 'hpu', 'cpu', 'mtia', 'privateuseone']"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from flambeau.optim.optimizer import Optimizer, check_lr, evaluated
 from flambeau.tape.mode import recording
-from flambeau.tensor.public import functions as public
+from flambeau.tensor.arguments.public import functions as public
 from flambeau.tensor.tensor import Tensor
 
 _DECREASE = 1e-4  # of the loss, as a part of what the slope promises: the first Wolfe condition

@@ -7,8 +7,8 @@ from typing import Any
 
 from flambeau.optim.by_parameter import ByParameter
 from flambeau.optim.optimizer import check_lr
-from flambeau.tensor import creation
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Keller Jordan's Muon: the steepest slope at zero

@@ -14,7 +14,7 @@ from flambeau.nn.modules.module import Module
 from flambeau.optim.lr_scheduler.base import LRScheduler, Rate, for_each_group
 from flambeau.optim.optimizer import Optimizer
 from flambeau.tape.mode import recording
-from flambeau.tensor.data import tensor
+from flambeau.tensor.exchange.data import tensor
 
 Average = Callable[[Any, Any, Any], Any]
 Averages = Callable[[Sequence[Any], Sequence[Any], Any], None]

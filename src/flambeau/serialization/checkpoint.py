@@ -22,8 +22,8 @@ from flambeau.serialization.machine import refused_names
 from flambeau.serialization.places import Restore, restorer
 from flambeau.serialization.reader import Read, StoredStorages, reader
 from flambeau.serialization.writer import Storages, pickled
-from flambeau.tensor.pickling import row_of
-from flambeau.tensor.transfer import host_array, on_host
+from flambeau.tensor.exchange.pickling import row_of
+from flambeau.tensor.exchange.transfer import host_array, on_host
 
 DEFAULT_PROTOCOL = 2
 _DOCUMENTATION = (

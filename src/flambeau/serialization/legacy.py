@@ -22,10 +22,10 @@ from flambeau.serialization.reader import (
     storage_id,
     swap,
 )
-from flambeau.tensor.data import over
-from flambeau.tensor.pickling import row_of
+from flambeau.tensor.exchange.data import over
+from flambeau.tensor.exchange.pickling import row_of
+from flambeau.tensor.exchange.transfer import write
 from flambeau.tensor.storage import Storage
-from flambeau.tensor.transfer import write
 
 MAGIC = 0x1950A86A20F9469CFC6C
 VERSION = 1001

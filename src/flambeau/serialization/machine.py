@@ -22,7 +22,7 @@ from flambeau.core.size import Size
 from flambeau.nn.parameter import _rebuild_parameter_with_state
 from flambeau.serialization import names
 from flambeau.serialization.names import Name
-from flambeau.tensor import pickling
+from flambeau.tensor.exchange import pickling
 from flambeau.tensor.tensor import Tensor
 
 _PLAIN: dict[Name, Any] = {

@@ -16,9 +16,9 @@ from flambeau.core.size import Size
 from flambeau.nn import parameter
 from flambeau.nn.functional import gelu
 from flambeau.nn.parameter import Parameter
-from flambeau.tensor import pickling
+from flambeau.tensor.arguments.typing import layout, strided
+from flambeau.tensor.exchange import pickling
 from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.typing import layout, strided
 
 
 class StorageKind(NamedTuple):

@@ -19,11 +19,11 @@ from flambeau.serialization.machine import Machine
 from flambeau.serialization.names import StorageKind
 from flambeau.serialization.places import Restore
 from flambeau.tensor.call import empty
-from flambeau.tensor.data import over
-from flambeau.tensor.pickling import face_of
+from flambeau.tensor.exchange.data import over
+from flambeau.tensor.exchange.pickling import face_of
+from flambeau.tensor.exchange.transfer import host_array
 from flambeau.tensor.storage import ForeignStorage, Storage
 from flambeau.tensor.storages import Face, TypedStorage, UntypedStorage
-from flambeau.tensor.transfer import host_array
 
 PersistentLoad = Callable[[Any], Any]
 Read = Callable[[Any, PersistentLoad], Any]

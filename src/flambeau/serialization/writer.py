@@ -9,9 +9,9 @@ from typing import Any
 
 from flambeau.serialization import names
 from flambeau.serialization.names import BYTES, STORAGES, StorageKind
+from flambeau.tensor.arguments.typing import layout
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.storages import Face, TypedStorage
-from flambeau.tensor.typing import layout
 
 
 class Storages:

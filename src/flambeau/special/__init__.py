@@ -1,13 +1,13 @@
-"""torch.special: special functions. See `tensor/special.py` and `ops/pointwise/pointwise_special.py`."""
+"""torch.special: special functions. See `tensor/functions/special.py` and `ops/pointwise/pointwise_special.py`."""
 
 from __future__ import annotations
 
 from inspect import unwrap
 
 from flambeau.core.names import publish as _publish
-from flambeau.tensor.numpy_names import accepting as _accepting
-from flambeau.tensor.public import functions as _functions
-from flambeau.tensor.special import (
+from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
+from flambeau.tensor.arguments.public import functions as _functions
+from flambeau.tensor.functions.special import (
     airy_ai,
     bessel_j0,
     bessel_j1,

@@ -6,5 +6,5 @@ Modules, in reading order:
     engine: `run_backward`, which runs nodes from roots to leaves, each on the stream of its forward operation.
 
 This package needs only three things of a tensor: `meta`, `+` and `record_stream`. The gradient formulas of nodes and
-their saved tensors are in `tensor/history.py`; the public names are in `autograd/`.
+their saved tensors are in `tensor/autograd/autograd_meta.py`; the public names are in `autograd/`.
 """

@@ -15,7 +15,7 @@ The initial gradients belong to the streams that are current when backward is ca
 for the streams of the leaves. So an initial gradient, backward and the use of gradients are ordered as any other
 operations on the current stream
 (https://docs.pytorch.org/docs/1.8.0/notes/cuda.html#stream-semantics-of-backward-passes). A leaf has the stream
-that Note [Streams of leaves] in tensor/history.py gives it.
+that Note [Streams of leaves] in tensor/autograd/autograd_meta.py gives it.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, INTEGRAL
-from flambeau.tensor.public import alias, both, function, method
+from flambeau.tensor.arguments.public import alias, both, function, method
+from flambeau.tensor.arguments.typing import layout, strided
+from flambeau.tensor.exchange.transfer import item
 from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.transfer import item
-from flambeau.tensor.typing import layout, strided
 
 
 def _property(define: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:

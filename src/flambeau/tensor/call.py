@@ -36,12 +36,12 @@ from flambeau.runtime.hooks import launch_hooks
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
-from flambeau.tensor.changeable import refuse_inference
-from flambeau.tensor.extents import require_backed
-from flambeau.tensor.fitting import called_by
-from flambeau.tensor.history import requires_grad
-from flambeau.tensor.in_place import begin_in_place, finish_in_place
-from flambeau.tensor.recording import Taped, begin, finish
+from flambeau.tensor.arguments.extents import require_backed
+from flambeau.tensor.autograd.autograd_meta import requires_grad
+from flambeau.tensor.autograd.grad_validation import called_by
+from flambeau.tensor.autograd.in_place import begin_in_place, finish_in_place
+from flambeau.tensor.autograd.inplace_checks import refuse_inference
+from flambeau.tensor.autograd.recording import Taped, begin, finish
 from flambeau.tensor.tensor import Tensor, make_in
 
 _NO_OPERANDS = (tuple, list, dict, set, str, bytes, type(None), dtype, slice, range, type, device)

@@ -12,18 +12,18 @@ from flambeau.core.dtype import DTYPES, dtype
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.ops import view as records
-from flambeau.tensor import public
+from flambeau.tensor.arguments import public
+from flambeau.tensor.arguments.options import place, shape_of
+from flambeau.tensor.arguments.public import function, method
+from flambeau.tensor.arguments.typing import parse_type
+from flambeau.tensor.autograd.autograd_meta import run
 from flambeau.tensor.call import empty
-from flambeau.tensor.data import new as made_of
-from flambeau.tensor.history import run
-from flambeau.tensor.options import place, shape_of
+from flambeau.tensor.deterministic_fill import filled_if_wanted
+from flambeau.tensor.exchange.data import new as made_of
 from flambeau.tensor.promotion import set_default_dtype
-from flambeau.tensor.public import function, method
 from flambeau.tensor.settings import set_default_device
 from flambeau.tensor.storages import Face, TypedStorage, face, new_row, no_storage, row_as, wrapped_row
 from flambeau.tensor.tensor import Tensor, retyped
-from flambeau.tensor.typing import parse_type
-from flambeau.tensor.uninitialized import filled_if_wanted
 
 
 def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:

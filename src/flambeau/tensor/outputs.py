@@ -11,8 +11,8 @@ from flambeau.core.layout import contiguous_strides
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.tape.mode import mode
+from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.call import call, call_into, resize_to, signature, unary
-from flambeau.tensor.history import requires_grad
 from flambeau.tensor.tensor import Tensor
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from flambeau.core.device import CPU
 from flambeau.core.dtype import INTEGRAL, bool_, int64
 from flambeau.core.errors import argument_type
-from flambeau.tensor.data import tensor
-from flambeau.tensor.history import requires_grad
+from flambeau.tensor.arguments.public import both, function, functions, method
+from flambeau.tensor.autograd.autograd_meta import requires_grad
+from flambeau.tensor.exchange.data import tensor
 from flambeau.tensor.outputs import deliver
-from flambeau.tensor.public import both, function, functions, method
 from flambeau.tensor.storages import TypedStorage, UntypedStorage
 from flambeau.tensor.tensor import Tensor
 

@@ -13,12 +13,12 @@ from flambeau.core.device import CPU
 from flambeau.core.flags import flags
 from flambeau.core.record import Record
 from flambeau.tape.node import Leaf
-from flambeau.tensor.extents import require_backed
-from flambeau.tensor.history import node_of
-from flambeau.tensor.options import default_complex
-from flambeau.tensor.public import function, method
+from flambeau.tensor.arguments.extents import require_backed
+from flambeau.tensor.arguments.options import default_complex
+from flambeau.tensor.arguments.public import function, method
+from flambeau.tensor.autograd.autograd_meta import node_of
+from flambeau.tensor.exchange.transfer import host_array, item, on_host
 from flambeau.tensor.tensor import Tensor, make
-from flambeau.tensor.transfer import host_array, item, on_host
 
 Array = np.ndarray[Any, Any]
 

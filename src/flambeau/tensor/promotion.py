@@ -10,8 +10,8 @@ from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
 from flambeau.core.typeinfo import finfo, iinfo
 from flambeau.ops.pointwise.pointwise import result_type as result_of
-from flambeau.tensor import public
-from flambeau.tensor.public import both, function
+from flambeau.tensor.arguments import public
+from flambeau.tensor.arguments.public import both, function
 from flambeau.tensor.tensor import Tensor
 
 public.functions.update(finfo=finfo, iinfo=iinfo)

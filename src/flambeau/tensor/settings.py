@@ -9,7 +9,7 @@ from flambeau.core.device import CPU, device
 from flambeau.core.flags import flags
 from flambeau.runtime import current, system
 from flambeau.runtime.devices import blas_threads
-from flambeau.tensor.public import function
+from flambeau.tensor.arguments.public import function
 
 # -- the default device -----------------------------------------------------------------------------------------
 

@@ -17,20 +17,20 @@ from flambeau.core.layout import contiguous_strides
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.tape.mode import mode
-from flambeau.tensor import public
+from flambeau.tensor.arguments import public
+from flambeau.tensor.arguments.extents import int_of, ints_of, require_within
+from flambeau.tensor.arguments.options import integer, place
+from flambeau.tensor.arguments.public import method
+from flambeau.tensor.arguments.typing import parse_type
+from flambeau.tensor.autograd.autograd_meta import edge_of, requires_grad
+from flambeau.tensor.autograd.in_place import Unwritten, replace_node
+from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
 from flambeau.tensor.call import empty
-from flambeau.tensor.changeable import refuse_inference, require_changeable
-from flambeau.tensor.data import new as made_of
-from flambeau.tensor.extents import int_of, ints_of, require_within
-from flambeau.tensor.history import edge_of, requires_grad
-from flambeau.tensor.holders import resize_storage
-from flambeau.tensor.in_place import Unwritten, replace_node
-from flambeau.tensor.options import integer, place
-from flambeau.tensor.public import method
+from flambeau.tensor.exchange.data import new as made_of
+from flambeau.tensor.exchange.transfer import CASTS, copy_, cuda, is_pinned, item, pin_memory, to, tolist
 from flambeau.tensor.storage import PinnedStorage, Storage
+from flambeau.tensor.storage_resize import resize_storage
 from flambeau.tensor.tensor import Tensor, make
-from flambeau.tensor.transfer import CASTS, copy_, cuda, is_pinned, item, pin_memory, to, tolist
-from flambeau.tensor.typing import parse_type
 
 
 class Face:

@@ -7,9 +7,9 @@ from typing import Any
 from flambeau.core.dtype import FLOATING
 from flambeau.core.errors import NotSupportedError, type_name
 from flambeau.ops import view as records
-from flambeau.tensor.history import run
-from flambeau.tensor.overriding import DisableTorchFunctionSubclass, arm, disabled, overrides
-from flambeau.tensor.public import method
+from flambeau.tensor.arguments.public import method
+from flambeau.tensor.arguments.torch_function import DisableTorchFunctionSubclass, arm, disabled, overrides
+from flambeau.tensor.autograd.autograd_meta import run
 from flambeau.tensor.tensor import Tensor, retyped
 
 

@@ -53,7 +53,7 @@ class ViewHistory(History):
     base, steps: what it is a view of, and by which views. seen: the node of `base` when `node` was made: where
     another has taken its place, `base` was changed in place, and `node` is out of date.
     made: how, where the view may not be changed in place on the tape; version: of the counter at that time.
-    Made in tensor/history.py.
+    Made in tensor/autograd/autograd_meta.py.
     """
 
     __slots__ = ("base", "made", "seen", "steps", "version")
@@ -74,7 +74,7 @@ class Tensor:
     counter: Counter
     history: History | None
 
-    if TYPE_CHECKING:  # most methods are bound by tensor/public.py
+    if TYPE_CHECKING:  # most methods are bound by tensor/arguments/public.py
 
         def __add__(self, other: Any) -> Any: ...
         def __lt__(self, other: Any) -> Any: ...

@@ -19,7 +19,7 @@ import flambeau
 from flambeau.core.dtype import BOOL, COMPLEX, DTYPES, FLOATING, INTEGRAL, dtype
 from flambeau.ops.gradients import Refusal
 from flambeau.ops.op import MISSING, NOT_DIFFERENTIABLE, Op, table
-from flambeau.tensor import public
+from flambeau.tensor.arguments import public
 from flambeau.tensor.tensor import Tensor
 from flambeau.testing.markdown import wrap
 from flambeau.testing.operators import summary

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from flambeau.core.names import lacking, publish
 from flambeau.core.size import Size
-from flambeau.tensor.return_types import Named
+from flambeau.tensor.arguments.return_types import Named
 
 __all__ = [
     "SUPPORTED_NODES", "Context", "DumpableContext", "FlattenFn", "FromDumpableContextFn", "GetAttrKey", "KeyPath",

@@ -16,9 +16,9 @@ from flambeau.core.size import Size
 from flambeau.runtime.generator import default_cpu, default_of
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor import autocast
-from flambeau.tensor.gradients import run_backward
-from flambeau.tensor.history import edge_of, requires_grad
-from flambeau.tensor.saved import Saved, save
+from flambeau.tensor.autograd.autograd_meta import edge_of, requires_grad
+from flambeau.tensor.autograd.saved import Saved, save
+from flambeau.tensor.functions.gradients import run_backward
 from flambeau.tensor.tensor import Tensor
 
 

@@ -13,8 +13,8 @@ class _Deterministic(ModuleType):
     def fill_uninitialized_memory(self) -> bool:
         """Whether `empty` and `resize_` fill what they give, while algorithms are to be deterministic (default True).
 
-        Numbers with a point are NaN then, others their dtype's largest value: see tensor/uninitialized.py. It costs
-        time. RuntimeError: it is set to something that is no bool.
+        Numbers with a point are NaN then, others their dtype's largest value: see tensor/deterministic_fill.py. It
+        costs time. RuntimeError: it is set to something that is no bool.
         """
         return flags.fill_uninitialized
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.names import lacking
-from flambeau.tensor.dlpack import from_dlpack
+from flambeau.tensor.exchange.dlpack import from_dlpack
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["from_dlpack", "to_dlpack"]

@@ -14,7 +14,7 @@ from warnings import warn
 
 from flambeau.core.names import lacking
 from flambeau.distributed.replicas import reduced
-from flambeau.tensor.creation import ones, zeros
+from flambeau.tensor.functions.creation import ones, zeros
 
 __all__ = ["Join", "JoinHook", "Joinable"]
 

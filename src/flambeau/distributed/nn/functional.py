@@ -17,7 +17,7 @@ from flambeau.core.names import lacking
 from flambeau.distributed import collectives
 from flambeau.distributed.groups import get_global_rank, get_rank, get_world_size, group_or_default
 from flambeau.distributed.reductions import ReduceOp
-from flambeau.tensor.typing import contiguous_format
+from flambeau.tensor.arguments.typing import contiguous_format
 
 __all__ = [
     "all_gather", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "gather", "reduce", "reduce_scatter",

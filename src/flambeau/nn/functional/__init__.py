@@ -139,8 +139,8 @@ from flambeau.nn.functional.sampling import (
     upsample_nearest,
 )
 from flambeau.nn.functional.sparse import embedding, embedding_bag, one_hot
-from flambeau.tensor.mistakes import checking as _checking
-from flambeau.tensor.numpy_names import accepting as _accepting
+from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
+from flambeau.tensor.arguments.arg_errors import checking as _checking
 
 _PARSED = {
     "adaptive_avg_pool1d", "alpha_dropout", "avg_pool1d", "avg_pool2d", "avg_pool3d", "bilinear", "celu_",

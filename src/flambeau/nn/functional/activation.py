@@ -14,12 +14,13 @@ from flambeau.ops.pointwise import pointwise_functions as functions
 from flambeau.ops.reduce.softmax import log_softmax as log_softmax_op
 from flambeau.ops.reduce.softmax import softmax as softmax_op
 from flambeau.runtime.generator import Generator
-from flambeau.tensor import creation, public
+from flambeau.tensor.arguments import public
+from flambeau.tensor.arguments.arg_errors import Number
+from flambeau.tensor.arguments.options import integer
+from flambeau.tensor.arguments.public import function, method
 from flambeau.tensor.call import call, call_into, unary
-from flambeau.tensor.mistakes import Number
-from flambeau.tensor.options import integer
+from flambeau.tensor.functions import creation
 from flambeau.tensor.outputs import run
-from flambeau.tensor.public import function, method
 from flambeau.tensor.tensor import Tensor
 
 

@@ -16,9 +16,10 @@ from flambeau.nn.functional.dropout import dropout
 from flambeau.nn.functional.padding import pad
 from flambeau.ops.nn.attention import attention as op
 from flambeau.ops.shape.joining import cat
-from flambeau.tensor import autocast, creation
+from flambeau.tensor import autocast
 from flambeau.tensor.call import call
-from flambeau.tensor.matmul import matmul
+from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.matmul import matmul
 from flambeau.tensor.tensor import Tensor
 
 Given = Tensor | None

@@ -14,11 +14,11 @@ from flambeau.nn.functional.padding import constant_pad
 from flambeau.ops.nn import convolution as ops
 from flambeau.ops.nn.convolution import Geometry
 from flambeau.tensor import autocast
+from flambeau.tensor.arguments.arg_errors import IntOrTuple
+from flambeau.tensor.arguments.integers import int_or_none
+from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
-from flambeau.tensor.integers import int_or_none
-from flambeau.tensor.matmul import addmm, matmul
-from flambeau.tensor.mistakes import IntOrTuple
-from flambeau.tensor.public import function
+from flambeau.tensor.functions.matmul import addmm, matmul
 from flambeau.tensor.tensor import Tensor
 
 Ints = tuple[int, ...]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from flambeau.nn.functional.activation import checked
 from flambeau.ops.linalg import geometry
 from flambeau.tensor import autocast
+from flambeau.tensor.arguments.public import function, functions
 from flambeau.tensor.call import call
-from flambeau.tensor.joining import triu_indices
-from flambeau.tensor.public import function, functions
-from flambeau.tensor.reduction import norm
+from flambeau.tensor.functions.joining import triu_indices
+from flambeau.tensor.functions.reduction import norm
 from flambeau.tensor.tensor import Tensor
 
 

@@ -11,9 +11,9 @@ import math
 from flambeau.core.errors import argument_type
 from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked
-from flambeau.tensor import creation
-from flambeau.tensor.public import function
-from flambeau.tensor.random import dropped
+from flambeau.tensor.arguments.public import function
+from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.random import dropped
 from flambeau.tensor.tensor import Tensor
 
 _ALPHA = 1.7580993408473766  # -selu(-inf)

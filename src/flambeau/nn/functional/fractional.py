@@ -7,9 +7,9 @@ from typing import Any
 
 from flambeau.core.dtype import int64
 from flambeau.nn.functional.activation import checked
-from flambeau.tensor import creation
-from flambeau.tensor.public import functions
-from flambeau.tensor.random import rand
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.random import rand
 from flambeau.tensor.tensor import Tensor
 
 _AXES = {2: ("height", "width"), 3: ("time", "height", "width")}

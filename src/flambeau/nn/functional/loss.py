@@ -16,10 +16,12 @@ from flambeau.ops.nn import loss as ops
 from flambeau.ops.nn.ctc import ctc_loss as ctc_op
 from flambeau.ops.op import Derivative, Op, names_of
 from flambeau.ops.reduce.softmax import log_softmax
-from flambeau.tensor import autocast, creation, data
-from flambeau.tensor.arithmetic import where
+from flambeau.tensor import autocast
+from flambeau.tensor.autograd.composites import Composite, recorded, wants_node
 from flambeau.tensor.call import call
-from flambeau.tensor.composites import Composite, recorded, wants_node
+from flambeau.tensor.exchange import data
+from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.arithmetic import where
 from flambeau.tensor.tensor import Tensor
 
 Distance = Callable[[Tensor, Tensor], Tensor]

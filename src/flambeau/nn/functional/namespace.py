@@ -10,8 +10,8 @@ from typing import Any
 
 from flambeau.nn.functional import loss, normalization, padding, pooling
 from flambeau.nn.functional.sparse import embedding as rows_of
-from flambeau.tensor.mistakes import IntOrTuple, IntTuple
-from flambeau.tensor.public import alias, function
+from flambeau.tensor.arguments.arg_errors import IntOrTuple, IntTuple
+from flambeau.tensor.arguments.public import alias, function
 from flambeau.tensor.tensor import Tensor
 
 Given = Tensor | None

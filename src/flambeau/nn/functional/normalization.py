@@ -12,10 +12,10 @@ from flambeau.nn.functional.padding import pad
 from flambeau.nn.functional.pooling import avg_pool2d, avg_pool3d
 from flambeau.ops.nn import normalization as ops
 from flambeau.ops.pointwise.pointwise_arithmetic import moving_average
+from flambeau.tensor.arguments.arg_errors import IntTuple
+from flambeau.tensor.arguments.integers import int_or_none
+from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call, call_into
-from flambeau.tensor.integers import int_or_none
-from flambeau.tensor.mistakes import IntTuple
-from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
 
 Given = Tensor | None

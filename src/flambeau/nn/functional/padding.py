@@ -10,11 +10,11 @@ from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
 from flambeau.ops.shape.padding import pad as op
 from flambeau.tensor import autocast
+from flambeau.tensor.arguments.arg_errors import Number
+from flambeau.tensor.arguments.public import alias, function
+from flambeau.tensor.arguments.typing import channels_last, channels_last_3d
 from flambeau.tensor.call import call
-from flambeau.tensor.mistakes import Number
-from flambeau.tensor.public import alias, function
 from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.typing import channels_last, channels_last_3d
 
 
 def constant_pad(input: Tensor, pad: Sequence[int], value: Number = 0) -> Tensor:

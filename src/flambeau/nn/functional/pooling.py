@@ -12,10 +12,10 @@ from flambeau.nn.functional.activation import checked
 from flambeau.ops.nn import pooling as ops
 from flambeau.ops.nn.pooling import Windows
 from flambeau.ops.op import Op
+from flambeau.tensor.arguments.arg_errors import IntOrTuple
+from flambeau.tensor.arguments.integers import int_or_none
+from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
-from flambeau.tensor.integers import int_or_none
-from flambeau.tensor.mistakes import IntOrTuple
-from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
 
 Ints = tuple[int, ...]

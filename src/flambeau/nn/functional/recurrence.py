@@ -20,9 +20,9 @@ from flambeau.ops.pointwise import pointwise_functions as pointwise
 from flambeau.ops.shape.joining import cat
 from flambeau.tape.mode import mode as tape
 from flambeau.tape.mode import recording
+from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.call import call, call_into, empty
-from flambeau.tensor.extents import require_backed
-from flambeau.tensor.gradients import run_grad
+from flambeau.tensor.functions.gradients import run_grad
 from flambeau.tensor.tensor import Tensor, make
 
 Given = Tensor | None

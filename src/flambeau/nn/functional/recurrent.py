@@ -13,11 +13,11 @@ from flambeau.nn.functional.dropout import dropout as drop
 from flambeau.nn.functional.recurrence import Recurrence, Steps, joined
 from flambeau.ops.nn import recurrent as ops
 from flambeau.tensor import autocast
+from flambeau.tensor.arguments.arg_errors import TensorList, explained
+from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
-from flambeau.tensor.joining import stack
-from flambeau.tensor.matmul import addmm
-from flambeau.tensor.mistakes import TensorList, explained
-from flambeau.tensor.public import function
+from flambeau.tensor.functions.joining import stack
+from flambeau.tensor.functions.matmul import addmm
 from flambeau.tensor.tensor import Tensor
 
 Given = Tensor | None

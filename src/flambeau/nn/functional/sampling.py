@@ -12,9 +12,9 @@ from flambeau.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_poo
 from flambeau.ops.nn.interpolation import Resampling
 from flambeau.ops.nn.interpolation import interpolate as _interpolate
 from flambeau.ops.nn.sampling import grid_sample as _grid_sample
-from flambeau.tensor import creation, joining
 from flambeau.tensor.call import call
-from flambeau.tensor.matmul import matmul
+from flambeau.tensor.functions import creation, joining
+from flambeau.tensor.functions.matmul import matmul
 from flambeau.tensor.tensor import Tensor
 
 _MODES = {

@@ -11,12 +11,12 @@ from flambeau.nn.functional.activation import checked
 from flambeau.ops.index.embedding import embedding as embedding_op
 from flambeau.tape.mode import mode as recording_mode
 from flambeau.tape.mode import recording
-from flambeau.tensor import creation
-from flambeau.tensor.arithmetic import where
+from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.call import call
-from flambeau.tensor.history import requires_grad
-from flambeau.tensor.reduction import norm
-from flambeau.tensor.sorting import searchsorted
+from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.arithmetic import where
+from flambeau.tensor.functions.reduction import norm
+from flambeau.tensor.functions.sorting import searchsorted
 from flambeau.tensor.tensor import Tensor
 
 

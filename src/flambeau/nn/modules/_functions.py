@@ -15,8 +15,8 @@ from flambeau.autograd.function import Function
 from flambeau.core.dtype import float32, float64
 from flambeau.distributed.replicas import reduced
 from flambeau.nn.functional import batch_norm
-from flambeau.tensor.creation import empty
-from flambeau.tensor.reduction import var_mean
+from flambeau.tensor.functions.creation import empty
+from flambeau.tensor.functions.reduction import var_mean
 
 
 class SyncBatchNorm(Function):

@@ -10,7 +10,7 @@ from flambeau.nn.functional import log_softmax
 from flambeau.nn.modules.container import ModuleList, Sequential
 from flambeau.nn.modules.linear import Linear
 from flambeau.nn.modules.module import Module
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.tensor import Tensor
 
 

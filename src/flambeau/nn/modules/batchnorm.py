@@ -13,8 +13,8 @@ from flambeau.nn import init
 from flambeau.nn.modules.lazy import LazyModuleMixin
 from flambeau.nn.modules.module import Module
 from flambeau.nn.parameter import Parameter, UninitializedBuffer, UninitializedParameter, is_lazy
-from flambeau.tensor import creation
-from flambeau.tensor.data import tensor
+from flambeau.tensor.exchange.data import tensor
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 

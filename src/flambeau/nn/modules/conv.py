@@ -11,7 +11,7 @@ from flambeau.nn.modules.lazy import LazyModuleMixin
 from flambeau.nn.modules.module import Module
 from flambeau.nn.modules.utils import _reverse_repeat_tuple, each
 from flambeau.nn.parameter import Parameter, UninitializedParameter, is_lazy
-from flambeau.tensor import creation
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 _PADDING_NAMES = ("same", "valid")

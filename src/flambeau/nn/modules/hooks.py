@@ -14,8 +14,8 @@ from flambeau.core.errors import RaceError
 from flambeau.core.handle import RemovableHandle
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Node
-from flambeau.tensor import creation
-from flambeau.tensor.history import edge_of
+from flambeau.tensor.autograd.autograd_meta import edge_of
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import CUSTOM, Tensor
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from flambeau.nn.functional import bilinear, linear
 from flambeau.nn.modules.lazy import LazyModuleMixin
 from flambeau.nn.modules.module import Module
 from flambeau.nn.parameter import Parameter, UninitializedParameter, is_lazy
-from flambeau.tensor import creation
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 

@@ -27,9 +27,9 @@ from flambeau.nn.modules.state import Stateful, _IncompatibleKeys
 from flambeau.nn.modules.utils import typename
 from flambeau.nn.parameter import Buffer, Parameter, is_lazy
 from flambeau.tape.mode import recording
-from flambeau.tensor import creation
+from flambeau.tensor.exchange.transfer import to_arguments
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.transfer import to_arguments
 
 __all__ = [
     "Module", "_IncompatibleKeys", "register_module_backward_hook", "register_module_buffer_registration_hook",

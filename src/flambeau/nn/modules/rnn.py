@@ -12,7 +12,8 @@ from flambeau.nn.functional import recurrent
 from flambeau.nn.modules.module import Module
 from flambeau.nn.parameter import Parameter
 from flambeau.nn.utils.rnn import PackedSequence
-from flambeau.tensor import autocast, creation
+from flambeau.tensor import autocast
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}

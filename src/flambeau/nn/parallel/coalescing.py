@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flambeau.core.dtype import dtype
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.tensor import Tensor
 
 

@@ -16,7 +16,7 @@ from flambeau.core.device import CPU, device
 from flambeau.nn.parallel.coalescing import buckets, flattened, in_order, unflattened
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.guards import StreamContext
-from flambeau.tensor import creation
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced", "scatter"]

@@ -8,7 +8,7 @@ from typing import Any
 from flambeau.core.dtype import float32
 from flambeau.distributed.replicas import _broadcast_coalesced, reduced
 from flambeau.tape.mode import mode, recording
-from flambeau.tensor.creation import zeros
+from flambeau.tensor.functions.creation import zeros
 
 
 class Delayed:

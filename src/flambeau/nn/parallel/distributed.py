@@ -42,8 +42,8 @@ from flambeau.nn.parallel.sink import through_sink
 from flambeau.nn.parameter import UninitializedParameter
 from flambeau.runtime.hooks import annotations
 from flambeau.tape.mode import mode, recording
-from flambeau.tensor.creation import ones, zeros
-from flambeau.tensor.data import tensor as new_tensor
+from flambeau.tensor.exchange.data import tensor as new_tensor
+from flambeau.tensor.functions.creation import ones, zeros
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["DistributedDataParallel"]

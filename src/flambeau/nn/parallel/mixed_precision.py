@@ -15,7 +15,7 @@ from flambeau.core.dtype import dtype
 from flambeau.distributed.buckets import GradBucket, copy_all
 from flambeau.distributed.future import Future
 from flambeau.tape.mode import recording
-from flambeau.tensor.creation import empty_like
+from flambeau.tensor.functions.creation import empty_like
 
 
 @dataclass

@@ -9,10 +9,10 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import foreach_norm as ops
 from flambeau.tape.mode import recording
-from flambeau.tensor import creation
-from flambeau.tensor.foreach import norms, update
-from flambeau.tensor.norms import vector_norm
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.foreach_update import norms, update
+from flambeau.tensor.functions.norms import vector_norm
 from flambeau.tensor.tensor import Tensor
 
 Tensors = Tensor | Iterable[Tensor]

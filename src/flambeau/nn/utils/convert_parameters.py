@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from flambeau.nn.modules.utils import typename
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.tensor import Tensor
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.nn.modules.module import Module
 from flambeau.runtime.generator import default_of
-from flambeau.tensor import creation
+from flambeau.tensor.functions import creation
 
 
 def skip_init(module_cls: Any, *args: Any, **kwargs: Any) -> Any:

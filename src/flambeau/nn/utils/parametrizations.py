@@ -11,8 +11,8 @@ from flambeau.nn.utils import parametrize
 from flambeau.nn.utils.spectral_norm import TRANSPOSED, as_matrix, check_iterations
 from flambeau.nn.utils.weight_norm import norm_except, normalized
 from flambeau.tape.mode import recording
-from flambeau.tensor import creation, linalg
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions import creation, linalg
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["orthogonal", "spectral_norm", "weight_norm"]

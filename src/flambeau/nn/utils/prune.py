@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from flambeau.nn.utils.convert_parameters import parameters_to_vector
-from flambeau.tensor import creation
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 

@@ -16,11 +16,11 @@ from flambeau.core.dtype import (
     int64,
     uint8,
 )
-from flambeau.tensor import creation
-from flambeau.tensor.interop import as_tensor
-from flambeau.tensor.public import functions
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.exchange.interop import as_tensor
+from flambeau.tensor.exchange.transfer import to_arguments
+from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.transfer import to_arguments
 
 __all__ = [
     "PackedSequence", "invert_permutation", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence",

@@ -1,8 +1,8 @@
 """Discrete Fourier transforms: complex to complex, real to half a spectrum, half a spectrum to real.
 
 Each runs over any dims of any strides at once. What `torch.fft` offers besides (sizes, names of the
-scalings, Hermitian inputs) is argument normalizing in `tensor/fft.py`. On CUDA devices an executable is a plan of
-the device's bounded cache, as cuFFT's (`Op.planned`).
+scalings, Hermitian inputs) is argument normalizing in `tensor/functions/fft.py`. On CUDA devices an executable is a
+plan of the device's bounded cache, as cuFFT's (`Op.planned`).
 """
 
 from __future__ import annotations

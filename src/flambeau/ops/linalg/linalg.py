@@ -2,7 +2,8 @@
 
 Each record is one LAPACK-like routine over every matrix of a batch. Where a matrix can have no answer (it is
 singular, an iteration does not end), the last output is `info`, one int32 per matrix, as in LAPACK: 0 is success. The
-result of such a matrix is NaN, and the other matrices' results stand. `tensor/linalg.py` turns infos into errors.
+result of such a matrix is NaN, and the other matrices' results stand. `tensor/functions/linalg.py` turns infos into
+errors.
 
 # Note [Batches of matrices]
 NumPy's routines take batches at once, in double precision whatever the dtype, and refuse all of a batch for one

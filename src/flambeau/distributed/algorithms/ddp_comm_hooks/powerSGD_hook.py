@@ -29,11 +29,11 @@ from flambeau.runtime import current
 from flambeau.runtime.generator import Generator
 from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import because
-from flambeau.tensor.creation import empty, zeros
-from flambeau.tensor.joining import stack
-from flambeau.tensor.linalg import linalg_qr
-from flambeau.tensor.matmul import bmm
-from flambeau.tensor.random import randn
+from flambeau.tensor.functions.creation import empty, zeros
+from flambeau.tensor.functions.joining import stack
+from flambeau.tensor.functions.linalg import linalg_qr
+from flambeau.tensor.functions.matmul import bmm
+from flambeau.tensor.functions.random import randn
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 

@@ -1,0 +1,151 @@
+"""What every public function does with its arguments before it is called, and when that fails.
+
+NumPy's names of arguments are PyTorch's too: `x.sum(axis=1, keepdims=True)`, `torch.cat(arrays, axis=1)`,
+`torch.add(x1=a, x2=b)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from inspect import CO_VARKEYWORDS, unwrap
+from types import FunctionType
+from typing import Any
+
+from flambeau.core.errors import RaceError
+from flambeau.tensor.arguments.arg_errors import HOT, KINDS, Parser, explained, standing_for
+from flambeau.tensor.arguments.torch_function import arm_for
+from flambeau.tensor.signatures import signatures_of
+
+OURS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
+
+# Names of a first argument that PyTorch's parser calls `input`, whatever its documentation says.
+_FIRST = {"A", "B", "L", "b", "self", "tensor", "x"}
+
+_COMPARED = KINDS.keys() - {"None"}
+_DIMS = {"dim", "keepdim"}
+
+# What PyTorch's parser calls arguments that its documentation, and we, call otherwise.
+_PARTS = {"indices": "indices_or_sections", "sections": "indices_or_sections"}
+_AXES = {"axis0": "dim0", "axis1": "dim1"}
+_BATCHES = {"batch1": "a", "batch2": "b"}
+PARSED = {
+    "addbmm_": _BATCHES, "addmm_": {"mat1": "a", "mat2": "b"}, "addmv_": {"mat": "a", "vec": "b"},
+    "addr_": {"vec1": "a", "vec2": "b"}, "baddbmm_": _BATCHES,
+    "cholesky_solve": {"input2": "L"}, "dsplit": _PARTS, "heaviside": {"values": "other"},
+    "heaviside_": {"values": "other"}, "hsplit": _PARTS, "map_": {"other": "tensor", "x2": "tensor"},
+    "isin": {"element": "elements", "test_element": "test_elements"}, "linalg_lstsq": {"b": "B"},
+    "linalg_tensorsolve": {"other": "B"}, "orgqr": {"input2": "tau"}, "ormqr": {"input2": "tau", "input3": "other"},
+    "result_type": {"tensor": "tensor1", "other": "tensor2"}, "split": {"split_size": "split_size_or_sections"},
+    "swapaxes": _AXES, "swapaxes_": _AXES, "unsafe_split": {"split_size": "split_size_or_sections"},
+    "tensor_split": {"tensor_indices_or_sections": "indices_or_sections"}, "vsplit": _PARTS,
+}  # fmt: skip
+
+_SIGNS = (AssertionError, AttributeError, StopIteration, TypeError, ValueError)
+"""What functions raise of objects that are not tensors, and may override them."""
+
+
+def accepting(define: Any, name: str, *, method: bool = False) -> Any:
+    """Return the public function of this name: it takes NumPy's names of its arguments, and refuses wrong types.
+
+    Methods without arguments that have a type are returned as they are. See Note [Arguments of wrong types].
+    """
+    if not isinstance(define, FunctionType):
+        return define
+    own = _arguments(define)
+    typed = not _DIMS.isdisjoint(own) or name in PARSED or _has_types(define, own)
+    if method and not typed and not signatures_of(name, method):
+        return define
+    if (f"Tensor.{name}" if method else name) in HOT:
+        return _comparing_late(define, name, method)
+    fitting: set[Any] = set()  # types of arguments that need no comparison
+    built: list[Parser] = []
+
+    def mistake(args: tuple[Any, ...], given: dict[str, Any]) -> TypeError | None:
+        if not built:
+            built.append(Parser(define, name, method, fitting))
+        return built[0].mistake(args, given)
+
+    def call(*args: Any, **given: Any) -> Any:
+        if (*map(type, args), *given, *map(type, given.values())) not in fitting:
+            refusal = mistake(args, given)
+            if refusal is not None:
+                again = _again(call, call, define, name, method, args, given)
+                if again is None:
+                    try:
+                        raise refusal
+                    finally:
+                        del refusal  # which would keep this frame's arguments alive
+                return again()
+        try:
+            return define(*args, **given)
+        except RaceError:
+            raise
+        except _SIGNS:
+            again = _again(call, define, define, name, method, args, given)
+            if again is None:
+                raise
+        return again()
+
+    return standing_for(call, define)
+
+
+def _comparing_late(define: FunctionType, name: str, method: bool) -> Any:
+    """Return a function that compares its arguments with its annotations once it has failed."""
+
+    def call(*args: Any, **given: Any) -> Any:
+        try:
+            return define(*args, **given)
+        except RaceError:
+            raise
+        except Exception as error:
+            known = isinstance(error, _SIGNS)
+            again = _again(call, call, define, name, method, args, given) if known else None
+            if again is None:
+                mistake = explained(define, name, args, given, method)
+                if mistake is None:
+                    raise
+                raise mistake from error
+        return again()
+
+    return standing_for(call, define)
+
+
+def _again(
+    call: Any, renaming: Any, define: FunctionType, name: str, method: bool, args: Any, given: dict[str, Any]
+) -> Callable[[], Any] | None:
+    """Return what to call after a failure: `call` for overriding objects, `renaming` with other names; else None."""
+    if arm_for((*args, *given.values())):
+        return partial(call, *args, **given)
+    ours = _names(define, name, method)
+    renamed = {ours.get(key, key): value for key, value in given.items()}
+    if len(renamed) == len(given) and renamed.keys() != given.keys():
+        return partial(renaming, *args, **renamed)  # it did not know a name, so it did nothing yet
+    return None
+
+
+def _arguments(define: FunctionType) -> set[str]:
+    """The names of its arguments. One of a tensor with `**` reads the others itself."""
+    code = (unwrap(define) if hasattr(define, "__wrapped__") else define).__code__
+    own = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    if code.co_flags & CO_VARKEYWORDS and ("input" in own or "self" in own):
+        own |= {"dim", "keepdim", "other"}
+    return own
+
+
+def _has_types(define: FunctionType, own: set[str]) -> bool:
+    """Return True if an argument beside the first has an annotation that can be compared."""
+    kinds = [str(kind).partition(" | ")[0] for at, kind in define.__annotations__.items() if at in own]
+    return not _COMPARED.isdisjoint(kinds[1:])
+
+
+def _names(define: FunctionType, name: str, method: bool) -> dict[str, str]:
+    """Its arguments by the names of others."""
+    own = _arguments(define)
+    code = unwrap(define).__code__
+    names = OURS | PARSED.get(name, {})
+    first = code.co_varnames[0] if code.co_argcount and "input" not in own and not method else ""
+    if first in _FIRST:
+        names = {theirs: first if mine == "input" else mine for theirs, mine in names.items()}
+        names["input"] = first
+    return {theirs: mine for theirs, mine in names.items() if mine in own and theirs not in own}

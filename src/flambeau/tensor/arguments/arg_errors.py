@@ -1,0 +1,406 @@
+"""The errors of PyTorch's argument parser.
+
+# Note [Arguments of wrong types]
+Problem: PyTorch's parser looks at the types of all arguments first. Some functions would take what it refuses.
+Rule: a public function compares its arguments with its signatures before it runs. Those are listed in `signatures.py`,
+or are the annotations of its own parameters. What does not fit raises the parser's TypeError.
+Why it is cheap: a function remembers the types of arguments that have fitted (`Parser.fitting`). Where the type
+does not decide, as of a list of ints, the values are compared each time.
+Exceptions: what is in `HOT` runs at once and is compared if it fails. So are the functions of `torch.nn.functional`
+that PyTorch writes in Python: their bodies decide what they take.
+Consequences: annotations of public functions are part of the interface. `Any` means that every argument fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from inspect import Parameter, signature
+from types import FunctionType, NoneType
+from typing import Any, NamedTuple
+
+from flambeau.core.dtype import bool_, dtype
+from flambeau.core.errors import RaceError, type_name
+from flambeau.runtime.generator import Generator
+from flambeau.tensor.arguments.integers import int_or_none
+from flambeau.tensor.signatures import signatures_of
+from flambeau.tensor.tensor import Tensor
+
+# Annotations that Python has no type for: an int or several, several ints, a tuple or list of tensors, any number.
+IntOrTuple = Any
+IntTuple = Any
+TensorList = Any
+Number = Any
+
+HOT = {
+    "cat", "empty", "full", "ones", "stack", "zeros",
+    "Tensor.contiguous", "Tensor.copy_", "Tensor.expand", "Tensor.permute", "Tensor.reshape", "Tensor.to",
+    "Tensor.view",
+}  # fmt: skip
+"""What is called too often, and refuses too much itself, to compare its arguments first."""
+
+_CHOICES = ("bool", "str")
+"""Types of arguments that PyTorch's functions in Python check themselves, with errors of their own."""
+
+
+# -- kinds of arguments ---------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """A type of arguments that a parameter accepts.
+
+    Attributes:
+        name: PyTorch's name of the type.
+        certain: Returns True for types all of whose values fit.
+        fits: Returns True for values that fit.
+    """
+
+    name: str
+    certain: Callable[[type], bool]
+    fits: Callable[[Any], bool]
+
+
+def _of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+def _one_of(*kinds: type) -> Callable[[type], bool]:
+    return lambda kind: kind in kinds
+
+
+def _never(kind: type) -> bool:
+    return False
+
+
+def _always(value: Any) -> bool:
+    return True
+
+
+def _is_int(value: Any) -> bool:
+    if isinstance(value, Tensor) and value.meta.dtype is bool_:
+        return False
+    return int_or_none(value) is not None
+
+
+def _is_real(value: Any) -> bool:
+    """Return True for a number that is not complex: Python's, NumPy's, or of a tensor without dimensions."""
+    if isinstance(value, Tensor):
+        return not value.meta.ndim
+    return hasattr(value, "__float__") and not isinstance(value, complex)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, complex) or _is_real(value)
+
+
+def _is_dtype(value: Any) -> bool:
+    return isinstance(value, dtype) or (isinstance(value, type) and value in (float, int, bool, complex))
+
+
+def _is_called(name: str) -> Callable[[Any], bool]:
+    """Return a test for a class that this module cannot import, as its module binds public names."""
+    return lambda value: type(value).__name__ == name
+
+
+def _is_int_or_tuple(value: Any) -> bool:
+    return _is_int(value) or _is_int_tuple(value)
+
+
+def _is_int_tuple(value: Any) -> bool:
+    return isinstance(value, tuple | list) and _wrong_place(value) is None
+
+
+def _wrong_place(values: Any) -> int | None:
+    """Return where the first element is that is not an int; of bools PyTorch's parser sees the first place alone."""
+    wrong = (
+        at for at, each in enumerate(values) if not _is_int(each) and not (at and isinstance(each, bool))
+    )
+    return next(wrong, None)
+
+
+def _all_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple | list) and all(map(fits, value))
+
+
+KINDS: dict[str, Kind] = {
+    "Tensor": Kind("Tensor", lambda kind: issubclass(kind, Tensor), _of(Tensor)),
+    "bool": Kind("bool", _one_of(bool), _of(bool)),
+    "int": Kind("int", _one_of(int), _is_int),
+    "float": Kind("float", _one_of(float, int, bool), _is_real),
+    "Number": Kind("Number", _one_of(float, int, bool, complex), _is_number),
+    "str": Kind("str", _one_of(str), _of(str)),
+    "dtype": Kind("torch.dtype", _one_of(dtype), _is_dtype),
+    "layout": Kind("torch.layout", _never, _is_called("layout")),
+    "memory_format": Kind("torch.memory_format", _never, _is_called("memory_format")),
+    "Generator": Kind("torch.Generator", _one_of(Generator), _of(Generator)),
+    "IntOrTuple": Kind("tuple of ints", _one_of(int), _is_int_or_tuple),
+    "IntTuple": Kind("tuple of ints", _never, _is_int_tuple),
+    "FloatTuple": Kind("tuple of floats", _never, _all_of(_is_real)),
+    "NumberTuple": Kind("tuple of Scalars", _never, _all_of(_is_number)),
+    "TensorList": Kind("tuple of Tensors", _never, _all_of(_of(Tensor))),
+    "None": Kind("None", _one_of(NoneType), _of(NoneType)),
+}
+"""The annotations that say a type."""
+
+_ANY = Kind("", _always, _always)
+
+
+@cache
+def _kinds(annotation: str) -> tuple[Kind, ...]:
+    """Return what may stand for a parameter with an annotation."""
+    names = annotation.replace("Given", "Tensor | None").split(" | ")
+    return tuple([KINDS[name] for name in names]) if KINDS.keys() >= set(names) else (_ANY,)
+
+
+# -- signatures -----------------------------------------------------------------------------------------------
+
+
+class Expected(NamedTuple):
+    """A parameter of a signature."""
+
+    name: str
+    kinds: tuple[Kind, ...]
+    optional: bool
+    by_keyword: bool  # not by position
+
+    def fits(self, value: Any) -> bool:
+        return any(kind.fits(value) for kind in self.kinds)
+
+    def certain(self, kind: type) -> bool:
+        return any(each.certain(kind) for each in self.kinds)
+
+
+class CallSignature:
+    """One way to call a function.
+
+    Attributes:
+        text: The parameters as text; empty if they are those of the definition.
+        parameters: The parameters, those by position first.
+        places: How many arguments may be given by position.
+        least: How many arguments must be given.
+        more: What further arguments by position are; None if there are none.
+        others: Further keywords are left to the function.
+        spreads: The only argument is several ints, and f(1, 2) means f((1, 2)).
+    """
+
+    def __init__(
+        self, text: str, parameters: list[Expected], more: Expected | None = None, others: bool = False
+    ) -> None:
+        self.text = text
+        self.parameters = parameters
+        self.more, self.others = more, others
+        self.places = sum(not parameter.by_keyword for parameter in parameters)
+        self.least = sum(not parameter.optional for parameter in parameters)
+        self.spreads = self.places == 1 and KINDS["IntTuple"] in parameters[0].kinds
+
+    def refusal(self, args: tuple[Any, ...], given: dict[str, Any]) -> str | None:
+        """Return what is wrong with a call, as PyTorch says it after the function's name; None if it fits."""
+        if self.spreads and args and _is_int(args[0]):
+            args = (args,)
+        if len(args) > self.places and self.more is None:
+            return self._too_many(len(args))
+        seen = 0
+        for at, parameter in enumerate(self.parameters):
+            by_name = parameter.name in given
+            seen += by_name
+            placed = at < len(args) and not parameter.by_keyword
+            if placed and by_name:
+                return f"got multiple values for argument '{parameter.name}'"
+            if not (placed or by_name):
+                if parameter.optional or (self.more and not parameter.by_keyword):
+                    continue
+                return self._missing(len(args), given)
+            value = args[at] if placed else given[parameter.name]
+            if not parameter.fits(value):
+                place = f" (position {at + 1})" if placed else ""
+                return _objection(parameter, value, place)
+        for at, value in enumerate(args[self.places :], self.places):
+            if self.more is not None and not self.more.fits(value):
+                return _objection(self.more, value, f" (position {at + 1})")
+        if seen < len(given) and not self.others:
+            names = {parameter.name for parameter in self.parameters} | {"out"}
+            unknown = next((name for name in given if name not in names), None)
+            if unknown is not None:
+                return f"got an unexpected keyword argument '{unknown}'"
+        return None
+
+    def is_certain(self, args: tuple[Any, ...], given: dict[str, Any]) -> bool:
+        """Return True if all calls with arguments of these types fit, given that this one does."""
+        if self.spreads and args and type(args[0]) is int:
+            return all(type(value) is int for value in args) and not given
+        if len(args) > self.places:
+            return False
+        named = {parameter.name: parameter for parameter in self.parameters}
+        pairs = [*zip(self.parameters, args, strict=False)]
+        pairs += [(named[name], value) for name, value in given.items() if name in named]
+        return all(parameter.certain(type(value)) for parameter, value in pairs)
+
+    def _too_many(self, count: int) -> str:
+        least = sum(not (each.optional or each.by_keyword) for each in self.parameters)
+        takes = f"{self.places}" if least == self.places else f"from {least} to {self.places}"
+        plural = "" if self.places == 1 else "s"
+        return (
+            f"takes {takes} positional argument{plural} but {count} {'was' if count == 1 else 'were'} given"
+        )
+
+    def _missing(self, placed: int, given: dict[str, Any]) -> str:
+        missing = [
+            f'"{each.name}"'
+            for at, each in enumerate(self.parameters)
+            if not each.optional and each.name not in given and (at >= placed or each.by_keyword)
+        ]
+        return f"missing {len(missing)} required positional arguments: {', '.join(missing)}"
+
+
+def _objection(parameter: Expected, value: Any, place: str) -> str:
+    """Return what a parameter expects, and what an argument at `place` is instead, in PyTorch's words."""
+    expected, name = parameter.kinds[0].name, parameter.name
+    if expected == "tuple of ints" and isinstance(value, tuple | list):
+        at = _wrong_place(value) or 0
+        kind = type_name(value[at])
+        if at:
+            return (
+                f"argument '{name}' failed to unpack the object at pos {at + 1} with error "
+                f'"type must be {expected},but got {kind}"'
+            )
+        return f"argument '{name}'{place} must be {expected}, but found element of type {kind} at pos {at}"
+    return f"argument '{name}'{place} must be {expected}, not {type_name(value)}"
+
+
+def _parse_listed(text: str) -> CallSignature:
+    """Return the signature that a line of `signatures.py` has."""
+    parameters, by_keyword = [], False
+    for part in filter(None, text.split(", ")):
+        if part == "*":
+            by_keyword = True
+            continue
+        name, _, annotation = part.partition(": ")
+        kinds = _kinds(annotation.removesuffix("="))
+        parameters.append(Expected(name, kinds, annotation.endswith("="), by_keyword))
+    return CallSignature(text, parameters)
+
+
+def _read_annotations(define: Callable[..., Any], method: bool) -> CallSignature:
+    """Return the signature that a function's own annotations say, without the tensor of a method."""
+    parameters, more, others = [], None, False
+    for parameter in [*signature(define).parameters.values()][method:]:
+        if parameter.kind is Parameter.VAR_POSITIONAL:
+            more = Expected(parameter.name, _kinds(str(parameter.annotation)), True, False)
+        elif parameter.kind is Parameter.VAR_KEYWORD:
+            others = True
+        elif parameter.name != "out":
+            optional = parameter.default is not Parameter.empty
+            by_keyword = parameter.kind is Parameter.KEYWORD_ONLY
+            kinds = _kinds(str(parameter.annotation))
+            parameters.append(Expected(parameter.name, kinds, optional, by_keyword))
+    return CallSignature("", parameters, more, others)
+
+
+def _lasts(kind: Any) -> bool:
+    """Return True for names, and types that live as long as the process; a program's would keep its module alive."""
+    return not isinstance(kind, type) or kind.__module__.partition(".")[0] in (
+        "builtins",
+        "flambeau",
+        "torch",
+    )
+
+
+class Parser:
+    """The signatures of one public function, and a memory of the calls that fitted.
+
+    Attributes:
+        name: The name of the function in errors.
+        signatures: The ways to call it.
+        fitting: Types of arguments, and names and types of keywords, that fit whatever the values are.
+        other_names: Names of parameters of the definition -> PyTorch's.
+    """
+
+    def __init__(self, define: Callable[..., Any], name: str, method: bool, fitting: set[Any]) -> None:
+        own = _read_annotations(define, method)
+        self.name, self.method, self.fitting = name.removeprefix("F."), method, fitting
+        self.signatures = [_parse_listed(text) for text in signatures_of(name, method)] or [own]
+        self.other_names = {
+            mine.name: its.name
+            for mine, its in zip(own.parameters, self.signatures[0].parameters, strict=False)
+            if mine.name != its.name and not (mine.by_keyword or its.by_keyword)
+        }
+
+    def mistake(self, args: tuple[Any, ...], given: dict[str, Any]) -> TypeError | None:
+        """Return the TypeError of a call that fits no signature; None if the call fits."""
+        named = {self.other_names.get(name, name): value for name, value in given.items()}
+        kinds = (*map(type, args), *given, *map(type, given.values()))
+        args = args[self.method :]
+        for each in self.signatures:
+            if each.refusal(args, named) is None:
+                if each.is_certain(args, named) and all(_lasts(kind) for kind in kinds):
+                    self.fitting.add(kinds)
+                return None
+        return TypeError(f"{self.name}() {self._refusal(args, named)}".replace("() argument", "(): argument"))
+
+    def _refusal(self, args: tuple[Any, ...], given: dict[str, Any]) -> str:
+        count = len(args) + len(given)
+        possible = [each for each in self.signatures if each.least <= count <= len(each.parameters)]
+        if len(self.signatures) == 1 or len(possible) == 1:
+            refusal = (possible or self.signatures)[0].refusal(args, given)
+            if refusal is not None:
+                return refusal
+        got = [type_name(value) for value in args] + [f"{k}={type_name(v)}" for k, v in given.items()]
+        lines = "".join(f"\n * ({each.text.replace('=', '')})" for each in self.signatures)
+        return f"received an invalid combination of arguments - got ({', '.join(got)}), but expected one of:{lines}\n"
+
+
+# -- functions that are compared once they have failed ---------------------------------------------------------
+
+
+def checking(define: Callable[..., Any], name: str) -> Any:
+    """Return `define` such that a failed call with an argument of a wrong type raises TypeError in PyTorch's words."""
+    if not isinstance(define, FunctionType):
+        return define
+
+    def call(*args: Any, **given: Any) -> Any:
+        try:
+            return define(*args, **given)
+        except RaceError:
+            raise
+        except Exception as error:
+            worded = isinstance(error, ValueError | RuntimeError)
+            mistake = explained(define, name, args, given, False, _CHOICES if worded else ())
+            if mistake is None or str(error).startswith(f"{name}(): argument "):
+                raise
+            raise mistake from error
+
+    return standing_for(call, define)
+
+
+def standing_for(call: Any, define: FunctionType) -> Any:
+    """Give `call` the names of the function that it calls, and its signature."""
+    call.__name__, call.__qualname__ = define.__name__, define.__qualname__
+    call.__module__, call.__doc__ = define.__module__, define.__doc__
+    call.__annotations__, call.__wrapped__ = define.__annotations__, define
+    return call
+
+
+def explained(
+    define: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    given: dict[str, Any],
+    method: bool,
+    skipped: tuple[str, ...] = (),
+) -> TypeError | None:
+    """Return the TypeError of the first argument that is not of its parameter's type; None if all are.
+
+    Parameters whose types are in `skipped` may have any argument.
+    """
+    own = _read_annotations(define, method)
+    given_args = args[method:]
+    if len(given_args) > own.places and own.more is None:
+        return None  # which Python says
+    further = [own.more] * (len(given_args) - own.places) if own.more is not None else []
+    taking = [*own.parameters[: own.places], *further]
+    placed = [(taking[at], value, f" (position {at + 1})") for at, value in enumerate(given_args)]
+    named = [(each, given[each.name], "") for each in own.parameters if each.name in given]
+    for parameter, value, where in [*placed, *named]:
+        if parameter.kinds[0].name not in skipped and not parameter.fits(value):
+            return TypeError(f"{name}(): {_objection(parameter, value, where)}")
+    return None

@@ -1,0 +1,197 @@
+"""The arguments that creations share: sizes, dtype, device, layout, and what they refuse."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from functools import wraps
+from operator import index
+from typing import Any, TypedDict, TypeVar
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.device import CPU, device
+from flambeau.core.dtype import FLOATING, dtype
+from flambeau.core.errors import NotSupportedError, argument_type
+from flambeau.core.flags import flags
+from flambeau.core.layout import Shape
+from flambeau.runtime import current, system
+from flambeau.tensor.arguments.typing import layout, strided
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Given(TypedDict, total=False):
+    """The keywords that every creation takes besides its own."""
+
+    out: Any
+    dtype: Any
+    layout: layout | None
+    device: Any
+    requires_grad: bool
+    pin_memory: bool
+    memory_format: Any
+
+
+class Sized(Given, total=False):
+    """The same for those that also take their sizes as a keyword."""
+
+    size: Any
+
+
+class Options:
+    """A creation's keywords, checked. `kind` and `device` are None where the caller left them open."""
+
+    __slots__ = ("device", "kind", "memory_format", "out", "pin_memory")
+
+    def __init__(self, function: str, given: Given) -> None:
+        for name in given:
+            if name not in Sized.__annotations__:
+                raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
+        refuse(given.get("layout"))
+        kind, where = given.get("dtype"), given.get("device")
+        self.kind = None if kind is None else kind_of(kind, function)
+        self.device = None if where is None else place(where)
+        self.out = given.get("out")
+        self.pin_memory = bool(given.get("pin_memory", False))
+        self.memory_format = given.get("memory_format")
+        if self.pin_memory and self.device is not None and self.device is not CPU:
+            raise RuntimeError("Only dense CPU tensors can be pinned")
+
+
+_PYTHON_TYPES = {float: dtypes.float64, int: dtypes.int64, bool: dtypes.bool_, complex: dtypes.complex128}
+
+
+def place(where: Any) -> device:
+    """The device that an argument names, with an index on CUDA; None is the default one."""
+    return default_device() if where is None else system.resolve(device(where))
+
+
+def default_device() -> device:
+    """Where tensors are made that are told no device: the CPU, unless a program says otherwise."""
+    where = current.default.device
+    return where if where is CPU else system.resolve(where)
+
+
+def kind_of(kind: Any, function: str, default: dtype | None = None) -> dtype:
+    """The dtype that an argument names: a dtype, or a Python number type; None is the default."""
+    if kind.__class__ is dtype:
+        return kind
+    if kind is None:
+        return flags.default_dtype if default is None else default
+    if kind in _PYTHON_TYPES:
+        return _PYTHON_TYPES[kind]
+    raise TypeError(f"{function}(): argument 'dtype' must be torch.dtype, not {type(kind).__name__}")
+
+
+def default_complex() -> dtype:
+    """The complex dtype whose parts are of the default dtype."""
+    return flags.default_dtype.to_complex()
+
+
+def kind_of_number(value: Any) -> dtype:
+    """The dtype that a Python number has by itself."""
+    if isinstance(value, bool):
+        return dtypes.bool_
+    if isinstance(value, int):
+        return dtypes.int64
+    return default_complex() if isinstance(value, builtins.complex) else flags.default_dtype
+
+
+def number(x: Any, function: str, name: str, position: int) -> Any:
+    """A Python number, or what a 0-dim tensor or NumPy scalar holds. Raises TypeError."""
+    if isinstance(x, (bool, int, float, builtins.complex)):
+        return x
+    if getattr(x, "ndim", None) == 0 and hasattr(x, "item"):
+        return x.item()
+    raise TypeError(argument_type(function, name, position, "Number", x))
+
+
+def integer(x: Any, function: str, name: str, position: int) -> int:
+    """An int, or what acts as one. Raises TypeError."""
+    if _is_int(x):
+        return index(x)
+    raise TypeError(argument_type(function, name, position, "int", x))
+
+
+def creates(define: F) -> F:
+    """Give a creation the keyword `requires_grad`: its result is a leaf that requires a gradient."""
+
+    @wraps(define)
+    def create(*args: Any, **given: Any) -> Any:
+        if "requires_grad" not in given:
+            return define(*args, **given)
+        wanted = given.pop("requires_grad")
+        return new_leaf(define(*args, **given), wanted)
+
+    return create  # type: ignore[return-value]
+
+
+def new_leaf(made: Any, requires_grad: bool) -> Any:
+    """A new tensor, which requires a gradient if that is asked for. Raises RuntimeError: an integer or bool tensor."""
+    if not requires_grad:
+        return made
+    if made.meta.dtype.category < FLOATING:
+        raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
+    return made.requires_grad_()
+
+
+def refuse(form: layout | None) -> None:
+    """Raise for what creations do not take."""
+    if form is not None and form is not strided:
+        raise NotSupportedError(f"layout {form!r}: Flambeau's tensors are strided")
+
+
+def shape_of(size: Any, function: str) -> Shape:
+    """The sizes that a creation was given, as varargs or as one sequence.
+
+    Raises TypeError for what is no int, RuntimeError for a negative size.
+    """
+    if not size:
+        raise TypeError(f'{function}() missing 1 required positional arguments: "size"')
+    if len(size) == 1 and isinstance(size[0], (tuple, list)):
+        size = size[0]
+    elif size and not _is_int(size[0]):
+        raise TypeError(
+            f"{function}(): argument 'size' (position 1) must be tuple of ints, not {_type_name(size[0])}"
+        )
+    return checked_shape(size, function)
+
+
+def checked_shape(size: Sequence[Any], function: str) -> Shape:
+    """A sequence of sizes as a tuple of ints."""
+    for at, n in enumerate(size):
+        if not _is_int(n) and not (at and isinstance(n, bool)):  # PyTorch's parser looks at the first alone
+            raise TypeError(_not_a_size(function, n, at))
+    shape = tuple([index(n) for n in size])
+    for n in shape:
+        if not 0 <= n < 1 << 63:
+            if n > 0:
+                raise TypeError(
+                    f"{function}(): argument 'size' failed to unpack the object at pos {shape.index(n) + 1} with error "
+                    '"Overflow when unpacking long long"'
+                )
+            if function == "zeros":
+                raise RuntimeError("zeros: Dimension size must be non-negative.")
+            raise RuntimeError(f"Trying to create tensor with negative dimension {n}: {list(shape)}")
+    return shape
+
+
+def _is_int(n: Any) -> bool:
+    return hasattr(n, "__index__") and not isinstance(n, bool) and getattr(n, "ndim", 0) == 0
+
+
+def _not_a_size(function: str, n: Any, at: int) -> str:
+    if at == 0:
+        return (
+            f"{function}(): argument 'size' (position 1) must be tuple of ints, but found element of type "
+            f"{_type_name(n)} at pos 0"
+        )
+    return (
+        f"{function}(): argument 'size' failed to unpack the object at pos {at + 1} with error "
+        f'"type must be tuple of ints,but got {_type_name(n)}"'
+    )
+
+
+def _type_name(x: Any) -> str:
+    module = type(x).__module__
+    return type(x).__name__ if module != "numpy" else f"numpy.{type(x).__name__}"

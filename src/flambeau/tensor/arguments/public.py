@@ -1,0 +1,88 @@
+"""Where public names are bound: `torch.*` functions and `Tensor` methods, each defined once beside its code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from flambeau.tensor.arguments.arg_aliases import PARSED, accepting
+from flambeau.tensor.tensor import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+functions: dict[str, Any] = {}
+"""The functions of the `torch` namespace by name."""
+
+
+# In-place methods that the torch namespace has too: torch.exp_, torch.zero_. The others it has not.
+_FUNCTIONS_IN_PLACE = {
+    "abs_", "acos_", "acosh_", "addmv_", "arccos_", "arccosh_", "arcsin_", "arcsinh_", "arctan_", "arctanh_",
+    "as_strided_", "asin_", "asinh_", "atan_", "atanh_", "ceil_", "clamp_", "clamp_max_", "clamp_min_", "clip_",
+    "conj_physical_", "cos_", "cosh_", "deg2rad_", "detach_", "erf_", "erfc_", "exp2_", "exp_", "expm1_",
+    "fill_", "fix_", "floor_", "frac_", "gcd_", "index_put_", "lcm_", "log10_", "log1p_", "log2_", "log_",
+    "logit_", "nan_to_num_", "neg_", "negative_", "rad2deg_", "reciprocal_", "relu_", "resize_as_", "round_",
+    "rsqrt_", "sigmoid_", "sin_", "sinc_", "sinh_", "sqrt_", "square_", "tan_", "tanh_", "trunc_", "xlogy_",
+    "zero_",
+}  # fmt: skip
+
+
+def _bind_method(name: str, define: Any, plain: bool = False) -> None:
+    if name in Tensor.__dict__:
+        raise ValueError(f"Tensor.{name} is bound twice")
+    if "<locals>" in getattr(define, "__qualname__", ""):
+        define.__qualname__ = f"Tensor.{name}"  # which errors name
+    plain = plain and name not in PARSED
+    setattr(Tensor, name, define if plain else accepting(define, name, method=True))
+    if name in _FUNCTIONS_IN_PLACE:
+        _bind_function(name, define)
+
+
+def _bind_function(name: str, define: Any) -> None:
+    if name in functions:
+        raise ValueError(f"torch.{name} is bound twice")
+    functions[name] = accepting(define, name)
+
+
+def function(define: F) -> F:
+    """Make it `torch.<name>`."""
+    _bind_function(define.__name__, define)
+    return define
+
+
+def plain_function(define: F) -> F:
+    """Make it `torch.<name>` without a call around it: one that is called often, and reads NumPy's names itself."""
+    name = define.__name__
+    functions[name] = accepting(define, name) if name in PARSED else define
+    return define
+
+
+def method(define: F) -> F:
+    """Make it `Tensor.<name>`."""
+    _bind_method(define.__name__, define)
+    return define
+
+
+def plain_method(define: F) -> F:
+    """Make it `Tensor.<name>` without a call around it, as `plain_function`."""
+    _bind_method(define.__name__, define, plain=True)
+    return define
+
+
+def method_of(function: Callable[..., Any], define: Any) -> None:
+    """Make `define` the method of a function's name: one that takes its numbers one by one, too."""
+    define.__name__, define.__qualname__ = function.__name__, f"Tensor.{function.__name__}"
+    define.__doc__ = function.__doc__
+    method(define)
+
+
+def both(define: F) -> F:
+    """Make it `torch.<name>` and `Tensor.<name>`: the first argument is the tensor."""
+    return method(function(define))
+
+
+def alias(name: str, define: Callable[..., Any], *, as_function: bool = True, as_method: bool = True) -> None:
+    """Give a bound function another public name (`mul` and `multiply`)."""
+    if as_function:
+        _bind_function(name, define)
+    if as_method:
+        _bind_method(name, define)

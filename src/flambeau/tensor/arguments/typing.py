@@ -1,0 +1,107 @@
+"""`layout` and `memory_format`, and the tensor types of old: 'torch.cuda.FloatTensor'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.core import errors
+from flambeau.core.device import device
+from flambeau.core.dtype import DTYPES, dtype
+from flambeau.core.layout import (
+    Shape,
+    Strides,
+    channels_last_strides,
+    contiguous_strides,
+    dense_strides,
+    is_channels_last,
+)
+from flambeau.core.meta import Meta
+from flambeau.tensor.arguments import public
+
+
+class _Constant:
+    """A named value of the `torch` namespace, equal only to itself."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"torch.{self.name}"
+
+    def __reduce__(self) -> str:
+        return self.name
+
+
+class layout(_Constant):
+    """How elements lie in memory: by strides, or (not supported) in a sparse form."""
+
+
+class memory_format(_Constant):
+    """The order of a dense tensor's dimensions in memory."""
+
+
+strided = layout("strided")
+contiguous_format = memory_format("contiguous_format")
+preserve_format = memory_format("preserve_format")
+channels_last = memory_format("channels_last")
+channels_last_3d = memory_format("channels_last_3d")
+
+public.functions.update(
+    layout=layout,
+    memory_format=memory_format,
+    strided=strided,
+    contiguous_format=contiguous_format,
+    preserve_format=preserve_format,
+    channels_last=channels_last,
+    channels_last_3d=channels_last_3d,
+)
+
+_LAST = {channels_last: 4, channels_last_3d: 5}
+
+
+def strides_in(shape: Shape, form: memory_format) -> Strides:
+    """The strides of a new tensor of `shape` in contiguous or channels-last format."""
+    if form is contiguous_format:
+        return contiguous_strides(shape)
+    if not isinstance(form, memory_format):
+        raise TypeError(f"argument 'memory_format' must be torch.memory_format, not {errors.type_name(form)}")
+    if form not in _LAST:
+        raise RuntimeError(f"unsupported memory format option {form!r}")
+    if len(shape) != _LAST[form]:
+        raise RuntimeError(f"required rank {_LAST[form]} tensor to use {form.name} format")
+    return channels_last_strides(shape)
+
+
+def lies_in(meta: Meta, form: memory_format) -> bool:
+    """Whether the strides suggest this format, gaps allowed: then a tensor is not converted to it."""
+    if is_channels_last(meta.shape, meta.strides):
+        return _LAST.get(form) == meta.ndim
+    return form is contiguous_format
+
+
+def strides_like(meta: Meta, form: memory_format | None) -> Strides:
+    """The strides of a new tensor like `meta`; None and `preserve_format` keep its order of dimensions."""
+    if form is None or form is preserve_format:
+        return dense_strides(meta.shape, meta.strides)
+    return strides_in(meta.shape, form)
+
+
+# -- 'torch.cuda.FloatTensor' ----------------------------------------------------------------------------
+
+_by_type_name = {f"{d.torch_name}Tensor": d for d in DTYPES}
+
+
+def type_name(meta: Meta) -> str:
+    """The old name of a tensor's type."""
+    room = "torch.cuda" if meta.device.type == "cuda" else "torch"
+    return f"{room}.{meta.dtype.torch_name}Tensor"
+
+
+def parse_type(name: Any) -> tuple[dtype, device]:
+    """What a type name stands for; its device is "cpu", or "cuda" without an index. Raises ValueError."""
+    room, _, last = name.rpartition(".")
+    if room not in ("torch", "torch.cuda") or last not in _by_type_name:
+        raise ValueError(f"invalid type: '{name}'")
+    return _by_type_name[last], device("cpu" if room == "torch" else "cuda")

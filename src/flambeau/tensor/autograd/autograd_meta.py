@@ -1,0 +1,284 @@
+"""What tensors come from: the nodes that they are outputs of, and what views are views of.
+
+# Note [Streams of leaves]
+A leaf's gradient is accumulated on the stream of its `AccumulateGrad` node. PyTorch creates that node when a graph
+first needs it, on the stream that is current on the leaf's device then, and drops it with the last graph or variable
+that holds it. Here the leaf owns its node, with the hooks and the gradient; the node takes the current stream whenever
+an edge to it is asked for and nothing else holds it, which its reference count shows.
+Source: torch/csrc/autograd/input_buffer.cpp (its warning "The AccumulateGrad node's stream does not match"),
+https://github.com/pytorch/pytorch/issues/137483.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sys import getrefcount
+from typing import Any
+
+from flambeau.core.dtype import FLOATING
+from flambeau.core.meta import Meta, ShortMeta
+from flambeau.ops import view as records
+from flambeau.ops.shape.joining import cat
+from flambeau.ops.view import View
+from flambeau.runtime import current
+from flambeau.tape.mode import mode, recording
+from flambeau.tape.node import LEAF_SEQUENCE, Edge, Leaf, Node
+from flambeau.tensor.arguments.extents import out_of_bounds
+from flambeau.tensor.autograd.grad_validation import callers, fitted, unviewed, zeros_of
+from flambeau.tensor.autograd.inplace_checks import refused
+from flambeau.tensor.autograd.node_classes import RecordedShape, node_class
+from flambeau.tensor.tensor import (
+    INFERENCE,
+    NO_GRAD,
+    SEVERAL,
+    History,
+    Steps,
+    Tensor,
+    ViewHistory,
+    make,
+    new_object,
+)
+
+_LIMIT = 20_000  # as many are kept as plans of calls
+_view_plans: dict[tuple[Any, ...], ViewPlan] = {}  # rules are pure: a cache, never cleared but for size
+
+# -- nodes of tensors -------------------------------------------------------------------------------------
+
+
+def node_of(t: Tensor) -> Node | None:
+    """The node that `t` is an output of, a leaf's too; None if it requires no gradient.
+
+    Raises RuntimeError: a view that does not allow it, or what it shows, was changed in place.
+    """
+    history = t.history
+    if history is None:
+        return None
+    base = history.base
+    if base is not None and base.history is not None:
+        _renew(t, history, base.history.node)
+    return history.node
+
+
+def _renew(t: Tensor, history: History, now: Node | None) -> None:
+    """Bring a view's node up to date with `now`, that of its base: see Note [In-place changes] in in_place.py."""
+    if now is None:
+        return
+    if history.made is not None:
+        if history.version != t.counter.version:
+            raise RuntimeError(refused(history, "its base or another view of its base has been"))
+    elif now is not history.seen and (not isinstance(now, Leaf) or history.version != t.counter.version):
+        _view_anew(history)
+
+
+def _view_anew(history: History) -> None:
+    assert isinstance(history, ViewHistory)
+    assert history.base is not None
+    with recording(True):
+        fresh = replay(history.steps, history.base).history
+    assert fresh is not None
+    history.node, history.index, history.seen = fresh.node, fresh.index, fresh.seen
+
+
+def edge_of(t: Tensor) -> Edge:
+    """Return where the gradient of `t` goes: (node, output number), or None.
+
+    A leaf's node that nobody holds takes the current stream: see Note [Streams of leaves].
+    """
+    node = node_of(t)
+    if node is None:
+        return None
+    if node.sequence == LEAF_SEQUENCE and getrefcount(node) <= UNHELD:
+        node.stream = current.local.streams[node.index]
+    return node, t.history.index  # type: ignore[union-attr]
+
+
+def _references_of_unheld() -> int:
+    """Count the references to a node that one history and one variable of the function that counts hold."""
+    history = History(object())  # type: ignore[arg-type]
+    node = history.node
+    return getrefcount(node)
+
+
+UNHELD = _references_of_unheld()
+
+
+def requires_grad(t: Tensor) -> bool:
+    """Whether gradients are computed for `t`.
+
+    As PyTorch's also of a view, made while nothing was recorded, of what requires them: though it has no edge.
+    """
+    history = t.history
+    if history is None:
+        return False
+    if history.node is not None:
+        return True
+    of = None if history.base is None else history.base.history
+    return of is not None and of.node is not None and t.meta.dtype.category >= FLOATING
+
+
+# -- views ------------------------------------------------------------------------------------------------
+
+
+class ViewPlan:
+    """A view of tensors of one meta with everything decided but the address.
+
+    meta, offset: the view's, in bytes from what it is a view of. outputs: `(meta,)`. node: the class of nodes that
+    record it.
+    """
+
+    __slots__ = ("meta", "node", "offset", "outputs")
+
+    def __init__(self, view: View, of: Meta, params: tuple[Any, ...]) -> None:
+        self.meta, self.offset = records.apply(view, of, params)
+        self.outputs = (self.meta,)
+        self.node = node_class(RecordedView, view, (of,), params)
+
+
+def run(view: View, t: Tensor, *params: Any) -> Tensor:
+    """The view of `t` that a record gives. Raises what its rule raises."""
+    plan = _view_plans.get((view, t.meta, params)) or _view_plan(view, t, params)
+    result = make(plan.meta, t.memory, t.ptr + plan.offset)
+    result.counter = t.counter
+    if t.history is None:
+        result.history = _history_of_view(t, view, params, None if mode.recording else _made())
+    else:
+        result.history = _recorded_view(t, view, params, plan)
+    return result
+
+
+def _view_plan(view: View, t: Tensor, params: tuple[Any, ...]) -> ViewPlan:
+    plan = ViewPlan(view, t.meta, params)
+    if t.meta.short:
+        return _of_short(t, plan)
+    if len(_view_plans) >= _LIMIT:
+        _view_plans.clear()
+    _view_plans[view, t.meta, params] = plan
+    return plan
+
+
+def _of_short(t: Tensor, plan: ViewPlan) -> ViewPlan:
+    """The plan of a view of a tensor that reaches beyond its storage. See Note [Storages made smaller]."""
+    meta, storage, offset = plan.meta, t.memory, t.ptr - t.memory.ptr + plan.offset
+    if meta.numel and offset + meta.span > storage.nbytes:
+        if plan.offset or meta.numel != t.meta.numel:
+            place, item = offset // meta.itemsize, meta.itemsize
+            raise out_of_bounds(meta.shape, meta.strides, place, item, offset + meta.span, storage.nbytes)
+        plan.meta = ShortMeta(meta)
+        plan.outputs = (plan.meta,)
+    return plan
+
+
+def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...], plan: ViewPlan) -> ViewHistory | None:
+    if view.derivative is None and requires_grad(t):
+        return None
+    if not mode.recording:
+        return _history_of_view(t, view, params, _made())
+    edge = edge_of(t)
+    result = _history_of_view(t, view, params, None)
+    if edge is not None or requires_grad(t):
+        result.node = plan.node(edge, t.meta, params, plan.outputs)
+    return result
+
+
+def _history_of_view(t: Tensor, view: View, params: tuple[Any, ...], made: str | None) -> ViewHistory:
+    """That of a view without a node."""
+    history, base, before = t.history, t, None
+    if history is not None and history.base is not None:
+        base, before = history.base, history.steps
+        made = made or history.made
+    result = new_object(ViewHistory)
+    result.node, result.index, result.made = None, 0, made
+    result.base, result.steps = base, (before, view, params)
+    unused = base.history is None or result.made is not None
+    result.seen = None if unused else base.history.node  # type: ignore[union-attr]
+    result.version = t.counter.version
+    return result
+
+
+def _made() -> str | None:
+    return None if mode.recording else INFERENCE if mode.inference else NO_GRAD
+
+
+def run_several(
+    kind: type[RecordedParts], t: Tensor, dim: int, parts: Sequence[tuple[View, tuple[Any, ...]]]
+) -> tuple[Tensor, ...]:
+    """Several views of `t` that are the outputs of one node."""
+    results = [_shown(t, view, params) for view, params in parts]
+    edge = edge_of(t) if mode.recording else None
+    made = _made()
+    node: Any = None
+    if mode.recording and (edge is not None or requires_grad(t)):
+        node = kind(edge, t.meta, dim, tuple([result.meta for result in results]))
+    for i, (result, (view, params)) in enumerate(zip(results, parts, strict=True)):
+        result.history = history = _history_of_view(t, view, params, made)
+        history.node, history.index, history.made = node, i, history.made or SEVERAL
+    return tuple(results)
+
+
+def _shown(t: Tensor, view: View, params: tuple[Any, ...]) -> Tensor:
+    """A view without a history."""
+    plan = _view_plans.get((view, t.meta, params)) or _view_plan(view, t, params)
+    result = make(plan.meta, t.memory, t.ptr + plan.offset)
+    result.counter = t.counter
+    return result
+
+
+def replay(steps: Steps, base: Tensor) -> Tensor:
+    """The view of `base` that these steps lead to."""
+    listed = []
+    while steps is not None:
+        steps, view, params = steps
+        listed.append((view, params))
+    for view, params in reversed(listed):
+        base = run(view, base, *params)
+    return base
+
+
+# -- nodes of views ---------------------------------------------------------------------------------------
+
+
+class RecordedView(RecordedShape):
+    """A node of a view, with the record's params."""
+
+    __slots__ = ()
+
+    def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
+        meta = self.meta
+        grad = fitted(self.record.derivative(grads[0], meta, run, *self.saved), meta)
+        if not mode.recording and grad.history is not None:
+            unviewed(grad)  # who adds it to a leaf sees by the memory's holders whether it shows another's
+        return (grad,)
+
+
+class RecordedParts(RecordedShape):
+    """A node of several views that are, one after the other along dimension `saved`, what they were made of."""
+
+    __slots__ = ()
+
+    def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
+        parts = [zeros_of(meta) if g is None else g for g, meta in zip(grads, self.outputs, strict=True)]
+        return (fitted(self.joined(parts, self.saved), self.meta),)
+
+    def joined(self, parts: list[Any], dim: int) -> Any:
+        return callers[0](cat, parts, (dim,))
+
+
+class SplitBackward0(RecordedParts):
+    """Of `split` and `chunk`."""
+
+    __slots__ = ()
+
+
+class SplitWithSizesBackward0(RecordedParts):
+    """Of `split_with_sizes`."""
+
+    __slots__ = ()
+
+
+class UnbindBackward0(RecordedParts):
+    """Of `unbind`: the dimension is not there in the parts."""
+
+    __slots__ = ()
+
+    def joined(self, parts: list[Any], dim: int) -> Any:
+        return super().joined([part.unsqueeze(dim) for part in parts], dim)

@@ -1,0 +1,39 @@
+"""Functions made of operators that have a derivative of their own: the tape sees one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.core.record import Record
+from flambeau.ops.op import Derivative
+from flambeau.tape.mode import mode, recording
+from flambeau.tensor.autograd.autograd_meta import requires_grad
+from flambeau.tensor.autograd.recording import record
+from flambeau.tensor.tensor import Tensor
+
+
+class Composite(Record):
+    """What the tape knows of such a function: PyTorch's name of its node is made of `name`, as an operator's is.
+
+    Needed where going back through its operators, one by one, would lose what the whole has: a pseudo-inverse has a
+    derivative also where the singular vectors that it is computed from have none. Or where PyTorch has one node.
+    """
+
+    name: str
+    derivative: Derivative
+
+
+def wants_node(args: Sequence[Any]) -> bool:
+    """Whether a call of these would be recorded now."""
+    return mode.recording and any(isinstance(a, Tensor) and requires_grad(a) for a in args)
+
+
+def recorded(
+    composite: Any, args: Sequence[Any], run: Callable[[], Tensor], params: tuple[Any, ...] = ()
+) -> Tensor:
+    """What `run` computes of `args` off the tape, as one call on it. `params`: what its formulas see as such."""
+    with recording(False):
+        found = run()
+    record(composite, params, args, (found,))
+    return found

@@ -1,0 +1,76 @@
+"""Which tensors may be changed in place where that is recorded, and what is said of the others."""
+
+from __future__ import annotations
+
+from flambeau.tape.mode import mode
+from flambeau.tape.node import Leaf
+from flambeau.tensor.autograd.node_classes import RecordedShape
+from flambeau.tensor.autograd.saved import called
+from flambeau.tensor.tensor import CUSTOM, INFERENCE, NO_GRAD, SEVERAL, History, Tensor
+
+
+def require_changeable(target: Tensor) -> None:
+    """Raise RuntimeError where a recorded in-place change of `target` is not allowed: of leaves, of some views."""
+    history = target.history
+    if history is None or not mode.recording:
+        return
+    base = history.base
+    if base is not None:
+        if history.made is not None:
+            raise RuntimeError(refused(history, "is being"))
+        if _shows_leaf(history):
+            raise RuntimeError(
+                "a view of a leaf Variable that requires grad is being used in an in-place operation."
+            )
+    if isinstance(history.node, Leaf):
+        raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+
+
+def _shows_leaf(history: History) -> bool:
+    """Whether a view, or one that it was made of, is a leaf, or its base is."""
+    assert history.base is not None
+    node = history.node
+    while isinstance(node, RecordedShape) and node.edges[0] is not None:
+        node = node.edges[0][0]
+    before = history.base.history
+    return isinstance(node, Leaf) or (before is not None and isinstance(before.node, Leaf))
+
+
+def refuse_inference(target: Tensor) -> None:
+    """Raise RuntimeError where a tensor made in `inference_mode` would be changed in place outside of it."""
+    if target.memory.version < 0 and not mode.inference:
+        raise RuntimeError(
+            "Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone to get a "
+            "normal tensor before doing inplace update.See https://github.com/pytorch/rfcs/pull/17 for more details."
+        )
+
+
+def refused(history: History, what: str) -> str:
+    """Why a view, or what it shows, may not be changed in place on the tape: in PyTorch's words."""
+    node, made = history.node, history.made
+    of = "" if node is None else f"Output {history.index} of {called(node)} is a view"
+    if node is None or made in (NO_GRAD, INFERENCE):
+        where = "inference mode" if made == INFERENCE else "no_grad mode"
+        after = "in normal mode" if made == INFERENCE else "with grad mode enabled"
+        prefix = f"{of} of a view which was created in" if of else "A view was created in"
+        message = f"{prefix} {where} and {what} modified inplace {after}."
+    else:
+        message = f"{of} and {what} modified inplace."
+    return message + _WHY[made or NO_GRAD]
+
+
+_CLARIFY = (
+    " Given that this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both "
+    "the view and the inplace either both inside the {0} block (if you don't want the inplace to be tracked) or both "
+    "outside (if you want the inplace to be tracked)."
+)
+_WHY = {
+    NO_GRAD: _CLARIFY.format("no_grad"),
+    INFERENCE: _CLARIFY.format("inference_mode"),
+    SEVERAL: " This view is the output of a function that returns multiple views. Such functions do not allow the "
+    "output views to be modified inplace. You should replace the inplace operation by an out-of-place one.",
+    CUSTOM: " This view was created inside a custom Function (or because an input was returned as-is) and the "
+    "autograd logic to handle view+inplace would override the custom backward associated with the custom Function, "
+    "leading to incorrect gradients. This behavior is forbidden. You can fix this by cloning the output of the custom "
+    "Function.",
+}

@@ -1,0 +1,289 @@
+"""Tensors from data: nested sequences, numbers, NumPy arrays, other tensors."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.device import CPU, device
+from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype
+from flambeau.core.flags import flags
+from flambeau.core.layout import contiguous_strides
+from flambeau.core.memory import address_of
+from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
+from flambeau.ops.copy import caster
+from flambeau.runtime import system
+from flambeau.tensor.arguments.options import default_device, kind_of, kind_of_number, new_leaf, place, refuse
+from flambeau.tensor.arguments.public import function, method
+from flambeau.tensor.arguments.torch_function import DisableTorchFunctionSubclass
+from flambeau.tensor.arguments.typing import strides_like
+from flambeau.tensor.exchange.transfer import copied, item
+from flambeau.tensor.storage import Storage
+from flambeau.tensor.tensor import Tensor, make
+
+Array = np.ndarray[Any, Any]
+
+
+@function
+def tensor(
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """A new tensor with a copy of `data`: nested sequences, a number, a NumPy array or a tensor.
+
+    The dtype is inferred from the data unless given: Python floats give the default dtype, ints int64.
+    Raises ValueError for ragged sequences, TypeError or RuntimeError for what is no number.
+    """
+    _warn_of_tensor(data, "torch.tensor")
+    made = _detached(data, _kind(dtype, "tensor"), None if device is None else place(device), pin_memory)
+    return new_leaf(made, requires_grad)
+
+
+@method
+def new_tensor(
+    self: Tensor,
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    layout: Any = None,
+    pin_memory: bool = False,
+) -> Tensor:
+    """A new tensor with a copy of `data`, on this tensor's device and of its dtype unless told otherwise."""
+    refuse(layout)
+    _warn_of_tensor(data, "tensor.new_tensor")
+    kind = self.meta.dtype if dtype is None else kind_of(dtype, "new_tensor")
+    made = _detached(data, kind, self.meta.device if device is None else place(device), pin_memory)
+    return new_leaf(made, requires_grad)
+
+
+def _detached(data: Any, kind: dtype | None, where: device | None, pin: bool) -> Tensor:
+    if isinstance(data, Tensor):
+        with DisableTorchFunctionSubclass():
+            data = data.detach()
+    return new(data, kind, where, pin)
+
+
+def _warn_of_tensor(data: Any, function: str) -> None:
+    if isinstance(data, Tensor):
+        warn_program(
+            "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+            f"sourceTensor.detach().clone().requires_grad_(True), rather than {function}(sourceTensor).",
+            UserWarning,
+        )
+
+
+def _kind(kind: Any, function: str) -> dtype | None:
+    return None if kind is None else kind_of(kind, function)
+
+
+def new(data: Any, kind: dtype | None, where: device | None, pin: bool = False) -> Tensor:
+    """A new tensor with a copy of `data`, where the data lies unless told otherwise."""
+    if isinstance(data, Tensor):
+        meta = data.meta.with_(dtype=kind, device=where)
+        return copied(data, meta.with_(strides=strides_like(meta, None)), pin=pin)
+    where = default_device() if where is None else where
+    here = _from_array(data, kind) if isinstance(data, np.ndarray) else _from_sequence(data, kind)
+    if where is CPU and not pin:
+        return here
+    return copied(here, here.meta.with_(device=where), pin=pin)
+
+
+def over(array: Array, kind: dtype, storage: type[Storage] = Storage) -> Tensor:
+    """A tensor that shares an array's memory and keeps the array alive."""
+    itemsize = array.itemsize
+    strides = tuple([s // itemsize for s in array.strides]) if array.size else contiguous_strides(array.shape)
+    meta = Meta.of(array.shape, strides, kind, CPU)
+    ptr = address_of(array) if array.size else 0
+    memory = storage(ptr, meta.span, system.host, None, owner=array)
+    system.host.driver.host_export(ptr, meta.span, "from_numpy()", memory)
+    return make(meta, memory, ptr)
+
+
+def _from_array(array: Array, kind: dtype | None) -> Tensor:
+    return over(_converted(np.array(array, order="K"), numpy_kind(array), kind), kind or numpy_kind(array))
+
+
+def _converted(array: Array, source: dtype, target: dtype | None) -> Array:
+    if target is None or source is target:
+        return array
+    out = np.empty_like(array, dtype=target.numpy)
+    with np.errstate(all="ignore"):
+        caster(source, target)(out, array)
+    return out
+
+
+def numpy_kind(array: Array) -> dtype:
+    """The dtype of a NumPy array. Raises TypeError, in PyTorch's words, where there is none."""
+    if array.dtype.byteorder == ">":
+        raise ValueError(
+            "given numpy array has byte order different from the native byte order. Conversion between "
+            "byte orders is currently not supported."
+        )
+    try:
+        return dtypes.from_numpy(array.dtype)
+    except TypeError:
+        raise TypeError(
+            f"can't convert np.ndarray of type numpy.{array.dtype.type.__name__}. The only supported types "
+            "are: float64, float32, float16, complex64, complex128, int64, int32, int16, int8, uint64, "
+            "uint32, uint16, uint8, and bool."
+        ) from None
+
+
+# -- nested sequences -------------------------------------------------------------------------------------
+
+
+def _from_sequence(data: Any, kind: dtype | None) -> Tensor:
+    """A tensor of a number or of sequences of sequences of numbers, all of one shape."""
+    shape = _shape(data)
+    types: set[Any] = set()
+    if all(shape):
+        _gather(data, shape, 0, types)
+    else:
+        _gather_loosely(data, types)
+    if Tensor in types:
+        types.discard(Tensor)
+        data = _plain(data, len(shape), types)
+    inferred = _inferred(types)
+    target = kind or inferred
+    if not all(shape):
+        return over(np.empty(shape, target.numpy), target)
+    source = _wide(inferred, target)
+    return over(_converted(_array(data, source, target), source, target), target)
+
+
+def _is_sequence(x: Any) -> bool:
+    if isinstance(x, (list, tuple, range)):
+        return True
+    if isinstance(x, (Tensor, str, bytes, dict, np.generic)):
+        return False
+    return hasattr(x, "__len__") and hasattr(x, "__getitem__")
+
+
+def _shape(data: Any) -> tuple[int, ...]:
+    """The shape as the first elements tell it."""
+    shape = []
+    while _is_sequence(data):
+        shape.append(len(data))
+        if not shape[-1]:
+            break
+        data = data[0]
+    if shape and isinstance(data, (str, bytes)):
+        raise ValueError(f"too many dimensions '{type(data).__name__}'")
+    return tuple(shape)
+
+
+def _gather(data: Any, shape: tuple[int, ...], depth: int, types: set[Any]) -> None:
+    """Check that all of `data` has `shape`; put the types of its elements in `types`."""
+    if depth == len(shape):
+        types.add(type(data))
+        return
+    if not _is_sequence(data):
+        raise TypeError("not a sequence")
+    if len(data) != shape[depth]:
+        raise ValueError(f"expected sequence of length {shape[depth]} at dim {depth} (got {len(data)})")
+    if isinstance(data, np.ndarray):
+        _gather_array(data, shape, depth, types)
+    elif depth == len(shape) - 1:
+        types.update(map(type, data))
+    else:
+        if isinstance(data[0], np.ndarray):
+            warn_program(
+                "Creating a tensor from a list of numpy.ndarrays is extremely slow. Please consider converting the "
+                "list to a single numpy.ndarray with numpy.array() before converting to a tensor.",
+                UserWarning,
+            )
+        for part in data:
+            _gather(part, shape, depth + 1, types)
+
+
+def _gather_loosely(data: Any, types: set[Any]) -> None:
+    """The types of all that is in `data`, of a tensor without elements: no lengths are checked then."""
+    if not _is_sequence(data):
+        types.add(type(data))
+    elif not len(data):
+        types.add(flags.default_dtype)
+    else:
+        for part in data:
+            _gather_loosely(part, types)
+
+
+def _gather_array(array: Array, shape: tuple[int, ...], depth: int, types: set[Any]) -> None:
+    if array.shape != shape[depth:]:
+        raise ValueError(f"expected sequence of shape {shape[depth:]} at dim {depth} (got {array.shape})")
+    types.add(array.dtype.type)
+
+
+def _plain(data: Any, depth: int, kinds: set[Any]) -> Any:
+    """`data` with one-element tensors as numbers; their dtypes go to `kinds`."""
+    if depth:
+        return [_plain(part, depth - 1, kinds) for part in data]
+    if not isinstance(data, Tensor):
+        return data
+    if data.meta.numel != 1:
+        raise ValueError("only one element tensors can be converted to Python scalars")
+    kinds.add(data.meta.dtype)
+    return item(data)
+
+
+def _inferred(types: set[Any]) -> dtype:
+    """The dtype of elements of these types (or dtypes); no elements: the default dtype."""
+    kinds = [_kind_of_type(t) for t in types]
+    return reduce(dtypes.promote_types, kinds) if kinds else flags.default_dtype
+
+
+def _kind_of_type(kind: Any) -> dtype:
+    if isinstance(kind, dtype):
+        return kind
+    if issubclass(kind, np.generic):
+        return numpy_kind(np.empty(0, kind))
+    for python in (bool, int, float, complex):
+        if issubclass(kind, python):
+            return kind_of_number(python())
+    if issubclass(kind, (str, bytes)):
+        raise TypeError(f"new(): invalid data type '{kind.__name__}'")
+    if issubclass(kind, (list, tuple)):
+        raise TypeError(f"'{kind.__name__}' object cannot be interpreted as an integer")
+    raise RuntimeError(f"Could not infer dtype of {kind.__name__}")
+
+
+def _wide(inferred: dtype, target: dtype) -> dtype:
+    """The dtype to read numbers as, before they become `target`: wide, so that nothing is lost on the way."""
+    if inferred.is_complex:
+        if not target.is_complex and target.category != BOOL:
+            raise TypeError("must be real number, not complex")
+        return dtypes.complex128
+    if inferred.is_floating_point or target.category >= FLOATING:
+        return dtypes.float64
+    if target is dtypes.uint64:
+        return target
+    return dtypes.bool_ if inferred is target is dtypes.bool_ else dtypes.int64
+
+
+def _array(data: Any, source: dtype, target: dtype) -> Array:
+    """The numbers as an array of `source`. Raises if they do not fit an integral `target`."""
+    try:
+        array = np.array(data, source.numpy)
+    except OverflowError:
+        raise ValueError("Overflow when unpacking long long") from None
+    if target.category == INTEGRAL and source is not target:
+        _check_range(array, target)
+    return array
+
+
+def _check_range(array: Array, target: dtype) -> None:
+    limits = np.iinfo(target.numpy)
+    low = int(limits.min) if target.is_signed else -int(limits.max)  # PyTorch lets negatives wrap
+    with np.errstate(all="ignore"):
+        fits = (array >= low) & (array <= int(limits.max))
+    if not fits.all():
+        raise RuntimeError(f"value cannot be converted to type {target.name} without overflow")

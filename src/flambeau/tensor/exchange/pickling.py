@@ -1,0 +1,199 @@
+"""Copies and pickles of tensors: `copy.copy`, `copy.deepcopy`, `pickle`; checkpoints are made of the same parts.
+
+# Note [What a pickled tensor is]
+As PyTorch's: a call of `rebuild` with its storage's face, offset, size and stride. A checkpoint's pickler takes
+the face out of the stream and writes the bytes beside it (serialization/writer.py); a plain pickle goes on into
+the face, the `Storage` and its bytes. All tensors over one storage name the same `Storage` object, so that the
+pickle's memo, or `deepcopy`'s, keeps them over one storage.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from copy import deepcopy
+from copyreg import _slotnames  # type: ignore[attr-defined]
+from pickle import PickleBuffer
+from typing import Any
+
+import numpy as np
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.device import CPU
+from flambeau.core.dtype import dtype
+from flambeau.core.errors import type_name
+from flambeau.core.meta import Meta
+from flambeau.tensor.arguments.options import place
+from flambeau.tensor.arguments.public import method
+from flambeau.tensor.call import empty
+from flambeau.tensor.exchange.data import over
+from flambeau.tensor.exchange.interop import numpy
+from flambeau.tensor.exchange.transfer import on_host, write
+from flambeau.tensor.storage import ForeignStorage, Storage
+from flambeau.tensor.storages import Face, TypedStorage, face, over_storage
+from flambeau.tensor.subclasses import make_subclass
+from flambeau.tensor.tensor import Tensor, make
+
+# What PyTorch has no storage class for: such a tensor is saved over bytes, with its dtype beside them.
+NEW_KINDS = (
+    dtypes.uint16, dtypes.uint32, dtypes.uint64, dtypes.float8_e4m3fn, dtypes.float8_e5m2, dtypes.complex32,
+)  # fmt: skip
+
+
+# -- tensors ----------------------------------------------------------------------------------------------
+
+
+@method
+def __reduce_ex__(self: Tensor, protocol: Any) -> Any:
+    """A call that builds it again. Its Python attributes travel too; its history does not."""
+    define, arguments = _recipe(self)
+    if type(self) is Tensor and not self.__dict__:
+        return define, arguments
+    own = type(self).__getstate__ is not object.__getstate__
+    return rebuild_subclass, (define, type(self), arguments, self.__getstate__() if own else _state(self))
+
+
+def _recipe(t: Tensor) -> tuple[Any, tuple[Any, ...]]:
+    meta = t.meta
+    kind = meta.dtype
+    layout: tuple[Any, ...] = (t.storage_offset(), meta.shape, meta.strides, t.requires_grad, OrderedDict())
+    if kind in NEW_KINDS:
+        return rebuild_as, (t.untyped_storage(), *layout, kind)
+    return rebuild, (t.storage(), *layout)
+
+
+def rebuild(
+    storage: TypedStorage, storage_offset: int, size: Any, stride: Any, requires_grad: bool = False,
+    backward_hooks: Any = None, metadata: Any = None,
+) -> Tensor:  # fmt: skip
+    """Return a tensor over a storage. Raises TypeError or RuntimeError unless it lies within."""
+    if not isinstance(storage, TypedStorage):
+        raise TypeError(f"a tensor is rebuilt over a TypedStorage, not over {type_name(storage)}")
+    return rebuild_as(storage, storage_offset, size, stride, requires_grad, backward_hooks, storage.dtype)
+
+
+def rebuild_as(
+    storage: Face, storage_offset: int, size: Any, stride: Any, requires_grad: bool, backward_hooks: Any,
+    dtype: dtype, metadata: Any = None,
+) -> Tensor:  # fmt: skip
+    """Return a tensor of a dtype over a storage. Raises TypeError or RuntimeError unless it lies within."""
+    if not isinstance(storage, Face):
+        raise TypeError(f"a tensor is rebuilt over a storage, not over {type_name(storage)}")
+    if not (isinstance(size, list | tuple) and isinstance(stride, list | tuple)):
+        raise TypeError(f"size and stride must be tuples, not {type_name(size)} and {type_name(stride)}")
+    if not isinstance(dtype, dtypes.dtype):
+        raise TypeError(f"dtype must be torch.dtype, not {type_name(dtype)}")
+    if not isinstance(requires_grad, bool):
+        raise RuntimeError("requires_grad must be a bool")
+    made = over_storage(storage._row, dtype, storage_offset, tuple(size), tuple(stride))
+    if requires_grad:
+        made.requires_grad_(True)
+    return made
+
+
+def rebuild_subclass(define: Any, kind: Any, arguments: Any, state: Any) -> Any:
+    """A tensor that `define(*arguments)` makes, as a subclass and with Python attributes."""
+    made = _of_class(define(*arguments), kind)
+    if not hasattr(kind, "__setstate__"):
+        return _restored(made, state)
+    made.__setstate__(state)
+    return made
+
+
+@method
+def __copy__(self: Tensor) -> Tensor:
+    """A tensor over the same memory."""
+    define, arguments = _recipe(self)
+    return _restored(_of_class(define(*arguments), type(self)), _state(self))
+
+
+@method
+def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
+    """A leaf over a copy of the storage; with its gradient and its attributes.
+
+    Tensors that share memory share the copy. Raises RuntimeError: it is not a leaf.
+    """
+    if id(self) in memo:
+        found: Tensor = memo[id(self)]
+        return found
+    if not self.is_leaf:
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the "
+            "moment.  If you were attempting to deepcopy a module, this may be because of a "
+            "torch.nn.utils.weight_norm usage, see https://github.com/pytorch/pytorch/pull/103001"
+        )
+    storage: Storage = deepcopy(self.memory, memo)
+    made = make(self.meta, storage, storage.ptr + self.ptr - self.memory.ptr)
+    made.requires_grad_(self.requires_grad)
+    made = memo[id(self)] = _of_class(made, type(self))
+    if self.grad is not None:
+        made.grad = deepcopy(self.grad, memo)
+    return _restored(made, deepcopy(_state(self), memo))
+
+
+def _of_class(made: Tensor, kind: type[Any]) -> Any:
+    return made if type(made) is kind else make_subclass(kind, made, made.requires_grad)
+
+
+def _state(t: Tensor) -> Any:
+    """Its Python attributes; beside them those that lie in slots of its class, if it has such."""
+    names = [name for name in _slotnames(type(t)) if name not in Tensor.__slots__ and hasattr(t, name)]
+    return (t.__dict__, {name: getattr(t, name) for name in names}) if names else t.__dict__
+
+
+def _restored(made: Any, state: Any) -> Any:
+    attributes, in_slots = state if isinstance(state, tuple) else (state, None)
+    made.__dict__.update(attributes or {})
+    for name, value in (in_slots or {}).items():
+        setattr(made, name, value)
+    return made
+
+
+# -- storages ---------------------------------------------------------------------------------------------
+
+
+def row_of(storage: Storage) -> Tensor:
+    """A storage's bytes as a tensor."""
+    return make(Meta.contiguous_of((storage.nbytes,), dtypes.uint8, storage.device), storage, storage.ptr)
+
+
+def _copy_of_storage(self: Storage, memo: dict[int, Any]) -> Storage:
+    row = row_of(self)
+    made = empty(row.meta)
+    write(made, row)
+    return made.memory
+
+
+def _reduce_storage(self: Storage, protocol: Any) -> Any:
+    """Its bytes, out of band from protocol 5 on, and the name of its device."""
+    array: Any = numpy(on_host(row_of(self)))
+    return storage_of, (PickleBuffer(array) if protocol >= 5 else array.tobytes(), str(self.device))
+
+
+def storage_of(data: Any, where: str) -> Storage:
+    """A storage of bytes. What came out of band is used as it is, if it may be written to, and kept alive."""
+    window = np.frombuffer(data, np.uint8)
+    if place(where) is CPU and window.flags.writeable:
+        return over(window, dtypes.uint8, Storage if isinstance(data, bytearray) else ForeignStorage).memory
+    made = empty(Meta.contiguous_of(window.shape, dtypes.uint8, place(where)))
+    write(made, over(window, dtypes.uint8))
+    return made.memory
+
+
+Storage.__reduce_ex__ = _reduce_storage  # type: ignore[assignment, method-assign]
+Storage.__deepcopy__ = _copy_of_storage  # type: ignore[attr-defined]
+
+
+def _reduce_face(self: Face, protocol: Any) -> Any:
+    kind = self.dtype if isinstance(self, TypedStorage) else dtypes.uint8
+    return face_of, (type(self), self._row.memory, kind)
+
+
+def face_of(cls: Any, storage: Storage, kind: dtype) -> Any:
+    """`TypedStorage` or `UntypedStorage` over a storage."""
+    row = make(
+        Meta.contiguous_of((storage.nbytes // kind.itemsize,), kind, storage.device), storage, storage.ptr
+    )
+    return face(cls, row)
+
+
+Face.__reduce_ex__ = _reduce_face  # type: ignore[assignment, method-assign]

@@ -1,0 +1,90 @@
+"""What programs call to share memory with other processes. How that is done is in `sharing.py`, which is imported
+when it is first needed."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+from flambeau.core.device import CPU
+from flambeau.tensor.arguments.options import integer, place
+from flambeau.tensor.arguments.public import method
+from flambeau.tensor.storages import Face, UntypedStorage
+from flambeau.tensor.tensor import Tensor
+
+
+def announce(*kinds: type) -> None:
+    """Let `multiprocessing`, if the program has imported it, know of these types, tensors and storages.
+
+    Where it is imported later, `flambeau.multiprocessing` has to be: importing it here would take 7 ms of all others.
+    """
+    if "multiprocessing.reduction" in sys.modules:
+        _sharing().announce(*kinds)
+
+
+def _sharing() -> Any:
+    return import_module("flambeau.tensor.exchange.sharing")
+
+
+def _is_shared(row: Tensor) -> bool:
+    return row.meta.device is not CPU or bool(_sharing().is_mapped(row.memory))
+
+
+def _share(row: Tensor) -> None:
+    if not _is_shared(row):
+        _sharing().shared(row)
+
+
+@method
+def is_shared(self: Tensor) -> bool:
+    """Whether other processes may see its memory: a CUDA device's always, the CPU's where `share_memory_` moved it."""
+    return _is_shared(self)
+
+
+@method
+def share_memory_(self: Tensor) -> Tensor:
+    """Move its storage to memory that other processes can map; nothing for CUDA tensors and what is shared already.
+
+    All tensors over the storage move with it. Its size is fixed from then on. Raises RuntimeError: there is no room.
+    """
+    _share(self)
+    return self
+
+
+def _face_is_shared(self: Face) -> bool:
+    """Whether other processes may see this memory."""
+    return _is_shared(self._row)
+
+
+def _face_share_memory_(self: Face) -> Face:
+    """Move it to memory that other processes can map; nothing if it is there, or on a CUDA device."""
+    _share(self._row)
+    return self
+
+
+def _share_cuda_(self: Face) -> tuple[Any, ...]:
+    """What `_new_shared_cuda` takes in another process."""
+    return tuple(_sharing().send(self._row.memory))
+
+
+def _new_shared_cuda(cls: Any, *args: Any) -> Any:
+    """The storage that another process has sent."""
+    return _sharing().received(*args)
+
+
+def _new_shared(cls: Any, size: Any, *, device: Any = "cpu") -> UntypedStorage:
+    """New bytes that other processes can map."""
+    if place(device) is not CPU:
+        return UntypedStorage(size, device=device)
+    made = UntypedStorage(integer(size, "_new_shared", "size", 1))
+    _share(made._row)
+    return made
+
+
+for _name, _define in {
+    "is_shared": _face_is_shared, "share_memory_": _face_share_memory_,
+    "_share_cuda_": _share_cuda_, "_new_shared_cuda": classmethod(_new_shared_cuda),
+    "_new_shared": classmethod(_new_shared),
+}.items():  # fmt: skip
+    setattr(Face, _name, _define)

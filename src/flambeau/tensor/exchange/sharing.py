@@ -1,0 +1,334 @@
+"""Storages that several processes use: the CPU's in shared memory, CUDA's by IPC.
+
+# Note [Moving to shared memory]
+`share_memory_` moves a storage's bytes to memory that other processes can map. Tensors hold addresses, so all that
+look at the storage are found and told the new one: mostly it is the tensor at hand alone, which the count of
+references says, and else the garbage collector knows them. Who else keeps the storage (a NumPy array over it) keeps
+its old memory, and looks at that; PyTorch would free it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.memory import bytes_at
+from flambeau.core.meta import Meta
+from flambeau.core.shared import Anonymous, Door, Mapping, anonymous, key_of
+from flambeau.core.slots import Senders, Slots, finish
+from flambeau.runtime import current, system
+from flambeau.runtime.devices import device_ipc
+from flambeau.runtime.streams.event import Event
+from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
+from flambeau.tensor.storage_resize import holders
+from flambeau.tensor.storages import UntypedStorage, face
+from flambeau.tensor.tensor import Tensor, make
+
+_MANY = 16  # sendings that may have arrived before somebody looks
+FILE_DESCRIPTOR, FILE_SYSTEM = "file_descriptor", "file_system"
+_OTHER_STRATEGY = (
+    ". Please increase the limit using `ulimit -n` in the shell or change the sharing strategy by calling "
+    "`torch.multiprocessing.set_sharing_strategy('file_system')`"
+)
+NON_LEAF = (
+    "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support crossing "
+    "process boundaries.  If you just want to transfer the data, call detach() on the tensor before serializing "
+    "(e.g., putting it on the queue)."
+)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Sharing:
+    """How this process shares the CPU's memory, and what it shares.
+
+    known: what came from other processes or went to them, by what tells it from all else: what comes again is the
+    same storage. underway: by slot, memory that was sent and has not arrived.
+    """
+
+    def __init__(self) -> None:
+        self.strategy = FILE_DESCRIPTOR if sys.platform == "linux" else FILE_SYSTEM
+        self.known: WeakValueDictionary[Any, Storage] = WeakValueDictionary()
+        self.begin()
+
+    def begin(self) -> None:
+        """Also in a forked child: what is underway there is the parent's, and a thread of it may hold the lock."""
+        self.lock = threading.RLock()
+        self.slots: Slots | None = None
+        self.underway: dict[int, Anonymous] = {}
+        self.many = _MANY
+        self.senders = Senders()
+
+    def post(self, memory: Anonymous) -> tuple[bytes, bytes, int]:
+        """Send anonymous memory: its door, our slots' and the slot that the receiver clears when it has it."""
+        if len(self.underway) >= self.many:
+            self.settle(list(self.underway))
+            self.many = 2 * len(self.underway) + _MANY  # looking costs as much as there is
+        if self.slots is None:
+            self.slots = Slots()
+        slot = self.slots.take()
+        self.underway[slot] = memory
+        memory.slots.add(slot)
+        return Door.of(memory.fd).pack(), self.slots.door, slot
+
+    def settle(self, sent: Iterable[int]) -> None:
+        """Forget what has arrived of these slots. For destructors, too."""
+        slots = self.slots
+        for slot in sent:
+            if (
+                slots is not None
+                and slots.is_over(slot)
+                and (memory := self.underway.pop(slot, None)) is not None
+            ):
+                memory.slots.discard(slot)
+                slots.give_back(slot)
+
+
+sharing = _Sharing()
+os.register_at_fork(after_in_child=sharing.begin)
+
+
+class SharedStorage(ForeignStorage):
+    """CPU memory that other processes may map; `owner` is its `Mapping`. It cannot grow."""
+
+    __slots__ = ()
+
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:  # then this module may be gone
+        if not ending() and isinstance(self.owner, Anonymous):
+            sharing.settle(list(self.owner.slots))
+
+
+class SentStorage(Storage):
+    """CUDA memory that was sent to another process: its block outlives it until that has done with it."""
+
+    __slots__ = ()
+
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:  # then this module may be gone
+        if not ending():
+            device_ipc.retire(self.ptr)
+
+
+class ReceivedStorage(ForeignStorage):
+    """CUDA memory of another process. It belongs to no stream here, and notes each that it is used on: they must be
+    done with it before it is given back."""
+
+    __slots__ = ("_receipt", "_streams")
+
+    def __init__(self, parcel: device_ipc.Parcel) -> None:
+        self._receipt: device_ipc.Received | None = None  # what __del__ sees if nothing was received
+        context, ptr, receipt = device_ipc.receive(parcel)
+        super().__init__(ptr, parcel.nbytes, context, None)
+        self.stream = 0
+        self._streams = {current.stream_at(context.index).handle}
+        self._receipt = receipt
+
+    def used_on(self, stream: int) -> None:
+        self._streams.add(stream)
+
+    def share(self) -> None:
+        self._streams.add(current.stream_at(self.context.index).handle)
+
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:  # then this module may be gone
+        if not ending() and self._receipt is not None:
+            device_ipc.release(self._receipt, self._streams)
+
+
+# -- the CPU's --------------------------------------------------------------------------------------------
+
+
+def shared(row: Tensor) -> Any:
+    """The shared memory of a CPU tensor's storage: it is moved there now if it lies elsewhere.
+
+    `Anonymous` or `Named`, as the strategy says. See Note [Moving to shared memory]. Raises RuntimeError: there is
+    no room.
+    """
+    with sharing.lock:
+        if not isinstance(row.memory.owner, Mapping):
+            made = _new_memory(row.memory.nbytes)
+            _move(row, made)
+            sharing.known[made.key] = row.memory
+        return row.memory.owner
+
+
+def _new_memory(nbytes: int) -> Any:
+    size = max(nbytes, 1)  # nothing cannot be mapped
+    try:
+        if sharing.strategy == FILE_DESCRIPTOR:
+            return Anonymous(anonymous(size), size)
+        return import_module("flambeau.core.named").Named.create(size)
+    except OSError as error:
+        raise RuntimeError(
+            f"unable to allocate shared memory(shm) for {nbytes} bytes: {error.strerror} ({error.errno})"
+            f"{_OTHER_STRATEGY if error.errno == errno.EMFILE else ''}"
+        ) from None
+
+
+def _move(row: Tensor, to: Mapping) -> None:
+    looking, others = holders(row)
+    memory = row.memory
+    system.host.driver.host_touch(memory.ptr, memory.nbytes, write=False)
+    bytes_at(to.ptr, memory.nbytes)[...] = bytes_at(memory.ptr, memory.nbytes)
+    shift = to.ptr - memory.ptr
+    former = _parted(memory)
+    for holder in looking:
+        holder.ptr += shift
+    memory.ptr, memory.owner = to.ptr, to
+    if others:
+        to.former = former
+
+
+def _parted(memory: Storage) -> Storage:
+    """What a storage had so far, as another one's. It is of a kind that cannot grow, from now on."""
+    if isinstance(memory, PinnedStorage):
+        former: Storage = memory.part_with()
+        memory.pinned = False
+        return former
+    former = Storage(memory.ptr, memory.nbytes, memory.context, memory.block, memory.owner)
+    memory.block = None
+    memory.__class__ = SharedStorage
+    return former
+
+
+def is_mapped(memory: Storage) -> bool:
+    """Whether other processes may see CPU memory."""
+    return isinstance(memory.owner, Mapping)
+
+
+def storage_over(memory: Any, nbytes: int) -> Storage:
+    """A storage over shared memory that another process has sent."""
+    made = sharing.known[memory.key] = SharedStorage(memory.ptr, nbytes, system.host, None, memory)
+    return made
+
+
+def storage_of_descriptor(fd: int, nbytes: int) -> Storage:
+    """The storage of a descriptor, which it takes over: the one that has its memory already, or a new one."""
+    with sharing.lock:
+        found = sharing.known.get(key_of(fd))
+        if found is None:
+            return storage_over(Anonymous(fd, max(nbytes, 1)), nbytes)
+    os.close(fd)
+    return found
+
+
+def storage_of_door(door: bytes, counter: bytes, slot: int, nbytes: int) -> Storage:
+    """The same of a descriptor that another process has, and keeps until its slot is clear.
+
+    Raises ProcessLookupError: that process has ended.
+    """
+    there = Door.unpack(door)
+    with sharing.lock:
+        found = sharing.known.get((there.device, there.inode))
+    if found is None:
+        found = storage_of_descriptor(there.enter(), nbytes)
+    finish(sharing.senders.find(counter), slot)
+    return found
+
+
+def storage_of_name(name: str, nbytes: int) -> Storage:
+    """The same of a name, with the count of the message that brought it."""
+    named = import_module("flambeau.core.named")
+    with sharing.lock:
+        found = sharing.known.get(name)
+        if found is None:
+            return storage_over(named.Named.take(name, max(nbytes, 1)), nbytes)
+    named.change(name, -1)
+    return found
+
+
+# -- CUDA's -----------------------------------------------------------------------------------------------
+
+
+def send(storage: Storage) -> device_ipc.Parcel:
+    """What another process needs to use a CUDA storage. NotSupportedError: its memory is not the allocator's."""
+    if isinstance(storage, ReceivedStorage):
+        raise RuntimeError(device_ipc.FROM_ANOTHER)
+    block: Any = storage.block
+    if block is None:
+        raise NotSupportedError(
+            "the CUDA memory of another library cannot be sent to another process. Consider cloning before sending."
+        )
+    with sharing.lock:
+        parcel = device_ipc.send(storage.ptr, storage.nbytes, storage.context, block)
+        storage.__class__ = SentStorage
+        sharing.known[parcel.key] = storage
+        return parcel
+
+
+def receive(parcel: device_ipc.Parcel) -> Storage:
+    """The storage that another process has sent: the one that is here already, or a new one."""
+    with sharing.lock:
+        found = sharing.known.get(parcel.key)
+        if found is not None and found.context.closed:
+            found = None
+        if device_ipc.is_own(parcel):
+            sent = device_ipc.returned(parcel)
+            made = found or SentStorage(sent.block.ptr, sent.nbytes, sent.context, sent.block)
+        elif found is not None:
+            device_ipc.release_again(parcel)
+            made = found
+        else:
+            made = ReceivedStorage(parcel)
+        sharing.known[parcel.key] = made
+        return made
+
+
+def received(*parcel: Any) -> UntypedStorage:
+    """The same as programs see it."""
+    return over(receive(device_ipc.Parcel.checked(*parcel)))
+
+
+# -- the standard library's pickler for processes ----------------------------------------------------------
+
+
+STORAGES = (Storage, ForeignStorage, PinnedStorage, SharedStorage, SentStorage, ReceivedStorage)
+
+
+def announce(*kinds: type) -> None:
+    """Let `multiprocessing` know of these types, tensors and storages."""
+    reduction = import_module("multiprocessing.reduction")
+    for kind in (*kinds, Tensor, Event, *STORAGES):
+        reduction.register(kind, _reduced)
+
+
+def _reduced(obj: Any) -> Any:
+    reductions = import_module("flambeau.multiprocessing.reductions")  # which registers its own functions
+    return reductions.REDUCERS[type(obj)](obj)
+
+
+def unserializable_hook(f: F) -> F:
+    """Mark a hook of a tensor: that it stays behind when the tensor is sent is as it should be. For decorating."""
+    f.__torch_unserializable__ = True  # type: ignore[attr-defined]
+    return f
+
+
+def warn_if_has_hooks(tensor: Tensor) -> None:
+    """Warn of each hook that stays behind when the tensor is sent to another process, unless it is marked."""
+    history = tensor.history
+    watchers = None if history is None or history.node is None else history.node.node_hooks
+    if history is None or watchers is None:
+        return
+    for hook in watchers.tensor_hooks.get(history.index, {}).values():
+        if not hasattr(hook, "__torch_unserializable__"):
+            warnings.warn(
+                f"backward hook {hook!r} on tensor will not be serialized.  If this is expected, you can decorate "
+                "the function with @torch.utils.hooks.unserializable_hook to suppress this warning",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+def over(storage: Storage) -> UntypedStorage:
+    """A storage as programs see it."""
+    row = make(Meta.contiguous_of((storage.nbytes,), dtypes.uint8, storage.device), storage, storage.ptr)
+    made: UntypedStorage = face(UntypedStorage, row)
+    return made

@@ -1,0 +1,665 @@
+"""Copies: in place, to another dtype, device or layout, to Python values. `torch.*` fills and resizes too.
+
+# Note [How a copy between devices is ordered]
+As in PyTorch. Between host and device: on the device's current stream; the host waits for it unless
+`non_blocking`, which only pinned memory makes use of. Between two devices: on the source's current
+stream, which first waits for the target's current stream, which then waits for the copy; so each side
+sees the copy in its own order and the host waits for nothing.
+What one memory copy cannot do (another dtype, gaps, an expanded source) goes through contiguous temporaries. Between
+host and device a copy that does not block converts on the device, on its stream: so pinned memory on either side is
+used asynchronously. A blocking copy converts on the host and takes no device memory for it. A side with gaps is
+packed, or unpacked, where it lies; on the host that is at once, so the temporary there is pageable.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.device import CPU
+from flambeau.core.device import device as torch_device
+from flambeau.core.dtype import dtype
+from flambeau.core.errors import argument_type
+from flambeau.core.flags import flags
+from flambeau.core.layout import contiguous_strides, is_dense, may_self_overlap
+from flambeau.core.memory import array_at
+from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
+from flambeau.ops import copy as ops
+from flambeau.runtime import current, system
+from flambeau.runtime.devices import peers
+from flambeau.runtime.streams import sync_debug
+from flambeau.runtime.streams.event import Event
+from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.wait_reason import because
+from flambeau.tape.mode import mode, recording
+from flambeau.tensor.arguments.extents import require_backed
+from flambeau.tensor.arguments.options import kind_of, place, shape_of
+from flambeau.tensor.arguments.public import both, method
+from flambeau.tensor.arguments.typing import (
+    contiguous_format,
+    lies_in,
+    memory_format,
+    parse_type,
+    preserve_format,
+    strides_like,
+    type_name,
+)  # fmt: skip
+from flambeau.tensor.autograd.in_place import begin_in_place, finish_in_place
+from flambeau.tensor.autograd.inplace_checks import refuse_inference
+from flambeau.tensor.autograd.recording import Taped, record
+from flambeau.tensor.call import call, call_into, empty, unary
+from flambeau.tensor.deterministic_fill import fill_from
+from flambeau.tensor.storage import PinnedStorage
+from flambeau.tensor.storage_resize import resize_storage
+from flambeau.tensor.tensor import Tensor, make
+
+# -- copy_ ------------------------------------------------------------------------------------------------
+
+
+@method
+def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Tensor:
+    """Copy the elements of `src`, of any dtype and device, broadcast to this shape. Returns itself.
+
+    With `non_blocking`, a copy between pinned host memory and a CUDA device returns before it is done.
+    """
+    if old:
+        _rename_async(old, "copy_")
+        non_blocking = old.pop("non_blocking", non_blocking)
+    if isinstance(src, (bool, int, float, complex)):
+        return fill_(self, src)
+    if not isinstance(src, Tensor):
+        raise TypeError(argument_type("copy_", "other", 1, "Tensor", src))
+    if src.meta.dtype.is_complex and not self.meta.dtype.is_complex and self.meta.dtype is not dtypes.bool_:
+        _warn_of_lost_imaginary()
+    refuse_inference(self)
+    node = None
+    if (self.history is not None or src.history is not None) and mode.recording:
+        node = begin_in_place(Taped(ops.copy, (), (src,), (self.meta,)), (src,), self)
+    if self.ptr != src.ptr or self.meta is not src.meta:
+        write(self, src, non_blocking)
+    self.counter.version += 1
+    if node is not None:
+        finish_in_place(node, (src,), self)
+    return self
+
+
+def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
+    """`copy_`, less its version: a new tensor's first contents do not count as a change."""
+    to, where = target.meta, source.meta
+    if to.device is where.device:
+        system.require_open(target.memory.context)
+        version = target.counter.version
+        if source.history is None and target.history is None:
+            call_into(ops.copy, (target,), (source,), (to.dtype, to.shape))
+        else:  # who calls this records it
+            with recording(False):
+                call_into(ops.copy, (target,), (source,), (to.dtype, to.shape))
+        target.counter.version = version
+        return
+    if where.shape != to.shape or may_self_overlap(to.shape, to.strides):
+        _check(target, source)
+    if to.numel == 0:
+        return
+    for t in (target, source):
+        if t.meta.short:
+            require_backed(t)
+    if flags.sync_debug_mode and not non_blocking and CPU in (to.device, where.device):
+        sync_debug.announce()
+    if CPU in (to.device, where.device):
+        _copy_host(target, source, bool(non_blocking))
+    else:
+        _copy_across(target, source)
+
+
+def _check(target: Tensor, source: Tensor) -> None:
+    """Raise what a copy on one device would, before anything is queued."""
+    ops.copy.rule((source.meta,), (target.meta.dtype, target.meta.shape))
+    if may_self_overlap(target.meta.shape, target.meta.strides):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single "
+            "memory location. Please clone() the tensor before performing the operation."
+        )
+
+
+def _warn_of_lost_imaginary() -> None:
+    warn_program("Casting complex values to real discards the imaginary part", UserWarning)
+
+
+def _alike(target: Meta, source: Meta) -> bool:
+    """Whether one memory copy does it: the same bytes in the same order, without gaps."""
+    return (
+        target.dtype is source.dtype
+        and target.shape == source.shape
+        and ((target.contiguous and source.contiguous)
+             or (target.strides == source.strides and target.span == target.nbytes))
+    )  # fmt: skip
+
+
+def _packed(source: Tensor, kind: dtype, shape: tuple[int, ...]) -> Tensor:
+    """`source` as a contiguous tensor of a dtype and (broadcast) shape: itself if it is one."""
+    meta = source.meta
+    if meta.dtype is kind and meta.shape == shape and meta.contiguous:
+        return source
+    packed: Tensor = call(ops.copy, (source,), (kind, shape))
+    return packed
+
+
+def _copy_host(target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    """Copy between host and device: see Note [How a copy between devices is ordered]."""
+    to, kind = target.meta, source.meta.dtype
+    if _alike(to, source.meta):
+        _copy_bytes(target, source, non_blocking)
+        return
+    if (source.meta.device is CPU) is not non_blocking:  # the source lies where the copy converts
+        kind = to.dtype
+    packed = _packed(source, kind, to.shape)
+    if to.contiguous and kind is to.dtype:
+        _copy_bytes(target, packed, non_blocking)
+        return
+    landing = empty(Meta.contiguous_of(to.shape, kind, to.device))
+    _copy_bytes(landing, packed, non_blocking)
+    write(target, landing)
+
+
+def stream_of(t: Tensor) -> Any:
+    """The current stream of a tensor's device. Raises RuntimeError if its machine is closed."""
+    context = t.memory.context
+    system.require_open(context)
+    return current.local.streams[context.index]
+
+
+def _copy_bytes(target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    """Copy between host and device what `_alike` says."""
+    here, there = (target, source) if target.meta.device is CPU else (source, target)
+    stream, driver = stream_of(there), there.memory.context.driver
+    memory = here.memory.host_memory(here.ptr, source.meta.nbytes, awaited=not non_blocking)
+    there.memory.used_on(stream.handle)
+    if here is source:
+        driver.copy_in(target.ptr, memory, stream.handle)
+    else:
+        driver.copy_out(memory, source.ptr, stream.handle)
+    stream.queue.busy = True
+    if non_blocking:
+        here.memory.record_copy(here.ptr, stream)
+    else:
+        driver.stream_sync(stream.handle)
+
+
+def _copy_across(target: Tensor, source: Tensor) -> None:
+    """Between two devices: see Note [How a copy between devices is ordered]."""
+    to = target.meta
+    if not _alike(to, source.meta):
+        packed = _packed(source, to.dtype, to.shape)
+        if not to.contiguous:
+            landing = empty(Meta.contiguous_of(to.shape, to.dtype, to.device))
+            _copy_across(landing, packed)
+            write(target, landing)
+            return
+        source = packed
+    here, there = stream_of(source), stream_of(target)
+    giver, taker = source.memory.context, target.memory.context
+    if not peers.direct(giver, taker):
+        _copy_staged(target, source, here, there)
+        return
+    _wait(here, there, "copy between devices: the copy waits until its target may be written")
+    source.memory.used_on(here.handle)
+    target.memory.share()  # the copy runs on a stream of the source's device
+    giver.driver.copy(target.ptr, source.ptr, to.nbytes, here.handle)
+    here.queue.busy = True
+    _wait(there, here, "copy between devices: the target's stream waits until the copy has arrived")
+
+
+def _copy_staged(target: Tensor, source: Tensor, here: Any, there: Any) -> None:
+    """Through pinned memory: out on the source's stream, in on the target's; each sees it in its own order."""
+    _wait(here, there, "copy between devices: the copy waits until its target may be written")
+    staging = PinnedStorage(target.meta.nbytes)
+    memory = staging.host_memory(staging.ptr, target.meta.nbytes)
+    source.memory.used_on(here.handle)
+    source.memory.context.driver.copy_out(memory, source.ptr, here.handle)
+    here.queue.busy = True
+    staging.record_copy(staging.ptr, here)
+    _wait(there, here, "copy between devices: the copy in waits until the bytes are in host memory")
+    target.memory.used_on(there.handle)
+    target.memory.context.driver.copy_in(target.ptr, memory, there.handle)
+    there.queue.busy = True
+    staging.record_copy(staging.ptr, there)
+    _wait(here, there, "copy between devices: the source's stream waits until the copy has arrived")
+
+
+def _wait(waiter: Any, for_: Any, why: str) -> None:
+    """Let a stream wait for all that is queued on another."""
+    context = for_.context
+    event = context.driver.event_create(context.driver_index, False)
+    with because(str, why):
+        context.driver.event_record(event, for_.handle)
+        waiter.context.driver.stream_wait(waiter.handle, event)
+    context.driver.event_destroy(event)
+
+
+# -- copies to elsewhere ----------------------------------------------------------------------------------
+
+
+def empty_pinned(meta: Meta) -> Tensor:
+    """A new uninitialized CPU tensor in pinned memory."""
+    storage = PinnedStorage(meta.nbytes)
+    return make(meta, storage, storage.ptr)
+
+
+def copied(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = False) -> Tensor:
+    """A new tensor of `meta` (dense) with the elements of `source`."""
+    if (
+        meta.plain and meta.device is source.meta.device and not pin
+    ):  # the operator's own layout: no need to make the result first
+        result: Tensor = unary(ops.copy, source, (meta.dtype, meta.shape))
+        return result
+    result = empty_pinned(meta) if pin else empty(meta)
+    write(result, source, non_blocking)
+    if source.history is not None:
+        record(ops.copy, (meta.dtype, meta.shape, meta.device), (source,), (result,))
+    return result
+
+
+@both
+def clone(input: Tensor, *, memory_format: memory_format | None = None) -> Tensor:
+    """A copy; the order of dimensions in memory is kept unless `memory_format` says otherwise."""
+    meta = input.meta
+    if memory_format is None and meta.plain:
+        result: Tensor = unary(ops.copy, input, (meta.dtype, meta.shape))
+        return result
+    return copied(input, meta.with_(strides=strides_like(meta, memory_format)))
+
+
+@method
+def contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format) -> Tensor:
+    """Itself if its memory is in this format, else a copy that is."""
+    if is_contiguous(self, memory_format=memory_format):
+        return self
+    if memory_format is contiguous_format:
+        copied: Tensor = unary(ops.copy, self, (self.meta.dtype, self.meta.shape))
+        return copied
+    return clone(self, memory_format=memory_format)
+
+
+@method
+def is_contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format) -> bool:
+    """Whether the elements lie in memory in this order, without gaps."""
+    meta = self.meta
+    if memory_format is contiguous_format:
+        return meta.contiguous
+    try:
+        want = strides_like(meta, memory_format)
+    except RuntimeError:  # a tensor of another rank
+        return False
+    return all(n == 1 or a == b for n, a, b in zip(meta.shape, meta.strides, want, strict=True))
+
+
+# -- Python values ----------------------------------------------------------------------------------------
+
+
+def host_array(t: Tensor, write: bool = False) -> Any:
+    """The elements of a CPU tensor as a window; observers hear that the host reads (or writes) them now."""
+    meta = t.meta
+    if not meta.numel:  # wherever that points, there is nothing
+        return np.empty(meta.shape, meta.dtype.numpy)
+    if meta.short:
+        require_backed(t)
+    system.host.driver.host_touch(t.ptr, meta.span, write)
+    return array_at(t.ptr, meta.shape, meta.dtype.numpy, meta.byte_strides)
+
+
+def on_host(t: Tensor) -> Tensor:
+    """`t`, or a copy of it on the CPU; waits for the current stream of its device."""
+    return (
+        t if t.meta.device is CPU else copied(t, t.meta.with_(device=CPU, strides=strides_like(t.meta, None)))
+    )
+
+
+@method
+def item(self: Tensor) -> bool | int | float | complex:
+    """The one element as a Python number. A CUDA tensor's current stream is synchronized."""
+    if self.meta.numel != 1:
+        raise RuntimeError(f"a Tensor with {self.meta.numel} elements cannot be converted to Scalar")
+    here = on_host(self)  # named: a window does not keep its memory
+    value: bool | int | float | complex = host_array(here).item()
+    return value
+
+
+@method
+def tolist(self: Tensor) -> Any:
+    """The elements as nested lists of Python numbers; a 0-dim tensor gives its number."""
+    here = on_host(self)
+    return host_array(here).tolist()
+
+
+# -- the whole of it: to, cuda, cpu, type ------------------------------------------------------------------
+
+
+def _moved(t: Tensor, meta: Meta, non_blocking: bool, copy: bool) -> Tensor:
+    """`t` as `meta` says: itself if it is so already and no `copy` is asked for."""
+    if meta is t.meta and not copy:
+        return t
+    if t.meta.dtype.is_complex and not meta.dtype.is_complex and meta.dtype is not dtypes.bool_:
+        _warn_of_lost_imaginary()
+    leaves = meta.device is CPU and t.meta.device is not CPU
+    return copied(t, meta, non_blocking, pin=non_blocking and leaves)
+
+
+@method
+def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """This tensor with another dtype, device or memory format: `to(dtype)`, `to(device, dtype)`, `to(other)`.
+
+    Itself if nothing changes (and not `copy`). With `non_blocking`, a copy from pinned memory to a CUDA
+    device returns before it is done, and one to the CPU gives a pinned tensor and leaves the stream busy.
+    """
+    meta = self.meta
+    if (
+        len(args) == 1
+        and not kwargs
+        and args[0].__class__ is dtype
+        and meta.plain
+        and not meta.dtype.is_complex
+    ):
+        return self if args[0] is meta.dtype else unary(ops.copy, self, (args[0], meta.shape))
+    where, kind, non_blocking, copy, form = to_arguments(args, kwargs)
+    if form is None:
+        strides = meta.strides if _dense(meta) else strides_like(meta, None)
+    else:
+        strides = strides_like(meta, form)
+    wanted = meta.with_(strides=strides, dtype=kind, device=where)
+    same = wanted.dtype is meta.dtype and wanted.device is meta.device
+    if same and not copy and (form is None or lies_in(meta, form)):
+        return self
+    return _moved(self, wanted, non_blocking, copy)
+
+
+def _dense(meta: Meta) -> bool:
+    """Without gaps or overlaps, in whatever order: such strides are kept as they are."""
+    return is_dense(meta.shape, meta.strides)
+
+
+def to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool, bool, Any]:
+    """(device, dtype, non_blocking, copy, memory_format) of `to`'s overloads."""
+    given = dict(kwargs)
+    _rename_async(given, "to")
+    rest = list(args)
+    first = rest.pop(0) if rest else given.pop("other", None)
+    where = kind = None
+    if isinstance(first, Tensor):
+        where, kind = first.meta.device, first.meta.dtype
+    elif first.__class__ is dtype or first in (float, int, bool, complex):
+        kind = kind_of(first, "to")
+    else:
+        where = None if first is None else place(first)
+        second = rest.pop(0) if rest else None
+        kind = None if second is None else kind_of(second, "to")
+    given |= dict(zip(("non_blocking", "copy"), rest, strict=False))
+    where = place(given.pop("device")) if given.get("device") is not None else where
+    kind = kind_of(given.pop("dtype"), "to") if given.get("dtype") is not None else kind
+    non_blocking, copy = given.pop("non_blocking", False), given.pop("copy", False)
+    form = given.pop("memory_format", None)
+    given = {name: value for name, value in given.items() if name not in ("device", "dtype")}
+    if given or len(rest) > 2:
+        raise TypeError(f"to() received an invalid combination of arguments - got {_listing(args, kwargs)}")
+    return where, kind, bool(non_blocking), bool(copy), None if form is preserve_format else form
+
+
+def _listing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Arguments as PyTorch's argument parser lists them."""
+    return (
+        "("
+        + ", ".join(
+            [a.__class__.__name__ for a in args] + [f"{k}={v.__class__.__name__}" for k, v in kwargs.items()]
+        )
+        + ")"
+    )
+
+
+def _rename_async(given: dict[str, Any], function: str) -> None:
+    """`async`, the old name of `non_blocking`, is a Python keyword now; `**{'async': True}` passes it."""
+    if "async" in given:
+        warn_program(
+            f"This overload of {function} is deprecated: 'async' is now called 'non_blocking'", UserWarning
+        )
+        given["non_blocking"] = given.pop("async")
+
+
+@method
+def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **old: Any) -> Tensor:
+    """This tensor on a CUDA device (None: the current one); itself if it lies there."""
+    _rename_async(old, "cuda")
+    non_blocking = old.pop("non_blocking", non_blocking)
+    if old:
+        raise TypeError(f"cuda() got an unexpected keyword argument '{next(iter(old))}'")
+    where = place("cuda" if device is None else device)
+    if where.type != "cuda":
+        raise RuntimeError(f"Invalid device, must be cuda device, but got {where}")
+    return to(self, where, non_blocking=non_blocking)
+
+
+@method
+def cpu(self: Tensor, *, memory_format: memory_format = preserve_format) -> Tensor:
+    """This tensor on the CPU; itself if it lies there. Waits for the current stream of its device."""
+    return to(self, CPU, memory_format=memory_format)
+
+
+@method
+def type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """Its type's name ('torch.cuda.FloatTensor'); or the tensor as the type or dtype given."""
+    if dtype is None:
+        return type_name(self.meta)
+    if isinstance(dtype, str) or hasattr(dtype, "torch_type_name"):
+        kind, where = parse_type(dtype if isinstance(dtype, str) else dtype.torch_type_name)
+        if where.type == self.meta.device.type:
+            where = self.meta.device
+        return to(self, place(where), kind, non_blocking=non_blocking)
+    if dtype.__class__ is not dtypes.dtype:
+        raise ValueError(f"invalid type: '{getattr(dtype, '__name__', dtype)}'")
+    return to(self, dtype, non_blocking=non_blocking)
+
+
+@method
+def type_as(self: Tensor, other: Tensor) -> Tensor:
+    """This tensor with the dtype and on the device of another."""
+    return to(self, other)
+
+
+def _define_cast(name: str, kind: dtype) -> None:
+    def cast(self: Tensor, *, memory_format: memory_format = preserve_format) -> Tensor:
+        if memory_format is preserve_format:
+            return to(self, kind)
+        return to(self, kind, memory_format=memory_format)
+
+    cast.__name__ = name
+    cast.__doc__ = f"This tensor as {kind!r}; itself if it is."
+    method(cast)
+
+
+CASTS = {
+    "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
+    "int": dtypes.int32, "long": dtypes.int64, "short": dtypes.int16, "char": dtypes.int8, "byte": dtypes.uint8,
+    "bool": dtypes.bool_,
+}  # fmt: skip
+"""The methods, of tensors and storages, that are named after a dtype of C."""
+
+for _name, _kind in {
+    **CASTS, "cfloat": dtypes.complex64, "cdouble": dtypes.complex128, "chalf": dtypes.complex32,
+}.items():  # fmt: skip
+    _define_cast(_name, _kind)
+
+
+# -- pinned memory ----------------------------------------------------------------------------------------
+
+
+@method
+def pin_memory(self: Tensor, device: Any = None) -> Tensor:
+    """A copy in pinned host memory, which copies to CUDA devices may use asynchronously; itself if pinned.
+
+    `device` is deprecated. Raises RuntimeError: the tensor is not on the CPU, or `device` is no CUDA device.
+    """
+    if device is not None and (asked := _deprecated_device(device, "pin_memory")).type != "cuda":
+        raise RuntimeError(f"{asked.type.upper()} device type not an accelerator.")
+    if self.meta.device is not CPU:
+        raise RuntimeError(f"cannot pin '{type_name(self.meta)}' only dense CPU tensors can be pinned")
+    if _lies_pinned(self):
+        return self
+    return copied(self, self.meta.with_(strides=strides_like(self.meta, None)), pin=True)
+
+
+@method
+def is_pinned(self: Tensor, device: Any = None) -> bool:
+    """Return True if its storage lies in pinned (page-locked) host memory, whichever object had it pinned.
+
+    `device` is deprecated: for any but a CUDA device the answer is False.
+    """
+    if device is not None and _deprecated_device(device, "is_pinned").type != "cuda":
+        return False
+    return _lies_pinned(self)
+
+
+def _lies_pinned(t: Tensor) -> bool:
+    return t.memory.is_pinned(t.memory.ptr, t.memory.nbytes)
+
+
+def _deprecated_device(device: Any, name: str) -> torch_device:
+    text = f"The argument 'device' of Tensor.{name}() is deprecated. Please do not pass this argument."
+    warn_program(text, DeprecationWarning)
+    return place(device)
+
+
+@method
+def record_stream(self: Tensor, stream: Any) -> None:
+    """Say that work on `stream` uses this memory: once freed, it waits for that work before it is reused.
+
+    Needed where a tensor is used on another stream than the one it was allocated on.
+    """
+    if not isinstance(stream, Stream):
+        raise RuntimeError("unknown parameter type")
+    if self.meta.device is CPU:
+        raise NotImplementedError(
+            "Could not run 'aten::record_stream' with arguments from the 'CPU' backend."
+        )
+    system.require_open(stream.context)
+    system.require_open(self.memory.context)
+    if self.memory.block is not None:
+        allocator: Any = self.memory.context.allocator
+        allocator.record_stream(self.memory.block, stream)
+
+
+@method
+def record_use(self: Tensor, event: Event) -> None:
+    """Say that work up to an event, recorded already, uses this memory: once freed, it waits for that event alone.
+
+    More exact than `record_stream`, which waits for all that the stream was given until the memory is freed. The event
+    may be recorded anew afterwards. Raises RuntimeError: the event was never recorded.
+    """
+    if not isinstance(event, Event):
+        raise TypeError(
+            f"record_use(): argument 'event' must be torch.cuda.Event, not {event.__class__.__name__}"
+        )
+    if self.meta.device is CPU:
+        raise NotImplementedError("Could not run 'record_use' with arguments from the 'CPU' backend.")
+    mark = event.lend()
+    system.require_open(mark.context)
+    system.require_open(self.memory.context)
+    if self.memory.block is not None:
+        allocator: Any = self.memory.context.allocator
+        allocator.record_use(self.memory.block, mark)
+
+
+# -- fills ------------------------------------------------------------------------------------------------
+
+
+def filled(meta: Meta, value: Any) -> Tensor:
+    """A new dense tensor of one value. RuntimeError: the dtype cannot hold it."""
+    return filled_with(meta, ops.checked_scalar(value, meta.dtype))
+
+
+def filled_with(meta: Meta, number: Any) -> Tensor:
+    """`filled` with a number that every dtype holds, or that was looked at."""
+    if meta.plain:
+        result: Tensor = call(ops.fill, (number,), (meta.dtype, meta.shape, meta.device))
+        return result
+    result = empty(meta)
+    call_into(ops.fill, (result,), (number,), (meta.dtype, meta.shape, meta.device))
+    result.counter.version = 0
+    return result
+
+
+@method
+def fill_(self: Tensor, value: Any) -> Tensor:
+    """Set every element to `value`, a number or a 0-dim tensor. Returns itself."""
+    if isinstance(value, Tensor):
+        if value.meta.ndim:
+            raise RuntimeError(
+                "fill_ only supports 0-dimension value tensor but got tensor with "
+                f"{value.meta.ndim} dimensions."
+            )
+        copy_(_once(self), value.clone() if value.memory is self.memory else value)
+        return self
+    number = ops.checked_scalar(value, self.meta.dtype)
+    target = _once(self)
+    meta = target.meta
+    params = (meta.dtype, meta.shape, meta.device)
+    node = None
+    if target is not self and mode.recording:
+        node = begin_in_place(Taped(ops.fill, params, (number,), (self.meta,)), (number,), self)
+    call_into(ops.fill, (target,), (number,), params)
+    if node is not None:
+        finish_in_place(node, (number,), self)
+    return self
+
+
+def _once(t: Tensor) -> Tensor:
+    """Each element once: an expanded dimension as one of size 1, since a fill may repeat."""
+    meta = t.meta
+    if not any(n > 1 and s == 0 for n, s in zip(meta.shape, meta.strides, strict=True)):
+        return t
+    shape = tuple([min(n, 1) if s == 0 else n for n, s in zip(meta.shape, meta.strides, strict=True)])
+    require_backed(t)
+    once = make(meta.with_(shape=shape), t.memory, t.ptr)
+    once.counter = t.counter
+    return once
+
+
+@method
+def zero_(self: Tensor) -> Tensor:
+    """Set every element to zero. Returns itself."""
+    return fill_(self, 0)
+
+
+# -- sizes and storage, in place --------------------------------------------------------------------------
+
+
+@method
+def resize_(
+    self: Tensor, *sizes: Any, size: Any = None, memory_format: memory_format = contiguous_format
+) -> Tensor:
+    """Give it another size; its storage grows if it must, and what is new is uninitialized. Returns itself.
+
+    Raises RuntimeError: it requires a gradient.
+    """
+    shape = shape_of(sizes if size is None else (size,), "resize_")
+    if self.requires_grad:
+        raise RuntimeError("cannot resize variables that require grad")
+    plain = self.meta.with_(shape=shape, strides=contiguous_strides(shape))
+    meta = plain.with_(strides=strides_like(plain, memory_format))
+    if shape == self.meta.shape and memory_format is contiguous_format:
+        return self
+    refuse_inference(self)
+    self.counter.version += 1
+    held = self.memory.nbytes
+    wanted = self.storage_offset() * meta.itemsize + meta.span
+    if held < wanted:
+        resize_storage(self, wanted)
+    self.meta = meta
+    fill_from(self.memory, held, meta.dtype)
+    return self
+
+
+@method
+def resize_as_(self: Tensor, the_template: Tensor) -> Tensor:
+    """`resize_` to another tensor's size."""
+    return resize_(self, the_template.meta.shape)

@@ -1,0 +1,769 @@
+"""Pointwise functions, methods, dunders and in-place forms, bound from the operator table.
+
+Every record with a plain signature is bound by `bind_unary` or `bind_binary`; those with keyword arguments
+of their own are written out below. PyTorch's other names (`multiply`, `arccos`) are aliases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import BOOL, INTEGRAL, complex64, complex128, float64, uint8
+from flambeau.core.errors import argument_type, type_name
+from flambeau.core.sites import warn_program
+from flambeau.core.typeinfo import finfo
+from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
+from flambeau.ops.pointwise import pointwise_functions as functions
+from flambeau.ops.pointwise import pointwise_logic as logic
+from flambeau.ops.pointwise.pointwise import Pointwise
+from flambeau.tensor.arguments import public
+from flambeau.tensor.arguments.arg_aliases import OURS
+from flambeau.tensor.arguments.deprecated import moved_back
+from flambeau.tensor.arguments.public import alias, both, function, method, plain_function, plain_method
+from flambeau.tensor.arguments.torch_function import again
+from flambeau.tensor.call import binary_into, call, call_into, signature, unary, with_scalar
+from flambeau.tensor.tensor import Tensor
+
+SCALARS: tuple[Any, ...] = (bool, int, float, complex)
+_OPERANDS = (Tensor, *SCALARS, np.number, np.bool_)
+
+
+# -- arguments ------------------------------------------------------------------------------------------
+
+
+def tensor_operand(x: Any, name: str, argument: str, position: int) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise _no_operand(x, name, argument, position)
+    return x
+
+
+def operand(x: Any, name: str, argument: str, position: int) -> Any:
+    """A tensor or a Python scalar; NumPy's scalars become Python's, as in PyTorch."""
+    if isinstance(x, Tensor) or x.__class__ in SCALARS:
+        return x
+    if isinstance(x, np.number):
+        return x.item()
+    if isinstance(x, np.bool_):
+        return float(x)  # as PyTorch takes it
+    for kind in SCALARS:  # a subclass: an enumeration's member
+        if isinstance(x, kind):
+            return kind(x)
+    raise _no_operand(x, name, argument, position)
+
+
+def _no_operand(x: Any, name: str, argument: str, position: int) -> TypeError:
+    if x is ...:  # what an operand is where none was given
+        return TypeError(f'{name}() missing 1 required positional arguments: "{argument}"')
+    return TypeError(argument_type(name, argument, position, "Tensor", x))
+
+
+def is_operand(x: Any, *also: type) -> bool:
+    """Whether an operator takes it: a tensor, a Python or NumPy scalar."""
+    return isinstance(x, (*_OPERANDS, *also))
+
+
+def _are_tensors(a: Any, b: Any, out: Any) -> bool:
+    return isinstance(out, Tensor) and isinstance(a, Tensor) and isinstance(b, Tensor)
+
+
+def run(op: Pointwise, args: tuple[Any, ...], out: Any = None, params: tuple[Any, ...] = ()) -> Any:
+    """Run it; into `out` where given. A call on scalars alone gives a 0-dim CPU tensor."""
+    if out is None:
+        return call(op, args, params)
+    tensor_operand(out, op.name, "out", len(args) + 1)
+    return call_into(op, (out,), args, params, resize=True)
+
+
+def into(op: Pointwise, args: tuple[Any, ...], params: tuple[Any, ...] = ()) -> Any:
+    """Run it in place: into its first operand."""
+    return call_into(op, (args[0],), args, params)
+
+
+# -- bound from the table -------------------------------------------------------------------------------
+
+_PLACES = {
+    theirs: ("input", "other").index(ours) for theirs, ours in OURS.items() if ours in ("input", "other")
+}
+
+
+def _placed(name: str, named: dict[str, Any], *given: Any) -> list[Any]:
+    """Operands with those that were given by NumPy's names. TypeError: another name, or one too many."""
+    operands = list(given)
+    for key, value in named.items():
+        at = _PLACES.get(key, len(operands))
+        if at >= len(operands) or operands[at] is not ...:
+            raise TypeError(f"{name}() got an unexpected keyword argument '{key}'")
+        operands[at] = value
+    return operands
+
+
+def publish(define: Callable[..., Any], name: str, summary: str, bind: Callable[[Any], Any]) -> None:
+    define.__name__ = name
+    define.__qualname__ = f"Tensor.{name}" if bind in (method, plain_method) else name
+    define.__doc__ = summary
+    bind(define)
+
+
+def bind_unary(op: Pointwise) -> None:
+    """torch.exp(input, *, out=None), Tensor.exp(), and Tensor.exp_() where the dtype is kept."""
+    name = op.name
+
+    def of_tensor(input: Any = ..., *, out: Any = None, **named: Any) -> Any:
+        if named:
+            return of_tensor(*_placed(name, named, input), out=out)
+        if out is None and isinstance(input, Tensor):
+            return unary(op, input)
+        try:
+            return run(op, (tensor_operand(input, name, "input", 1),), out)
+        except TypeError:
+            return again(of_tensor, input, out=out)
+
+    def of_self(self: Tensor) -> Any:
+        return unary(op, self)
+
+    def in_place(self: Tensor) -> Any:
+        return into(op, (self,))
+
+    publish(of_tensor, name, op.summary, plain_function)
+    publish(of_self, name, op.summary, method)
+    if name not in _NO_IN_PLACE:
+        publish(in_place, f"{name}_", f"`{name}` in place.", method)
+
+
+def bind_binary(op: Pointwise, second: str = "other", numbers: bool = False) -> None:
+    """torch.atan2(input, other, *, out=None), Tensor.atan2(other), Tensor.atan2_(other).
+
+    numbers: whether the function takes two of them.
+    """
+    name = op.name
+    first = operand if 0 in op.scalars else tensor_operand
+    other_of = operand if 1 in op.scalars else tensor_operand
+
+    def of_both(input: Any = ..., other: Any = ..., *, out: Any = None, **named: Any) -> Any:
+        if named:
+            return of_both(*_placed(name, named, input, other), out=out)
+        if _are_tensors(input, other, out):
+            return binary_into(op, out, input, other, True)
+        try:
+            if not (numbers or isinstance(input, Tensor) or isinstance(other, Tensor)):
+                input = tensor_operand(input, name, "input", 1)
+            return run(op, (first(input, name, "input", 1), other_of(other, name, second, 2)), out)
+        except TypeError:
+            return again(of_both, input, other, out=out)
+
+    def of_self(self: Tensor, other: Any = ..., **named: Any) -> Any:
+        if named:
+            return of_self(*_placed(name, named, self, other))
+        try:
+            return call(op, (self, other_of(other, name, second, 1)))
+        except TypeError:
+            return again(of_self, self, other)
+
+    def in_place(self: Tensor, other: Any = ..., **named: Any) -> Any:
+        if named:
+            return in_place(*_placed(f"{name}_", named, self, other))
+        if isinstance(other, Tensor):
+            return binary_into(op, self, self, other, False)
+        try:
+            return into(op, (self, other_of(other, f"{name}_", second, 1)))
+        except TypeError:
+            return again(in_place, self, other)
+
+    publish(of_both, name, op.summary, plain_function)
+    publish(of_self, name, op.summary, plain_method)
+    if name not in _NO_IN_PLACE:
+        publish(in_place, f"{name}_", f"`{name}` in place.", plain_method)
+
+
+_NO_IN_PLACE = {
+    "abs",
+    "isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit", "angle", "maximum", "minimum", "fmax", "fmin",
+    "logaddexp", "logaddexp2",
+}  # fmt: skip
+_WRITTEN_OUT = {
+    "add", "sub", "mul", "div", "pow", "float_power", "round", "clamp", "clamp_min", "clamp_max", "lerp", "addcmul",
+    "addcdiv", "logit", "nan_to_num", "isclose", "where", "complex", "polar", "gelu", "silu", "softplus",
+    "leaky_relu", "elu", "conj_physical",
+}  # fmt: skip
+
+
+def _bind_table() -> None:
+    for module in (arithmetic, functions, logic):
+        for op in vars(module).values():
+            if isinstance(op, Pointwise) and op.name not in _WRITTEN_OUT and "." not in op.name:
+                (bind_unary if op.arity == 1 else bind_binary)(op)
+
+
+_bind_table()
+
+
+def _abs_(self: Tensor) -> Any:
+    if self.meta.dtype.is_complex:
+        raise RuntimeError("In-place abs is not supported for complex tensors.")
+    return into(arithmetic.abs_, (self,))
+
+
+publish(_abs_, "abs_", "`abs` in place.", method)
+
+
+@both
+def conj_physical(input: Tensor, *, out: Any = None) -> Any:
+    """The complex conjugate, computed; a real tensor itself."""
+    x = tensor_operand(input, "conj_physical", "input", 1)
+    return run(functions.conj_physical, (x,), out) if x.dtype.is_complex or out is not None else x
+
+
+def _conj_physical_(self: Tensor) -> Any:
+    if not (self.meta.dtype.is_complex or self.requires_grad):  # nothing is written, nor asked of the memory
+        return self
+    return into(functions.conj_physical, (self,))
+
+
+publish(_conj_physical_, "conj_physical_", "`conj_physical` in place.", method)
+
+
+# -- sums, products, quotients --------------------------------------------------------------------------
+
+
+def _with_alpha(
+    plain: Pointwise, scaled: Pointwise, input: Any, other: Any, alpha: Any
+) -> tuple[Pointwise, tuple[Any, ...]]:
+    if alpha.__class__ is int and alpha == 1:
+        return plain, (input, other)
+    return scaled, (input, other, operand(alpha, plain.name, "alpha", 3))
+
+
+def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
+    """torch.add(input, other, *, alpha=1, out=None) and its forms."""
+    name = plain.name
+
+    def of_both(
+        input: Any = ..., other: Any = ..., *late: Any, alpha: Any = 1, out: Any = None, **named: Any
+    ) -> Any:
+        if named:
+            return of_both(*_placed(name, named, input, other), alpha=alpha, out=out)
+        if late:
+            alpha, other = moved_back(name, "input", (other, *late), "alpha", "other")
+        if _are_tensors(input, other, out) and alpha.__class__ is int and alpha == 1:
+            return binary_into(plain, out, input, other, True)
+        try:
+            pair = operand(input, name, "input", 1), operand(other, name, "other", 2)
+            return run(*_with_alpha(plain, scaled, *pair, alpha), out)
+        except TypeError:
+            return again(of_both, input, other, alpha=alpha, out=out)
+
+    def of_self(self: Tensor, other: Any = ..., *late: Any, alpha: Any = 1, **named: Any) -> Any:
+        if named:
+            return of_self(*_placed(name, named, self, other), alpha=alpha)
+        if late:
+            alpha, other = moved_back(name, "", (other, *late), "alpha", "other")
+        try:
+            return call(*_with_alpha(plain, scaled, self, operand(other, name, "other", 1), alpha))
+        except TypeError:
+            return again(of_self, self, other, alpha=alpha)
+
+    def in_place(self: Tensor, other: Any = ..., *late: Any, alpha: Any = 1, **named: Any) -> Any:
+        if named:
+            return in_place(*_placed(f"{name}_", named, self, other), alpha=alpha)
+        if late:
+            alpha, other = moved_back(f"{name}_", "", (other, *late), "alpha", "other")
+        if isinstance(other, Tensor) and alpha.__class__ is int and alpha == 1:
+            return binary_into(plain, self, self, other, False)
+        try:
+            return into(*_with_alpha(plain, scaled, self, operand(other, f"{name}_", "other", 1), alpha))
+        except TypeError:
+            return again(in_place, self, other, alpha=alpha)
+
+    publish(of_both, name, plain.summary, plain_function)
+    publish(of_self, name, plain.summary, plain_method)
+    publish(in_place, f"{name}_", f"`{name}` in place.", plain_method)
+
+
+_bind_scaled(arithmetic.add, arithmetic.add_alpha)
+_bind_scaled(arithmetic.sub, arithmetic.sub_alpha)
+bind_binary(arithmetic.mul, numbers=True)
+
+
+@function
+def rsub(input: Any, other: Any, alpha: Any = 1) -> Any:
+    """other - alpha * input."""
+    pair = operand(other, "rsub", "other", 2), tensor_operand(input, "rsub", "input", 1)
+    return call(*_with_alpha(arithmetic.sub, arithmetic.sub_alpha, *pair, alpha))
+
+
+def _quotient(rounding_mode: Any) -> Pointwise:
+    if rounding_mode is None:
+        return arithmetic.div
+    if rounding_mode == "floor":
+        return arithmetic.div_floor
+    if rounding_mode == "trunc":
+        return arithmetic.div_trunc
+    if not isinstance(rounding_mode, str):
+        raise TypeError(f"div(): argument 'rounding_mode' must be str, not {type_name(rounding_mode)}")
+    raise RuntimeError(
+        f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'"
+    )
+
+
+@function
+def div(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -> Any:
+    """The quotient of input and other; rounded where `rounding_mode` is "trunc" or "floor".
+
+    Raises RuntimeError for an integer division by zero on the CPU.
+    """
+    pair = operand(input, "div", "input", 1), operand(other, "div", "other", 2)
+    return run(_quotient(rounding_mode), pair, out)
+
+
+def _div(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named: Any) -> Any:
+    if named:
+        return _div(*_placed("div", named, self, other), rounding_mode=rounding_mode)
+    try:
+        return call(_quotient(rounding_mode), (self, operand(other, "div", "other", 1)))
+    except TypeError:
+        return again(_div, self, other, rounding_mode=rounding_mode)
+
+
+def _div_(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named: Any) -> Any:
+    if named:
+        return _div_(*_placed("div_", named, self, other), rounding_mode=rounding_mode)
+    try:
+        return into(_quotient(rounding_mode), (self, operand(other, "div_", "other", 1)))
+    except TypeError:
+        return again(_div_, self, other, rounding_mode=rounding_mode)
+
+
+publish(_div, "div", arithmetic.div.summary, plain_method)
+publish(_div_, "div_", "`div` in place.", plain_method)
+
+
+def _floor_divide(input: Any, other: Any, *, out: Any = None) -> Any:
+    return div(input, other, rounding_mode="floor", out=out)
+
+
+def _floor_divide_method(self: Tensor, other: Any) -> Any:
+    return _div(self, other, rounding_mode="floor")
+
+
+def _floor_divide_(self: Tensor, other: Any) -> Any:
+    return _div_(self, other, rounding_mode="floor")
+
+
+publish(_floor_divide, "floor_divide", "The quotient rounded down.", function)
+publish(_floor_divide_method, "floor_divide", "The quotient rounded down.", method)
+publish(_floor_divide_, "floor_divide_", "`floor_divide` in place.", method)
+
+
+# -- powers ---------------------------------------------------------------------------------------------
+
+
+def powers(base: Any, exponent: Any, name: str) -> tuple[Any, Any]:
+    base, exponent = operand(base, name, "input", 1), operand(exponent, name, "exponent", 2)
+    if not (isinstance(base, Tensor) or isinstance(exponent, Tensor)):
+        raise TypeError(argument_type(name, "input", 1, "Tensor", base))
+    if name == "pow" and exponent.__class__ is int and exponent < 0 and base.dtype.category <= INTEGRAL:
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
+    return base, exponent
+
+
+def _bind_power(op: Pointwise) -> None:
+    name = op.name
+
+    def of_both(input: Any, exponent: Any, *, out: Any = None) -> Any:
+        return run(op, powers(input, exponent, name), out)
+
+    def of_self(self: Tensor, exponent: Any) -> Any:
+        if exponent.__class__ is float or (exponent.__class__ is int and exponent >= 0):
+            return with_scalar(op, self, exponent)
+        return call(op, powers(self, exponent, name))
+
+    def in_place(self: Tensor, exponent: Any) -> Any:
+        if op is arithmetic.float_power:
+            _require_double(self, exponent)
+        return into(op, powers(self, exponent, name))
+
+    publish(of_both, name, op.summary, function)
+    publish(of_self, name, op.summary, method)
+    publish(in_place, f"{name}_", f"`{name}` in place.", method)
+
+
+def _require_double(base: Tensor, exponent: Any) -> None:
+    of_complex = base.dtype.is_complex or getattr(exponent, "dtype", None) in (complex64, complex128)
+    kind = complex128 if of_complex or isinstance(exponent, complex) else float64
+    if base.dtype is not kind:
+        raise RuntimeError(
+            f"the base given to float_power_ has dtype {base.dtype.torch_name} but the operation's result requires "
+            f"dtype {kind.torch_name}"
+        )
+
+
+_bind_power(arithmetic.pow_)
+_bind_power(arithmetic.float_power)
+
+
+@function
+def square(input: Tensor, *, out: Any = None) -> Any:
+    """The square of each element."""
+    return run(arithmetic.pow_, (tensor_operand(input, "square", "input", 1), 2), out)
+
+
+def _square(self: Tensor) -> Any:
+    return call(arithmetic.pow_, (self, 2))
+
+
+publish(_square, "square", "The square of each element.", method)
+
+
+@method
+def square_(self: Tensor) -> Any:
+    """`square` in place."""
+    return into(arithmetic.pow_, (self, 2))
+
+
+@both
+def positive(input: Tensor) -> Any:
+    """The tensor itself. Raises RuntimeError for a bool tensor."""
+    if tensor_operand(input, "positive", "input", 1).dtype.category == BOOL:
+        raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
+    return input
+
+
+# -- bounds and rounding --------------------------------------------------------------------------------
+
+
+def _bounds(x: Tensor, low: Any, high: Any) -> tuple[Pointwise, tuple[Any, ...]]:
+    if low.__class__ in SCALARS and high.__class__ in SCALARS:
+        return arithmetic.clamp, (x, low, high)
+    if low is None and high is None:
+        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    if isinstance(low, Tensor) != isinstance(high, Tensor) and low is not None and high is not None:
+        low, high = (x.item() if isinstance(x, Tensor) and not x.meta.ndim else x for x in (low, high))
+        if isinstance(low, Tensor) or isinstance(high, Tensor):
+            raise TypeError(
+                "clamp() received an invalid combination of arguments: 'min' and 'max' must both be Tensor or both "
+                "Number"
+            )
+    if high is None:
+        return arithmetic.clamp_min, (x, operand(low, "clamp", "min", 2))
+    if low is None:
+        return arithmetic.clamp_max, (x, operand(high, "clamp", "max", 3))
+    return arithmetic.clamp, (x, operand(low, "clamp", "min", 2), operand(high, "clamp", "max", 3))
+
+
+@function
+def clamp(input: Any, min: Any = None, max: Any = None, *, out: Any = None) -> Any:
+    """Each element, held to [min, max]: numbers or tensors, either may be None, not both."""
+    return run(*_bounds(tensor_operand(input, "clamp", "input", 1), min, max), out)
+
+
+def _clamp(self: Tensor, min: Any = None, max: Any = None) -> Any:
+    return call(*_bounds(self, min, max))
+
+
+def _clamp_(self: Tensor, min: Any = None, max: Any = None) -> Any:
+    return into(*_bounds(self, min, max))
+
+
+publish(_clamp, "clamp", "Each element, held to [min, max].", method)
+publish(_clamp_, "clamp_", "`clamp` in place.", method)
+
+
+def _bind_bound(op: Pointwise, bound: str) -> None:
+    name = op.name
+    ends = (lambda x: (x, None)) if bound == "min" else (lambda x: (None, x))
+
+    def end_of(args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        found = (*args, *given.values())
+        if len(found) != 1:
+            raise TypeError(f"{name}() takes one bound, {bound}, but {len(found)} were given")
+        return ends(found[0])
+
+    def of_tensor(input: Any, *args: Any, out: Any = None, **given: Any) -> Any:
+        return run(*_bounds(tensor_operand(input, name, "input", 1), *end_of(args, given)), out)
+
+    def of_self(self: Tensor, *args: Any, **given: Any) -> Any:
+        return call(*_bounds(self, *end_of(args, given)))
+
+    def in_place(self: Tensor, *args: Any, **given: Any) -> Any:
+        return into(*_bounds(self, *end_of(args, given)))
+
+    publish(of_tensor, name, op.summary, function)
+    publish(of_self, name, op.summary, method)
+    publish(in_place, f"{name}_", f"`{name}` in place.", method)
+
+
+_bind_bound(arithmetic.clamp_min, "min")
+_bind_bound(arithmetic.clamp_max, "max")
+
+
+def _rounding(decimals: int) -> tuple[Pointwise, tuple[Any, ...]]:
+    return (functions.round_, ()) if decimals == 0 else (functions.round_decimals, (decimals,))
+
+
+@function
+def round(input: Tensor, *, decimals: int = 0, out: Any = None) -> Any:
+    """Each element rounded to the nearest number of `decimals`, halves to the even neighbour."""
+    op, params = _rounding(decimals)
+    return run(op, (tensor_operand(input, "round", "input", 1),), out, params)
+
+
+def _round(self: Tensor, *, decimals: int = 0) -> Any:
+    op, params = _rounding(decimals)
+    return call(op, (self,), params)
+
+
+def _round_(self: Tensor, *, decimals: int = 0) -> Any:
+    op, params = _rounding(decimals)
+    return into(op, (self,), params)
+
+
+publish(_round, "round", functions.round_.summary, method)
+publish(_round_, "round_", "`round` in place.", method)
+
+
+# -- functions with arguments of their own --------------------------------------------------------------
+
+
+@function
+def logit(input: Tensor, eps: float | None = None, *, out: Any = None) -> Any:
+    """log(x / (1 - x)); with `eps`, x is first held to [eps, 1 - eps]."""
+    return run(
+        functions.logit, (tensor_operand(input, "logit", "input", 1),), out, (_real(eps, "logit", "eps"),)
+    )
+
+
+def _logit(self: Tensor, eps: float | None = None) -> Any:
+    return call(functions.logit, (self,), (_real(eps, "logit", "eps"),))
+
+
+def _logit_(self: Tensor, eps: float | None = None) -> Any:
+    return into(functions.logit, (self,), (_real(eps, "logit_", "eps"),))
+
+
+publish(_logit, "logit", functions.logit.summary, method)
+publish(_logit_, "logit_", "`logit` in place.", method)
+
+
+def _real(x: Any, function: str, name: str) -> float | None:
+    """A float, or what acts as one; None as it is."""
+    if x is None or x.__class__ is float:
+        return x
+    value = x.item() if isinstance(x, Tensor) and not x.meta.ndim else x
+    if not isinstance(value, Real):
+        raise TypeError(argument_type(function, name, 2, "float", x))
+    return float(value)
+
+
+def _replacements(x: Tensor, nan: Any, posinf: Any, neginf: Any) -> tuple[Any, ...]:
+    kind = x.dtype.to_real()
+    if not kind.is_floating_point:
+        return (0.0, 0.0, 0.0)
+    largest = float(finfo(kind).max)
+    return (
+        _real(0.0 if nan is None else nan, "nan_to_num", "nan"),
+        _real(largest if posinf is None else posinf, "nan_to_num", "posinf"),
+        _real(-largest if neginf is None else neginf, "nan_to_num", "neginf"),
+    )
+
+
+@function
+def nan_to_num(
+    input: Tensor,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+    *,
+    out: Any = None,
+) -> Any:
+    """NaN and the infinities replaced: by 0 and the dtype's limits where nothing is given."""
+    x = tensor_operand(input, "nan_to_num", "input", 1)
+    return run(functions.nan_to_num, (x,), out, _replacements(x, nan, posinf, neginf))
+
+
+def _nan_to_num(
+    self: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Any:
+    return call(functions.nan_to_num, (self,), _replacements(self, nan, posinf, neginf))
+
+
+def _nan_to_num_(
+    self: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Any:
+    if self.meta.dtype.category <= INTEGRAL:
+        return self
+    return into(functions.nan_to_num, (self,), _replacements(self, nan, posinf, neginf))
+
+
+publish(_nan_to_num, "nan_to_num", functions.nan_to_num.summary, method)
+publish(_nan_to_num_, "nan_to_num_", "`nan_to_num` in place.", method)
+
+
+def _of_parts(real: Tensor, imag: Tensor, *, out: Any = None) -> Any:
+    real, imag = tensor_operand(real, "complex", "real", 1), tensor_operand(imag, "complex", "imag", 2)
+    return _run_complex(functions.complex_, real, imag, out)
+
+
+def _run_complex(op: Pointwise, first: Tensor, second: Tensor, out: Any) -> Any:
+    if isinstance(out, Tensor) and out.dtype is not first.dtype.to_complex():
+        raise RuntimeError(
+            f"Expected object of scalar type {first.dtype.to_complex().torch_name} but got scalar type "
+            f"{out.dtype.torch_name} for argument 'out'"
+        )
+    return run(op, (first, second), out)
+
+
+publish(
+    _of_parts, "complex", "A complex tensor of its real and imaginary parts, of one floating dtype.", function
+)
+
+
+@function
+def polar(abs: Tensor, angle: Tensor, *, out: Any = None) -> Any:
+    """A complex tensor of its absolute values and angles, of one floating dtype."""
+    abs, angle = tensor_operand(abs, "polar", "abs", 1), tensor_operand(angle, "polar", "angle", 2)
+    return _run_complex(functions.polar, abs, angle, out)
+
+
+@function
+def lerp(input: Any, end: Any, weight: Any, *, out: Any = None) -> Any:
+    """The point between input and end at weight: a number or a tensor."""
+    ends = tensor_operand(input, "lerp", "input", 1), tensor_operand(end, "lerp", "end", 2)
+    return run(arithmetic.lerp, (*ends, operand(weight, "lerp", "weight", 3)), out)
+
+
+def _lerp(self: Tensor, end: Any, weight: Any) -> Any:
+    return lerp(self, end, weight)
+
+
+def _lerp_(self: Tensor, end: Any, weight: Any) -> Any:
+    return into(
+        arithmetic.lerp, (self, tensor_operand(end, "lerp_", "end", 1), operand(weight, "lerp_", "weight", 2))
+    )
+
+
+publish(_lerp, "lerp", arithmetic.lerp.summary, method)
+publish(_lerp_, "lerp_", "`lerp` in place.", method)
+
+
+def _bind_combination(op: Pointwise) -> None:
+    """torch.addcmul(input, tensor1, tensor2, *, value=1, out=None) and its forms."""
+    name = op.name
+
+    def operands(x: Any, tensor1: Any, tensor2: Any, value: Any) -> tuple[Any, ...]:
+        pair = tensor_operand(tensor1, name, "tensor1", 2), tensor_operand(tensor2, name, "tensor2", 3)
+        return (tensor_operand(x, name, "input", 1), *pair, operand(value, name, "value", 4))
+
+    def of_all(input: Any, tensor1: Any, tensor2: Any, *late: Any, value: Any = 1, out: Any = None) -> Any:
+        if late:
+            given = (tensor1, tensor2, *late)
+            value, tensor1, tensor2 = moved_back(name, "input", given, "value", "tensor1", "tensor2")
+        return run(op, operands(input, tensor1, tensor2, value), out)
+
+    def of_self(self: Tensor, tensor1: Any, tensor2: Any, *late: Any, value: Any = 1) -> Any:
+        if late:
+            given = (tensor1, tensor2, *late)
+            value, tensor1, tensor2 = moved_back(name, "", given, "value", "tensor1", "tensor2")
+        return call(op, operands(self, tensor1, tensor2, value))
+
+    def in_place(self: Tensor, tensor1: Any, tensor2: Any, *late: Any, value: Any = 1) -> Any:
+        if late:
+            given = (tensor1, tensor2, *late)
+            value, tensor1, tensor2 = moved_back(f"{name}_", "", given, "value", "tensor1", "tensor2")
+        return into(op, operands(self, tensor1, tensor2, value))
+
+    publish(of_all, name, op.summary, function)
+    publish(of_self, name, op.summary, method)
+    publish(in_place, f"{name}_", f"`{name}` in place.", method)
+
+
+_bind_combination(arithmetic.addcmul)
+_bind_combination(arithmetic.addcdiv)
+
+
+_BYTE_CONDITION = (
+    "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a future version of "
+    "PyTorch. Use a boolean condition instead."
+)
+
+
+@function
+def where(condition: Any, input: Any = ..., other: Any = ..., *, out: Any = None) -> Any:
+    """input where the condition holds, else other; without them, the indices where it does (`nonzero`)."""
+    condition = tensor_operand(condition, "where", "condition", 1)
+    if input is ... and other is ...:
+        return condition.nonzero(as_tuple=True)
+    if condition.dtype is uint8:
+        warn_program(_BYTE_CONDITION, UserWarning)
+        condition = condition.bool()
+    args = condition, operand(input, "where", "input", 2), operand(other, "where", "other", 3)
+    if isinstance(out, Tensor):
+        kind = signature(logic.where, args, ()).outputs[0].dtype
+        if kind is not out.dtype:
+            raise RuntimeError(f"Expected out type to be {kind.torch_name} but got {out.dtype.torch_name}")
+    return run(logic.where, args, out)
+
+
+def _where(self: Tensor, condition: Any, other: Any) -> Any:
+    return where(condition, self, other)
+
+
+publish(_where, "where", logic.where.summary, method)
+
+
+# -- composites -----------------------------------------------------------------------------------------
+
+
+@both
+def isclose(
+    input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Any:
+    """Whether |input - other| <= atol + rtol * |other|, element by element. Raises for unlike dtypes."""
+    if rtol < 0:
+        raise RuntimeError(f"rtol must be greater than or equal to zero, but got {rtol:g}")
+    if atol < 0:
+        raise RuntimeError(f"atol must be greater than or equal to zero, but got {atol:g}")
+    pair = tensor_operand(input, "isclose", "input", 1), tensor_operand(other, "isclose", "other", 2)
+    return call(logic.isclose, pair, (rtol, atol, equal_nan))
+
+
+@both
+def allclose(
+    input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
+    """Whether `isclose` holds everywhere."""
+    return bool(isclose(input, other, float(rtol), float(atol), equal_nan).all().item())
+
+
+@both
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape and elements."""
+    a, b = tensor_operand(input, "equal", "input", 1), tensor_operand(other, "equal", "other", 2)
+    if a.meta.shape != b.meta.shape:
+        return False
+    return bool(call(logic.eq, (a, b)).all().item())
+
+
+# -- other names ----------------------------------------------------------------------------------------
+
+_ALIASES = {
+    "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div", "negative": "neg",
+    "absolute": "abs", "clip": "clamp", "fix": "trunc", "arcsin": "asin", "arccos": "acos", "arctan": "atan",
+    "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "not_equal": "ne", "less": "lt",
+    "less_equal": "le", "greater": "gt", "greater_equal": "ge",
+}  # fmt: skip
+
+
+def _bind_aliases() -> None:
+    for name, of in _ALIASES.items():
+        alias(name, public.functions[of], as_method=False)
+        for end in ("", "_"):
+            found = Tensor.__dict__.get(of + end)
+            if found is not None:
+                alias(name + end, found, as_function=False)
+
+
+_bind_aliases()

@@ -1,0 +1,444 @@
+"""Creation from sizes, like another tensor, and sequences of numbers. From data: `tensor/exchange/data.py`.
+
+Options of every function: `dtype` (None: see each), `device` (None: the default one, or where the model tensor
+lies; "cuda" is the current device), `pin_memory` (CPU only), `layout` (strided only), `requires_grad`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from typing import Any, Unpack, cast
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.device import CPU
+from flambeau.core.dtype import BOOL, COMPLEX, INTEGRAL, dtype
+from flambeau.core.errors import argument_type
+from flambeau.core.flags import flags
+from flambeau.core.layout import Shape, contiguous_strides, span
+from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
+from flambeau.ops.shape import creation as ops
+from flambeau.runtime import current, system
+from flambeau.tensor.arguments.arg_errors import IntTuple, Number
+from flambeau.tensor.arguments.extents import ints_of, require_layout
+from flambeau.tensor.arguments.options import (
+    Given,
+    Options,
+    Sized,
+    checked_shape,
+    creates,
+    default_complex,
+    default_device,
+    integer,
+    kind_of_number,
+    number,
+    shape_of,
+)  # fmt: skip
+from flambeau.tensor.arguments.public import function, method
+from flambeau.tensor.arguments.typing import contiguous_format, strides_in, strides_like
+from flambeau.tensor.call import call
+from flambeau.tensor.call import empty as allocate
+from flambeau.tensor.deterministic_fill import filled_if_wanted, is_filled
+from flambeau.tensor.exchange.transfer import copy_, empty_pinned, fill_, filled, filled_with, resize_
+from flambeau.tensor.tensor import Tensor, make
+
+
+def _new(meta: Meta, options: Options) -> Tensor:
+    """An uninitialized tensor, or `out` as it asks."""
+    if options.out is not None:
+        return _fitted(options.out, meta, options)
+    if not options.pin_memory:
+        return allocate(meta)
+    if meta.device is not CPU:
+        raise RuntimeError("Only dense CPU tensors can be pinned")
+    return empty_pinned(meta)
+
+
+def _empty(meta: Meta, options: Options) -> Tensor:
+    """`_new` for programs, which may see what is in it."""
+    return filled_if_wanted(_new(meta, options))
+
+
+def _constant(meta: Meta, value: Any, options: Options) -> Tensor:
+    if options.out is None and not options.pin_memory:
+        return filled(meta, value)
+    return fill_(_new(meta, options), value)
+
+
+def _computed(op: Any, numbers: tuple[Any, ...], sizes: tuple[int, ...], kind: dtype, own: tuple[Any, ...],
+              options: Options) -> Tensor:  # fmt: skip
+    """What an operator makes of numbers: new, or in `out`."""
+    out = options.out
+    device = options.device or (default_device() if out is None else out.meta.device)
+    made: Tensor = call(op, numbers, (*sizes, kind, device, *own))
+    if out is None and not options.pin_memory:
+        return made
+    return copy_(_new(made.meta, options), made)
+
+
+def _fitted(out: Tensor, meta: Meta, options: Options) -> Tensor:
+    """`out` in the shape that is asked for. Raises RuntimeError if dtype or device are asked to be others."""
+    if options.kind is not None and out.meta.dtype is not options.kind:
+        raise RuntimeError(
+            f"dtype {options.kind.torch_name} does not match dtype of out parameter "
+            f"({out.meta.dtype.torch_name})"
+        )
+    if options.device is not None and out.meta.device is not options.device:
+        raise RuntimeError(
+            f"device {options.device} does not match device of out parameter ({out.meta.device})"
+        )
+    return out if out.meta.shape == meta.shape else resize_(out, meta.shape)
+
+
+def _sizes(function: str, size: tuple[Any, ...], given: Sized) -> Shape:
+    """The shape, from positional sizes or `size=`."""
+    return shape_of(size or ((given["size"],) if "size" in given else ()), function)
+
+
+# -- from sizes -------------------------------------------------------------------------------------------
+
+
+@function
+def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
+    """A new tensor of uninitialized memory, of the default dtype unless told otherwise."""
+    key, meta = recalled("empty", sizes, given)
+    if meta is not None:
+        return allocate(meta)
+    if "requires_grad" in given:
+        return creates(empty)(*sizes, **given)
+    options = Options("empty", given)
+    shape = _sizes("empty", sizes, given)
+    strides = strides_in(shape, options.memory_format or contiguous_format)
+    meta = Meta.of(shape, strides, options.kind or flags.default_dtype, options.device or default_device())
+    made = _empty(meta, options)
+    if not is_filled():
+        _remember(key, meta, options)
+    return made
+
+
+# Note [Repeated creations]
+# Programs create the same shapes over and over. What sizes, dtype and device say is worked out once: the meta is
+# kept by everything that it follows from, the default dtype and the current device too. Types are part of the
+# key, since 2.0 and True equal 2 and 1 but are no sizes.
+_repeated: dict[Any, Meta] = {}
+_MOST = 4096
+system.on_close(_repeated.clear)
+flags.subscribe(_repeated.clear)  # what is empty may have to be filled from now on
+
+
+def recalled(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, Meta | None]:
+    """What the meta of a creation follows from (None where that cannot be a key), and the meta if it is known."""
+    if len(sizes) == 1 and sizes[0].__class__ in (tuple, list):
+        sizes = tuple(sizes[0])
+    elif not sizes and "size" not in given:  # `zeros()` is an error, `zeros([])` is not
+        return None, None
+    key = (
+        function,
+        sizes,
+        *map(type, sizes),
+        flags.default_dtype,
+        current.local.device,
+        current.default.device,
+        *given.items(),
+    )
+    try:
+        return key, _repeated.get(key)
+    except TypeError:
+        return None, None
+
+
+def _remember(key: Any, meta: Meta, options: Options) -> None:
+    if key is None or options.out is not None or options.pin_memory:
+        return
+    if len(_repeated) >= _MOST:
+        _repeated.clear()
+    _repeated[key] = meta
+
+
+@function
+@creates
+def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
+    """A new tensor of uninitialized memory with the given strides, counted in elements."""
+    options = Options("empty_strided", given)
+    shape, strides = checked_shape(size, "empty_strided"), ints_of(stride, "empty_strided", "stride", 2)
+    require_layout(shape, strides)
+    kind, device = options.kind or flags.default_dtype, options.device or default_device()
+    memory = _empty(Meta.contiguous_of((span(shape, strides),), kind, device), options)
+    return make(Meta.of(shape, strides, kind, device), memory.memory, memory.ptr)
+
+
+@function
+@creates
+def empty_permuted(size: Any, physical_layout: Any, **given: Unpack[Given]) -> Tensor:
+    """A new tensor of uninitialized memory without gaps, its dimensions in memory in the order `physical_layout`."""
+    shape, order = checked_shape(size, "empty_permuted"), [int(d) for d in physical_layout]
+    if len(order) != len(shape):
+        raise RuntimeError(
+            f"Number of dimensions in size does not match the length of the physical_layout; i.e. len(size) = "
+            f"{len(shape)} is not equal to len(physical_layout) = {len(order)}"
+        )
+    if sorted(order) != list(builtins.range(len(shape))):
+        raise RuntimeError(f"Duplicate dim or dimension out of range in physical_layout {order}")
+    strides = dict(zip(order, contiguous_strides([shape[d] for d in order]), strict=True))
+    return empty_strided(shape, [strides[d] for d in builtins.range(len(shape))], **given)
+
+
+def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -> Tensor:
+    """Zeros or ones of the default dtype, unless told otherwise. See Note [Repeated creations]."""
+    function = define.__name__
+    key, meta = recalled(function, sizes, given)
+    if meta is not None:
+        return filled_with(meta, value)
+    if "requires_grad" in given:
+        made: Tensor = creates(define)(*sizes, **given)
+        return made
+    options = Options(function, given)
+    shape = _sizes(function, sizes, given)
+    meta = Meta.contiguous_of(shape, _kind(options, flags.default_dtype), options.device or default_device())
+    made = _constant(meta, value, options)
+    _remember(key, meta, options)
+    return made
+
+
+def _of_one_value(function: str, shape: Shape, value: Any, given: Given, natural: dtype | None) -> Tensor:
+    options = Options(function, given)
+    kind = _kind(options, natural or flags.default_dtype)
+    return _constant(Meta.contiguous_of(shape, kind, options.device or default_device()), value, options)
+
+
+@function
+def zeros(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
+    """A new tensor of zeros."""
+    return _of_default(zeros, sizes, 0, given)
+
+
+@function
+def ones(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
+    """A new tensor of ones."""
+    return _of_default(ones, sizes, 1, given)
+
+
+@function
+@creates
+def full(size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
+    """A new tensor of one value. Its dtype is the value's own (int64, bool, the default) unless given."""
+    if not isinstance(size, (tuple, list)):
+        raise TypeError(argument_type("full", "size", 1, "tuple of ints", size))
+    value = number(fill_value, "full", "fill_value", 2)
+    return _of_one_value("full", shape_of((size,), "full"), value, given, kind_of_number(value))
+
+
+@function
+@creates
+def scalar_tensor(s: Any, **given: Unpack[Given]) -> Tensor:
+    """A 0-dim tensor of a number, of the default dtype unless told otherwise."""
+    return _of_one_value("scalar_tensor", (), number(s, "scalar_tensor", "s", 1), given, None)
+
+
+@function
+@creates
+def eye(n: Any, m: Any = None, **given: Unpack[Given]) -> Tensor:
+    """The identity matrix of `n` rows and `m` (or n) columns."""
+    options = Options("eye", given)
+    rows = integer(n, "eye", "n", 1)
+    columns = rows if m is None else integer(m, "eye", "m", 2)
+    for name, size in (("n", rows), ("m", columns)):
+        if size < 0:
+            raise RuntimeError(f"{name} must be greater or equal to 0, got {size}")
+    return _computed(ops.eye, (), (rows, columns), _kind(options, flags.default_dtype), (), options)
+
+
+# -- like another tensor ----------------------------------------------------------------------------------
+
+
+def _like(function: str, input: Any, given: Given) -> tuple[Meta, Options]:
+    if not isinstance(input, Tensor):
+        raise TypeError(argument_type(function, "input", 1, "Tensor", input))
+    options = Options(function, given)
+    strides = strides_like(input.meta, options.memory_format)
+    return input.meta.with_(strides=strides, dtype=options.kind, device=options.device), options
+
+
+@function
+@creates
+def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
+    """An uninitialized tensor of the shape, dtype, device and memory order of `input`."""
+    return _empty(*_like("empty_like", input, given))
+
+
+@function
+@creates
+def zeros_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
+    """Zeros in the shape, dtype, device and memory order of `input`."""
+    meta, options = _like("zeros_like", input, given)
+    return _constant(meta, 0, options)
+
+
+@function
+@creates
+def ones_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
+    """Ones in the shape, dtype, device and memory order of `input`."""
+    meta, options = _like("ones_like", input, given)
+    return _constant(meta, 1, options)
+
+
+@function
+@creates
+def full_like(input: Tensor, fill_value: Number, **given: Unpack[Given]) -> Tensor:
+    """One value in the shape, dtype, device and memory order of `input`."""
+    meta, options = _like("full_like", input, given)
+    return _constant(meta, number(fill_value, "full_like", "fill_value", 2), options)
+
+
+def _new_like(self: Tensor, function: str, size: tuple[Any, ...], given: Sized) -> tuple[Meta, Options]:
+    """A contiguous meta of the sizes, on the tensor's device and of its dtype unless told otherwise."""
+    options = Options(function, given)
+    shape = _sizes(function, size, given)
+    kind, device = options.kind or self.meta.dtype, options.device or self.meta.device
+    return Meta.contiguous_of(shape, kind, device), options
+
+
+@method
+@creates
+def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
+    """An uninitialized tensor on this one's device and of its dtype."""
+    return _empty(*_new_like(self, "new_empty", sizes, given))
+
+
+@method
+@creates
+def new_zeros(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
+    """Zeros on this tensor's device and of its dtype."""
+    meta, options = _new_like(self, "new_zeros", sizes, given)
+    return _constant(meta, 0, options)
+
+
+@method
+@creates
+def new_ones(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
+    """Ones on this tensor's device and of its dtype."""
+    meta, options = _new_like(self, "new_ones", sizes, given)
+    return _constant(meta, 1, options)
+
+
+@method
+@creates
+def new_full(self: Tensor, size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
+    """One value on this tensor's device and of its dtype."""
+    meta, options = _new_like(self, "new_full", (size,), cast(Sized, given))
+    return _constant(meta, number(fill_value, "new_full", "fill_value", 2), options)
+
+
+@method
+@creates
+def new_empty_strided(self: Tensor, size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
+    """`torch.empty_strided` on this tensor's device and of its dtype."""
+    given.setdefault("dtype", self.meta.dtype)
+    given.setdefault("device", self.meta.device)
+    return empty_strided(size, stride, **given)
+
+
+# -- sequences --------------------------------------------------------------------------------------------
+
+_UNSIGNED = (dtypes.uint16, dtypes.uint32, dtypes.uint64)
+
+
+def _kind(options: Options, natural: dtype) -> dtype:
+    return options.kind or (natural if options.out is None else options.out.meta.dtype)
+
+
+@function
+@creates
+def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Given]) -> Tensor:
+    """Numbers from `start` (0 if one argument is given) to `end`, which is not among them, by `step`.
+
+    int64 if all three are ints, else the default dtype. Raises RuntimeError for a step of 0 or of the wrong
+    sign.
+    """
+    options = Options("arange", given)
+    start, end = (0, start) if end is None else (0 if start is None else start, end)
+    start = number(start, "arange", "start", 1)
+    end = number(end, "arange", "end", 1)
+    step = number(step, "arange", "step", 3)
+    whole = all(isinstance(x, int) for x in (start, end, step))
+    kind = _kind(options, dtypes.int64 if whole else flags.default_dtype)
+    if kind.category in (BOOL, COMPLEX) or kind in _UNSIGNED:
+        raise NotImplementedError(f"\"arange\" not implemented for '{kind.torch_name}'")
+    count = _count(start, end, step)
+    if kind.category == INTEGRAL:
+        start, step = int(start), int(step)
+        if kind is dtypes.int64:  # PyTorch counts in the dtype here, in double elsewhere
+            count = _count(start, int(end), step)
+    return _computed(ops.arange, (start, step), (count,), kind, (), options)
+
+
+def _count(start: float, end: float, step: float) -> int:
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    if not (math.isfinite(start) and math.isfinite(end)):
+        raise RuntimeError(f"unsupported range: {float(start):g} -> {float(end):g}")
+    if (end < start) if step > 0 else (end > start):
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+    if isinstance(start, int) and isinstance(end, int) and isinstance(step, int):
+        return -((start - end) // step)
+    return math.ceil((end - start) / step)
+
+
+@function
+@creates
+def range(start: Number = 0, end: Number | None = None, step: Number = 1, **given: Unpack[Given]) -> Tensor:
+    """Numbers from `start` to `end`, which may be among them. Deprecated: use arange."""
+    warn_program(
+        "torch.range is deprecated and will be removed in a future release because its behavior is "
+        "inconsistent with Python's range builtin. Instead, use torch.arange, which produces values in "
+        "[start, end).",
+        UserWarning,
+    )
+    options = Options("range", given)
+    start, end = (0, start) if end is None else (start, end)
+    numbers = [number(x, "range", name, 1) for name, x in (("start", start), ("end", end), ("step", step))]
+    _count(*numbers)
+    count = math.floor((numbers[1] - numbers[0]) / numbers[2]) + 1
+    kind = _kind(options, flags.default_dtype)
+    return _computed(ops.arange, (numbers[0], numbers[2]), (count,), kind, (), options)
+
+
+@function
+@creates
+def linspace(start: Any, end: Any, steps: Any, **given: Unpack[Given]) -> Tensor:
+    """`steps` numbers from `start` to `end` (both among them), equally spaced."""
+    return _spaced("linspace", ops.linspace, start, end, steps, (), given)
+
+
+@function
+@creates
+def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **given: Unpack[Given]) -> Tensor:
+    """`steps` numbers from base**start to base**end, their exponents equally spaced."""
+    return _spaced("logspace", ops.logspace, start, end, steps, (float(base),), given)
+
+
+def _spaced(
+    name: str, op: Any, start: Any, end: Any, steps: Any, own: tuple[Any, ...], given: Given
+) -> Tensor:
+    options = Options(name, given)
+    wide = [
+        f"{at} with {x.ndim} dimension(s)"
+        for at, x in (("start", start), ("end", end))
+        if getattr(x, "ndim", 0)
+    ]
+    if wide:
+        raise RuntimeError(
+            f"{name} only supports 0-dimensional start and end tensors, but got {' and '.join(wide)}."
+        )
+    start, end = number(start, name, "start", 1), number(end, name, "end", 2)
+    count = integer(steps, name, "steps", 3)
+    if count < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    complexes = isinstance(start, complex) or isinstance(end, complex)
+    kind = _kind(options, default_complex() if complexes else flags.default_dtype)
+    if kind.category == BOOL:
+        raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'")
+    if kind.category == INTEGRAL:  # between whole numbers, as PyTorch has it
+        start, end = int(start), int(end)
+    return _computed(op, (start, end), (count,), kind, own, options)

@@ -1,0 +1,439 @@
+"""`torch.fft`: names, sizes and scalings of Fourier transforms over the three of `ops/linalg/fft.py`.
+
+Arguments that transforms share. input: a tensor; integers and bools become the default dtype. n, s: points of each
+transformed dimension; the input is cut, or padded with zeros, to them. dim: which dimensions; the last one, two,
+or all. norm: "backward" (the default: the inverse transform is divided by n), "forward" (the forward one is),
+"ortho" (each by sqrt(n)). out: where to store. Errors: RuntimeError (dtypes, sizes below 1, norms, dims given
+twice), IndexError (dims that there are not).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import FLOATING, dtype
+from flambeau.core.errors import argument_type
+from flambeau.core.flags import flags
+from flambeau.core.layout import wrap_dim
+from flambeau.ops.linalg import fft as ops
+from flambeau.ops.op import Op
+from flambeau.tensor import autocast
+from flambeau.tensor.arguments.arg_errors import IntOrTuple
+from flambeau.tensor.arguments.extents import ints_of
+from flambeau.tensor.arguments.options import integer
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.call import call, call_into
+from flambeau.tensor.outputs import deliver
+from flambeau.tensor.tensor import Tensor
+
+
+def fft(
+    input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
+) -> Tensor:
+    """The discrete Fourier transform along one dimension; complex, of n points."""
+    return _c2c_along("fft", input, n, dim, norm, out, forward=True)
+
+
+def ifft(
+    input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
+) -> Tensor:
+    """The inverse of `fft`."""
+    return _c2c_along("ifft", input, n, dim, norm, out, forward=False)
+
+
+def rfft(
+    input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
+) -> Tensor:
+    """`fft` of real input: the n // 2 + 1 frequencies that are not negative."""
+    return _r2c_along("rfft", input, n, dim, norm, out, forward=True)
+
+
+def ihfft(
+    input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
+) -> Tensor:
+    """The inverse of `hfft`: n // 2 + 1 values of the time domain."""
+    return _r2c_along("ihfft", input, n, dim, norm, out, forward=False)
+
+
+def irfft(
+    input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
+) -> Tensor:
+    """The inverse of `rfft`: n real points, by default 2 * (size - 1)."""
+    return _c2r_along("irfft", input, n, dim, norm, out, forward=False)
+
+
+def hfft(
+    input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
+) -> Tensor:
+    """`fft` of a Hermitian signal, given its first half: n real points, by default 2 * (size - 1)."""
+    return _c2r_along("hfft", input, n, dim, norm, out, forward=True)
+
+
+def fftn(
+    input: Tensor,
+    s: IntOrTuple | None = None,
+    dim: IntOrTuple | None = None,
+    norm: str | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`fft` along several dimensions."""
+    return _c2c_over("fftn", input, s, dim, norm, out, forward=True)
+
+
+def ifftn(
+    input: Tensor,
+    s: IntOrTuple | None = None,
+    dim: IntOrTuple | None = None,
+    norm: str | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The inverse of `fftn`."""
+    return _c2c_over("ifftn", input, s, dim, norm, out, forward=False)
+
+
+def rfftn(
+    input: Tensor,
+    s: IntOrTuple | None = None,
+    dim: IntOrTuple | None = None,
+    norm: str | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`fftn` of real input: in the last dimension the frequencies that are not negative."""
+    return _r2c_over("rfftn", input, s, dim, norm, out, forward=True)
+
+
+def ihfftn(
+    input: Tensor,
+    s: IntOrTuple | None = None,
+    dim: IntOrTuple | None = None,
+    norm: str | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The inverse of `hfftn`."""
+    return _r2c_over("ihfftn", input, s, dim, norm, out, forward=False)
+
+
+def irfftn(
+    input: Tensor,
+    s: IntOrTuple | None = None,
+    dim: IntOrTuple | None = None,
+    norm: str | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The inverse of `rfftn`: real."""
+    return _c2r_over("irfftn", input, s, dim, norm, out, forward=False)
+
+
+def hfftn(
+    input: Tensor,
+    s: IntOrTuple | None = None,
+    dim: IntOrTuple | None = None,
+    norm: str | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`fftn` of a signal that is Hermitian in the last dimension, given the first half of it: real."""
+    return _c2r_over("hfftn", input, s, dim, norm, out, forward=True)
+
+
+def _of_two_dims(name: str, over: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def define(
+        input: Tensor,
+        s: IntOrTuple | None = None,
+        dim: IntOrTuple = (-2, -1),
+        norm: str | None = None,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        return over(input, s, dim, norm, out=out)
+
+    define.__name__ = define.__qualname__ = name
+    define.__doc__ = f"`{over.__name__}` along two dimensions, by default the last two."
+    return define
+
+
+fft2, ifft2 = _of_two_dims("fft2", fftn), _of_two_dims("ifft2", ifftn)
+rfft2, irfft2 = _of_two_dims("rfft2", rfftn), _of_two_dims("irfft2", irfftn)
+hfft2, ihfft2 = _of_two_dims("hfft2", hfftn), _of_two_dims("ihfft2", ihfftn)
+
+
+# -- one dimension ------------------------------------------------------------------------------------------
+
+
+def _c2c_along(
+    name: str, input: Any, n: Any, dim: Any, norm: Any, out: Tensor | None, forward: bool
+) -> Tensor:
+    n, dim = _checked_arguments(name, input, n, dim, norm)
+    if not input.dtype.is_complex:
+        _check_out(name, out, complex=True)
+    x = _promoted(input, to_complex=True)
+    at = _wrapped(dim, x.ndim)
+    points, scale = _points(x.meta.shape[at] if n is None else n), _scale(norm, forward)
+    _check_out(name, out, complex=True)
+    return _run(ops.c2c, _resized(x, (at,), (points,)), ((at,), scale, forward), out)
+
+
+def _r2c_along(
+    name: str, input: Any, n: Any, dim: Any, norm: Any, out: Tensor | None, forward: bool
+) -> Tensor:
+    n, dim = _checked_arguments(name, input, n, dim, norm)
+    if input.dtype.is_complex:
+        raise RuntimeError(f"{name} expects a real input tensor, but got {input.dtype.torch_name}")
+    _check_out(name, out, complex=True)
+    x = _promoted(input)
+    at = _wrapped(dim, x.ndim)
+    x = _resized(x, (at,), (_points(x.meta.shape[at] if n is None else n),))
+    return _to_spectrum(x, (at,), _scale(norm, forward), out, forward)
+
+
+def _c2r_along(
+    name: str, input: Any, n: Any, dim: Any, norm: Any, out: Tensor | None, forward: bool
+) -> Tensor:
+    n, dim = _checked_arguments(name, input, n, dim, norm)
+    _check_out(name, out, complex=False)
+    x = _promoted(input, to_complex=True)
+    at = _wrapped(dim, x.ndim)
+    points = _points(2 * (x.meta.shape[at] - 1) if n is None else n)
+    if n is not None:
+        x = _resized(x, (at,), (n // 2 + 1,))
+    return _to_real(x, (at,), points, _scale(norm, forward), out, forward)
+
+
+# -- several dimensions -------------------------------------------------------------------------------------
+
+
+def _c2c_over(
+    name: str, input: Any, s: Any, dim: Any, norm: Any, out: Tensor | None, forward: bool
+) -> Tensor:
+    _check_tensor(name, input, norm)
+    dims, sizes = _canonical(name, input, s, dim)
+    x = _promoted(input, to_complex=True)
+    scale = _scale(norm, forward)
+    x = _resized(x, dims, sizes)
+    _check_out("fftn", out, complex=True)
+    if not dims:
+        copy: Tensor = deliver(x.clone(), out)
+        return copy
+    return _run(ops.c2c, x, (dims, scale, forward), out)
+
+
+def _r2c_over(
+    name: str, input: Any, s: Any, dim: Any, norm: Any, out: Tensor | None, forward: bool
+) -> Tensor:
+    _check_tensor(name, input, norm)
+    if forward and input.dtype.is_complex:
+        raise RuntimeError(f"{name} expects a real-valued input tensor, but got {input.dtype.torch_name}")
+    dims, sizes = _canonical(name, input, s, dim)
+    if not dims:
+        raise RuntimeError(f"{name} must transform at least one axis")
+    if input.dtype.is_complex:
+        raise RuntimeError(f"Only supports floating-point dtypes, but found: {input.dtype.torch_name}")
+    x, scale = _promoted(input), _scale(norm, forward)
+    _check_out(name, out, complex=True)
+    return _to_spectrum(_resized(x, dims, sizes), dims, scale, out, forward)
+
+
+def _c2r_over(
+    name: str, input: Any, s: Any, dim: Any, norm: Any, out: Tensor | None, forward: bool
+) -> Tensor:
+    _check_tensor(name, input, norm)
+    dims, sizes = _canonical(name, input, s, dim)
+    if not dims:
+        raise RuntimeError(f"{name} must transform at least one axis")
+    halved = (
+        s is None or _ints(s)[-1] == -1
+    )  # sizes[-1] is the spectrum's, which fixes the points but for one
+    points = _points(2 * (input.meta.shape[dims[-1]] - 1) if halved else sizes[-1])
+    x, scale = _promoted(input, to_complex=True), _scale(norm, forward)
+    _check_out(name, out, complex=False)
+    x = _resized(x, dims, (*sizes[:-1], points // 2 + 1))
+    return _to_real(x, dims, points, scale, out, forward)
+
+
+def _canonical(name: str, input: Tensor, s: Any, dim: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The dims and their sizes from what the caller gave of both."""
+    ndim, dims = input.ndim, None
+    if dim is not None:
+        dims = tuple([_wrapped(d, ndim) for d in _ints(dim)])
+        if len(set(dims)) != len(dims):
+            raise RuntimeError("FFT dims must be unique")
+    if s is not None:
+        given = _ints(s)
+        if dims is not None and len(dims) != len(given):
+            raise RuntimeError("When given, dim and shape arguments must have the same length")
+        if len(given) > ndim:
+            raise RuntimeError(
+                f"Got shape with {len(given)} values but input tensor only has {ndim} dimensions."
+            )
+        dims = tuple(range(ndim - len(given), ndim)) if dims is None else dims
+    elif dims is None:
+        dims = tuple(range(ndim))
+    shape = input.meta.shape
+    sizes = [shape[d] for d in dims] if s is None else [
+        shape[d] if n == -1 else n for d, n in zip(dims, given, strict=True)
+    ]  # fmt: skip
+    return dims, tuple([_points(n) for n in sizes])
+
+
+# -- what they share ----------------------------------------------------------------------------------------
+
+
+def _run(op: Op, x: Tensor, params: tuple[Any, ...], out: Tensor | None) -> Tensor:
+    """The result is cast to the dtype of `out`, as PyTorch does."""
+    result: Tensor = (
+        call(op, (x,), params) if out is None else call_into(op, (out,), (x,), params, resize=True)
+    )
+    return result
+
+
+def _to_spectrum(x: Tensor, dims: tuple[int, ...], scale: str, out: Tensor | None, forward: bool) -> Tensor:
+    """Half a spectrum; backward it is the conjugate of the forward one."""
+    params = (dims, scale)
+    if forward:
+        return _run(ops.r2c, x, params, out)
+    spectrum = _run(ops.r2c, x, params, None)
+    result: Tensor = functions["conj_physical"](spectrum, out=out)
+    return result
+
+
+def _to_real(
+    x: Tensor, dims: tuple[int, ...], points: int, scale: str, out: Tensor | None, forward: bool
+) -> Tensor:
+    """From half a spectrum; forward is backward of the conjugate."""
+    return _run(ops.c2r, x.conj() if forward else x, (dims, scale, points), out)
+
+
+def _scale(norm: Any, forward: bool) -> str:
+    if norm == "ortho":
+        return ops.ROOT
+    if norm not in (None, "backward", "forward"):
+        raise RuntimeError(f'Invalid normalization mode: "{norm}"')
+    return ops.WHOLE if forward == (norm == "forward") else ops.NONE
+
+
+def _promoted(x: Tensor, to_complex: bool = False) -> Tensor:
+    """Integers and bools in the default dtype; then, where wanted, complex."""
+    if autocast.threads:
+        (x,) = autocast.cast("fft", x)
+    kind = x.dtype if x.dtype.category >= FLOATING else flags.default_dtype
+    if not ops.supported(kind, x.device is CPU):
+        raise RuntimeError(f"Unsupported dtype {kind.torch_name}")
+    return x.to(kind.to_complex() if to_complex else kind)
+
+
+def _resized(x: Tensor, dims: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """`x` cut, or padded with zeros at the end, to these sizes."""
+    for dim, size in zip(dims, sizes, strict=True):
+        if x.meta.shape[dim] > size:
+            x = x.narrow(dim, 0, size)
+    shape = list(x.meta.shape)
+    for dim, size in zip(dims, sizes, strict=True):
+        shape[dim] = size
+    if tuple(shape) == x.meta.shape:
+        return x
+    padded: Tensor = x.new_zeros(shape)
+    part = padded
+    for dim in dims:
+        part = part.narrow(dim, 0, x.meta.shape[dim])
+    part.copy_(x)
+    return padded
+
+
+def _points(n: int) -> int:
+    if n < 1:
+        raise RuntimeError(f"Invalid number of data points ({n}) specified")
+    return n
+
+
+def _wrapped(dim: int, ndim: int) -> int:
+    if not ndim:
+        raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
+    return wrap_dim(dim, ndim)
+
+
+def _ints(values: Any) -> tuple[int, ...]:
+    """Return sizes or dimensions as ints. Raises TypeError."""
+    return ints_of(values, "fft", "s or dim", 2)
+
+
+def _check_tensor(name: str, input: Any, norm: Any) -> None:
+    if not isinstance(input, Tensor):
+        raise TypeError(argument_type(f"fft_{name}", "input", 1, "Tensor", input))
+    if norm is not None and not isinstance(norm, str):
+        raise TypeError(f"fft_{name}(): argument 'norm' must be str, not {type(norm).__name__}")
+
+
+def _checked_arguments(name: str, input: Any, n: Any, dim: Any, norm: Any) -> tuple[int | None, int]:
+    """`n` and `dim`."""
+    _check_tensor(name, input, norm)
+    of = f"fft_{name}"
+    return None if n is None else integer(n, of, "n", 2), integer(dim, of, "dim", 3)
+
+
+def _check_out(name: str, out: Tensor | None, complex: bool) -> None:
+    if out is None:
+        return
+    if complex and not out.dtype.is_complex:
+        raise RuntimeError(f"{name} expects a complex output tensor, but got {out.dtype.torch_name}")
+    if not complex and not out.dtype.is_floating_point:
+        raise RuntimeError(f"{name} expects a floating point output tensor, but got {out.dtype.torch_name}")
+
+
+# -- frequencies and their order ----------------------------------------------------------------------------
+
+
+def fftfreq(
+    n: int, d: float = 1.0, *, out: Tensor | None = None, dtype: dtype | None = None, **given: Any
+) -> Tensor:
+    """The frequency of each point of a transform of n points that lie d apart: zero, positive, negative."""
+    result = _frequencies("fftfreq", n, dtype, out, given)
+    result.narrow(0, (n + 1) // 2, n // 2).copy_(functions["arange"](-(n // 2), 0, dtype=result.dtype))
+    return result.mul_(1.0 / (n * d) if n * d else math.inf)
+
+
+def rfftfreq(
+    n: int, d: float = 1.0, *, out: Tensor | None = None, dtype: dtype | None = None, **given: Any
+) -> Tensor:
+    """The frequency of each point of a real transform: those of `fftfreq` that are not negative."""
+    result = _frequencies("rfftfreq", n, dtype, out, given, halved=True)
+    return result.mul_(1.0 / (n * d) if n * d else math.inf)
+
+
+def _frequencies(
+    name: str, n: Any, kind: dtype | None, out: Tensor | None, given: dict[str, Any], halved: bool = False
+) -> Tensor:
+    """0, 1, 2, ... in floating point, in `out` where that is given."""
+    n = integer(n, f"fft_{name}", "n", 1)
+    count = int(n / 2) + 1 if halved else n
+    if count < 0:
+        raise RuntimeError(f"Trying to create tensor with negative dimension {count}: [{count}]")
+    kind = kind or (out.dtype if out is not None else flags.default_dtype)
+    if kind.category < FLOATING:
+        raise RuntimeError(f"{name} requires a floating point or complex dtype")
+    result: Tensor = functions["arange"](count, dtype=kind, out=out, **given)
+    return result
+
+
+def fftshift(input: Tensor, dim: IntOrTuple | None = None) -> Tensor:
+    """Points in the order of their frequencies: the zero frequency goes to the middle."""
+    return _shifted(input, dim, lambda size: size // 2)
+
+
+def ifftshift(input: Tensor, dim: IntOrTuple | None = None) -> Tensor:
+    """The inverse of `fftshift`."""
+    return _shifted(input, dim, lambda size: (size + 1) // 2)
+
+
+def _shifted(input: Tensor, dim: Any, shift: Callable[[int], int]) -> Tensor:
+    dims = tuple(range(input.ndim)) if dim is None else _ints(dim)
+    shifts = [shift(input.meta.shape[_wrapped(d, input.ndim)]) for d in dims]
+    result: Tensor = functions["roll"](input, shifts, dims)
+    return result

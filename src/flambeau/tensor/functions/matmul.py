@@ -1,0 +1,704 @@
+"""Matrix products, and what is a product in another guise: einsum, tensordot, kron."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.core.dtype import FLOATING, bool_, dtype, promote_types
+from flambeau.core.errors import argument_type
+from flambeau.core.layout import wrap_dim
+from flambeau.core.sites import warn_program
+from flambeau.ops.linalg import matmul as ops
+from flambeau.tensor import autocast
+from flambeau.tensor.arguments.arg_errors import Number
+from flambeau.tensor.arguments.public import alias, both, function, functions, method
+from flambeau.tensor.arguments.torch_function import arm_for
+from flambeau.tensor.call import call
+from flambeau.tensor.functions import out_dtype_matmul
+from flambeau.tensor.outputs import deliver, require_dtype, run
+from flambeau.tensor.tensor import Tensor
+
+
+@both
+def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The product of vectors, matrices or (broadcast) batches of them, by their ranks.
+
+    RuntimeError: sizes that do not fit, different dtypes or devices, a 0-dim operand.
+    """
+    return run(ops.matmul, (input, other), (), out)
+
+
+@method
+def __matmul__(self: Tensor, other: Any) -> Any:
+    if isinstance(other, Tensor):
+        return call(ops.matmul, (self, other))
+    return __matmul__(self, other) if arm_for((other,)) else NotImplemented
+
+
+@method
+def __rmatmul__(self: Tensor, other: Any) -> Any:
+    return __rmatmul__(self, other) if arm_for((other,)) else NotImplemented
+
+
+@both
+def mm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
+    """The product of two matrices: (n, m) by (m, p).
+
+    out_dtype: float32 of float16 and bfloat16, on CUDA: the sums are not rounded to 16 bits.
+    """
+    if input.ndim != 2:
+        raise RuntimeError("self must be a matrix")
+    if mat2.ndim != 2:
+        raise RuntimeError("mat2 must be a matrix")
+    if out_dtype is not None:
+        return out_dtype_matmul.product("mm", input, mat2, out_dtype, out)
+    return run(ops.matmul, (input, mat2), (), out)
+
+
+@both
+def bmm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
+    """The products of two batches of matrices: (b, n, m) by (b, m, p). No broadcasting. out_dtype: as of `mm`."""
+    _check_batches(input, mat2)
+    if out_dtype is not None:
+        return out_dtype_matmul.product("bmm", input, mat2, out_dtype, out)
+    return run(ops.matmul, (input, mat2), (), out)
+
+
+def _check_batches(a: Tensor, b: Tensor) -> None:
+    for at, batch in enumerate((a, b)):
+        if batch.ndim != 3:
+            raise RuntimeError(f"batch{at + 1} must be a 3D tensor")
+    want = (a.meta.shape[0], a.meta.shape[2])
+    if b.meta.shape[:2] != want:
+        raise RuntimeError(
+            "Expected size for first two dimensions of batch2 tensor to be: "
+            f"[{want[0]}, {want[1]}] but got: [{b.meta.shape[0]}, {b.meta.shape[1]}]."
+        )
+
+
+@both
+def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The product of a matrix and a vector."""
+    return autocast.settled("mv", _mv, (input, vec), out) if autocast.threads else _mv(input, vec, out)
+
+
+def _mv(input: Tensor, vec: Tensor, out: Tensor | None) -> Tensor:
+    if input.ndim != 2 or vec.ndim != 1:
+        raise RuntimeError(f"vector + matrix @ vector expected, got 1, {input.ndim}, {vec.ndim}")
+    (rows, columns), size = input.meta.shape, vec.numel()
+    if columns != size:
+        raise RuntimeError(f"size mismatch, got input ({rows}), mat ({rows}x{columns}), vec ({size})")
+    return run(ops.matmul, (input, vec), (), out)
+
+
+@both
+def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The sum of the products of two vectors of one length."""
+    return (
+        autocast.settled("dot", _dot, (input, tensor), out) if autocast.threads else _dot(input, tensor, out)
+    )
+
+
+def _dot(input: Tensor, tensor: Tensor, out: Tensor | None) -> Tensor:
+    _check_vectors("dot", input, tensor)
+    return run(ops.matmul, (input, tensor), (), out)
+
+
+@both
+def vdot(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """`dot` with the first vector conjugated."""
+    return (
+        autocast.settled("vdot", _vdot, (input, other), out) if autocast.threads else _vdot(input, other, out)
+    )
+
+
+def _vdot(input: Tensor, other: Tensor, out: Tensor | None) -> Tensor:
+    _check_vectors("vdot", input, other)
+    return run(ops.matmul, (_conjugated(input), other), (), out)
+
+
+def _conjugated(t: Tensor) -> Tensor:
+    return t.conj().resolve_conj() if t.dtype.is_complex else t
+
+
+def _check_vectors(name: str, a: Tensor, b: Tensor) -> None:
+    if a.ndim != 1 or b.ndim != 1:
+        raise RuntimeError(f"1D tensors expected, but got {a.ndim}D and {b.ndim}D tensors")
+    if a.dtype is not b.dtype:
+        raise RuntimeError(
+            f"{name} : expected both vectors to have same dtype, but found {a.dtype.torch_name} "
+            f"and {b.dtype.torch_name}"
+        )
+    if a.numel() != b.numel():
+        n, m = a.numel(), b.numel()
+        raise RuntimeError(
+            f"inconsistent tensor size, expected tensor [{n}] and src [{m}] to have the same number of "
+            "elements, "
+            f"but got {n} and {m} elements respectively"
+        )
+
+
+@both
+def inner(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Products summed over the last dimension of both."""
+    if input.ndim == 0 or other.ndim == 0:
+        return functions["mul"](input, other, out=out)
+    if input.meta.shape[-1] != other.meta.shape[-1]:
+        raise RuntimeError(
+            "inner() the last dimension must match on both input tensors but got shapes "
+            f"{list(input.meta.shape)} and {list(other.meta.shape)}"
+        )
+    if input.ndim == other.ndim == 1:
+        return (
+            dot(input, other, out=out) if out is not None else dot(input, other).view(())
+        )  # as PyTorch's node
+    return tensordot(input, other, ([-1], [-1]), out=out)
+
+
+@both
+def outer(input: Tensor, vec2: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The products of each element of one vector with each of the other."""
+    for name, vector in (("self", input), ("vec2", vec2)):
+        if vector.ndim != 1:
+            raise RuntimeError(f"outer: Expected 1-D argument {name}, but got {vector.ndim}-D")
+    return functions["mul"](input.unsqueeze(1), vec2, out=out)
+
+
+alias("ger", outer)
+
+
+# -- a product added to a tensor ------------------------------------------------------------------------
+
+
+def _number(x: Any, like: Tensor) -> Any:
+    """A factor as PyTorch takes it: an integer one for integer tensors."""
+    if x.__class__ is int:
+        return x
+    if isinstance(x, Tensor):
+        x = x.item()
+    if isinstance(x, complex):
+        if not x.imag:
+            return _number(x.real, like)
+        if not like.dtype.is_complex:
+            kind = "int64_t" if like.dtype.category < FLOATING else ops.c_name(like.dtype)
+            raise RuntimeError(f"value cannot be converted to type {kind} without overflow")
+    return int(x) if like.dtype.category < FLOATING or isinstance(x, bool) else x
+
+
+def _check_expands(input: Tensor, shape: tuple[int, ...]) -> None:
+    sizes = input.meta.shape
+    if len(sizes) > len(shape):
+        raise RuntimeError(
+            f"expand({list(sizes)}, size={list(shape)}): the number of sizes provided ({len(shape)}) must be "
+            f"greater or equal to the number of dimensions in the tensor ({len(sizes)})"
+        )
+    for at in range(1, len(sizes) + 1):
+        if sizes[-at] not in (1, shape[-at]):
+            raise RuntimeError(
+                f"The expanded size of the tensor ({shape[-at]}) must match the existing size "
+                f"({sizes[-at]}) at "
+                f"non-singleton dimension {len(shape) - at}.  Target sizes: {list(shape)}.  "
+                f"Tensor sizes: {list(sizes)}"
+            )
+
+
+def _added(
+    input: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, out: Tensor | None, kind: dtype | None = None
+) -> Tensor:
+    """beta * input + alpha * (a @ b) of matrices or batches, `input` broadcast to the product; in `kind` if given."""
+    left, right = a.meta.shape, b.meta.shape
+    if left[-1] != right[-2]:
+        raise RuntimeError(ops.mismatch(a.meta, b.meta))
+    if input.meta.shape != right[-1:]:
+        _check_expands(input, (*left[:-1], right[-1]))
+    args = (input, a, b, _number(beta, input), _number(alpha, input))
+    if kind is not None:
+        return out_dtype_matmul.added("addmm" if a.ndim == 2 else "baddbmm", input, a, b, args[3:], kind, out)
+    return _run_added(args, out)
+
+
+def _run_added(args: tuple[Any, ...], out: Tensor | None) -> Tensor:
+    """The record, whose factors are real; with complex ones, what it means."""
+    input, a, b, beta, alpha = args
+    if not (isinstance(beta, complex) or isinstance(alpha, complex)):
+        return run(ops.addmm, args, (), out)
+    product = functions["matmul"](a, b) * alpha
+    result = product + input * beta if beta != 0 else product  # at 0 the input is not read
+    if out is not None:
+        require_dtype(result.dtype, out)
+    found: Tensor = deliver(result, out)
+    return found
+
+
+@both
+def addmm(
+    input: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, beta: Number = 1,
+    alpha: Number = 1, out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """beta * input + alpha * (mat1 @ mat2); with beta 0, `input` is not read. out_dtype: as of `mm`."""
+    for name, mat in (("mat1", mat1), ("mat2", mat2)):
+        if mat.meta.ndim != 2:
+            raise RuntimeError(f"{name} must be a matrix, got {mat.ndim}-D tensor")
+    return _added(input, mat1, mat2, beta, alpha, out, out_dtype)
+
+
+@both
+def baddbmm(
+    input: Tensor, batch1: Tensor, batch2: Tensor, out_dtype: dtype | None = None, *, beta: Number = 1,
+    alpha: Number = 1, out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """beta * input + alpha * (batch1 @ batch2), batch by batch. out_dtype: as of `mm`."""
+    _check_batches(batch1, batch2)
+    return _added(input, batch1, batch2, beta, alpha, out, out_dtype)
+
+
+@both
+def addbmm(
+    input: Tensor,
+    batch1: Tensor,
+    batch2: Tensor,
+    *,
+    beta: Number = 1,
+    alpha: Number = 1,
+    out: Tensor | None = None,
+) -> Tensor:
+    """beta * input + alpha * the sum over the batch of batch1 @ batch2."""
+    _check_batches(batch1, batch2)
+    count, rows, depth = batch1.meta.shape
+    wide = batch1.permute(1, 0, 2).reshape(rows, count * depth)
+    return _added(input, wide, batch2.reshape(count * depth, batch2.meta.shape[2]), beta, alpha, out)
+
+
+@both
+def addmv(
+    input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1, out: Tensor | None = None
+) -> Tensor:
+    """beta * input + alpha * (mat @ vec)."""
+    if autocast.threads:
+        return autocast.settled("addmv", _addmv, (input, mat, vec), beta, alpha, out)
+    return _addmv(input, mat, vec, beta, alpha, out)
+
+
+def _addmv(input: Tensor, mat: Tensor, vec: Tensor, beta: Any, alpha: Any, out: Tensor | None) -> Tensor:
+    if mat.ndim != 2 or vec.ndim != 1 or input.ndim > 1:
+        raise RuntimeError(f"vector + matrix @ vector expected, got {input.ndim}, {mat.ndim}, {vec.ndim}")
+    (rows, columns), size = mat.meta.shape, vec.numel()
+    if columns != size or (input.ndim == 1 and input.numel() not in (1, rows)):
+        raise RuntimeError(
+            f"size mismatch, got input ({input.numel()}), mat ({rows}x{columns}), vec ({size})"
+        )
+    if not input.dtype is mat.dtype is vec.dtype:
+        names = [t.dtype.torch_name for t in (input, mat, vec)]
+        raise RuntimeError(
+            f"addmv input tensors must have the same dtype, but got {names[0]}, {names[1]}, and {names[2]}"
+        )
+    return _run_added((input, mat, vec, _number(beta, input), _number(alpha, input)), out)
+
+
+@both
+def addr(
+    input: Tensor,
+    vec1: Tensor,
+    vec2: Tensor,
+    *,
+    beta: Number = 1,
+    alpha: Number = 1,
+    out: Tensor | None = None,
+) -> Tensor:
+    """beta * input + alpha * outer(vec1, vec2)."""
+    if autocast.threads:
+        return autocast.settled("addr", _addr, (input, vec1, vec2), beta, alpha, out)
+    return _addr(input, vec1, vec2, beta, alpha, out)
+
+
+def _addr(input: Tensor, vec1: Tensor, vec2: Tensor, beta: Any, alpha: Any, out: Tensor | None) -> Tensor:
+    for name, vector in (("vec1", vec1), ("vec2", vec2)):
+        if vector.ndim != 1:
+            raise RuntimeError(f"addr: Expected 1-D argument {name}, but got {vector.ndim}-D")
+    left, right = vec1.unsqueeze(1), vec2.unsqueeze(0)
+    _check_expands(input, (left.meta.shape[0], right.meta.shape[1]))
+    kind = promote_types(input.dtype, promote_types(vec1.dtype, vec2.dtype))
+    beta, alpha = _factor("beta", beta, kind), _factor("alpha", alpha, kind)
+    if kind is bool_:
+        scaled = functions["bitwise_and"](left & right, bool(alpha))
+        result = functions["bitwise_or"](scaled, functions["bitwise_and"](input, bool(beta)))
+    elif beta == 0:  # the input is not read: its NaNs do not spread
+        result = (functions["mul"](left, right) * alpha).to(kind)
+    else:
+        result = functions["addcmul"](input if beta == 1 else input * beta, left, right, value=alpha)
+    found: Tensor = deliver(result, out)
+    return found
+
+
+def _factor(name: str, x: Any, kind: dtype) -> Any:
+    """A factor of `addr`, as PyTorch takes it for results of a dtype."""
+    x = x.item() if isinstance(x, Tensor) else x
+    if kind.category < FLOATING and isinstance(x, float | complex):
+        raise RuntimeError(
+            f"For integral input tensors, argument {name} must not be a floating point number."
+        )
+    if isinstance(x, bool) and kind is not bool_:
+        raise RuntimeError(f"Boolean {name} only supported for Boolean results.")
+    return x
+
+
+def _in_place(define: Any) -> None:
+    def inner(self: Tensor, a: Tensor, b: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+        result = define(self, a, b, beta=beta, alpha=alpha)
+        if result.meta.shape != self.meta.shape:
+            raise RuntimeError(
+                f"The expanded size of the tensor must match: {define.__name__}_ gives "
+                f"{list(result.meta.shape)}, "
+                f"the tensor has {list(self.meta.shape)}"
+            )
+        return self.copy_(result)
+
+    inner.__name__ = define.__name__ + "_"
+    inner.__doc__ = f"`{define.__name__}` in place."
+    method(inner)
+
+
+for _define in (addmm, baddbmm, addbmm, addmv, addr):
+    _in_place(_define)
+
+
+# -- contractions ---------------------------------------------------------------------------------------
+
+
+@function
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Tensor | None = None) -> Tensor:
+    """The product summed over pairs of dimensions: the last `dims` of `a` with the first of `b`, or lists."""
+    if autocast.threads:
+        return autocast.settled("tensordot", _tensordot, (a, b), dims, out)
+    return _tensordot(a, b, dims, out)
+
+
+def _tensordot(a: Tensor, b: Tensor, dims: Any, out: Tensor | None) -> Tensor:
+    if isinstance(dims, Tensor):
+        dims = dims.tolist()
+    if isinstance(dims, int):
+        if dims < 0:
+            raise RuntimeError(f"tensordot expects dims >= 0, but got dims={dims}")
+        if dims > min(a.ndim, b.ndim):
+            raise RuntimeError(f"tensordot expects dims < ndim_a or ndim_b, but got dims={dims}")
+        left, right = list(range(-dims, 0)), list(range(dims))
+    else:
+        left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
+    if len(left) != len(right):
+        raise RuntimeError("both dimension lists should have same length")
+    for i, j in zip(left, right, strict=True):
+        n, m = a.meta.shape[wrap_dim(i, a.ndim)], b.meta.shape[wrap_dim(j, b.ndim)]
+        if n == 1 != m:  # as if expanded
+            b = b.sum(j, keepdim=True, dtype=b.dtype)
+        elif m == 1 != n:
+            a = a.sum(i, keepdim=True, dtype=a.dtype)
+        elif n != m:
+            raise RuntimeError(
+                f"contracted dimensions need to match, but first has size {n} in dim {i} and second has "
+                f"size {m} "
+                f"in dim {j}"
+            )
+    result = _contracted(a, b, [d % a.ndim for d in left], [d % b.ndim for d in right])
+    if out is not None and out.dtype is not result.dtype:
+        raise RuntimeError(
+            f"tensordot: Expected the output tensor to have dtype {result.dtype.torch_name}, but got an output tensor "
+            f"with dtype {out.dtype.torch_name}"
+        )
+    found: Tensor = deliver(result, out)
+    return found
+
+
+def _contracted(a: Tensor, b: Tensor, left: Sequence[int], right: Sequence[int]) -> Tensor:
+    """One matrix product over the paired dimensions."""
+    kept_a = [d for d in range(a.ndim) if d not in left]
+    kept_b = [d for d in range(b.ndim) if d not in right]
+    shape = [a.meta.shape[d] for d in kept_a] + [b.meta.shape[d] for d in kept_b]
+    depth = math.prod(a.meta.shape[d] for d in left)
+    rows = math.prod(a.meta.shape[d] for d in kept_a)
+    columns = math.prod(b.meta.shape[d] for d in kept_b)
+    flat_a = a.permute([*kept_a, *left]).reshape(rows, depth)
+    flat_b = b.permute([*right, *kept_b]).reshape(depth, columns)
+    return mm(flat_a, flat_b).reshape(shape)
+
+
+@both
+def kron(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The Kronecker product: each element of `input` times all of `other`, in blocks."""
+    ndim = max(input.ndim, other.ndim)
+    a = (1,) * (ndim - input.ndim) + input.meta.shape
+    b = (1,) * (ndim - other.ndim) + other.meta.shape
+    left = input.reshape([n for size in a for n in (size, 1)])
+    right = other.reshape([n for size in b for n in (1, size)])
+    result = functions["mul"](left, right).reshape([n * m for n, m in zip(a, b, strict=True)])
+    found: Tensor = deliver(result, out)
+    return found
+
+
+@function
+def chain_matmul(*matrices: Tensor, out: Tensor | None = None) -> Tensor:
+    """The product of several matrices, in the order of fewest operations."""
+    warn_program(
+        "torch.chain_matmul is deprecated and will be removed in a future PyTorch release. Use torch.linalg.multi_dot "
+        "instead, which accepts a list of two or more tensors rather than multiple parameters.",
+        UserWarning,
+    )
+    if not matrices:
+        raise RuntimeError("chain_matmul(): Expected one or more matrices")
+    for matrix in matrices:
+        if matrix.ndim != 2:
+            raise RuntimeError(f"Tensor dimension is {matrix.ndim}, expected 2 instead.")
+    result = chained(matrices)
+    if len(matrices) == 1:
+        return result
+    return deliver_chain(result, out)
+
+
+def deliver_chain(result: Tensor, out: Tensor | None) -> Tensor:
+    """The product of a chain where `out=` says. RuntimeError: it is not of the result's very dtype."""
+    if out is not None and out.dtype is not result.dtype:
+        raise RuntimeError(
+            f"multi_dot(): expected out tensor to have dtype {ops.c_name(result.dtype)} but got {ops.c_name(out.dtype)}"
+        )
+    found: Tensor = deliver(result, out)
+    return found
+
+
+def chained(matrices: Sequence[Tensor]) -> Tensor:
+    """The product of matrices that fit, in the order of fewest operations."""
+    sizes = [m.meta.shape[0] for m in matrices] + [matrices[-1].meta.shape[1]]
+    cuts = _cheapest_cuts(sizes)
+
+    def product(i: int, j: int) -> Tensor:
+        if i == j:
+            return matrices[i]
+        cut = cuts[i, j]
+        return mm(product(i, cut), product(cut + 1, j))
+
+    return product(0, len(matrices) - 1)
+
+
+def _cheapest_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Where to split each run of a chain of matrices: the classic dynamic programme."""
+    count = len(sizes) - 1
+    cost = {(i, i): 0 for i in range(count)}
+    cuts: dict[tuple[int, int], int] = {}
+    for length in range(1, count):
+        for i in range(count - length):
+            j = i + length
+            cost[i, j], cuts[i, j] = min(
+                (cost[i, cut] + cost[cut + 1, j] + sizes[i] * sizes[cut + 1] * sizes[j + 1], cut)
+                for cut in range(i, j)
+            )
+    return cuts
+
+
+# -- einsum ---------------------------------------------------------------------------------------------
+
+
+@function
+def einsum(*args: Any) -> Tensor:
+    """Products summed as subscripts say: `einsum("ij,jk->ik", a, b)`, or `einsum(a, [0, 1], b, [1, 2], [0, 2])`.
+
+    RuntimeError: subscripts that do not fit the operands.
+    """
+    equation, operands = _einsum_arguments(args)
+    if autocast.threads:
+        operands = list(autocast.cast("einsum", *operands))
+    inputs, output = _parsed(equation, operands)
+    _check_sizes(inputs, operands)
+    terms = [_diagonal(t, labels) for t, labels in zip(operands, inputs, strict=True)]
+    result, labels = terms[0]
+    if len(terms) == 1:
+        return _alone(result, labels, output)
+    result, labels = _summed_out(result, labels, set(output).union(*[set(later) for _, later in terms[1:]]))
+    for at, (other, others) in enumerate(terms[1:], 2):
+        needed = set(output).union(*[set(later) for _, later in terms[at:]])
+        result, labels = _paired(result, labels, other, others, needed)
+    return result.permute([labels.index(x) for x in output])
+
+
+Labels = list[str]
+
+
+def _alone(t: Tensor, labels: Labels, output: Labels) -> Tensor:
+    """A single operand: its sums of integers are of int64, as `sum` has them."""
+    alone = [at for at, x in enumerate(labels) if x not in output]
+    kept = [x for x in labels if x in output]
+    return (t.sum(alone) if alone else t).permute([kept.index(x) for x in output])
+
+
+def _einsum_arguments(args: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
+    if not args:
+        raise ValueError(
+            "einsum(): must specify the equation string and at least one operand, or at least one "
+            "operand and its subscripts list"
+        )
+    if isinstance(args[0], str):
+        operands = args[1:]
+        if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+            operands = tuple(operands[0])
+        return args[0], list(operands)
+    if not isinstance(args[0], Tensor):
+        raise TypeError(argument_type("einsum", "equation", 1, "str", args[0]))
+    equation = ",".join(_letters(subscripts) for subscripts in args[1::2][: len(args) // 2])
+    if len(args) % 2:
+        equation += "->" + _letters(args[-1])
+    return equation, list(args[: len(args) // 2 * 2 : 2])
+
+
+def _letters(subscripts: Sequence[Any]) -> str:
+    """A list of ints below 52 (and Ellipsis) as letters."""
+    letters = ""
+    for s in subscripts:
+        if s is not Ellipsis and not 0 <= s < 52:
+            raise ValueError("einsum(): expected subscripts to be in the range [0, 52)")
+        letters += "..." if s is Ellipsis else chr(ord("A") + s) if s < 26 else chr(ord("a") + s - 26)
+    return letters
+
+
+def _parsed(equation: str, operands: Sequence[Tensor]) -> tuple[list[Labels], Labels]:
+    """Labels of the dimensions of each operand and of the result. An ellipsis becomes '.0', '.1', ..."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not operands:
+        raise RuntimeError("einsum(): must provide at least one operand")
+    if len(terms) != len(operands):
+        which = "more" if len(operands) > len(terms) else "fewer"
+        raise RuntimeError(f"einsum(): {which} operands were provided than specified in the equation")
+    _check_subscripts(equation)
+    inputs = [_labels(term, at, t) for at, (term, t) in enumerate(zip(terms, operands, strict=True))]
+    hidden = sorted({x for labels in inputs for x in labels if x[0] == "."}, key=lambda x: -int(x[1:]))
+    if not arrow:
+        every = [x for labels in inputs for x in labels if x[0] != "."]
+        return inputs, hidden + sorted(x for x in set(every) if every.count(x) == 1)
+    return inputs, _output_labels(right, hidden, inputs)
+
+
+def _labels(term: str, at: int, t: Tensor) -> Labels:
+    before, dots, after = term.partition("...")
+    named = len(before) + len(after)
+    if (not dots and named != t.ndim) or named > t.ndim:
+        raise RuntimeError(
+            f"einsum(): the number of subscripts in the equation ({named}) "
+            + (
+                f"does not match the number of dimensions ({t.ndim}) for operand {at} and no ellipsis was "
+                "given"
+                if not dots
+                else f"is more than the number of dimensions ({t.ndim}) for operand {at}"
+            )
+        )
+    hidden = t.ndim - named
+    return [
+        *before,
+        *[f".{i}" for i in reversed(range(hidden))],
+        *after,
+    ]  # counted from the last: they broadcast
+
+
+def _check_subscripts(equation: str) -> None:
+    """Letters, and one ellipsis for each operand and the output, is what an equation names dimensions by."""
+    operand, place, seen = 0, "operand 0", False
+    for found in re.finditer(r"->|\.\.\.|\S", equation):
+        token, output = found[0], place == "output"
+        if token == "," and not output:
+            operand, place, seen = operand + 1, f"operand {operand + 1}", False
+        elif token == "->" and not output:
+            place, seen = "output", False
+        elif token == "..." and not seen:
+            seen = True
+        elif token[0] == ".":
+            _refuse_dot(output, place, seen)
+        elif not (token.isascii() and token.isalpha()):
+            raise RuntimeError(
+                f"einsum(): invalid subscript given at index {found.start()} in the equation string, subscripts must "
+                "be in [a-zA-Z]"
+            )
+
+
+def _refuse_dot(output: bool, place: str, seen: bool) -> None:
+    if seen:
+        why = (
+            "but an ellipsis (...) was already found" if output else "for which an ellipsis was already found"
+        )
+    else:
+        why = "that is not part of any ellipsis" + " (...)" * output
+    raise RuntimeError(f"einsum(): found '.' for {place} {why}")
+
+
+def _output_labels(term: str, hidden: Labels, inputs: list[Labels]) -> Labels:
+    before, dots, after = term.partition("...")
+    known = {x for labels in inputs for x in labels}
+    named = before + after
+    for x in named:
+        if named.count(x) > 1:
+            raise RuntimeError(f"einsum(): output subscript {x} appears more than once in the output")
+        if x not in known:
+            raise RuntimeError(
+                f"einsum(): output subscript {x} does not appear in the equation for any input operand"
+            )
+    return [*before, *(hidden if dots else ()), *after]
+
+
+def _check_sizes(inputs: list[Labels], operands: Sequence[Tensor]) -> None:
+    seen: dict[str, int] = {}
+    for at, (labels, t) in enumerate(zip(inputs, operands, strict=True)):
+        for x, size in zip(labels, t.meta.shape, strict=True):
+            known = seen.get(x, 1)
+            if size != 1 and known not in (1, size):
+                raise RuntimeError(
+                    f"einsum(): subscript {x} has size {size} for operand {at} which does not broadcast with "
+                    f"previously seen size {known}"
+                )
+            seen[x] = size if known == 1 else known
+
+
+def _diagonal(t: Tensor, labels: Labels) -> tuple[Tensor, Labels]:
+    """A repeated label walks the diagonal of its dimensions."""
+    for x in sorted(set(labels)):
+        while labels.count(x) > 1:
+            first = labels.index(x)
+            second = labels.index(x, first + 1)
+            if t.meta.shape[first] != t.meta.shape[second]:
+                raise RuntimeError(
+                    f"einsum(): subscript {x} is repeated for one operand but the sizes don't match, "
+                    f"{t.meta.shape[second]} != {t.meta.shape[first]}"
+                )
+            t = t.diagonal(0, first, second)
+            labels = [y for at, y in enumerate(labels) if at not in (first, second)] + [x]
+    return t, labels
+
+
+def _summed_out(t: Tensor, labels: Labels, needed: set[str]) -> tuple[Tensor, Labels]:
+    """Sum over the dimensions that nothing else names."""
+    alone = [at for at, x in enumerate(labels) if x not in needed]
+    if alone:
+        t = t.sum(alone, dtype=t.dtype)
+    return t, [x for x in labels if x in needed]
+
+
+def _paired(a: Tensor, left: Labels, b: Tensor, right: Labels, needed: set[str]) -> tuple[Tensor, Labels]:
+    """The product of two operands as one batched matrix product; keeps the labels in `needed`."""
+    for x in set(left) & set(right):  # a size 1 against another broadcasts: drop it
+        n, m = a.meta.shape[left.index(x)], b.meta.shape[right.index(x)]
+        if n != m and n == 1:
+            a, left = a.squeeze(left.index(x)), [y for y in left if y != x]
+        elif n != m:
+            b, right = b.squeeze(right.index(x)), [y for y in right if y != x]
+    a, left = _summed_out(a, left, needed | set(right))
+    b, right = _summed_out(b, right, needed | set(left))
+    batch = [x for x in left if x in right and x in needed]
+    depth = [x for x in left if x in right and x not in needed]
+    rows, columns = [x for x in left if x not in right], [x for x in right if x not in left]
+    sizes = dict(zip(left, a.meta.shape, strict=True)) | dict(zip(right, b.meta.shape, strict=True))
+
+    def flat(t: Tensor, labels: Labels, *groups: Labels) -> Any:
+        ordered = t.permute([labels.index(x) for group in groups for x in group])
+        return ordered.reshape([math.prod(sizes[x] for x in group) for group in groups])
+
+    multiply = bmm if depth else functions["mul"]
+    product = multiply(flat(a, left, batch, rows, depth), flat(b, right, batch, depth, columns))
+    kept = [*batch, *rows, *columns]
+    return product.reshape([sizes[x] for x in kept]), kept

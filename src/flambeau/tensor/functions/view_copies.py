@@ -1,0 +1,179 @@
+"""Views as new tensors (`narrow_copy`), with a view replaced (`select_scatter`), sums to a size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.core.errors import argument_type
+from flambeau.core.layout import memory_order, span, wrap_dim
+from flambeau.tensor.arguments.arg_errors import IntTuple
+from flambeau.tensor.arguments.public import alias, both, function, functions, method
+from flambeau.tensor.arguments.typing import contiguous_format
+from flambeau.tensor.functions import views
+from flambeau.tensor.outputs import deliver, require_dtype
+from flambeau.tensor.tensor import Tensor
+
+
+def _fresh(view: Any, out: Any) -> Any:
+    """A contiguous copy of a view, or of each of several; in `out` where given."""
+    if isinstance(view, Tensor):
+        return view.clone(memory_format=contiguous_format) if out is None else _stored(view, out)
+    if out is None:
+        return tuple([v.clone(memory_format=contiguous_format) for v in view])
+    for one, target in zip(view, out, strict=True):
+        _stored(one, target)
+    return None
+
+
+def _stored(view: Tensor, out: Tensor) -> Tensor:
+    require_dtype(view.meta.dtype, out)
+    if out.meta.shape != view.meta.shape:
+        out.resize_(view.meta.shape)
+    copied: Tensor = out.copy_(view)
+    return copied
+
+
+def _bind_copy(name: str, of: Callable[..., Any], bind: Callable[[Any], Any] = function) -> None:
+    """torch.<name>_copy: what `of` shows, as a new tensor."""
+
+    def copied(input: Tensor, *args: Any, out: Any = None, **given: Any) -> Any:
+        return _fresh(of(input, *args, **given), out)
+
+    copied.__name__ = copied.__qualname__ = f"{name}_copy"
+    copied.__doc__ = f"`{name}` as a new tensor."
+    bind(copied)
+
+
+def _slice(input: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    """`step`-wise indices of a dimension from `start` up to `end`; negative ones count from the end."""
+    if input.meta.ndim == 0:
+        raise IndexError("slice() cannot be applied to a 0-dim tensor.")
+    dim = wrap_dim(dim, input.meta.ndim)
+    if step <= 0:
+        raise RuntimeError("slice step must be positive")
+    sliced: Tensor = input[(slice(None),) * dim + (slice(start, end, step),)]
+    return sliced
+
+
+def _itself(input: Tensor) -> Tensor:
+    return input
+
+
+def _method(name: str) -> Callable[..., Any]:
+    return lambda input, *args, **given: getattr(input, name)(*args, **given)
+
+
+for _name in ("as_strided", "diagonal", "permute", "select", "split", "split_with_sizes", "squeeze", "t", "transpose",
+              "unbind", "unsqueeze", "view_as_complex", "view_as_real", "detach"):  # fmt: skip
+    _bind_copy(_name, functions[_name])
+for _name in ("expand", "unfold", "view"):
+    _bind_copy(_name, _method(_name))
+_bind_copy("alias", _itself)
+_bind_copy("slice", _slice)
+_bind_copy("narrow", functions["narrow"], both)
+
+# PyTorch's are views that autograd does not watch; here they are views.
+alias("unsafe_chunk", views.chunk)
+alias("unsafe_split", views.split)
+alias("unsafe_split_with_sizes", views.split_with_sizes)
+
+
+# -- a view replaced ----------------------------------------------------------------------------------------
+
+
+def _replaced(input: Tensor, src: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
+    """A copy of `input`, of its strides, where `view` of it holds `src`. Raises RuntimeError: shapes that differ."""
+    if not isinstance(src, Tensor):
+        raise TypeError(argument_type("scatter", "src", 2, "Tensor", src))
+    shape = view(input).meta.shape
+    if shape != src.meta.shape:
+        raise RuntimeError(
+            "expected src to have a size equal to the slice of self. "
+            f"src size = {list(src.meta.shape)}, slice size = {list(shape)}"
+        )
+    made = _copy_with_storage(input)
+    view(made).copy_(src)
+    return made
+
+
+def _copy_with_storage(x: Tensor) -> Tensor:
+    """A copy of the same strides, of the storage up to the last element where that has gaps."""
+    if x.is_contiguous() and not x.storage_offset():
+        return x.clone()
+    shape, strides = x.meta.shape, x.meta.strides
+    if any(n > 1 and s == 0 for n, s in zip(shape, strides, strict=True)):
+        return x.clone()
+    offset = x.storage_offset()
+    memory = x.as_strided((offset + span(shape, strides),), (1,), 0).clone()
+    return views.as_strided(memory, shape, strides, offset)
+
+
+@both
+def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """`input` with `src` at one index of a dimension."""
+    return _replaced(input, src, lambda t: views.select(t, dim, index))
+
+
+@both
+def slice_scatter(
+    input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1,
+    *, out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """`input` with `src` in a slice of a dimension."""
+    found = _replaced(input, src, lambda t: _slice(t, dim, start, end, step))
+    if out is not None:
+        require_dtype(found.dtype, out)
+    result: Tensor = deliver(found, out)
+    return result
+
+
+@both
+def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """`input` with `src` on a diagonal."""
+    return _replaced(input, src, lambda t: views.diagonal(t, offset, dim1, dim2))
+
+
+@both
+def as_strided_scatter(
+    input: Tensor, src: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None = None
+) -> Tensor:
+    """`input` with `src` where `as_strided` looks."""
+    return _replaced(input, src, lambda t: views.as_strided(t, size, stride, storage_offset))
+
+
+# -- back to a size -------------------------------------------------------------------------------------------
+
+
+@method
+def sum_to_size(self: Tensor, *sizes: Any, size: Any = None) -> Tensor:
+    """The sums over what broadcasting a tensor of `size` to this one's shape repeats; itself where nothing is."""
+    to = views.given_ints(sizes, size, "sum_to_size", "size")
+    shape = self.meta.shape
+    if not _reaches(to, shape):
+        raise RuntimeError(f"size {{{list(to)}}} is not expandable to size {{{list(shape)}}}.")
+    lead = len(shape) - len(to)
+    dims = [*range(lead), *[d for d in range(lead, len(shape)) if to[d - lead] == 1 != shape[d]]]
+    summed = self.sum(dims, keepdim=True) if dims else self
+    return views.view(summed, to) if lead else summed
+
+
+def _reaches(shape: Sequence[int], larger: Sequence[int]) -> bool:
+    """Whether a tensor of `shape` expands to `larger`."""
+    tail = larger[len(larger) - len(shape) :]
+    return len(shape) <= len(larger) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))
+
+
+@method
+def dim_order(self: Tensor, *, ambiguity_check: bool = False) -> tuple[int, ...]:
+    """The dimensions from outermost to innermost in memory. Raises RuntimeError where `ambiguity_check` finds ties."""
+    if ambiguity_check and _is_ambiguous(self.meta.shape, self.meta.strides):
+        raise RuntimeError(
+            "The tensor does not have unique dim order, or cannot map to exact one of the given memory formats."
+        )
+    return tuple(memory_order(self.meta.shape, self.meta.strides))
+
+
+def _is_ambiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the strides allow another order: of equal strides, sizes of 1, or no elements."""
+    return 0 in shape or 1 in shape or len(set(strides)) < len(strides)

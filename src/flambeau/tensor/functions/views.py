@@ -1,0 +1,830 @@
+"""Views: the same memory as another tensor. A view shares storage and version counter with what it views.
+
+Conjugation is physical here (`conj` of a complex tensor is a new tensor), so `is_conj` and `is_neg` are
+always False; PyTorch's is a view that conjugates when it is read: docs/operators.md says why ours is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import index
+from typing import Any
+
+from flambeau.core.dtype import INTEGRAL, dtype
+from flambeau.core.layout import Shape, broadcast_shapes, view_strides, wrap_dim
+from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
+from flambeau.core.size import Size, size_of
+from flambeau.ops import view as records
+from flambeau.tape.node import Leaf
+from flambeau.tensor.arguments.arg_errors import IntTuple
+from flambeau.tensor.arguments.extents import int_of, ints_of, require_within
+from flambeau.tensor.arguments.integers import int_or_none
+from flambeau.tensor.arguments.public import alias, both, function, method, method_of
+from flambeau.tensor.autograd.autograd_meta import (
+    SplitBackward0,
+    SplitWithSizesBackward0,
+    UnbindBackward0,
+    requires_grad,
+    run,
+    run_several,
+)
+from flambeau.tensor.autograd.grad_validation import unviewed
+from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
+from flambeau.tensor.autograd.leaves import rest
+from flambeau.tensor.tensor import History, Tensor, make
+
+
+def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
+    """A tuple of ints from an int, a sequence of ints, or the varargs of a method. Raises TypeError."""
+    if isinstance(values, tuple) and len(values) == 1 and isinstance(values[0], (list, tuple)):
+        values = values[0]
+    elif not isinstance(values, (list, tuple)):
+        values = (values,)
+    try:
+        return tuple(map(index, values))
+    except TypeError:
+        bad = next(v for v in values if int_or_none(v) is None)
+        raise TypeError(
+            f"{function}(): argument '{name}' must be tuple of ints, but found element of type "
+            f"{type(bad).__name__}"
+        ) from None
+
+
+def given_ints(args: tuple[Any, ...], keyword: Any, function: str, name: str) -> tuple[int, ...]:
+    """Ints given as varargs, as one sequence, or by keyword."""
+    if keyword is not None:
+        if args:
+            raise TypeError(f"{function}() got multiple values for argument '{name}'")
+        return ints((keyword,), function, name)
+    if not args:
+        raise TypeError(f'{function}() missing 1 required positional arguments: "{name}"')
+    return ints(args, function, name)
+
+
+def tensors_of(tensors: Any, function: str) -> tuple[Tensor, ...]:
+    """A sequence of tensors as a tuple. Raises TypeError for anything else."""
+    if tensors.__class__ not in (list, tuple) and (
+        isinstance(tensors, Tensor) or not isinstance(tensors, Sequence)
+    ):
+        raise TypeError(
+            f"{function}(): argument 'tensors' (position 1) must be tuple of Tensors, "
+            f"not {type(tensors).__name__}"
+        )
+    for i, t in enumerate(tensors):
+        if not isinstance(t, Tensor):
+            raise TypeError(f"expected Tensor as element {i} in argument 0, but got {type(t).__name__}")
+    return tuple(tensors)
+
+
+def _property(define: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    alias(define.__name__, property(define), as_function=False)  # type: ignore[arg-type]
+    return define
+
+
+# -- what a tensor says of its layout ---------------------------------------------------------------------
+
+
+@_property
+def shape(self: Tensor) -> Size:
+    """The size of each dimension."""
+    return size_of(self.meta.shape)
+
+
+@method
+def size(self: Tensor, dim: int | None = None) -> Any:
+    """The shape, or the size of one dimension."""
+    return size_of(self.meta.shape) if dim is None else self.meta.shape[_dim(self, dim)]
+
+
+@method
+def stride(self: Tensor, dim: int | None = None) -> Any:
+    """Elements from one index to the next, of every dimension or of one."""
+    return self.meta.strides if dim is None else self.meta.strides[_dim(self, dim)]
+
+
+def _dim(t: Tensor, dim: int) -> int:
+    if not t.meta.ndim:
+        raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
+    return wrap_dim(index(dim), t.meta.ndim)
+
+
+@_property
+def _base(self: Tensor) -> Tensor | None:
+    """The tensor that this one is a view of."""
+    return self.base
+
+
+@method
+def _is_view(self: Tensor) -> bool:
+    return self.base is not None
+
+
+alias("nelement", Tensor.numel, as_function=False)
+alias("ndimension", Tensor.dim, as_function=False)
+
+
+@function
+def numel(input: Tensor) -> int:
+    """How many elements it has."""
+    return Tensor.numel(input)
+
+
+@both
+def detach(input: Tensor) -> Tensor:
+    """The same memory and version counter, cut off from any history."""
+    alike = make(input.meta, input.memory, input.ptr)
+    alike.counter = input.counter
+    return alike
+
+
+class _OwnCounter:
+    """The version counter of a `.data` alias, which its original does not share."""
+
+    __slots__ = ("__weakref__", "version")
+
+    def __init__(self) -> None:
+        self.version = 0
+
+
+def _data(self: Tensor) -> Tensor:
+    """The same memory with a version counter of its own: changes through it are not noticed."""
+    alike = make(self.meta, self.memory, self.ptr)
+    alike.counter = _OwnCounter()
+    return alike
+
+
+def _set_data(self: Tensor, other: Tensor) -> None:
+    """Point this tensor at another's memory; it keeps its identity and version counter."""
+    if not isinstance(other, Tensor):
+        raise TypeError(f"Variable data has to be a tensor, but got {type(other).__name__}")
+    version = self.counter.version
+    self.meta, self.memory, self.ptr = other.meta, other.memory, other.ptr
+    self.counter = _OwnCounter()  # the old memory would be kept by its own
+    self.counter.version = version
+    if self.history is not None and isinstance(self.history.node, Leaf):
+        self.history.node.set_meta(other.meta)
+
+
+alias("data", property(_data, _set_data), as_function=False)  # type: ignore[arg-type]
+
+
+# -- shapes -----------------------------------------------------------------------------------------------
+
+
+@method
+def view(self: Tensor, *shape: Any, size: Any = None, dtype: dtype | None = None) -> Tensor:
+    """The same memory as another shape (one size may be -1), or as another dtype."""
+    kind: Any = shape[0] if len(shape) == 1 and size is None and dtype is None else dtype
+    if _is_dtype(kind):
+        offset, ratio = self.storage_offset(), kind.itemsize // self.meta.itemsize
+        if ratio > 1 and self.meta.ndim and self.meta.strides[-1] == 1 and offset % ratio:
+            raise RuntimeError(
+                f"self.storage_offset() must be divisible by {ratio} to view {self.meta.dtype.torch_name} as "
+                f"{kind.torch_name} (different element sizes), but got {offset}"
+            )
+        return run(records.view_dtype, self, kind)
+    return run(records.view, self, given_ints(shape, size, "view", "size"))
+
+
+def _is_dtype(x: Any) -> bool:
+    return isinstance(x, dtype)
+
+
+@method
+def view_as(self: Tensor, other: Tensor) -> Tensor:
+    return run(records.view, self, other.meta.shape)
+
+
+@both
+def reshape(input: Tensor, *args: Any, shape: Any = None) -> Tensor:
+    """Another shape of the same elements: a view where the strides allow it, else a copy."""
+    return _reshape(input, given_ints(args, shape, "reshape", "shape"))
+
+
+def _reshape(t: Tensor, shape: Sequence[int]) -> Tensor:
+    new, viewed = _reshaped(t.meta, tuple(shape))
+    if not viewed:
+        return unviewed(run(records._unsafe_view, _plain_copy(t), new))
+    return run(records.view, t, new)
+
+
+@lru_cache(1024)
+def _reshaped(meta: Meta, shape: Shape) -> tuple[Shape, bool]:
+    """The shape without -1, and whether a view can have it."""
+    new = records.infer_shape(shape, meta.numel)
+    return new, view_strides(meta.shape, meta.strides, new) is not None
+
+
+def _plain_copy(t: Tensor) -> Tensor:
+    copied: Tensor = t.contiguous()
+    return copied
+
+
+@method
+def reshape_as(self: Tensor, other: Tensor) -> Tensor:
+    return _reshape(self, other.meta.shape)
+
+
+@both
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """The dimensions from `start_dim` to `end_dim` as one."""
+    meta = input.meta
+    start, end = wrap_dim(start_dim, meta.ndim), wrap_dim(end_dim, meta.ndim)
+    if start > end:
+        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+    if meta.ndim == 0:
+        return _reshape(input, (1,))
+    if start == end:
+        return input
+    run_length = 1
+    for n in meta.shape[start : end + 1]:
+        run_length *= n
+    return _reshape(input, (*meta.shape[:start], run_length, *meta.shape[end + 1 :]))
+
+
+@both
+def ravel(input: Tensor) -> Tensor:
+    """One dimension, contiguous."""
+    flat: Tensor = _plain_copy(input)
+    return run(records.view, flat, (-1,)) if flat.meta.ndim != 1 else flat
+
+
+@both
+def unflatten(input: Tensor, dim: int, sizes: IntTuple) -> Tensor:
+    """One dimension as several; one size may be -1."""
+    new = ints((sizes,), "unflatten", "sizes")
+    if not new:
+        raise RuntimeError("unflatten: sizes must be non-empty")
+    d = wrap_dim(dim, input.meta.ndim)
+    if not input.meta.ndim:
+        raise RuntimeError(
+            f"unflatten got an unexpected error:\nDimension specified as {dim} but tensor has no dimensions"
+        )
+    size = input.meta.shape[d]
+    try:
+        new = records.infer_shape(new, size)
+    except RuntimeError as error:
+        if "is invalid for input" in str(error):
+            raise RuntimeError(
+                f"unflatten: Provided sizes {list(new)} don't multiply up to the size of dim {d} ({size}) "
+                "in the input tensor"
+            ) from None
+        raise RuntimeError(f"unflatten got an unexpected error:\n{error}") from None
+    return run(records.view, input, (*input.meta.shape[:d], *new, *input.meta.shape[d + 1 :]))
+
+
+@method
+def expand(self: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
+    """Dimensions of size 1 read as larger ones, without a copy; -1 keeps a size."""
+    return run(records.expand, self, given_ints(sizes, size, "expand", "size"))
+
+
+@method
+def expand_as(self: Tensor, other: Tensor) -> Tensor:
+    return run(records.expand, self, other.meta.shape)
+
+
+@function
+def broadcast_to(input: Tensor, size: IntTuple) -> Tensor:
+    """The tensor expanded to a shape."""
+    return run(records.expand, input, ints((size,), "broadcast_to", "size"))
+
+
+def _broadcast_to(self: Tensor, *sizes: Any, size: Any = None) -> Tensor:
+    return broadcast_to(self, given_ints(sizes, size, "broadcast_to", "size"))
+
+
+method_of(broadcast_to, _broadcast_to)
+
+
+@function
+def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+    """The tensors expanded to their common shape; one that has it already is given back itself."""
+    listed = tensors_of(tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors,
+                        "broadcast_tensors")  # fmt: skip
+    shape = broadcast_shapes([t.meta.shape for t in listed])
+    return tuple([t if t.meta.shape == shape else run(records.expand, t, shape) for t in listed])
+
+
+def _broadcast_shapes(*shapes: Any) -> Size:
+    """The shape that tensors of these shapes broadcast to."""
+    return Size(broadcast_shapes([ints((s,), "broadcast_shapes", "shapes") for s in shapes]))
+
+
+alias("broadcast_shapes", _broadcast_shapes, as_method=False)
+
+
+# -- dimensions -------------------------------------------------------------------------------------------
+
+
+@function
+def permute(input: Tensor, dims: IntTuple) -> Tensor:
+    """The dimensions in another order."""
+    if isinstance(dims, int):
+        raise TypeError("permute(): argument 'dims' (position 2) must be tuple of ints, not int")
+    return run(records.permute, input, given_ints((dims,), None, "permute", "dims"))
+
+
+def _permute(self: Tensor, *args: Any, dims: Any = None) -> Tensor:
+    return run(records.permute, self, given_ints(args, dims, "permute", "dims"))
+
+
+method_of(permute, _permute)
+
+
+@both
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """Two dimensions swapped."""
+    return run(records.transpose, input, index(dim0), index(dim1))
+
+
+@both
+def t(input: Tensor) -> Tensor:
+    """A matrix transposed; fewer dimensions stay as they are."""
+    if input.meta.ndim > 2:
+        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.meta.ndim}D")
+    return run(records.t, input)
+
+
+@both
+def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
+    """Dimensions moved to new places; the others keep their order."""
+    listed = ints((source,), "movedim", "source"), ints((destination,), "movedim", "destination")
+    if len(listed[0]) != len(listed[1]):
+        raise RuntimeError(
+            f"movedim: Invalid source or destination dims: source ({list(listed[0])} dims) should contain "
+            f"the same number of dims as destination ({list(listed[1])} dims)"
+        )
+    places = []
+    for name, dims in zip(("source", "destination"), listed, strict=True):
+        wrapped = [wrap_dim(d, input.meta.ndim) for d in dims]
+        if len(set(wrapped)) != len(wrapped):
+            raise RuntimeError(f"movedim: repeated dim in `{name}` ({list(dims)})")
+        places.append(wrapped)
+    if input.meta.ndim == 0:
+        return run(records.permute, input, ())
+    order = [d for d in range(input.meta.ndim) if d not in places[0]]
+    for to, d in sorted(zip(places[1], places[0], strict=True)):
+        order.insert(to, d)
+    return run(records.permute, input, tuple(order))
+
+
+@function
+def squeeze(input: Tensor, dim: Any = None) -> Tensor:
+    """Without dimensions of size 1: all, one, or those of a tuple."""
+    dims = None if dim is None else ints((dim,), "squeeze", "dim")
+    return run(records.squeeze, input, dims)
+
+
+def _squeeze(self: Tensor, *dims: Any, dim: Any = None) -> Tensor:
+    return squeeze(self, dims_given(dims, dim, "squeeze"))
+
+
+def dims_given(args: tuple[Any, ...], keyword: Any, function: str) -> tuple[int, ...] | None:
+    """The dimensions that a method was given, each by itself, as a tuple or by keyword; None without any."""
+    if keyword is None and args in ((), (None,)):
+        return None
+    return given_ints(args, keyword, function, "dim")
+
+
+method_of(squeeze, _squeeze)
+
+
+@both
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    """With a new dimension of size 1 at `dim`."""
+    return run(records.unsqueeze, input, index(dim))
+
+
+@both
+def adjoint(input: Tensor) -> Tensor:
+    """The last two dimensions swapped and the elements conjugated."""
+    return conj(_swapped_last(input, "tensor.adjoint()"))
+
+
+def _swapped_last(t: Tensor, name: str) -> Tensor:
+    if t.meta.ndim == 0:
+        _warn_of_number(name)
+        return run(records.alias, t)
+    if t.meta.ndim < 2:
+        raise RuntimeError(
+            f"{name} is only supported on matrices or batches of matrices. Got {t.meta.ndim}-D tensor."
+        )
+    return run(records.transpose, t, -2, -1)
+
+
+def _warn_of_number(name: str) -> None:
+    warn_program(
+        f"{name} is deprecated on 0-D tensors. This function is the identity in these cases.",
+        UserWarning,
+    )
+
+
+@_property
+def T(self: Tensor) -> Tensor:  # noqa: N802
+    """The dimensions in reverse order; meant for matrices."""
+    if self.meta.ndim == 0:
+        _warn_of_number("Tensor.T")
+    elif self.meta.ndim != 2:
+        warn_program(
+            "The use of `x.T` on tensors of dimension other than 2 to reverse their shape is deprecated and "
+            "it will throw an error in a future release. Consider `x.mT` to transpose batches of matrices or "
+            "`x.permute(*torch.arange(x.ndim - 1, -1, -1))` to reverse the dimensions of a tensor.",
+            UserWarning,
+        )
+    return run(records.permute, self, tuple(range(self.meta.ndim))[::-1])
+
+
+@_property
+def mT(self: Tensor) -> Tensor:  # noqa: N802
+    """The last two dimensions swapped."""
+    return _swapped_last(self, "tensor.mT")
+
+
+@_property
+def H(self: Tensor) -> Tensor:  # noqa: N802
+    """A matrix transposed and conjugated."""
+    if self.meta.ndim in (0, 2):
+        return conj(_swapped_last(self, "tensor.H"))
+    more = " For batches of matrices, consider using tensor.mH" if self.meta.ndim > 2 else ""
+    raise RuntimeError(
+        f"tensor.H is only supported on matrices (2-D tensors). Got {self.meta.ndim}-D tensor.{more}"
+    )
+
+
+@_property
+def mH(self: Tensor) -> Tensor:  # noqa: N802
+    """The last two dimensions swapped and the elements conjugated."""
+    return conj(_swapped_last(self, "tensor.mH"))
+
+
+@both
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A diagonal of two dimensions, as the last dimension."""
+    return run(records.diagonal, input, index(offset), index(dim1), index(dim2))
+
+
+@method
+def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """Every window of `size` along a dimension, `step` apart; the last dimension runs within a window."""
+    return run(records.unfold, self, index(dimension), index(size), index(step))
+
+
+# -- parts ------------------------------------------------------------------------------------------------
+
+
+@both
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    """One index of a dimension, which goes away."""
+    return run(records.select, input, _int(dim), _int(index))
+
+
+_int = index
+
+
+@both
+def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
+    """`length` indices of a dimension from `start` on."""
+    if input.meta.ndim == 0:
+        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
+    if length < 0:
+        raise RuntimeError("narrow(): length must be non-negative.")
+    if isinstance(start, Tensor) and (start.meta.ndim or start.dtype.category != INTEGRAL):
+        raise RuntimeError("start must be an 0-dim integral Tensor.")
+    d, start, length = wrap_dim(dim, input.meta.ndim), _int(start), _int(length)
+    size = input.meta.shape[d]
+    if not -size <= start <= size:
+        raise IndexError(
+            f"start out of range (expected to be in range of [{-size}, {size}], but got {start})"
+        )
+    start += size if start < 0 else 0
+    if start + length > size:
+        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
+    return run(records.slice_, input, d, start, start + length, 1)
+
+
+@both
+def as_strided(input: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None = None) -> Tensor:
+    """Any layout over the tensor's storage, from `storage_offset` on (its own offset by default)."""
+    shape = ints_of(size, "as_strided", "size", 1)
+    strides = ints_of(stride, "as_strided", "stride", 2)
+    offset = here = input.storage_offset()
+    if storage_offset is not None:
+        offset = int_of(storage_offset, "as_strided", "storage_offset", 3)
+    if len(shape) != len(strides):
+        raise RuntimeError("mismatch in length of strides and shape")
+    if any(s < 0 for s in strides):
+        raise RuntimeError(
+            f"as_strided: Negative strides are not supported at the moment, got strides: {list(strides)}"
+        )
+    require_within(input.memory.nbytes, input.meta.itemsize, shape, strides, offset)
+    return run(records.as_strided, input, shape, strides, offset - here)
+
+
+@both
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """Every index of a dimension as a tensor of its own."""
+    d = _dim(input, dim)
+    return run_several(
+        UnbindBackward0, input, d, [(records.select, (d, i)) for i in range(input.meta.shape[d])]
+    )
+
+
+def _check_parts(count: int, name: str) -> None:
+    if count > 1 << 32:
+        raise RuntimeError(f"{name}(): {count} tensors are more than fit into the memory of a host")
+
+
+@both
+def split_with_sizes(input: Tensor, split_sizes: IntTuple, dim: int = 0) -> tuple[Tensor, ...]:
+    """Consecutive parts of these sizes along a dimension."""
+    if input.meta.ndim == 0:
+        raise RuntimeError("split expects at least a 1-dimensional tensor")
+    d, sizes = wrap_dim(dim, input.meta.ndim), ints((split_sizes,), "split_with_sizes", "split_sizes")
+    if any(n < 0 for n in sizes):
+        raise RuntimeError(
+            "split_with_sizes expects split_sizes have only non-negative entries, but got "
+            f"split_sizes={list(sizes)}"
+        )
+    if sum(sizes) != input.meta.shape[d]:
+        raise RuntimeError(
+            f"split_with_sizes expects split_sizes to sum exactly to {input.meta.shape[d]} (input tensor's "
+            f"size at dimension {d}), but got split_sizes={list(sizes)}"
+        )
+    return run_several(SplitWithSizesBackward0, input, d, _cuts(d, sizes))
+
+
+def _cuts(dim: int, sizes: Sequence[int]) -> list[tuple[Any, tuple[int, ...]]]:
+    parts: list[tuple[Any, tuple[int, ...]]] = []
+    start = 0
+    for n in sizes:
+        parts.append((records.slice_, (dim, start, start + n, 1)))
+        start += n
+    return parts
+
+
+@both
+def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Parts of one size (the last may be smaller), or of given sizes, along a dimension."""
+    if isinstance(split_size_or_sections, list | tuple):
+        return split_with_sizes(tensor, split_size_or_sections, dim)
+    if tensor.meta.ndim == 0:
+        raise RuntimeError("split expects at least a 1-dimensional tensor")
+    step = _int(split_size_or_sections)
+    if step < 0:
+        raise RuntimeError(f"split expects split_size be non-negative, but got split_size={step}")
+    d = wrap_dim(dim, tensor.meta.ndim)
+    size = tensor.meta.shape[d]
+    if step == 0 and size:
+        raise RuntimeError(
+            f"split_size can only be 0 if dimension size is 0, but got dimension size of {size}"
+        )
+    count = max(-(-size // step), 1) if step else 1
+    sizes = [step] * (count - 1) + [size - step * (count - 1)]
+    return run_several(SplitBackward0, tensor, d, _cuts(d, sizes))
+
+
+@both
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` parts of one size along a dimension; the last may be smaller."""
+    if input.meta.ndim == 0:
+        raise RuntimeError("chunk expects at least a 1-dimensional tensor")
+    if chunks <= 0:
+        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+    d = wrap_dim(dim, input.meta.ndim)
+    size = input.meta.shape[d]
+    if size == 0:
+        _check_parts(chunks, "chunk")
+        return split_with_sizes(input, [0] * chunks, d)
+    return split(input, -(-size // chunks), d)
+
+
+@both
+def tensor_split(
+    input: Tensor, indices_or_sections: Any = None, dim: int = 0, *, indices: Any = None, sections: Any = None
+) -> tuple[Tensor, ...]:
+    """Parts as equal as can be, or cut at indices, along a dimension."""
+    given: Any = next((x for x in (indices_or_sections, indices, sections) if x is not None), None)
+    if input.meta.ndim == 0:
+        raise RuntimeError(
+            "tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims"
+        )
+    d = wrap_dim(dim, input.meta.ndim)
+    if isinstance(given, Tensor):
+        given = given.tolist()
+    if isinstance(given, list | tuple):
+        ends = [*ints((given,), "tensor_split", "indices"), input.meta.shape[d]]
+        return tuple([run(records.slice_, input, d, a, b, 1) for a, b in zip([0, *ends], ends, strict=False)])
+    count = _int(given)
+    if count <= 0:
+        raise RuntimeError(f"number of sections must be larger than 0, got {count}")
+    _check_parts(count, "tensor_split")
+    small, more = divmod(input.meta.shape[d], count)
+    cuts = _cuts(d, [small + 1] * more + [small] * (count - more))
+    return tuple([run(view, input, *params) for view, params in cuts])
+
+
+def _split_at(args: tuple[Any, ...], keyword: Any, name: str) -> Any:
+    """How many parts, or where each ends, as a method was given it."""
+    if len(args) == 1 and keyword is None:
+        return args[0]
+    return keyword if not args and keyword is not None else given_ints(args, keyword, name, "indices")
+
+
+def _split_along(t: Tensor, given: Any, name: str, least: int, dim: int) -> tuple[Tensor, ...]:
+    if t.meta.ndim < least:
+        raise RuntimeError(
+            f"torch.{name} requires a tensor with at least {least} dimension, but got a tensor with "
+            f"{t.meta.ndim} dimensions!"
+        )
+    size = t.meta.shape[dim]
+    if not isinstance(given, list | tuple) and (given <= 0 or size % given):
+        raise RuntimeError(
+            f"torch.{name} attempted to split along dimension {dim}, but the size of the dimension {size} "
+            f"is not divisible by the split_size {given}!"
+        )
+    return tensor_split(t, given, dim)
+
+
+@function
+def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    """`tensor_split` along the columns (dimension 1, or 0 of a vector)."""
+    return _split_along(input, indices_or_sections, "hsplit", 1, 0 if input.meta.ndim == 1 else 1)
+
+
+def _hsplit(self: Tensor, *sections: Any, indices_or_sections: Any = None) -> tuple[Tensor, ...]:
+    return hsplit(self, _split_at(sections, indices_or_sections, "hsplit"))
+
+
+method_of(hsplit, _hsplit)
+
+
+@function
+def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    """`tensor_split` along the rows (dimension 0)."""
+    return _split_along(input, indices_or_sections, "vsplit", 2, 0)
+
+
+def _vsplit(self: Tensor, *sections: Any, indices_or_sections: Any = None) -> tuple[Tensor, ...]:
+    return vsplit(self, _split_at(sections, indices_or_sections, "vsplit"))
+
+
+method_of(vsplit, _vsplit)
+
+
+@function
+def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    """`tensor_split` along dimension 2."""
+    return _split_along(input, indices_or_sections, "dsplit", 3, 2)
+
+
+def _dsplit(self: Tensor, *sections: Any, indices_or_sections: Any = None) -> tuple[Tensor, ...]:
+    return dsplit(self, _split_at(sections, indices_or_sections, "dsplit"))
+
+
+method_of(dsplit, _dsplit)
+
+
+# -- complex numbers --------------------------------------------------------------------------------------
+
+
+@function
+def real(input: Tensor) -> Tensor:
+    """The real parts, a view; a real tensor itself."""
+    return run(records.real, input) if input.meta.dtype.is_complex else input
+
+
+@function
+def imag(input: Tensor) -> Tensor:
+    """The imaginary parts, a view. Raises RuntimeError for a real tensor."""
+    return run(records.imag, input)
+
+
+def _set_real(self: Tensor, value: Any) -> None:
+    self.real[...] = value
+
+
+def _set_imag(self: Tensor, value: Any) -> None:
+    self.imag[...] = value
+
+
+alias("real", property(real, _set_real), as_function=False)  # type: ignore[arg-type]
+alias("imag", property(imag, _set_imag), as_function=False)  # type: ignore[arg-type]
+
+
+@function
+def view_as_real(input: Tensor) -> Tensor:
+    """A complex tensor as real numbers, with a last dimension of 2."""
+    return run(records.view_as_real, input)
+
+
+@function
+def view_as_complex(input: Tensor) -> Tensor:
+    """A real tensor whose last dimension is 2 as complex numbers."""
+    return run(records.view_as_complex, input)
+
+
+@both
+def conj(input: Tensor) -> Tensor:
+    """The complex conjugate, a new tensor; a real tensor itself."""
+    conjugate: Tensor = input.conj_physical() if input.meta.dtype.is_complex else input
+    return conjugate
+
+
+@both
+def is_conj(input: Tensor) -> bool:
+    """False: conjugation is never pending (see the module's docstring)."""
+    return False
+
+
+@both
+def is_neg(input: Tensor) -> bool:
+    """False: negation is never pending."""
+    return False
+
+
+@both
+def resolve_conj(input: Tensor) -> Tensor:
+    """Itself: conjugation is never pending."""
+    return input
+
+
+@both
+def resolve_neg(input: Tensor) -> Tensor:
+    """Itself: negation is never pending."""
+    return input
+
+
+# -- in place: the tensor itself takes the view's layout -----------------------------------------------------
+
+
+def _become(self: Tensor, view: Tensor) -> Tensor:
+    """Take the place of a view of itself; it is no view for that, if it was none before."""
+    refuse_inference(self)
+    if requires_grad(self):
+        require_changeable(self)
+    was, now = self.history, view.history
+    assert now is not None
+    self.meta, self.ptr = view.meta, view.ptr
+    if was is not None and now.node is None:  # not recorded: what made it is what it was
+        now.node, now.index = was.node, was.index
+        if isinstance(was.node, Leaf):
+            was.node.set_meta(view.meta)
+    if was is None or was.base is None:
+        self.history = None if now.node is None else History(now.node, now.index)
+    else:
+        self.history = now
+    self.counter.version += 1
+    return self
+
+
+@method
+def squeeze_(self: Tensor, *dims: Any, dim: Any = None) -> Tensor:
+    return _become(self, squeeze(self, dims_given(dims, dim, "squeeze_")))
+
+
+@method
+def unsqueeze_(self: Tensor, dim: int) -> Tensor:
+    return _become(self, unsqueeze(self, dim))
+
+
+@method
+def transpose_(self: Tensor, dim0: int, dim1: int) -> Tensor:
+    return _become(self, transpose(self, dim0, dim1))
+
+
+@method
+def t_(self: Tensor) -> Tensor:
+    return _become(self, t(self))
+
+
+@method
+def as_strided_(self: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None = None) -> Tensor:
+    return _become(self, as_strided(self, size, stride, storage_offset))
+
+
+@method
+def detach_(self: Tensor) -> Tensor:
+    """Cut itself off from any history. A view cannot be detached in place."""
+    if self.base is not None:
+        raise RuntimeError(
+            "Can't detach views in-place. Use detach() instead. If you are using DistributedDataParallel "
+            "(DDP) for training, and gradient_as_bucket_view is set as True, gradients are views of DDP "
+            "buckets, and hence detach_() cannot be called on these gradients. To fix this error, please refer to the "
+            "Optimizer.zero_grad() function in torch/optim/optimizer.py as the solution."
+        )
+    node = None if self.history is None else self.history.node
+    if isinstance(node, Leaf):
+        rest(self, node)
+    else:
+        self.history = None
+    return self
+
+
+alias("moveaxis", movedim)
+alias("swapaxes", transpose)
+alias("swapdims", transpose)
+alias("swapaxes_", transpose_, as_function=False)
+alias("swapdims_", transpose_, as_function=False)

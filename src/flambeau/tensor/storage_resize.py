@@ -1,0 +1,91 @@
+"""Storages of another size, and `holders`: who looks at a storage by address, and is told when its memory moves.
+
+# Note [Storages made smaller]
+Problem: `untyped_storage().resize_(4)` under a larger tensor leaves it beyond its memory. Whatever reads, writes or
+launches with it must raise, a launch must not pay for the check, and the tensor is whole again if the storage grows.
+Rule: such a tensor gets a `ShortMeta`, which has the same fields and is a key of no cache. So each call misses its plan
+and takes the slow path, which calls `require_backed`; copies between devices and exports to other libraries call it,
+too. A view of all of the tensor is short as well, and any other view is checked as a new one.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Sequence
+
+from flambeau.core.device import CPU
+from flambeau.core.meta import Meta, ShortMeta
+from flambeau.runtime import current
+from flambeau.tensor.autograd.saved import Saved
+from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
+from flambeau.tensor.tensor import Tensor
+
+
+def holders(row: Tensor) -> tuple[Sequence[Tensor | Saved], bool]:
+    """All that look at a tensor's storage by address, and whether others refer to it."""
+    if sys.getrefcount(row.memory) == 2 + (row.counter is row.memory):
+        return [row], False
+    frozen = gc.get_freeze_count()  # of these the collector tells nothing
+    if frozen:
+        gc.unfreeze()
+    referrers = gc.get_referrers(row.memory)  # in no variable of ours: a closure's would be one of them
+    if frozen:
+        gc.collect()
+        gc.freeze()
+    found = [x for x in referrers if isinstance(x, Tensor | Saved)]
+    return [x for x in found if x.memory is row.memory], len(found) < len(referrers)
+
+
+_CONTENTS = ("ptr", "nbytes", "block", "stream")
+_PINNED = ("ptr", "nbytes", "_pinned", "_allocator")
+
+
+def resize_storage(t: Tensor, nbytes: int) -> None:
+    """Give a tensor's storage another size. All that look at it follow; what is more is uninitialized.
+
+    Raises RuntimeError: the memory is another library's or process'.
+    """
+    looking, _ = holders(t)
+    storage = t.memory
+    if storage.device is CPU and nbytes <= storage.nbytes:
+        storage.nbytes = nbytes  # the memory stays: arrays of other libraries may be over it
+        _mark_short(looking, storage)
+        return
+    other = resized(storage, nbytes)
+    shift = other.ptr - storage.ptr
+    for name in _PINNED if isinstance(storage, PinnedStorage) else _CONTENTS:
+        mine, its = getattr(storage, name), getattr(other, name)
+        setattr(storage, name, its)
+        setattr(other, name, mine)  # and gives it back at its end
+    for each in looking:
+        each.ptr += shift
+    _mark_short(looking, storage)
+
+
+def _mark_short(looking: Sequence[Tensor | Saved], storage: Storage) -> None:
+    """Exchange the metas of tensors that now reach beyond a storage, and of those that no longer do."""
+    for each in looking:
+        meta = each.meta
+        if meta.short is (each.ptr - storage.ptr + meta.span <= storage.nbytes or not meta.numel):
+            each.meta = (
+                Meta.of(meta.shape, meta.strides, meta.dtype, meta.device) if meta.short else ShortMeta(meta)
+            )
+
+
+def resized(old: Storage, nbytes: int) -> Storage:
+    """A storage of another size that begins with the bytes of `old`; what is more is uninitialized."""
+    if isinstance(old, ForeignStorage):
+        raise RuntimeError("Trying to resize storage that is not resizable")
+    context, stream = old.context, current.local.streams[old.context.index]
+    if old.pinned:
+        new: Storage = PinnedStorage(nbytes)
+    else:
+        block = context.allocator.allocate(nbytes, stream)
+        new = Storage(block.ptr, nbytes, context, block)
+    kept = min(old.nbytes, nbytes)
+    if kept:
+        old.used_on(stream.handle)
+        context.driver.copy(new.ptr, old.ptr, kept, stream.handle)
+        stream.queue.busy = True
+    return new
