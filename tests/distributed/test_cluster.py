@@ -13,7 +13,7 @@ import pytest
 import flambeau as torch
 from flambeau import distributed as dist
 from flambeau import nn
-from flambeau.driver.virtual.cluster import cluster_ns
+from flambeau.driver.virtual.cluster_cost import cluster_ns
 from flambeau.driver.virtual.cost import collective_ns, wire
 from flambeau.driver.virtual.profile import load_profile
 from flambeau.nn.parallel import DistributedDataParallel

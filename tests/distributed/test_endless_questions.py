@@ -8,7 +8,7 @@ import pytest
 
 import flambeau as torch
 from flambeau import distributed as dist
-from flambeau.driver.virtual import collectives
+from flambeau.driver.virtual.collectives import collectives
 from flambeau.testing.ranks import ranks
 
 SCHEDULES = ["earliest", "random:1", "adversarial:2", "pct:3:2"]

@@ -13,7 +13,7 @@ import pytest
 from seeds import EXHAUSTIVE, session_seed
 
 from flambeau.driver.virtual.driver import VirtualDriver
-from flambeau.driver.virtual.memory import Arena
+from flambeau.driver.virtual.memory.arena import Arena
 from flambeau.observe.detector import Detector
 from flambeau.observe.order import Order
 from flambeau.testing.soundness import Hunt, Program, Step, generate

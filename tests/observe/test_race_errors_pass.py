@@ -63,7 +63,7 @@ KEPT = {  # by file and function: what becomes of a race there
     "driver/cuda/device/host_calls.py _run": "raised where the host waits",
     "driver/cuda/libraries/libraries.py loaded": "an import",
     "driver/cuda/probe.py cudnn_version": "an import",
-    "driver/virtual/nccl.py _meet": "below the detector",
+    "driver/virtual/collective_calls.py _meet": "below the detector",
     "multiprocessing/spawn.py _wrap": "raised by the parent; the child's report has it, too",
     "nn/parallel/distributed.py _check_default_group": "asks for a group",
     "nn/parallel/parallel_apply.py _applied": "raised again where all replicas are done",

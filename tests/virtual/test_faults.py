@@ -13,8 +13,8 @@ import flambeau
 from flambeau.core.errors import DriverError
 from flambeau.driver.api import HostMemory, Kernel
 from flambeau.driver.virtual import VirtualDriver
-from flambeau.driver.virtual import scheduler as core
-from flambeau.driver.virtual.policy import Earliest
+from flambeau.driver.virtual.scheduling import scheduler as core
+from flambeau.driver.virtual.scheduling.schedule_policy import Earliest
 
 
 def test_a_kernels_error_says_the_line_that_launched_it():

@@ -4,7 +4,7 @@ import pytest
 from virtual_kit import adder
 
 from flambeau.driver.virtual import VirtualDriver
-from flambeau.driver.virtual.policy import write_token
+from flambeau.driver.virtual.scheduling.schedule_policy import write_token
 from flambeau.testing.conflicts import Conflicts
 
 

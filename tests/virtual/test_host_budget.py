@@ -11,8 +11,8 @@ import pytest
 
 import flambeau as torch
 from flambeau.core import host_memory
-from flambeau.driver.virtual.host_budget import HostBudget, uncommitted
-from flambeau.driver.virtual.memory import Arena
+from flambeau.driver.virtual.memory.arena import Arena
+from flambeau.driver.virtual.memory.host_budget import HostBudget, uncommitted
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -12,7 +12,7 @@ from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedE
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Kernel, Launch
 from flambeau.driver.virtual import VirtualDriver
-from flambeau.driver.virtual.memory import Arena
+from flambeau.driver.virtual.memory.arena import Arena
 
 GIB = 1 << 30
 

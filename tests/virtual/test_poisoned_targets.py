@@ -15,7 +15,7 @@ from flambeau.core.memory import bytes_at
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.virtual import VirtualDriver
-from flambeau.driver.virtual.memory import POISON
+from flambeau.driver.virtual.memory.arena import POISON
 
 N = 16
 

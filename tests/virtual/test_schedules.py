@@ -14,7 +14,7 @@ from flambeau.core.dtype import int64
 from flambeau.core.errors import DriverError
 from flambeau.driver.api import Launch
 from flambeau.driver.virtual import VirtualDriver
-from flambeau.driver.virtual.policy import open_policy
+from flambeau.driver.virtual.scheduling.schedule_policy import open_policy
 
 SCHEDULES = ("earliest", "random:7", "adversarial:7", "pct:7:3")
 

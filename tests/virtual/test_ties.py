@@ -10,7 +10,7 @@ import flambeau as torch
 from flambeau.core.dtype import int64
 from flambeau.driver.api import Launch
 from flambeau.driver.virtual import VirtualDriver
-from flambeau.driver.virtual.scheduler import Command
+from flambeau.driver.virtual.scheduling.scheduler import Command
 
 STREAMS = 6  # four of cuda:0 and two of cuda:1, every second one of high priority
 SIZES = (1 << 8, 1 << 16, 1 << 17, 1 << 20)  # of kernels: from one multiprocessor to all of them

@@ -85,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("gpu_schedules") < 1 or (wanted is not None and wanted < 1):
         raise pytest.UsageError("--virtual-gpus and --gpu-schedules must be at least 1")
     _check(config, "gpu_profile", "flambeau.driver.virtual.profile", "load_profile")
-    _check(config, "gpu_schedule", "flambeau.driver.virtual.policy", "open_policy")
+    _check(config, "gpu_schedule", "flambeau.driver.virtual.scheduling.schedule_policy", "open_policy")
     if wanted is not None:
         _install(wanted, config.getoption("gpu_profile"))
 

@@ -1,7 +1,8 @@
 """`MeetingPlace`: where ranks that are processes meet for collectives of their virtual GPUs. The launcher serves it.
 
-Each process simulates its own devices (Note [Members of other processes] in driver/virtual/collectives.py); here parts
-are kept until all have come, and those who wait are answered. Nothing here depends on which process is faster:
+Each process simulates its own devices (Note [Members of other processes] in
+driver/virtual/collectives/collectives.py); here parts are kept until all have come, and those who wait are answered.
+Nothing here depends on which process is faster:
 
 # Note [What a waiting rank is told]
 A rank that can run nothing more is told of meetings when all those that it has come to are complete; or, if some can

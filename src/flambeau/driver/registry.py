@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _DRIVERS = {
     "host": ("flambeau.driver.host", "HostDriver"),
     "virtual": ("flambeau.driver.virtual", "VirtualDriver"),
-    "shapes": ("flambeau.driver.virtual.shapes", "ShapeDriver"),
+    "shapes": ("flambeau.driver.virtual.meta_driver", "ShapeDriver"),
     "cuda": ("flambeau.driver.cuda.driver", "CudaDriver"),
 }
 
@@ -89,18 +89,18 @@ def go_on(other: Awaited | None = None) -> None:
 
     With `other`, what it waits for, they do so until that has come: when no other thread is there.
     """
-    exchange = sys.modules.get("flambeau.driver.virtual.exchange")
+    exchange = sys.modules.get("flambeau.driver.virtual.collectives.coordinator_client")
     if exchange is not None:
         exchange.go_on(other)
 
 
 def ask_around() -> None:
     """The host asks whether something of other processes is done, again and again: virtual GPUs go on meanwhile."""
-    exchange = sys.modules.get("flambeau.driver.virtual.exchange")
+    exchange = sys.modules.get("flambeau.driver.virtual.collectives.coordinator_client")
     if exchange is not None:
         exchange.ask_around()
 
 
 def meet_at(address: str) -> None:
     """Let this process's virtual GPUs meet those of other processes at "RANK@HOST:PORT", where no launcher serves."""
-    import_module("flambeau.driver.virtual.exchange").meet_at(address)
+    import_module("flambeau.driver.virtual.collectives.coordinator_client").meet_at(address)

@@ -11,12 +11,13 @@ import numpy as np
 from flambeau.core.errors import DriverError, OutOfMemoryError
 from flambeau.core.memory import address_of
 from flambeau.driver.api import HostMemory
-from flambeau.driver.virtual import exchange, scheduler
 from flambeau.driver.virtual.capture import Captures
+from flambeau.driver.virtual.collectives import coordinator_client
 from flambeau.driver.virtual.device import Device
 from flambeau.driver.virtual.machine import Machine
-from flambeau.driver.virtual.memory import RANGE_PAGE
-from flambeau.driver.virtual.queues import Queues
+from flambeau.driver.virtual.memory.arena import RANGE_PAGE
+from flambeau.driver.virtual.scheduling import scheduler
+from flambeau.driver.virtual.streams import Queues
 
 _HOST_ALIGNMENT = 4096
 
@@ -70,7 +71,7 @@ class Allocations:
         self._settle(device)
         self._core.now += self._costs.alloc_ns
         device.arena.release(ptr)
-        if (others := exchange.of_process()) is not None and others.shares:
+        if (others := coordinator_client.of_process()) is not None and others.shares:
             others.release(device.index, ptr)
         if shared is not None:
             shared.released(ptr, end)
@@ -144,7 +145,7 @@ class Allocations:
             scheduler.POISON, what, stream, nbytes, None, 0, 0, arena.lay_poison, (ptr, nbytes), ptr
         )
 
-    # -- of other processes: see Note [Exported memory] in ipc.py -----------------------------------------
+    # -- of other processes: see Note [Exported memory] in virtual_ipc.py -----------------------------------------
     def export(self, ptr: int) -> bytes:
         """A handle for other processes."""
         device = self._machine.owner("ipc_memory", ptr, 0)
@@ -172,13 +173,13 @@ class Allocations:
 
 
 def _held_by_others(index: int) -> list[tuple[int, int]]:
-    others = exchange.of_process()
+    others = coordinator_client.of_process()
     return others.held(index) if others is not None and others.shares else []
 
 
 def _share(device: Device, ptr: int) -> None:
     """Take an allocation from what all processes share of a device. OutOfMemoryError: they hold it."""
-    others = exchange.of_process()
+    others = coordinator_client.of_process()
     if others is None or not others.shares:
         return
     arena = device.arena

@@ -19,8 +19,8 @@ import threading
 from collections.abc import Iterator
 
 from flambeau.core.errors import DriverError
-from flambeau.driver.virtual import scheduler
-from flambeau.driver.virtual.scheduler import Command, DeviceState, Stream
+from flambeau.driver.virtual.scheduling import scheduler
+from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, Stream
 
 MODES = ("global", "thread_local", "relaxed")
 _MARKERS = (scheduler.RECORD, scheduler.WAIT, scheduler.POISON)

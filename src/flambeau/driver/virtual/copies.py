@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from flambeau.core.memory import address_of, bytes_at
 from flambeau.driver.api import HostMemory
-from flambeau.driver.virtual import cost, scheduler
+from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.capture import Captures
-from flambeau.driver.virtual.contents import Contents
+from flambeau.driver.virtual.command_effects import Contents
 from flambeau.driver.virtual.machine import Machine, check_error
-from flambeau.driver.virtual.queues import Queues
-from flambeau.driver.virtual.routes import Routes
+from flambeau.driver.virtual.scheduling import scheduler
+from flambeau.driver.virtual.streams import Queues
+from flambeau.driver.virtual.topology import Routes
 
 
 class Copies:

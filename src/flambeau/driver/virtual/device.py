@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flambeau.driver.virtual.ipc import SharedPages
-from flambeau.driver.virtual.memory import Arena
-from flambeau.driver.virtual.scheduler import DeviceState, Lane, Processors, Stream
+from flambeau.driver.virtual.memory.arena import Arena
+from flambeau.driver.virtual.memory.virtual_ipc import SharedPages
+from flambeau.driver.virtual.scheduling.scheduler import DeviceState, Lane, Processors, Stream
 
 
 class Device:

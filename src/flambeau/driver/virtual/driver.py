@@ -1,7 +1,7 @@
 """`VirtualDriver`: simulated CUDA devices behind the `Driver` protocol.
 
-Each call becomes a command on its stream's queue, or a wait; `scheduler.py` runs commands, `policy.py`
-chooses their order, `memory.py` holds the bytes, `cost.py` and the profiles give durations. Kernels are the
+Each call becomes a command on its stream's queue, or a wait; `scheduler.py` runs commands, `schedule_policy.py`
+chooses their order, `arena.py` holds the bytes, `cost.py` and the profiles give durations. Kernels are the
 operators' own host bodies on NumPy views of device memory, so results are real and only time is simulated.
 The driver takes its lock and passes each call on to the part that it is about, which owns the state of it.
 
@@ -30,7 +30,7 @@ The driver takes its lock and passes each call on to the part that it is about, 
   where devices are not linked, and hold those links meanwhile; the multiprocessors that NCCL takes are not counted.
 - Graphs: what a stream and those that join it are given is recorded, and launched as one; see Note [Captures].
 - Other processes: handles of whole allocations and of events (Driver API, "IPC"), opened on the same device of another
-  process; see Note [Exported memory] in ipc.py.
+  process; see Note [Exported memory] in virtual_ipc.py.
 - Time: durations by roofline and by the profile's rates and latencies; multiprocessors, engines and links
   are contended. The host's clock advances by the profile's cost of each driver call and poll and by
   waiting; the host's own computing costs nothing, so the host is always ahead of its devices.
@@ -41,7 +41,7 @@ The driver takes its lock and passes each call on to the part that it is about, 
 - Managed memory, stream-ordered allocation, cooperative launches, MPS and MIG.
 - Pinned memory between the start and the end of a copy: a copy's bytes move in one step, when the scheduler
   runs it; the scheduler runs commands when the host waits, polls, or fills a queue. Until then the target
-  of a copy to the host holds poison: see Note [Poisoned targets] in pinned.py.
+  of a copy to the host holds poison: see Note [Poisoned targets] in pinned_traffic.py.
 
 # What a run depends on
 The program's driver calls in their order, the profile and the schedule: nothing else. No wall clock, no
@@ -61,29 +61,29 @@ from typing import Any
 from flambeau.core.awaited import Awaited
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
-from flambeau.driver.virtual import exchange
 from flambeau.driver.virtual.allocations import Allocations
 from flambeau.driver.virtual.capture import Captures
-from flambeau.driver.virtual.collectives import Communicators, Outside
-from flambeau.driver.virtual.contents import Contents
+from flambeau.driver.virtual.collective_calls import Nccl
+from flambeau.driver.virtual.collectives import coordinator_client
+from flambeau.driver.virtual.collectives.collectives import Communicators, Outside
+from flambeau.driver.virtual.command_effects import Contents
 from flambeau.driver.virtual.copies import Copies
 from flambeau.driver.virtual.events import Events
 from flambeau.driver.virtual.executable import VirtualExecutable
-from flambeau.driver.virtual.gate import Gate
-from flambeau.driver.virtual.graph import Graph
-from flambeau.driver.virtual.host_budget import HostBudget
-from flambeau.driver.virtual.hosts import Hosts
+from flambeau.driver.virtual.graph_exec import Graphs
 from flambeau.driver.virtual.launches import Launches
 from flambeau.driver.virtual.machine import Machine, check_error
-from flambeau.driver.virtual.memory import RANGE_PAGE
-from flambeau.driver.virtual.nccl import Nccl
-from flambeau.driver.virtual.pinned import PinnedTraffic
-from flambeau.driver.virtual.policy import open_policy, write_token
+from flambeau.driver.virtual.memory.arena import RANGE_PAGE
+from flambeau.driver.virtual.memory.host_budget import HostBudget
+from flambeau.driver.virtual.memory.pinned_traffic import PinnedTraffic
 from flambeau.driver.virtual.profile import load_profile
-from flambeau.driver.virtual.queues import Queues
-from flambeau.driver.virtual.recorded import Graphs
-from flambeau.driver.virtual.routes import Routes
-from flambeau.driver.virtual.scheduler import CommandRecord, Scheduler
+from flambeau.driver.virtual.scheduling.command_graph import Graph
+from flambeau.driver.virtual.scheduling.driver_lock import Gate
+from flambeau.driver.virtual.scheduling.rank_clocks import Hosts
+from flambeau.driver.virtual.scheduling.schedule_policy import open_policy, write_token
+from flambeau.driver.virtual.scheduling.scheduler import CommandRecord, Scheduler
+from flambeau.driver.virtual.streams import Queues
+from flambeau.driver.virtual.topology import Routes
 
 _MOST_DEVICES = 255  # an address has 8 bits for the device
 
@@ -149,7 +149,7 @@ class VirtualDriver:
 
     def _outside(self) -> Outside | None:
         """Where members that are not of this process are met."""
-        others = exchange.of_process()
+        others = coordinator_client.of_process()
         if others is not None:
             others.machine = weakref.ref(self)
         return others

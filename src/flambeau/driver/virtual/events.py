@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from flambeau.core.errors import TIMED_INTERPROCESS, DriverError, NotReadyError
-from flambeau.driver.virtual import ipc, scheduler
 from flambeau.driver.virtual.capture import Capture, Captures
-from flambeau.driver.virtual.collectives import Communicators
+from flambeau.driver.virtual.collectives.collectives import Communicators
 from flambeau.driver.virtual.machine import Machine, check_error
-from flambeau.driver.virtual.policy import Question
-from flambeau.driver.virtual.queues import RELATIVE, Queues
-from flambeau.driver.virtual.scheduler import Command
+from flambeau.driver.virtual.memory import virtual_ipc
+from flambeau.driver.virtual.scheduling import scheduler
+from flambeau.driver.virtual.scheduling.schedule_policy import Question
+from flambeau.driver.virtual.scheduling.scheduler import Command
+from flambeau.driver.virtual.streams import RELATIVE, Queues
 
 
 class Event:
@@ -121,7 +122,7 @@ class Events:
             )
         return event.record.end
 
-    # -- of other processes: see Note [Events of other processes] in ipc.py -------------------------------
+    # -- of other processes: see Note [Events of other processes] in virtual_ipc.py -------------------------------
     def export(self, handle: int) -> bytes:
         """A handle for other processes."""
         found = self._event(handle)
@@ -129,9 +130,9 @@ class Events:
             raise DriverError(
                 f"CUDA error: invalid argument: ipc_event: event {handle} was not created interprocess"
             )
-        return ipc.event_handle(self._machine.shared(self._machine.devices[found.index]).uuid, handle)
+        return virtual_ipc.event_handle(self._machine.shared(self._machine.devices[found.index]).uuid, handle)
 
     def open(self, index: int, handle: bytes) -> int:
         """An event that stands for another process's."""
-        ipc.check_event(handle, self._machine.shared(self._machine.device(index)).uuid)
+        virtual_ipc.check_event(handle, self._machine.shared(self._machine.device(index)).uuid)
         return self.create(index, timing=False, interprocess=True)

@@ -8,14 +8,15 @@ from typing import Any
 from flambeau.core.errors import DriverError
 from flambeau.core.sites import caller
 from flambeau.driver.api import Launch
-from flambeau.driver.virtual import cost, scheduler
+from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.capture import Captures
-from flambeau.driver.virtual.contents import Contents
+from flambeau.driver.virtual.command_effects import Contents
 from flambeau.driver.virtual.executable import VirtualExecutable
-from flambeau.driver.virtual.gate import Gate
 from flambeau.driver.virtual.machine import Machine, check_error
-from flambeau.driver.virtual.queues import Queues
-from flambeau.driver.virtual.scheduler import UNLIMITED, Command
+from flambeau.driver.virtual.scheduling import scheduler
+from flambeau.driver.virtual.scheduling.driver_lock import Gate
+from flambeau.driver.virtual.scheduling.scheduler import UNLIMITED, Command
+from flambeau.driver.virtual.streams import Queues
 
 
 class Launches:

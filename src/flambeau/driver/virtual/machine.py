@@ -8,11 +8,11 @@ from typing import NoReturn
 
 from flambeau.core.errors import DriverError, InvalidAddressError, late
 from flambeau.driver.virtual.device import Device
-from flambeau.driver.virtual.host_budget import HostBudget
-from flambeau.driver.virtual.ipc import SharedPages
-from flambeau.driver.virtual.memory import Arena, next_generation
+from flambeau.driver.virtual.memory.arena import Arena, next_generation
+from flambeau.driver.virtual.memory.host_budget import HostBudget
+from flambeau.driver.virtual.memory.virtual_ipc import SharedPages
 from flambeau.driver.virtual.profile import Profile
-from flambeau.driver.virtual.scheduler import DeviceState, Scheduler
+from flambeau.driver.virtual.scheduling.scheduler import DeviceState, Scheduler
 
 _UUIDS = uuid.UUID("5a3c1d1e-6f0b-4c57-9d0c-0f1a6be0a11b")  # the namespace of simulated devices
 

@@ -21,7 +21,7 @@ from flambeau.core import host_memory
 from flambeau.core.errors import HostMemoryError
 
 if TYPE_CHECKING:
-    from flambeau.driver.virtual.memory import Arena
+    from flambeau.driver.virtual.memory.arena import Arena
 
 _UNASKED = 1 << 28  # bytes that are granted before the system is asked
 _MARGIN = 1 << 28  # bytes that are left to everything else

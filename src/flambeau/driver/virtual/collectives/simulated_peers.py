@@ -13,7 +13,7 @@ from flambeau.core.awaited import Awaited
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, Key
-from flambeau.driver.virtual.collectives import Meanwhile, Offer, Outcome
+from flambeau.driver.virtual.collectives.collectives import Meanwhile, Offer, Outcome
 
 
 class Mirrors:

@@ -10,11 +10,11 @@ from typing import Any
 
 from flambeau.core.errors import DriverError
 from flambeau.core.files import replace_file
-from flambeau.driver.virtual import scheduler
 from flambeau.driver.virtual.capture import MERGE, MODES, UNSUPPORTED, Capture, Captures
 from flambeau.driver.virtual.machine import Machine
-from flambeau.driver.virtual.queues import Queues
-from flambeau.driver.virtual.scheduler import KINDS, Command, Stream
+from flambeau.driver.virtual.scheduling import scheduler
+from flambeau.driver.virtual.scheduling.scheduler import KINDS, Command, Stream
+from flambeau.driver.virtual.streams import Queues
 
 
 class Graphs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.driver.virtual.scheduler import Scheduler
+from flambeau.driver.virtual.scheduling.scheduler import Scheduler
 
 
 class Hosts:

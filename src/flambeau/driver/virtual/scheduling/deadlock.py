@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from flambeau.core.sites import caller, place
 
 if TYPE_CHECKING:
-    from flambeau.driver.virtual.scheduler import Command, DeviceState, Stream
+    from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, Stream
 
 _MOST = 12  # queues told one by one; thousands may stand behind one
 

@@ -14,11 +14,11 @@ from flambeau.core.sites import caller
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import check, spans
 from flambeau.driver.virtual.capture import Captures
-from flambeau.driver.virtual.collectives import Communicators, Meeting, Member, Outside
-from flambeau.driver.virtual.contents import Contents
+from flambeau.driver.virtual.collectives.collectives import Communicators, Meeting, Member, Outside
+from flambeau.driver.virtual.command_effects import Contents
 from flambeau.driver.virtual.machine import Machine, check_error
-from flambeau.driver.virtual.queues import Queues
-from flambeau.driver.virtual.scheduler import Stream
+from flambeau.driver.virtual.scheduling.scheduler import Stream
+from flambeau.driver.virtual.streams import Queues
 
 
 class Nccl:

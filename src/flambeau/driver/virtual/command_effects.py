@@ -11,10 +11,10 @@ from flambeau.core.memory import bytes_at
 from flambeau.core.quiet import Quiet
 from flambeau.driver.api import HostMemory
 from flambeau.driver.meetings import perform
-from flambeau.driver.virtual.collectives import Meeting
+from flambeau.driver.virtual.collectives.collectives import Meeting
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.machine import Machine
-from flambeau.driver.virtual.memory import Arena
+from flambeau.driver.virtual.memory.arena import Arena
 
 
 class Contents:

@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 from flambeau.core.errors import DriverError, HostMemoryError, RaceError
 from flambeau.core.sites import Site, launched_at
-from flambeau.driver.virtual.deadlock import deadlock
-from flambeau.driver.virtual.interrupts import Interrupts
-from flambeau.driver.virtual.policy import EARLY, LATE, Policy, Question
+from flambeau.driver.virtual.scheduling.deadlock import deadlock
+from flambeau.driver.virtual.scheduling.interrupts import Interrupts
+from flambeau.driver.virtual.scheduling.schedule_policy import EARLY, LATE, Policy, Question
 
 KINDS = (
     "kernel", "copy_in", "copy_out", "copy", "fill", "record", "wait", "host_call", "poison", "collective", "exchange",
@@ -314,7 +314,8 @@ class Scheduler:
     def __init__(
         self, policy: Policy, queue: int, leave: Callable[[object], None] = lambda what: None
     ) -> None:
-        """queue: commands that a stream may hold. leave: lets go of what a finished command kept alive, see gate.py."""
+        """queue: commands that a stream may hold. leave: lets go of what a finished command kept alive, see
+        driver_lock.py."""
         self.now = 0  # the host's simulated time
         self.given = 0  # commands so far: the next one's `seq`
         self.on_command: Callable[[CommandRecord], None] | None = None

@@ -22,8 +22,8 @@ from flambeau.core.greeting import RefusedError, greet
 from flambeau.core.wire import LARGEST, Inbox, send
 from flambeau.driver.api import Collective, PreMul
 from flambeau.driver.meetings import Key
-from flambeau.driver.virtual.collectives import Meanwhile, Offer, Outcome
-from flambeau.driver.virtual.interrupts import Interrupts
+from flambeau.driver.virtual.collectives.collectives import Meanwhile, Offer, Outcome
+from flambeau.driver.virtual.scheduling.interrupts import Interrupts
 
 _WHY = "why"  # an answer that asks back
 _LOOK_S = 0.1  # between looks at whether Ctrl-C was pressed

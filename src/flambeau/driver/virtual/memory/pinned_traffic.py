@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from flambeau.core.memory import bytes_at
 from flambeau.driver.api import HostMemory
-from flambeau.driver.virtual.memory import POISON
-from flambeau.driver.virtual.scheduler import COPY_IN, COPY_OUT, HOST_CALL, Command
+from flambeau.driver.virtual.memory.arena import POISON
+from flambeau.driver.virtual.scheduling.scheduler import COPY_IN, COPY_OUT, HOST_CALL, Command
 
 
 class PinnedTraffic:

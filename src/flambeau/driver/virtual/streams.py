@@ -8,10 +8,10 @@ from typing import Any
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.core.sites import caller
 from flambeau.driver.virtual.capture import UNSUPPORTED, Captures
-from flambeau.driver.virtual.collectives import Communicators
+from flambeau.driver.virtual.collectives.collectives import Communicators
 from flambeau.driver.virtual.machine import Machine, check_error
-from flambeau.driver.virtual.policy import Question
-from flambeau.driver.virtual.scheduler import USERS, Command, Engine, Stream
+from flambeau.driver.virtual.scheduling.schedule_policy import Question
+from flambeau.driver.virtual.scheduling.scheduler import USERS, Command, Engine, Stream
 
 RELATIVE = (1 << 48) - 1
 """Of an address: the machine's generation is no part of a trace."""

@@ -30,7 +30,7 @@ import numpy as np
 from flambeau.core.errors import DriverError
 from flambeau.core.memory import address_of
 from flambeau.core.shared import Door, anonymous, map_private, map_shared
-from flambeau.driver.virtual.memory import Arena
+from flambeau.driver.virtual.memory.arena import Arena
 
 NBYTES = 64
 _MEMORY, _EVENT = b"FBmem\0\0\1", b"FBevt\0\0\1"

@@ -26,7 +26,7 @@ from flambeau.core.brief import brief
 from flambeau.core.errors import DriverError
 
 if TYPE_CHECKING:
-    from flambeau.driver.virtual.scheduler import Command, Engine, Stream
+    from flambeau.driver.virtual.scheduling.scheduler import Command, Engine, Stream
 
 PATIENCE_NS = 100_000
 _CHANGE_HORIZON = 1 << 14  # PCT's change points lie among this many choices, denser towards the first

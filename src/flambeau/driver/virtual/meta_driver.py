@@ -13,12 +13,12 @@ from typing import Any
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import Collective, HostMemory
-from flambeau.driver.virtual.collectives import Meeting, Outside
-from flambeau.driver.virtual.contents import Contents
+from flambeau.driver.virtual.collectives.collectives import Meeting, Outside
+from flambeau.driver.virtual.collectives.simulated_peers import Mirrors
+from flambeau.driver.virtual.command_effects import Contents
 from flambeau.driver.virtual.driver import VirtualDriver
 from flambeau.driver.virtual.executable import VirtualExecutable
-from flambeau.driver.virtual.memory import Arena
-from flambeau.driver.virtual.mirrors import Mirrors
+from flambeau.driver.virtual.memory.arena import Arena
 
 
 class NoContents(Contents):
@@ -50,7 +50,7 @@ class ShapeDriver(VirtualDriver):
     _mirrors: Mirrors | None = None
 
     def mirror(self, size: int) -> None:
-        """Let the one device be rank 0 of `size` GPUs that all do what it does: see `mirrors.py`.
+        """Let the one device be rank 0 of `size` GPUs that all do what it does: see `simulated_peers.py`.
 
         NotSupportedError: the profile has no cluster, or there are several devices.
         """

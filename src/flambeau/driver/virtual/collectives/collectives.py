@@ -35,9 +35,9 @@ from flambeau.core.errors import DriverError
 from flambeau.core.sites import Site, caller, place
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, Course, Key, agreed, described, duplicate, spans
-from flambeau.driver.virtual import scheduler
-from flambeau.driver.virtual.deadlock import asked_in_vain, deadlock, waiting
-from flambeau.driver.virtual.scheduler import Command, DeviceState, Engine, Scheduler, Stream
+from flambeau.driver.virtual.scheduling import scheduler
+from flambeau.driver.virtual.scheduling.deadlock import asked_in_vain, deadlock, waiting
+from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, Engine, Scheduler, Stream
 
 NOWHERE = 255  # the device index of what is of no device
 

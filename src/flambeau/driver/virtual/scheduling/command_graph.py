@@ -22,9 +22,17 @@ from flambeau.core.memory import compact_copy
 from flambeau.core.meta import Meta
 from flambeau.core.sites import Site, caller
 from flambeau.driver.api import Touches
-from flambeau.driver.virtual import scheduler
-from flambeau.driver.virtual.policy import EARLY, LATE, STOP, Question, open_policy, read_token, write_token
-from flambeau.driver.virtual.scheduler import Command, DeviceState, Stream
+from flambeau.driver.virtual.scheduling import scheduler
+from flambeau.driver.virtual.scheduling.schedule_policy import (
+    EARLY,
+    LATE,
+    STOP,
+    Question,
+    open_policy,
+    read_token,
+    write_token,
+)
+from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, Stream
 
 Access = tuple[int, "Meta | int", bool, bool]
 """Address, layout (a number of bytes, or a tensor's), whether it is read, whether it is written."""

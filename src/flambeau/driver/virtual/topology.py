@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.virtual import cost
-from flambeau.driver.virtual.cluster import cluster_ns
+from flambeau.driver.virtual.cluster_cost import cluster_ns
 from flambeau.driver.virtual.device import Device
 from flambeau.driver.virtual.machine import Machine
-from flambeau.driver.virtual.scheduler import Engine, Lane, Path
+from flambeau.driver.virtual.scheduling.scheduler import Engine, Lane, Path
 
 Route = tuple[Engine, int, int]
 """(the engine, latency and time of the bytes in ns)"""

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.errors import DriverError, InvalidAddressError, OutOfMemoryError
-from flambeau.driver.virtual.host_budget import HostBudget
+from flambeau.driver.virtual.memory.host_budget import HostBudget
 
 ALIGNMENT = 512
 RANGE_PAGE = 1 << 21  # what memory is put behind reserved addresses in, as on hardware
