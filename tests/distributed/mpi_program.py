@@ -10,8 +10,8 @@ import numpy as np
 import flambeau as torch
 import flambeau.distributed as dist
 from flambeau.core.dtype import from_numpy
-from flambeau.distributed import mpi_world
-from flambeau.distributed.reductions import ReduceOp
+from flambeau.distributed.backends import mpi_world
+from flambeau.distributed.collectives.reduce_op import ReduceOp
 
 KINDS = [
     "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",

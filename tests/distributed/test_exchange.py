@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_kit import HERE, Said, finish, run_ranks, start
 
-from flambeau.distributed.meeting_place import MeetingPlace, processor_seconds
+from flambeau.distributed.stores.coordinator import MeetingPlace, processor_seconds
 
 PROGRAM = str(HERE / "exchange_program.py")
 VIRTUAL = {"FLAMBEAU_VIRTUAL_DEVICES": "3", "FLAMBEAU_VIRTUAL_PROFILE": "a100-40g"}

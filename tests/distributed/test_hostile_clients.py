@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from flambeau.core import greeting
 from flambeau.core.greeting import SECRET, RefusedError, greet, is_same_host
 from flambeau.core.wire import Either, fits, framed, pack, receive, send
-from flambeau.distributed import store_server
 from flambeau.distributed.errors import DistNetworkError
-from flambeau.distributed.meeting_place import REQUESTS, MeetingPlace
-from flambeau.distributed.store_server import StoreServer
-from flambeau.distributed.table import OPERATIONS
-from flambeau.distributed.tcp_store import TCPStore, _listen
+from flambeau.distributed.stores import store_server
+from flambeau.distributed.stores.coordinator import REQUESTS, MeetingPlace
+from flambeau.distributed.stores.kv_store import OPERATIONS
+from flambeau.distributed.stores.store_server import StoreServer
+from flambeau.distributed.stores.tcp_store import TCPStore, _listen
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 FRAMES = 100_000 if EXHAUSTIVE else 600

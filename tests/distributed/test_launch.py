@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from rank_kit import SOURCES, Said, environment, finish, free_port, start
 
-from flambeau.distributed.cluster import first_host, placed
-from flambeau.distributed.launch_options import get_args_parser
+from flambeau.distributed.launching.cluster_environment import first_host, placed
+from flambeau.distributed.launching.launch_options import get_args_parser
+from flambeau.distributed.launching.workers import stream_bits
 from flambeau.distributed.run import determine_local_world_size, plan_of, run
-from flambeau.distributed.workers import stream_bits
 
 RUN = ("-m", "flambeau.distributed.run")
 TELL = r"""

@@ -12,8 +12,8 @@ import pytest
 
 import flambeau as torch
 import flambeau.distributed as dist
-from flambeau.distributed import processes
-from flambeau.distributed.backend import Place
+from flambeau.distributed.backends import processes
+from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.debug import Agreement
 from flambeau.testing.ranks import ranks
 
@@ -406,7 +406,7 @@ def test_in_detail_a_mismatch_is_told_before_anything_is_queued(what):
 
 def test_in_detail_a_rank_whose_process_has_ended_is_told_at_once(monkeypatch):
     """It was waited for as long as the group's timeout lets."""
-    monkeypatch.setattr("flambeau.distributed.store._LOOK_S", 0.005)
+    monkeypatch.setattr("flambeau.distributed.stores.store._LOOK_S", 0.005)
     store, limit = dist.HashStore(), timedelta(minutes=5)
     mine = Agreement(Place(0, 2, (4, 7), "3", store, limit))
     other = subprocess.Popen([sys.executable, "-c", ""])

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rank_kit import HERE, finish, free_port, run_ranks, start
 
-from flambeau.distributed import mpi_world
-from flambeau.distributed.mpi_waits import Wait, Waits, stuck
-from flambeau.distributed.process_manager import ProcessManager
-from flambeau.distributed.store import DEFAULT_TIMEOUT, HashStore
+from flambeau.distributed.backends import mpi_world
+from flambeau.distributed.backends.mpi_waits import Wait, Waits, stuck
+from flambeau.distributed.backends.process_manager import ProcessManager
+from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, HashStore
 
 PROGRAM = str(HERE / "mpi_program.py")
 

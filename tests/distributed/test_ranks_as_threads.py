@@ -11,6 +11,7 @@ import pytest
 
 import flambeau as torch
 import flambeau.distributed as dist
+from flambeau.driver.api import Collective
 from flambeau.runtime import system
 from flambeau.testing.explore import explore
 from flambeau.testing.ranks import ranks
@@ -187,7 +188,7 @@ def threads_alone():
         t = torch.full((4,), float(rank + 1), device=f"cuda:{rank}")
         (comm,) = driver.comm_create(unique, 2, [(rank, rank)])
         stream = driver.stream_default(rank)
-        call = dist.device.Collective("all_reduce", t.ptr, t.ptr, 4, torch.float32)
+        call = Collective("all_reduce", t.ptr, t.ptr, 4, torch.float32)
         driver.collective([(comm, call, stream)])
         results[rank] = t.tolist()
 
@@ -210,7 +211,7 @@ def test_a_member_that_nobody_brings():
         driver = system.bare_driver()
         comms = driver.comm_create(driver.comm_id(), 2, [(0, 0), (1, 1)])
         t = torch.ones(4, device="cuda:0")
-        call = dist.device.Collective("all_reduce", t.ptr, t.ptr, 4, torch.float32)
+        call = Collective("all_reduce", t.ptr, t.ptr, 4, torch.float32)
         driver.collective([(comms[0], call, driver.stream_default(0))])
         with pytest.raises(
             torch.DriverError, match=r"(?s)deadlock: the host waits.*waits for rank 1 \(cuda:1\)"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from test_launch import finish, script, start
 
-from flambeau.distributed import stalls
-from flambeau.distributed.stalls import Stalls
-from flambeau.distributed.workers import Worker
+from flambeau.distributed.launching import stalls
+from flambeau.distributed.launching.stalls import Stalls
+from flambeau.distributed.launching.workers import Worker
 
 LEFT = """
 import os, torch, torch.distributed as dist

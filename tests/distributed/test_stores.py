@@ -19,10 +19,10 @@ from flambeau.core.baton import Baton
 from flambeau.core.errors import DriverError
 from flambeau.core.wire import Inbox, framed, pack, unpack
 from flambeau.distributed import errors
-from flambeau.distributed.file_store import FileStore
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
-from flambeau.distributed.store import HashStore, PrefixStore, Store, missed
-from flambeau.distributed.tcp_store import TCPStore
+from flambeau.distributed.stores.file_store import FileStore
+from flambeau.distributed.stores.store import HashStore, PrefixStore, Store, missed
+from flambeau.distributed.stores.tcp_store import TCPStore
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 SEEDS = 20 if EXHAUSTIVE else 3
@@ -425,7 +425,7 @@ def test_a_program_may_register_a_scheme() -> None:
 def test_waits_for_other_ranks_end_with_the_keys_a_reason_or_the_time(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flambeau.distributed.store._LOOK_S", 0.005)
+    monkeypatch.setattr("flambeau.distributed.stores.store._LOOK_S", 0.005)
     store, asked = ours(kind, tmp_path), list[int]()
 
     def gone() -> str:

@@ -10,7 +10,7 @@ import pytest
 import flambeau as torch
 import flambeau.distributed as dist
 from flambeau.distributed import work
-from flambeau.distributed.device import BarrierWork
+from flambeau.distributed.backends.nccl_backend import BarrierWork
 from flambeau.testing.ranks import ranks
 
 SHORT = timedelta(milliseconds=1)
@@ -59,7 +59,9 @@ class Begun(work.Work):
 @pytest.mark.parametrize("says", ["group", "work", "wait"])
 def test_a_barrier_waits_no_longer_than_is_said(says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.virtual(1):
-        monkeypatch.setattr("flambeau.distributed.device.current.stream_at", lambda index: Far())
+        monkeypatch.setattr(
+            "flambeau.distributed.backends.nccl_backend.current.stream_at", lambda index: Far()
+        )
         backend: Any = Left()
         barrier = BarrierWork(Begun(), backend)
         if says != "group":

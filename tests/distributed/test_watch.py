@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 import flambeau as torch
 import flambeau.distributed as dist
 from flambeau.core.sites import caller
-from flambeau.distributed import processes, watch
-from flambeau.distributed.line import Begun, Line
-from flambeau.distributed.watch import Handling, Watch, handling_of
-from flambeau.distributed.whereabouts import Whereabouts
+from flambeau.distributed.backends import processes, watchdog
+from flambeau.distributed.backends.communicator import Begun, Line
+from flambeau.distributed.backends.rank_progress import Whereabouts
+from flambeau.distributed.backends.watchdog import Handling, Watch, handling_of
 from flambeau.driver.api import Collective
 
 
@@ -201,7 +201,7 @@ def test_how_far_it_is_is_told_ten_times_a_minute_at_most() -> None:
 
 def test_the_thread_is_there_as_long_as_somebody_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
-    monkeypatch.setattr(watch, "_LOOK_S", 0)
+    monkeypatch.setattr(watchdog, "_LOOK_S", 0)
     looks = []
     monkeypatch.setattr(scene.watch, "look", lambda: (looks.append(1), scene.watch.remove(scene.line)))
     scene.threads.pop()()
@@ -236,9 +236,9 @@ def test_at_its_end_a_process_waits_for_nobody(why: str, monkeypatch: pytest.Mon
     if why == "a member has ended":
         scene.line.dead = ["the process of rank 0, 4711, has ended"]
     if why == "another does not leave":
-        monkeypatch.setattr(watch, "within", lambda *runs: False)
+        monkeypatch.setattr(watchdog, "within", lambda *runs: False)
     if why == "no threads":
-        monkeypatch.setattr(watch.threading.Thread, "start", no_thread)
+        monkeypatch.setattr(watchdog.threading.Thread, "start", no_thread)
     scene.watch.closing(None)  # type: ignore[arg-type]
     assert scene.line.closed == ([False] if why == "all is well" else ["forgotten"])
     assert scene.line.told == (why not in ("another does not leave", "no threads"))
@@ -257,7 +257,7 @@ def test_a_program_that_failed_leaves_what_does_not_end(monkeypatch: pytest.Monk
     assert scene.line.error is None and isinstance(other.error, dist.DistBackendError)
     ended: list[int] = []
     other.freed = False
-    monkeypatch.setattr(watch.os, "_exit", ended.append)
+    monkeypatch.setattr(watchdog.os, "_exit", ended.append)
     scene.watch.give_up()
     assert ended == [1]
 

@@ -9,7 +9,7 @@ import pytest
 
 import flambeau as torch
 import flambeau.distributed as dist
-from flambeau.distributed.device import BlockingWork
+from flambeau.distributed.backends.nccl_backend import BlockingWork
 from flambeau.distributed.work import Work
 from flambeau.testing.ranks import ranks
 

@@ -10,7 +10,7 @@ from harness import Fuzzer
 from mutations import NUMBERS, mutate_bytes
 
 from flambeau.core.wire import Inbox, framed, pack
-from flambeau.distributed.store_server import _request_of
+from flambeau.distributed.stores.store_server import _request_of
 
 _LIMIT = 1 << 20
 

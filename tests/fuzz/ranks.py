@@ -73,7 +73,7 @@ if "{backend}" == "nccl":
 
 _SOURCES = str(Path(flambeau.__file__).parents[1])
 _LAUNCH = (
-    "import sys; from flambeau.distributed import stalls; stalls._EVERY_S = float(sys.argv[1]); "
+    "import sys; from flambeau.distributed.launching import stalls; stalls._EVERY_S = float(sys.argv[1]); "
     "from flambeau.cli.main import main; sys.exit(main(sys.argv[2:]))"
 )
 

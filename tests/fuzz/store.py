@@ -29,9 +29,9 @@ from mutations import mutate_bytes
 
 from flambeau.core.greeting import SECRET, greet
 from flambeau.core.wire import framed, receive, send
-from flambeau.distributed.meeting_place import REQUESTS, MeetingPlace
-from flambeau.distributed.table import OPERATIONS
-from flambeau.distributed.tcp_store import TCPStore
+from flambeau.distributed.stores.coordinator import REQUESTS, MeetingPlace
+from flambeau.distributed.stores.kv_store import OPERATIONS
+from flambeau.distributed.stores.tcp_store import TCPStore
 
 KEYS = ("good-a", "good-b")
 COUNTERS, QUEUES = ("good-n", "good-m"), ("good-q", "good-r")

@@ -22,7 +22,7 @@ import ctypes, sys
 ctypes.CDLL("libnccl.so.2")  # what is loaded already is taken, whatever the machine has
 import flambeau as torch, flambeau.distributed as dist
 from datetime import timedelta
-from flambeau.distributed import watch
+from flambeau.distributed.backends import watchdog as watch
 watch._SLACK_S = 0.0
 def init(rank=0, size=1, seconds=0.3):
     where = f"file://{sys.argv[1]}"

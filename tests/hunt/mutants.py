@@ -23,8 +23,8 @@ import flambeau
 
 SOURCE = Path(flambeau.__file__).parent
 ROOMS = (
-    "cuda/nccl.py", "cuda/streams.py", "data", "distributed/device.py", "distributed/future.py",
-    "distributed/messages.py", "distributed/reducer.py", "distributed/work.py",
+    "cuda/nccl.py", "cuda/streams.py", "data", "distributed/backends/nccl_backend.py", "distributed/future.py",
+    "distributed/collectives/messages.py", "distributed/ddp/reducer.py", "distributed/work.py",
     "nn/parallel/_functions.py", "nn/parallel/comm.py", "nn/parallel/data_parallel.py", "runtime/memory/allocator.py",
     "runtime/streams/event.py", "runtime/devices/peers.py", "runtime/memory/pinned.py", "runtime/streams/stream.py", "runtime/memory/pending_frees.py", "tape",
     "tensor",

@@ -26,10 +26,10 @@ EQUIVALENT = {
     "data/pin.py: join: self._ended.wait()": (
         "the thread's results came through its queue; this only waits until it has let go of them"
     ),
-    "distributed/reducer.py: _finalize: self._map[0].wait()": (
+    "distributed/ddp/reducer.py: _finalize: self._map[0].wait()": (
         "the map's memory is kept until it has come, and who reads it waits for it"
     ),
-    "distributed/reducer.py: _reduce_zeros: outcome.wait()": (
+    "distributed/ddp/reducer.py: _reduce_zeros: outcome.wait()": (
         "nobody reads what the others' gradients and these zeros add up to, and the memory is kept until then"
     ),
     "nn/parallel/_functions.py: forward: output.record_stream(mine)": (

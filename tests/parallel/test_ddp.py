@@ -12,8 +12,8 @@ import pytest
 import flambeau as torch
 from flambeau import distributed as dist
 from flambeau import nn
-from flambeau.distributed.device import StreamWork
-from flambeau.distributed.reducer import Reducer
+from flambeau.distributed.backends.nccl_backend import StreamWork
+from flambeau.distributed.ddp.reducer import Reducer
 from flambeau.nn.parallel import DistributedDataParallel as DDP  # noqa: N817  as PyTorch's pages write it
 from flambeau.runtime import system
 from flambeau.testing.explore import explore

@@ -178,11 +178,11 @@ def test_a_saved_one_does_not_load() -> None:
 
 
 def test_collectives_refuse_it() -> None:
-    from flambeau.distributed import checks
+    from flambeau.distributed.collectives import collective_checks
 
     for call in (
-        lambda: checks.single(cut("cpu"), "tensor"),
-        lambda: checks.tensor_list([cut("cpu")], "tensors"),
+        lambda: collective_checks.single(cut("cpu"), "tensor"),
+        lambda: collective_checks.tensor_list([cut("cpu")], "tensors"),
     ):
         with pytest.raises(RuntimeError, match=BEYOND):
             call()

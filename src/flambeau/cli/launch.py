@@ -47,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wa
     add_outputs(parser)
     parser.add_argument("--quiet", action="store_true", help="print no report")
     if wanted:
-        import_module("flambeau.distributed.launch_options").add_arguments(parser)
+        import_module("flambeau.distributed.launching.launch_options").add_arguments(parser)
     parser.set_defaults(do=run)
 
 
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     _set_environment(options)
     finder.install()  # the ranks find it by their environment
     launcher = import_module("flambeau.distributed.run")
-    reported = f"{import_module('flambeau.distributed.workers').FOLDER}/{REPORT}"
+    reported = f"{import_module('flambeau.distributed.launching.workers').FOLDER}/{REPORT}"
     outcome: list[int] = []
     children = ChildReports()
     try:

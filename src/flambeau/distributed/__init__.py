@@ -19,17 +19,17 @@ _LATER = (  # modules that come when asked for
 _NAMES = {  # names of modules that come when asked for
     "DeviceMesh": ("device_mesh", "DeviceMesh"),
     "init_device_mesh": ("device_mesh", "init_device_mesh"),
-    "ProcessGroupNCCL": ("nccl_options", "ProcessGroupNCCL"),
+    "ProcessGroupNCCL": ("backends.nccl_options", "ProcessGroupNCCL"),
     "breakpoint": ("debugger", "breakpoint"),
-    "GradBucket": ("buckets", "GradBucket"),
-    "Reducer": ("reducer", "Reducer"),
-    "BuiltinCommHookType": ("comm_hooks", "BuiltinCommHookType"),
-    "_register_comm_hook": ("comm_hooks", "_register_comm_hook"),
-    "_register_builtin_comm_hook": ("comm_hooks", "_register_builtin_comm_hook"),
-    "_compute_bucket_assignment_by_size": ("buckets", "assign"),
-    "_broadcast_coalesced": ("replicas", "_broadcast_coalesced"),
-    "_verify_params_across_processes": ("replicas", "_verify_params_across_processes"),
-    "_DEFAULT_FIRST_BUCKET_BYTES": ("reducer", "FIRST_BUCKET_BYTES"),
+    "GradBucket": ("ddp.buckets", "GradBucket"),
+    "Reducer": ("ddp.reducer", "Reducer"),
+    "BuiltinCommHookType": ("ddp.comm_hooks", "BuiltinCommHookType"),
+    "_register_comm_hook": ("ddp.comm_hooks", "_register_comm_hook"),
+    "_register_builtin_comm_hook": ("ddp.comm_hooks", "_register_builtin_comm_hook"),
+    "_compute_bucket_assignment_by_size": ("ddp.buckets", "assign"),
+    "_broadcast_coalesced": ("ddp.replicas", "_broadcast_coalesced"),
+    "_verify_params_across_processes": ("ddp.replicas", "_verify_params_across_processes"),
+    "_DEFAULT_FIRST_BUCKET_BYTES": ("ddp.reducer", "FIRST_BUCKET_BYTES"),
 }
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from flambeau.autograd.function import Function
 from flambeau.core.names import lacking
-from flambeau.distributed import checks
+from flambeau.distributed.collectives import collective_checks
+from flambeau.distributed.collectives.reduce_op import RedOpType
 from flambeau.distributed.device_mesh import DeviceMesh
 from flambeau.distributed.groups import get_rank, named_group
 from flambeau.distributed.nn.functional import _AlltoAllSingle, _Broadcast
-from flambeau.distributed.reductions import RedOpType
 from flambeau.distributed.world import ProcessGroup, world
 from flambeau.ops.shape.joining import cat
 from flambeau.tensor.arguments.typing import contiguous_format
@@ -206,7 +206,7 @@ class _AllReduce(Function):
     @staticmethod
     def forward(ctx: Any, group: ProcessGroup, op: str, name: str, *tensors: Any) -> Any:
         ctx.group, ctx.op, ctx.called = group, op, name
-        word = checks.operation(_operation(op), tensors, name)
+        word = collective_checks.operation(_operation(op), tensors, name)
         totals = [tensor.clone(memory_format=contiguous_format) for tensor in tensors]
         group.engine_for(totals[0]).all_reduce(totals, word).wait()
         return tuple(totals)
@@ -237,7 +237,7 @@ class _ReduceScatter(Function):
     @staticmethod
     def forward(ctx: Any, group: ProcessGroup, op: str, name: str, *tensors: Any) -> Any:
         ctx.group, ctx.op, ctx.called = group, op, name
-        word = checks.operation(_operation(op), tensors, name)
+        word = collective_checks.operation(_operation(op), tensors, name)
         inputs = [tensor.contiguous() for tensor in tensors]
         outputs = [t.new_empty((t.shape[0] // group.size(), *t.shape[1:])) for t in inputs]
         group.engine_for(inputs[0]).reduce_scatter_from(outputs, inputs, word).wait()

@@ -12,11 +12,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 from flambeau.core.sites import caller, place
-from flambeau.distributed import processes
-from flambeau.distributed.backend import Place
+from flambeau.distributed.backends import processes
+from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.names import Numbers
-from flambeau.distributed.store import missed
+from flambeau.distributed.stores.store import missed
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, agreed, described
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pdb import Pdb
 from typing import Any
 
-from flambeau.distributed.collectives import barrier
+from flambeau.distributed.collectives.collectives import barrier
 from flambeau.distributed.groups import get_rank
 from flambeau.distributed.world import world
 

@@ -5,10 +5,29 @@ from __future__ import annotations
 from typing import Any, NewType
 
 from flambeau.core.names import lacking
-from flambeau.distributed import group_calls
-from flambeau.distributed.checks import supports_complex
-from flambeau.distributed.coalescing import _coalescing_manager, _CoalescingManager
-from flambeau.distributed.collectives import (
+from flambeau.distributed.backends.backend_registry import (
+    is_gloo_available,
+    is_mpi_available,
+    is_nccl_available,
+    is_ucc_available,
+    is_xccl_available,
+)
+from flambeau.distributed.collectives import group_calls
+from flambeau.distributed.collectives.coalescing import _coalescing_manager, _CoalescingManager
+from flambeau.distributed.collectives.collective_checks import supports_complex
+from flambeau.distributed.collectives.collective_options import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+from flambeau.distributed.collectives.collectives import (
     _all_gather_base,
     _reduce_scatter_base,
     all_gather,
@@ -29,15 +48,18 @@ from flambeau.distributed.collectives import (
     reduce_scatter_tensor,
     scatter,
 )
+from flambeau.distributed.collectives.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
+from flambeau.distributed.collectives.objects import (
+    all_gather_object,
+    broadcast_object_list,
+    gather_object,
+    recv_object_list,
+    scatter_object_list,
+    send_object_list,
+)
+from flambeau.distributed.collectives.reduce_op import RedOpType, ReduceOp, _make_nccl_premul_sum, reduce_op
 from flambeau.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 from flambeau.distributed.debug import DebugLevel
-from flambeau.distributed.engines import (
-    is_gloo_available,
-    is_mpi_available,
-    is_nccl_available,
-    is_ucc_available,
-    is_xccl_available,
-)
 from flambeau.distributed.errors import (
     DistBackendError,
     DistError,
@@ -45,7 +67,6 @@ from flambeau.distributed.errors import (
     DistStoreError,
     QueueEmptyError,
 )
-from flambeau.distributed.file_store import FileStore
 from flambeau.distributed.groups import (
     GroupMember,
     get_backend,
@@ -68,29 +89,7 @@ from flambeau.distributed.groups import (
     set_debug_level_from_env,
 )
 from flambeau.distributed.groups import group_or_default as _group_or_default
-from flambeau.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from flambeau.distributed.names import Backend, BackendConfig
-from flambeau.distributed.objects import (
-    all_gather_object,
-    broadcast_object_list,
-    gather_object,
-    recv_object_list,
-    scatter_object_list,
-    send_object_list,
-)
-from flambeau.distributed.options import (
-    AllgatherOptions,
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
-from flambeau.distributed.reductions import RedOpType, ReduceOp, _make_nccl_premul_sum, reduce_op
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from flambeau.distributed.setup import (
     _abort_process_group,
@@ -103,8 +102,9 @@ from flambeau.distributed.setup import (
     shrink_group,
     split_group,
 )
-from flambeau.distributed.store import HashStore, PrefixStore, Store
-from flambeau.distributed.tcp_store import TCPStore
+from flambeau.distributed.stores.file_store import FileStore
+from flambeau.distributed.stores.store import HashStore, PrefixStore, Store
+from flambeau.distributed.stores.tcp_store import TCPStore
 from flambeau.distributed.work import Work
 from flambeau.distributed.world import ProcessGroup, world
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.core.device import device
 from flambeau.core.errors import argument_type
-from flambeau.distributed import engines
+from flambeau.distributed.backends import backend_registry
 from flambeau.distributed.debug import DebugLevel, level_of
 from flambeau.distributed.names import Backend
 from flambeau.distributed.world import NON_GROUP_MEMBER, ProcessGroup, world
@@ -56,7 +56,8 @@ def is_backend_available(backend: str) -> bool:
         raise TypeError(argument_type("is_backend_available", "backend", 1, "str", backend))
     words = [pair.rpartition(":")[2] for pair in backend.split(",")]
     known = {
-        "nccl": engines.is_nccl_available, "gloo": engines.is_gloo_available, "mpi": engines.is_mpi_available,
+        "nccl": backend_registry.is_nccl_available, "gloo": backend_registry.is_gloo_available, "mpi":
+        backend_registry.is_mpi_available,
     }  # fmt: skip
     return all(word in known and known[word]() for word in words)
 

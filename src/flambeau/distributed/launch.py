@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from flambeau.distributed.launch_options import get_args_parser
+from flambeau.distributed.launching.launch_options import get_args_parser
 from flambeau.distributed.run import run
 
 

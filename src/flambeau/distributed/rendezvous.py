@@ -13,9 +13,9 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import ParseResult, urlparse
 
-from flambeau.distributed.file_store import FileStore
-from flambeau.distributed.store import Store
-from flambeau.distributed.tcp_store import TCPStore
+from flambeau.distributed.stores.file_store import FileStore
+from flambeau.distributed.stores.store import Store
+from flambeau.distributed.stores.tcp_store import TCPStore
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 Handler = Callable[..., Iterator[tuple[Store, int, int]]]

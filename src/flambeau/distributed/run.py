@@ -17,11 +17,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from flambeau.distributed.agent import Agent, Plan
-from flambeau.distributed.cluster import Placed, placed
 from flambeau.distributed.errors import DistError
-from flambeau.distributed.launch_options import get_args_parser
-from flambeau.distributed.workers import Streams, stream_bits
+from flambeau.distributed.launching.agent import Agent, Plan
+from flambeau.distributed.launching.cluster_environment import Placed, placed
+from flambeau.distributed.launching.launch_options import get_args_parser
+from flambeau.distributed.launching.workers import Streams, stream_bits
 from flambeau.runtime import system
 
 STATIC_PORT = 29500

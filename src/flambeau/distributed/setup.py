@@ -11,7 +11,8 @@ from typing import Any
 
 from flambeau.core.device import device
 from flambeau.core.errors import NotSupportedError
-from flambeau.distributed import engines, watch
+from flambeau.distributed.backends import backend_registry, watchdog
+from flambeau.distributed.backends.nccl_options import priority_of
 from flambeau.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 from flambeau.distributed.excepthook import tell_by_rank
 from flambeau.distributed.groups import (
@@ -21,9 +22,8 @@ from flambeau.distributed.groups import (
     is_registered,
 )
 from flambeau.distributed.names import Backend, devices_of
-from flambeau.distributed.nccl_options import priority_of
 from flambeau.distributed.rendezvous import rendezvous
-from flambeau.distributed.store import PrefixStore, Store, turn
+from flambeau.distributed.stores.store import PrefixStore, Store, turn
 from flambeau.distributed.world import NON_GROUP_MEMBER, ProcessGroup, World, world
 from flambeau.runtime import system
 
@@ -86,7 +86,7 @@ def init_process_group(
     with _left_if_it_fails(mine, made):
         _bind(made, bound)
     if mine.session is None:
-        tell_by_rank(rank, watch.process.give_up)
+        tell_by_rank(rank, watchdog.process.give_up)
 
 
 def _met(
@@ -97,7 +97,10 @@ def _met(
         return store, rank, size
     if mine.session is not None and init_method in (None, "env://"):
         return mine.session.store, int(mine.environment["RANK"]), int(mine.environment["WORLD_SIZE"])
-    if word == Backend.MPI and (mpi := import_module("flambeau.distributed.mpi_world")).started_together():
+    if (
+        word == Backend.MPI
+        and (mpi := import_module("flambeau.distributed.backends.mpi_world")).started_together()
+    ):
         if size != -1 or rank != -1:
             warnings.warn(
                 f"For MPI backend, world_size ({size}) and rank ({rank}) are ignored since they are assigned by the "
@@ -156,7 +159,7 @@ def _bound_device(where: Any) -> device | None:
 
 def _bind(made: ProcessGroup, bound: device | None) -> None:
     """Let a group know its device, and meet on it at once; for CPU tensors, too."""
-    if engines.meets_early(made._devices, made._place, made._hub):
+    if backend_registry.meets_early(made._devices, made._place, made._hub):
         made.engine_of("cpu")
     made.bound_device_id = bound
     if bound is not None and bound.type == "cuda" and "cuda" in made.device_types:
@@ -168,13 +171,13 @@ def _check(word: str, devices: Mapping[str, str]) -> None:
     """Raise where a backend is not there that somebody asked for."""
     for name in devices.values():
         if word != Backend.UNDEFINED:
-            engines.check(name)
+            backend_registry.check(name)
 
 
 def _prepare(mine: World, devices: Mapping[str, str], everybody: ProcessGroup) -> None:
     """What engines of these devices need of all ranks, members of their group or not. All call."""
-    engines.prepare(devices, everybody._place, everybody._hub)
-    mine.served = engines.prepare_gpus(devices, everybody._place, everybody._hub, mine.served)
+    backend_registry.prepare(devices, everybody._place, everybody._hub)
+    mine.served = backend_registry.prepare_gpus(devices, everybody._place, everybody._hub, mine.served)
 
 
 def _timeout(timeout: timedelta | None, word: str) -> timedelta:

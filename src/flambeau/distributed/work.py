@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 from flambeau.core.errors import RaceError
+from flambeau.distributed.backends.communicator import Begun
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.future import Future
-from flambeau.distributed.line import Begun
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream

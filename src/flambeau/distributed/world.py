@@ -16,13 +16,13 @@ from datetime import timedelta
 from typing import Any
 
 from flambeau.core.names import lacks
-from flambeau.distributed import engines, processes
-from flambeau.distributed.backend import DEFAULT, Backend, Place
+from flambeau.distributed.backends import backend_registry, processes
+from flambeau.distributed.backends.backend import DEFAULT, Backend, Place
+from flambeau.distributed.backends.thread_backend import Hub
 from flambeau.distributed.debug import Agreement, DebugLevel, level_of
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.names import BackendType
-from flambeau.distributed.store import PrefixStore
-from flambeau.distributed.threads import Hub
+from flambeau.distributed.stores.store import PrefixStore
 
 NOT_INITIALIZED = (
     "Default process group has not been initialized, please make sure to call init_process_group."
@@ -107,7 +107,9 @@ class ProcessGroup:
             word = self._devices.get(device_type)
             if word is None:
                 raise RuntimeError(f"No backend type associated with device type {device_type}")
-            found = self._engines[device_type] = engines.make(word, device_type, self._place, self._hub)
+            found = self._engines[device_type] = backend_registry.make(
+                word, device_type, self._place, self._hub
+            )
             if self._detail and self._place.store is not None and self._place.size > 1:
                 found.agreement = Agreement(self._place)
         return found

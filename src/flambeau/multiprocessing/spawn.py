@@ -183,7 +183,7 @@ def _wrap(fn: Callable[..., object], number: int, args: tuple[Any, ...], file: s
         now = time.time_ns()
         Path(file).write_text(traceback.format_exc())
         os.utime(file, ns=(now, now))  # whose came first is told
-        if (watch := sys.modules.get("flambeau.distributed.watch")) is not None:
+        if (watch := sys.modules.get("flambeau.distributed.backends.watchdog")) is not None:
             watch.process.give_up()  # its end must not wait for other ranks
         sys.exit(1)
 

@@ -13,8 +13,8 @@ from flambeau.core.device import CPU
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacking
 from flambeau.distributed.algorithms.join import Join, Joinable, JoinHook
-from flambeau.distributed.objects import gather_object
-from flambeau.distributed.replicas import _broadcast_coalesced
+from flambeau.distributed.collectives.objects import gather_object
+from flambeau.distributed.ddp.replicas import _broadcast_coalesced
 from flambeau.distributed.world import world
 from flambeau.optim.optimizer import Optimizer
 from flambeau.tensor.tensor import Tensor

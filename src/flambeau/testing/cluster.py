@@ -24,9 +24,9 @@ from typing import Any
 from flambeau.core.memory import bytes_at
 from flambeau.core.names import lacking
 from flambeau.distributed import world
+from flambeau.distributed.backends.thread_backend import Hub, Part
 from flambeau.distributed.setup import destroy_process_group
-from flambeau.distributed.store import HashStore
-from flambeau.distributed.threads import Hub, Part
+from flambeau.distributed.stores.store import HashStore
 from flambeau.driver.meetings import PAIRED, perform, spans
 from flambeau.runtime import system
 from flambeau.testing.ranks import environment

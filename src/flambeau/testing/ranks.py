@@ -25,7 +25,7 @@ from typing import Any
 from flambeau.core.baton import Baton, seat
 from flambeau.distributed import world
 from flambeau.distributed.setup import _abort_process_group
-from flambeau.distributed.store import HashStore
+from flambeau.distributed.stores.store import HashStore
 from flambeau.runtime import current, generator, system
 from flambeau.testing import called
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from warnings import warn
 
 from flambeau.core.names import lacking
-from flambeau.distributed.replicas import reduced
+from flambeau.distributed.ddp.replicas import reduced
 from flambeau.tensor.functions.creation import ones, zeros
 
 __all__ = ["Join", "JoinHook", "Joinable"]

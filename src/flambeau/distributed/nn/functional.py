@@ -14,9 +14,9 @@ from typing import Any
 
 from flambeau.autograd.function import Function
 from flambeau.core.names import lacking
-from flambeau.distributed import collectives
+from flambeau.distributed.collectives import collectives
+from flambeau.distributed.collectives.reduce_op import ReduceOp
 from flambeau.distributed.groups import get_global_rank, get_rank, get_world_size, group_or_default
-from flambeau.distributed.reductions import ReduceOp
 from flambeau.tensor.arguments.typing import contiguous_format
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any
 
 from flambeau.autograd.function import Function
 from flambeau.core.dtype import float32, float64
-from flambeau.distributed.replicas import reduced
+from flambeau.distributed.ddp.replicas import reduced
 from flambeau.nn.functional import batch_norm
 from flambeau.tensor.functions.creation import empty
 from flambeau.tensor.functions.reduction import var_mean

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.dtype import float32
-from flambeau.distributed.replicas import _broadcast_coalesced, reduced
+from flambeau.distributed.ddp.replicas import _broadcast_coalesced, reduced
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.functions.creation import zeros
 

@@ -1,6 +1,6 @@
 """`DistributedDataParallel`: one module on every rank, its gradients averaged while backward runs.
 
-What is reduced when is `distributed/reducer.py`'s: Note [How gradients are reduced].
+What is reduced when is `distributed/ddp/reducer.py`'s: Note [How gradients are reduced].
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from warnings import warn
 from flambeau.core.device import device as Device
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacking
-from flambeau.distributed import checks
 from flambeau.distributed.algorithms.join import Join, Joinable, JoinHook
-from flambeau.distributed.buckets import GradBucket, assign
-from flambeau.distributed.comm_hooks import _register_builtin_comm_hook
-from flambeau.distributed.future import Future
-from flambeau.distributed.reducer import FIRST_BUCKET_BYTES, Reducer
-from flambeau.distributed.replicas import (
+from flambeau.distributed.collectives import collective_checks
+from flambeau.distributed.ddp.buckets import GradBucket, assign
+from flambeau.distributed.ddp.comm_hooks import _register_builtin_comm_hook
+from flambeau.distributed.ddp.reducer import FIRST_BUCKET_BYTES, Reducer
+from flambeau.distributed.ddp.replicas import (
     _broadcast_coalesced,
     _sync_module_states,
     _verify_params_across_processes,
     reduced,
 )
+from flambeau.distributed.future import Future
 from flambeau.distributed.world import NON_GROUP_MEMBER, world
 from flambeau.nn.modules.batchnorm import SyncBatchNorm
 from flambeau.nn.modules.module import Module
@@ -69,7 +69,7 @@ class _BufferCommHook:
 
 def _check(group: Any, flags: Sequence[Any]) -> None:
     """Raise TypeError where the group is none, or a flag is no truth value: "False" would pass for True."""
-    checks.process_group(group, "process_group")
+    collective_checks.process_group(group, "process_group")
     for flag in flags:
         if not isinstance(flag, bool | int | float | None):
             raise TypeError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flambeau.core.dtype import dtype
-from flambeau.distributed.buckets import GradBucket, copy_all
+from flambeau.distributed.ddp.buckets import GradBucket, copy_all
 from flambeau.distributed.future import Future
 from flambeau.tape.mode import recording
 from flambeau.tensor.functions.creation import empty_like

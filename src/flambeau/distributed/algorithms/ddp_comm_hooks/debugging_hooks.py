@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.names import lacking
-from flambeau.distributed.buckets import GradBucket
+from flambeau.distributed.ddp.buckets import GradBucket
 from flambeau.distributed.future import Future
 
 __all__ = ["noop_hook"]

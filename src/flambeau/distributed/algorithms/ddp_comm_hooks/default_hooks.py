@@ -7,8 +7,8 @@ from typing import Any
 
 from flambeau.core.dtype import bfloat16, dtype, float16
 from flambeau.core.names import lacking
-from flambeau.distributed.buckets import GradBucket
-from flambeau.distributed.comm_hooks import mean, mean_as
+from flambeau.distributed.ddp.buckets import GradBucket
+from flambeau.distributed.ddp.comm_hooks import mean, mean_as
 from flambeau.distributed.future import Future
 
 __all__ = [

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.names import lacking
-from flambeau.distributed.buckets import GradBucket
-from flambeau.distributed.comm_hooks import mean
+from flambeau.distributed.ddp.buckets import GradBucket
+from flambeau.distributed.ddp.comm_hooks import mean
 from flambeau.distributed.future import Future
 
 __all__ = ["PostLocalSGDState", "post_localSGD_hook"]

@@ -20,10 +20,10 @@ from logging import getLogger
 from typing import Any
 
 from flambeau.core.names import lacking
-from flambeau.distributed.buckets import GradBucket, copy_all
-from flambeau.distributed.comm_hooks import mean
+from flambeau.distributed.ddp.buckets import GradBucket, copy_all
+from flambeau.distributed.ddp.comm_hooks import mean
+from flambeau.distributed.ddp.replicas import reduced
 from flambeau.distributed.future import Future
-from flambeau.distributed.replicas import reduced
 from flambeau.distributed.world import world
 from flambeau.runtime import current
 from flambeau.runtime.generator import Generator

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
 from flambeau.core.names import lacking
-from flambeau.distributed.replicas import reduced
+from flambeau.distributed.ddp.replicas import reduced
 from flambeau.distributed.world import NON_GROUP_MEMBER, world
 from flambeau.ops.shape.joining import cat
 from flambeau.tensor.call import call

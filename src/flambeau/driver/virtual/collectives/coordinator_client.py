@@ -1,8 +1,8 @@
 """`Exchange`: how this process's virtual GPUs meet those of other ranks, through whoever started the ranks.
 
-See Note [Members of other processes] in collectives.py, and distributed/meeting_place.py for who is told what when.
-A launcher says where by FLAMBEAU_EXCHANGE, RANK@HOST:PORT; else `init_process_group` does. One connection per process,
-made when it is first needed. Owner of that.
+See Note [Members of other processes] in collectives.py, and distributed/stores/coordinator.py for who is told what
+when. A launcher says where by FLAMBEAU_EXCHANGE, RANK@HOST:PORT; else `init_process_group` does. One connection per
+process, made when it is first needed. Owner of that.
 """
 
 from __future__ import annotations

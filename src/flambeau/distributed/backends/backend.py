@@ -1,0 +1,137 @@
+"""`Backend`: an engine that moves the tensors of one kind of device between the ranks of one group.
+
+The seam between `distributed` and its engines: NCCL's rules on GPUs (`nccl_backend.py`), threads of one process
+(`thread_backend.py`), MPI (`mpi_backend.py`). Ranks here are those within the group. What the public functions
+promise of arguments has been checked when a method is called: tensors are of `device_type`, lists are as long as the
+group, sizes match. Each method begins the operation and returns its `Work`; with `async_op` False the caller waits
+for it right away, and an engine may take the shorter way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from flambeau.distributed.work import Work
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an engine stands: `rank` of `size` in the group `name`, whose members' global ranks are `ranks`.
+
+    `store` is the group's own part of the store that all ranks share; `priority` that of streams of its own.
+    """
+
+    rank: int
+    size: int
+    ranks: tuple[int, ...]
+    name: str
+    store: Any
+    timeout: timedelta
+    priority: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether the group is all ranks, in their order."""
+        return self.ranks == tuple(range(self.size)) and self.name == DEFAULT
+
+
+DEFAULT = "0"  # the name of the group of all ranks
+
+
+class Backend:
+    """An engine. `name` is PyTorch's word for it, `kind` what it really is (reports say both), of `device_type`."""
+
+    name = "undefined"
+    kind = "undefined"
+    device_type = "cpu"
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.timeout = place.timeout
+        self.agreement: Any = None  # what compares collectives before they begin: see debug.py
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long an operation may take from now on."""
+        self.timeout = timeout
+        if self.agreement is not None:
+            self.agreement.timeout = timeout
+
+    # -- all ranks --------------------------------------------------------------------------------------
+    def all_reduce(self, tensors: Sequence[Any], op: Any, async_op: bool = False) -> Work:
+        """Reduce each tensor over all ranks, in place; several at once (coalesced)."""
+        self._lacks("allreduce")
+
+    def broadcast(self, tensor: Any, root: int, async_op: bool = False) -> Work:
+        """Give every rank the root's values."""
+        self._lacks("broadcast")
+
+    def reduce(self, tensor: Any, root: int, op: Any, async_op: bool = False) -> Work:
+        """Reduce over all ranks; the root's tensor gets the result, the others' are as they were."""
+        self._lacks("reduce")
+
+    def all_gather(self, outputs: Sequence[Any], tensor: Any, async_op: bool = False) -> Work:
+        """Every rank's tensor in the outputs, by rank. Their sizes may differ (a rank's is the same on all ranks)."""
+        self._lacks("allgather")
+
+    def all_gather_into(self, outputs: Sequence[Any], tensors: Sequence[Any], async_op: bool = False) -> Work:
+        """For each pair: every rank's tensor, one after the other, in one output that is `size` times as large."""
+        self._lacks("allgather_into_tensor")
+
+    def gather(self, outputs: Sequence[Any] | None, tensor: Any, root: int, async_op: bool = False) -> Work:
+        """Every rank's tensor in the root's outputs; None on other ranks."""
+        self._lacks("gather")
+
+    def scatter(self, tensor: Any, inputs: Sequence[Any] | None, root: int, async_op: bool = False) -> Work:
+        """The root's input for this rank; None on other ranks."""
+        self._lacks("scatter")
+
+    def reduce_scatter(self, output: Any, inputs: Sequence[Any], op: Any, async_op: bool = False) -> Work:
+        """Reduce the ranks' inputs for this rank. Inputs of different ranks may differ in size."""
+        self._lacks("reduce_scatter")
+
+    def reduce_scatter_from(
+        self, outputs: Sequence[Any], tensors: Sequence[Any], op: Any, async_op: bool = False
+    ) -> Work:
+        """For each pair: reduce this rank's part of tensors that are `size` times as large as the output."""
+        self._lacks("reduce_scatter_tensor")
+
+    def all_to_all(self, outputs: Sequence[Any], inputs: Sequence[Any], async_op: bool = False) -> Work:
+        """Input n goes to rank n; output n comes from rank n."""
+        self._lacks("alltoall")
+
+    def barrier(self, device: Any = None, async_op: bool = False) -> Work:
+        """Over when all ranks have come. `device`: which device's queue waits, of engines that have several."""
+        self._lacks("barrier")
+
+    def monitored_barrier(self, timeout: timedelta | None, wait_all_ranks: bool) -> None:
+        """A barrier that says who has not come; all of them, or the first."""
+        self.barrier().wait(timeout)
+
+    # -- two ranks --------------------------------------------------------------------------------------
+    def send(self, tensor: Any, to: int, tag: int = 0) -> Work:
+        """Send a tensor; over when it may be changed again."""
+        self._lacks("send")
+
+    def recv(self, tensor: Any, origin: int | None, tag: int = 0) -> Work:
+        """Receive into a tensor; from any rank where `origin` is None: the work's `source_rank` says which."""
+        self._lacks("recv")
+
+    def batch(self, messages: Sequence[tuple[str, Any, int, int]]) -> list[Work]:
+        """Messages ("send" or "recv", tensor, peer, tag) that do not wait for each other."""
+        return [
+            self.send(tensor, peer, tag) if kind == "send" else self.recv(tensor, peer, tag)
+            for kind, tensor, peer, tag in messages
+        ]
+
+    # -- the end ----------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Leave the group when what was begun is over."""
+
+    def abort(self) -> None:
+        """Leave at once: what waits for other ranks fails."""
+
+    def _lacks(self, what: str) -> NoReturn:
+        raise RuntimeError(f"Backend {self.name} does not support {what}")

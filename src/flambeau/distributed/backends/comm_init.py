@@ -1,0 +1,116 @@
+"""`join`: how the ranks of a communicator find each other: by an id that the first of them leaves in the store.
+
+NCCL waits for ever for a rank that does not come. So on real GPUs all of them meet in the store first, for as long as
+the group's timeout says, and NCCL's own part is given up after as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from flambeau.core import sites
+from flambeau.core.errors import DriverError
+from flambeau.distributed.backends import processes, watchdog
+from flambeau.distributed.backends.backend import Place
+from flambeau.distributed.backends.communicator import Pair
+from flambeau.distributed.backends.rank_progress import Whereabouts
+from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.stores.store import missed
+from flambeau.runtime import system
+from flambeau.runtime.context import Context
+
+
+def join(
+    context: Context, place: Place, timeout: timedelta, pair: Pair | None, number: int
+) -> tuple[int, Whereabouts | None]:
+    """The communicator of a group's ranks, or of two, with this rank's device; on real GPUs what they tell each other.
+
+    number: of the rank's devices that have joined before: its second meets the others' second.
+
+    Raises DistBackendError: a rank has not come in time, or NCCL has failed.
+    """
+    ranks = range(place.size) if pair is None else (*dict.fromkeys(pair),)  # one, of a rank and itself
+    rank, called = ranks.index(place.rank), [place.ranks[other] for other in ranks]
+    whose = "all ranks" if pair is None else f"ranks {', '.join(map(str, called))}"
+    name = f"group {place.name}" if pair is None else f"messages of group {place.name}"
+    key = f"communicator of {whose} ({name})/{number}"  # deadlocks are told by it
+    what = f"first {'collective' if pair is None else 'message'} of group {place.name}"
+    driver, store = context.driver, place.store
+    wait = partial(_wait, place, ranks, what, timeout)
+    try:
+        if rank == 0:
+            store.set(key, driver.comm_id())
+        if system.is_virtual():
+            whereabouts = None
+            wait([key])
+        else:
+            whereabouts = _met(store, key, called, rank, wait)
+        members = [(rank, context.driver_index)]
+        create = partial(driver.comm_create, store.get(key), len(ranks), members, called, name)
+        comms = create() if whereabouts is None else _in_time(create, place, timeout)
+    except DriverError as error:
+        raise DistBackendError(str(error)) from error
+    return comms[0], whereabouts
+
+
+def _met(
+    store: Any, key: str, called: Sequence[int], rank: int, wait: Callable[[Sequence[str]], None]
+) -> Whereabouts:
+    """Wait until all have come."""
+    keys = [f"{key}/{number}" for number in range(len(called))]
+    store.set(keys[rank], processes.here())
+    wait(keys)
+    told = [text.decode() for text in store.multi_get(keys)]
+    return Whereabouts(store, key, called, called[rank], told)
+
+
+def _wait(place: Place, ranks: Sequence[int], what: str, timeout: timedelta, keys: Sequence[str]) -> None:
+    """Wait for the keys of the first of `ranks`, within the group. DistBackendError: who does not come, in time or
+    before its process ended."""
+    why = missed(place.store, keys, timeout, lambda: _gone(place.store, ranks, keys))
+    if why is not None:
+        missing = [str(place.ranks[rank]) for rank in _late(place.store, ranks, keys)]
+        raise DistBackendError(
+            f"rank {place.ranks[place.rank]} at {_here()}: rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not "
+            f"come {'' if why else f'within {timeout.total_seconds():g} s '}to the {what} "
+            f"(ranks {', '.join([str(place.ranks[rank]) for rank in ranks])}){why}"
+        )
+
+
+def _late(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> list[int]:
+    """Those of the first ranks whose keys are not there."""
+    return [rank for rank, key in zip(ranks, keys, strict=False) if not store.check([key])]
+
+
+def _gone(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> str:
+    """Whether one of them has ended, in words."""
+    return next(filter(None, [processes.gone(store, rank) for rank in _late(store, ranks, keys)]), "")
+
+
+def _in_time(create: Callable[[], list[int]], place: Place, timeout: timedelta) -> list[int]:
+    """NCCL's part: a member that ends meanwhile would keep it for ever."""
+    found: list[Any] = []
+
+    def attempt() -> None:
+        try:
+            found.append(create())
+        except Exception as error:
+            found.append(error)
+
+    if not watchdog.within(attempt, seconds=timeout.total_seconds()):
+        raise DistBackendError(
+            f"rank {place.ranks[place.rank]} at {_here()}: NCCL did not join the ranks of group {place.name} within "
+            f"{timeout.total_seconds():g} s"
+        )
+    if isinstance(found[0], Exception):
+        raise found[0]
+    joined: list[int] = found[0]
+    return joined
+
+
+def _here() -> str:
+    """The line of the program."""
+    return sites.place(sites.caller())

@@ -1,0 +1,204 @@
+"""`Line`: one communicator of a rank on one device, and what was queued on it that is not known to be over.
+
+On real GPUs each group of collectives leaves a `Begun` behind, with an event of its stream, so that the watch sees
+whether it ends (watchdog.py). Virtual ones know by themselves: there nothing is noted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+from flambeau.core.errors import DriverError
+from flambeau.core.sites import Site, caller, place, source
+from flambeau.distributed.backends.rank_progress import Whereabouts
+from flambeau.distributed.backends.watchdog import Handling
+from flambeau.driver.api import Collective
+from flambeau.driver.meetings import PAIRED, described
+from flambeau.runtime import system
+from flambeau.runtime.context import Context
+from flambeau.runtime.memory.pending_frees import Mark
+from flambeau.runtime.streams.event import Event
+from flambeau.runtime.streams.stream import Stream
+
+Pair = tuple[int, int]
+_KEPT = 256  # a host that is farther ahead of its device learns of a later one that it does not end
+_SHOWN = 3  # collectives that were queued as one, in a report
+
+
+class Begun:
+    """Collectives that the program queued as one at `site`, a communicator's `number`-th; over when `mark` is.
+
+    `since`: when the watch first saw that nothing is before them, `ended`: and that a process which they need has
+    ended; in seconds. `error`: why they were given up.
+    """
+
+    __slots__ = ("calls", "ended", "error", "mark", "number", "since", "site")
+
+    def __init__(self, number: int, calls: Sequence[Collective], site: Site, mark: Mark) -> None:
+        self.number = number
+        self.calls = calls
+        self.site = site
+        self.mark = mark
+        self.since: float | None = None
+        self.ended: float | None = None
+        self.error: Exception | None = None
+
+
+class Line:
+    """See the module's docstring. `pair`: the ranks of a communicator of messages alone; None: the whole group's."""
+
+    def __init__(
+        self,
+        backend: Any,
+        context: Context,
+        comm: int,
+        pair: Pair | None,
+        whereabouts: Whereabouts | None,
+    ) -> None:
+        self.backend = backend
+        self.context = context
+        self.comm = comm
+        self.pair = pair
+        self.stream = Stream(context.device, backend.place.priority)
+        self.ready = Event()  # where the caller's stream is, recorded anew for each collective
+        self.whereabouts = whereabouts
+        # The last ones, so far as they are not known to be over. The program adds, the watch takes away.
+        self.begun: deque[Begun] = deque(maxlen=_KEPT)
+        self.newest: Begun | None = None
+        self.count = 0  # of all
+        self.error: Exception | None = None  # why it was given up
+        if whereabouts is not None:
+            self._driver: Any = system.bare_driver()  # the runtime's own events are nothing for observers
+            index = context.driver_index
+            marks = [Mark(context, self._driver.event_create(index, timing=False)) for _ in range(_KEPT)]
+            self._marks = cycle(marks)
+
+    @property
+    def title(self) -> str:
+        place = self.backend.place
+        ranks = place.ranks if self.pair is None else [place.ranks[rank] for rank in self.pair]
+        kind = "group" if self.pair is None else "the messages of group"
+        return f"{kind} {place.name} (ranks {', '.join(map(str, ranks))})"
+
+    def peer(self, rank: int) -> int:
+        """What the communicator calls a rank of the group."""
+        return rank if self.pair is None else self.pair.index(rank)
+
+    def note(self, calls: Sequence[Collective], stream: Stream, event: Event | None) -> Begun | None:
+        """What was just queued on `stream`, and behind it `event`, if there is one. None: a graph records it.
+
+        Each collective of real GPUs comes here.
+        """
+        if self.context.orders.capturing:
+            return None
+        if event is not None:
+            mark = event.lend()
+        else:
+            mark = next(self._marks)
+            self._driver.event_mark(mark.handle, stream.handle)
+        self.count = number = self.count + 1
+        self.newest = begun = Begun(number, calls, caller(2), mark)
+        self.begun.append(begun)
+        begun.error = self.error  # it may have been given up since it was queued
+        return begun
+
+    # -- what the watch asks, from its thread -----------------------------------------------------------------
+    @property
+    def rank(self) -> int:
+        """This rank's number among all."""
+        return self.backend.place.ranks[self.backend.place.rank]
+
+    @property
+    def handling(self) -> Handling:
+        return self.backend.handling
+
+    @property
+    def limit_s(self) -> float:
+        return self.backend.timeout.total_seconds()
+
+    def head(self) -> Begun | None:
+        """The first that is not over. A communicator's groups end in their order, whatever streams they are on."""
+        begun = self.begun
+        over, left = 0, len(begun)  # so many are over; from there on none is
+        # The number of the last: a host that is far ahead pushes the first out meanwhile, and places shift.
+        last = 0
+        asked = left - 1  # the last one first: nearly always all are over
+        while over < left:
+            one = begun[asked]
+            if self._driver.event_ended(one.mark.handle):
+                over, last = asked + 1, one.number
+            else:
+                left = asked
+            asked = (over + left) // 2
+        while begun and begun[0].number <= last:
+            begun.popleft()
+        return begun[0] if begun else None
+
+    def failure(self) -> str | None:
+        """What NCCL says of a communicator that cannot go on, or cannot be asked any more."""
+        try:
+            return self.context.backing.comm_error(self.comm)
+        except DriverError as error:
+            return str(error)
+
+    def tell(self) -> None:
+        """Let the other ranks know how far this one has come."""
+        newest = self.newest
+        if newest is not None and self.whereabouts is not None:
+            self.whereabouts.tell(newest.number, self.words(newest))
+
+    def ended(self) -> list[str]:
+        """What is seen of processes that have ended, of those that what is under way needs: messages, their peers."""
+        if self.whereabouts is None:
+            return []
+        ranks = self.backend.place.ranks
+        calls = [call for begun in list(self.begun)[:1] for call in begun.calls]
+        messages = bool(calls) and all(call.kind in PAIRED for call in calls)
+        return self.whereabouts.ended([ranks[call.peer] for call in calls] if messages else ranks)
+
+    def lines(self) -> list[str]:
+        """This rank's part of a report, and what is known of the others."""
+        lines = []
+        for head in list(self.begun)[:1]:
+            lines.append(f"rank {self.rank} queued it {self.words(head)}")
+            if self.whereabouts is not None:
+                lines += self.whereabouts.others(head.number)
+        return lines
+
+    def words(self, begun: Begun) -> str:
+        """Where the program queued it, and what it is."""
+        shown = [described(call, self.backend.place.ranks) for call in begun.calls[:_SHOWN]]
+        more, text = len(begun.calls) - len(shown), source(begun.site)
+        what = f"{', '.join(shown)}{f' and {more} more' if more else ''}"
+        return f"at {place(begun.site)}{f' ({text})' if text else ''}: {what}"
+
+    # -- the end ----------------------------------------------------------------------------------------------
+    def settle(self) -> None:
+        """Wait on the host for what was queued: the watch still looks on. Raises what it was given up with."""
+        for begun in list(self.begun)[-1:]:
+            begun.mark.context.driver.event_sync(begun.mark.handle)
+        if self.error is not None:
+            raise self.error
+
+    def fail(self, error: Exception) -> bool:
+        """Leave the group's communicators at once; whether what was under way has ended with that."""
+        return self.backend.fail(error)  # type: ignore[no-any-return]
+
+    def give_up(self, error: Exception) -> None:
+        """Nothing more is queued here; who waits for what was hears why."""
+        self.error = error
+        for begun in list(self.begun):
+            begun.error = error
+        self.begun.clear()
+
+    def forget(self) -> None:
+        """The process ends, and takes it along: `close` would wait for ranks that do not come."""
+        self._driver.comm_forget(self.comm)
+
+    def close(self, abort: bool) -> None:
+        """Leave. NCCL may wait for the others of a node to leave, too."""
+        if not self.context.closed:
+            self.context.backing.comm_destroy(self.comm, abort)

@@ -1,0 +1,73 @@
+"""`Monitored`: barriers over a group's store, by which rank 0 finds out who has not come, as PyTorch's does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from flambeau.distributed.backends.backend import Place
+from flambeau.distributed.errors import DistError, DistStoreError
+
+_LOOK_S = 0.3  # between looks at whether a rank's process lives
+_GRACE_S = 2.0  # rank 0's word comes when the time is over
+
+
+class Monitored:
+    """Those of one group. `dead`: why a rank, by its number among all, will never come; "" if it may."""
+
+    def __init__(self, place: Place, dead: Callable[[int], str]) -> None:
+        self._place = place
+        self._dead = dead
+        self._number = 0
+
+    def pass_through(self, timeout: timedelta, wait_all_ranks: bool) -> None:
+        """Return when all have come. RuntimeError: some have not; rank 0 says who (all of them, or the first)."""
+        self._number += 1
+        place, head = self._place, f"monitored/{self._number}"
+        until = time.monotonic() + timeout.total_seconds()
+        if place.rank:
+            place.store.set(f"{head}/{place.rank}", "1")
+            self._await(f"{head}/over", until + _GRACE_S)
+            return
+        missing = []
+        for rank in range(1, place.size):
+            if (wait_all_ranks or not missing) and not self._came(f"{head}/{rank}", rank, until):
+                missing.append(str(place.ranks[rank]))
+        if missing:
+            who = f"Rank{'s' * (len(missing) > 1)} {', '.join(missing)}"
+            milliseconds = round(timeout.total_seconds() * 1000)
+            text = f"{who} failed to pass monitoredBarrier in {milliseconds} ms"
+            place.store.set(f"{head}/over", text)
+            raise RuntimeError(f"[Rank {place.ranks[0]}]: {text}")
+        place.store.set(f"{head}/over", "")
+        place.store.delete_key(f"monitored/{self._number - 1}/over")  # all have come here, and read it before
+        for rank in range(1, place.size):
+            place.store.delete_key(f"{head}/{rank}")
+
+    def _await(self, key: str, until: float) -> None:
+        """Rank 0's word."""
+        place = self._place
+        why = "it has not answered" if not self._came(key, 0, until) else place.store.get(key).decode()
+        if why:
+            raise RuntimeError(
+                f"Rank {place.ranks[place.rank]} successfully reached monitoredBarrier, but received errors while "
+                f"waiting for send/recv from rank {place.ranks[0]}. Please check rank {place.ranks[0]} logs for faulty "
+                f"rank.\n Original exception: \n{why}"
+            )
+
+    def _came(self, key: str, rank: int, until: float) -> bool:
+        """Whether a rank leaves its word before the time is over, and before it ends."""
+        place = self._place
+        while True:
+            left = until - time.monotonic()
+            gone = left <= 0 or bool(self._dead(place.ranks[rank]))
+            try:
+                place.store.wait([key], timedelta(seconds=min(max(left, 1e-3), _LOOK_S)))
+            except DistStoreError:
+                if gone:
+                    return False
+            except DistError:  # the store has gone with its rank
+                return False
+            else:
+                return True

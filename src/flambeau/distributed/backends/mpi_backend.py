@@ -1,0 +1,423 @@
+"""`MpiBackend`: collectives of CPU tensors between processes, by MPI. PyTorch's words for it are "gloo" and "mpi".
+
+Numbers that MPI cannot compute with (float16, bfloat16, the float8s, complex32) are reduced in float32 and rounded
+once. What only moves goes as bytes, so that every dtype can. An average is the sum divided once; of integers,
+truncating. Booleans: sums and maxima are "or", products and minima "and". MPI's calls are the nonblocking ones: a wait
+can be late, be interrupted, and see that a rank's process has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from socket import socket
+from typing import Any, NoReturn
+
+import numpy as np
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.alone import alone
+from flambeau.core.awaited import readable
+from flambeau.core.dtype import dtype
+from flambeau.core.memory import array_at, bytes_at
+from flambeau.core.sites import Site, caller, place
+from flambeau.distributed.backends import mpi_world
+from flambeau.distributed.backends.backend import Place
+from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing
+from flambeau.distributed.backends.monitored_barrier import Monitored
+from flambeau.distributed.backends.mpi_checks import Comparison, Comparisons
+from flambeau.distributed.backends.mpi_waits import Wait
+from flambeau.distributed.errors import DistBackendError, DistError
+from flambeau.distributed.work import Work
+from flambeau.driver.api import Collective
+from flambeau.driver.meetings import PAIRED, agreed, described
+from flambeau.driver.registry import ask_around, go_on
+
+Array = np.ndarray[Any, Any]
+Step = Callable[[], None]
+
+_WIDER = {
+    kind: dtypes.complex64 if kind.is_complex else dtypes.float32
+    for kind in (
+        dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3fn, dtypes.float8_e5m2, dtypes.complex32,
+    )
+}  # fmt: skip
+_OPS = {
+    "sum": "SUM", "avg": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR",
+    "bxor": "BXOR",
+}  # fmt: skip
+_OF_BOOL = {
+    "sum": "MAX",
+    "max": "MAX",
+    "bor": "MAX",
+    "prod": "MIN",
+    "min": "MIN",
+    "band": "MIN",
+    "bxor": "BXOR",
+}
+_ANY = -1
+_LAST_TRIES = 100
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # macOS has none
+_SPIN_S, _LOOK_S = 2e-3, 0.25  # how long a wait is only asked for; between looks at whether the others live
+_LONGEST_PAUSE_S = 1e-3  # between two questions
+
+
+class MpiBackend(FlatBackend):
+    """See the module's docstring. Made by all members of the group, in the same order of groups."""
+
+    kind = "mpi"
+    name = "gloo"
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._world = mpi_world.joined()
+        self._world.meet(place.store, "mpi", place.rank, place.ranks, place.timeout)
+        comm, mpi = self._world.comm, self._world.MPI
+        everybody = comm.Get_group()
+        members = everybody.Incl(list(place.ranks))
+        self._comm = comm.Create_group(members, _tag(place.name))
+        for group in (members, everybody):
+            group.Free()
+        self._aside = self._comm.Dup()  # collectives of messages, apart from the program's own
+        self._comm.Set_errhandler(mpi.ERRORS_RETURN)
+        self._aside.Set_errhandler(mpi.ERRORS_RETURN)
+        self._comparisons = Comparisons(self._comm.Dup(), mpi, place)
+        self._monitored = Monitored(place, self._world.dead)
+        self._aborted = False
+        self._mismatch = ""  # the report of ranks that disagreed: the end of this group
+        self._lost: list[Any] = []
+
+    def barrier(self, device: Any = None, async_op: bool = False) -> Work:
+        self._check_alive()
+        if self.agreement is not None:
+            self.agreement.compare(["barrier"], "barrier")
+        site = caller()
+        comparison = self._compare(["barrier"], "barrier", site)
+        return self._work([], [(self._comm.Ibarrier(), "barrier", None)], [], [], site, comparison)
+
+    def monitored_barrier(self, timeout: timedelta | None, wait_all_ranks: bool) -> None:
+        self._check_alive()
+        self._monitored.pass_through(self.timeout if timeout is None else timeout, wait_all_ranks)
+
+    def close(self) -> None:
+        """Free its communicators, of which a process has 2,048 at most. MPI does so when what was begun is over."""
+        if not self._world.MPI.Is_finalized():
+            for comm in (self._comm, self._aside, self._comparisons.comm):
+                comm.Free()
+
+    def abort(self) -> None:
+        self._aborted = True
+
+    def _run(
+        self,
+        tensors: Sequence[Any],
+        build: Build,
+        after: Step = _nothing,
+        async_op: bool = False,
+        results: Sequence[Any] | None = None,
+        pair: int | None = None,
+        channel: object = None,
+    ) -> Work:
+        self._check_alive()
+        site = caller()
+        calls = list(build())
+        if self.agreement is not None:
+            self.agreement.check(calls)
+        for call in calls:
+            self._touch(call)
+        steps: list[Step] = []
+        ranks = self.place.ranks
+        requests = [
+            (self._begin(call, channel, steps), described(call, ranks), self._peer(call)) for call in calls
+        ]
+        shown = list(tensors if results is None else results)
+        what = " and ".join(dict.fromkeys([words for _, words, _ in requests]))
+        alike = [repr(agreed(call)) for call in calls if call.kind not in PAIRED]
+        comparison = None if isinstance(channel, int) else self._compare(alike, what, site)
+        return self._work(shown, requests, [*steps, after], list(tensors), site, comparison)
+
+    def _work(
+        self,
+        shown: list[Any],
+        requests: list[Any],
+        steps: Sequence[Step],
+        keep: list[Any],
+        site: Site,
+        comparison: Comparison | None,
+    ) -> MpiWork:
+        self._world.reap()
+        return MpiWork(shown, requests, steps, keep, site, self, comparison)
+
+    def _compare(self, alike: Sequence[str], what: str, site: Site) -> Comparison:
+        return self._comparisons.begin(alike, f"{self.me} at {place(site)}: {what}")
+
+    @property
+    def me(self) -> str:
+        return f"rank {self.place.ranks[self.place.rank]}"
+
+    def _check_alive(self) -> None:
+        if self._aborted:
+            raise DistBackendError("the process group was aborted")
+        if self._mismatch:
+            raise DistBackendError(self._mismatch)
+
+    def _peer(self, call: Collective) -> int | None:
+        return call.peer if call.kind in ("send", "recv") and call.peer != _ANY else None
+
+    def _begin(self, call: Collective, channel: object, steps: list[Step]) -> Any:
+        """One request of MPI; what is to be done when it is over goes to `steps`."""
+        if call.kind in ("send", "recv"):
+            return self._message(call, channel)
+        if call.kind == "broadcast":
+            if self.place.rank == call.peer and call.target != call.source:
+                _bytes(call.target, call)[...] = _bytes(call.source, call)
+            return self._comm.Ibcast(_bytes(call.target, call), call.peer)
+        if call.kind == "all_gather":
+            return self._all_gather(call)
+        return self._reduction(call, steps)
+
+    def _message(self, call: Collective, channel: object) -> Any:
+        comm, tag = (self._comm, channel) if isinstance(channel, int) else (self._aside, 0)
+        if call.kind == "send":
+            return comm.Isend(_bytes(call.source, call), call.peer, tag)
+        origin = self._world.MPI.ANY_SOURCE if call.peer == _ANY else call.peer
+        return comm.Irecv(_bytes(call.target, call), origin, tag)
+
+    def _all_gather(self, call: Collective) -> Any:
+        source, target = _bytes(call.source, call), _bytes(call.target, call, self.place.size)
+        if call.source == call.target + self.place.rank * source.nbytes:
+            return self._comm.Iallgather(self._world.MPI.IN_PLACE, target)
+        return self._comm.Iallgather(source, target)
+
+    def _reduction(self, call: Collective, steps: list[Step]) -> Any:
+        """In the tensors' memory, or through copies: of wider numbers, or where a target lies in its source."""
+        size, scatters = self.place.size, call.kind == "reduce_scatter"
+        kind = _WIDER.get(call.dtype, call.dtype)
+        count = call.count * size if scatters else call.count
+        source = _numbers(call.source, count, call.dtype)
+        direct = kind is call.dtype and not (scatters and 0 <= call.target - call.source < source.nbytes)
+        writes = call.kind != "reduce" or call.peer == self.place.rank
+        target = np.empty(call.count, kind.numpy)
+        if direct and writes:
+            target = _numbers(call.target, call.count, call.dtype)
+        sent: Any = self._buffer(source if direct else source.astype(kind.numpy), kind)
+        if direct and writes and call.source == call.target and not scatters:
+            sent = self._world.MPI.IN_PLACE
+        if writes and not (direct and call.op != "avg"):
+            steps.append(lambda: _store(call, target, size))
+        return self._reduce(call, sent, self._buffer(target, kind))
+
+    def _reduce(self, call: Collective, sent: Any, received: Any) -> Any:
+        operation = self._operation(call)
+        if call.kind == "all_reduce":
+            return self._comm.Iallreduce(sent, received, operation)
+        if call.kind == "reduce":
+            return self._comm.Ireduce(
+                sent, received if call.peer == self.place.rank else None, operation, call.peer
+            )
+        return self._comm.Ireduce_scatter_block(sent, received, operation)
+
+    def _operation(self, call: Collective) -> Any:
+        names = _OF_BOOL if call.dtype is dtypes.bool_ else _OPS
+        if call.op not in names:
+            raise ValueError(f"Cannot use ReduceOp.{call.op.upper()} with {call.dtype}")
+        return getattr(self._world.MPI, names[call.op])
+
+    def _buffer(self, array: Array, kind: dtype) -> list[Any]:
+        """As mpi4py takes it: the array and MPI's type of its numbers."""
+        plain = array.view(np.uint8) if kind is dtypes.bool_ else array
+        return [plain, self._world.MPI._typedict[plain.dtype.char]]
+
+
+class MpiWork(Work):
+    """Over when MPI's requests are. `steps` are done then; `keep` are the tensors whose memory MPI works on."""
+
+    def __init__(
+        self,
+        results: list[Any],
+        requests: list[tuple[Any, str, int | None]],
+        steps: Sequence[Step],
+        keep: list[Any],
+        site: Site,
+        backend: MpiBackend,
+        comparison: Comparison | None,
+    ) -> None:
+        super().__init__(results)
+        self._comparison = comparison
+        self._requests = [request for request, _, _ in requests]
+        if comparison is not None:
+            self._requests.append(comparison.request)
+        self._calls = [(what, peer) for _, what, peer in requests]
+        self._steps = steps
+        self._keep = keep
+        self._site = site
+        self._backend = backend
+        self._moved = False  # MPI is done with it
+        backend._world.begun.add(self)
+
+    def __del__(self) -> None:
+        if not self._moved:
+            self._backend._world.adopt(self._requests, (self._keep, self._steps, self._comparison))
+
+    def is_completed(self) -> bool:
+        if not super().is_completed() and alone():
+            ask_around()  # others may wait for this rank's GPUs, and come to this work afterwards
+        return self._over
+
+    def _test(self) -> bool:
+        mpi = self._backend._world.MPI
+        status = [mpi.Status() for _ in self._requests]
+        try:
+            over = mpi.Request.Testall(self._requests, status)
+        except mpi.Exception as error:
+            if self._comparison is not None and self._comparison.differ(patience_s=1.0):
+                self._disagree(self._comparison)
+            self._fail(self._refused(error, status))
+        if self._comparison is not None and self._comparison.differ():
+            self._disagree(self._comparison)
+        if not over:
+            return False
+        self._moved = True
+        if self._source < 0 and status:
+            self._source = status[0].Get_source()
+        return True
+
+    def _refused(self, error: Any, statuses: Sequence[Any]) -> str:
+        """In words, what MPI says of the first request that failed."""
+        mpi = self._backend._world.MPI
+        if error.Get_error_class() != mpi.ERR_IN_STATUS:
+            return str(error)
+        failed = next(
+            status for status in statuses if status.Get_error() not in (mpi.SUCCESS, mpi.ERR_PENDING)
+        )
+        if self._comparison is None and mpi.Get_error_class(failed.Get_error()) == mpi.ERR_TRUNCATE:
+            return (
+                f"the message that came from rank {self._backend.place.ranks[failed.Get_source()]} is longer"
+            )
+        return str(mpi.Get_error_string(failed.Get_error()))
+
+    def _finish(self, timeout: timedelta | None) -> None:
+        go_on()  # this rank's GPUs: others may have to meet them before they come to what it waits for
+        waiting = _Waiting(self, self._backend.timeout if timeout is None else timeout)
+        try:
+            while not waiting.over():
+                if waiting.lasts and alone():
+                    go_on(waiting)
+                waiting.pause()
+        finally:
+            waiting.end()
+        for step in self._steps:
+            step()
+        self._keep = []
+
+    def _tell(self, mark: int, looks: int) -> None:
+        """Let the others know of a wait that lasts. DistBackendError: it is in vain."""
+        backend, (what, peer) = self._backend, self._calls[0]
+        if any(work is not self and not (work._over or work._test()) for work in list(backend._world.begun)):
+            return  # what another work still moves may be what somebody waits for
+        if not backend._world.reap():
+            return
+        ranks = backend.place.ranks
+        mine = Wait(
+            mark, f"{backend.me} at {place(self._site)}: {what} in group {backend.place.name}", backend.place.name,
+            0 if self._comparison is None else self._comparison.number, what.startswith("send"),
+            (() if peer is None else (ranks[peer],)) if self._comparison is None else ranks, looks,
+        )  # fmt: skip
+        report = ""
+        with suppress(DistError):  # the store may have gone with its rank
+            report = backend._world.waits.look(mine)
+        if report:
+            raise DistBackendError(report)
+
+    def _disagree(self, comparison: Comparison) -> NoReturn:
+        """What MPI still has of it stays with it: it may write there yet."""
+        self._backend._lost.append((self._requests, self._keep, self._steps))
+        self._backend._mismatch = comparison.report()
+        raise DistBackendError(self._backend._mismatch)
+
+    def _look(self) -> None:
+        """Whether somebody who is waited for will never come."""
+        place = self._backend.place
+        if self._backend._aborted:
+            self._fail("the process group was aborted")
+        for rank, of_all in enumerate(place.ranks):
+            peers = [peer for _, peer in self._calls]
+            if (None in peers or rank in peers) and (why := self._backend._world.dead(of_all)):
+                if not any(self._test() for _ in range(_LAST_TRIES)):  # it may have done its part before
+                    self._fail(why)
+                return
+
+    def _fail(self, why: str) -> NoReturn:
+        what = ", ".join(dict.fromkeys(what for what, _ in self._calls))
+        raise DistBackendError(f"{self._backend.me} at {place(self._site)}: {what}: {why}") from None
+
+
+class _Waiting:
+    """The host's wait for a work: an `Awaited` of its virtual GPUs."""
+
+    def __init__(self, work: MpiWork, timeout: timedelta) -> None:
+        self._work = work
+        self._waits = work._backend._world.waits
+        self._limit_s = timeout.total_seconds()
+        self._begun = self._looked = time.monotonic()
+        self._pause_s, self._looks, self._mark = 2e-5, 0, self._waits.mark()
+        what = ", ".join(dict.fromkeys([words for words, _ in work._calls]))
+        self.words = (
+            f"waits for {what} of CPU tensors in group {work._backend.place.name} at {place(work._site)}"
+        )
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is too long to ask for it all the time."""
+        return time.monotonic() - self._begun >= _SPIN_S
+
+    def over(self) -> bool:
+        """Whether the work is done. DistBackendError: it never will be."""
+        if self._work._test():
+            return True
+        now = time.monotonic()
+        if now - self._looked > _LOOK_S:
+            self._looked, self._looks = now, self._looks + 1
+            self._work._look()
+            self._work._tell(self._mark, self._looks)
+        if self._limit_s and now - self._begun > self._limit_s:
+            self._work._fail(f"timed out after {round(self._limit_s * 1000)}ms")
+        return False
+
+    def pause(self) -> None:
+        if self.lasts:
+            time.sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        else:
+            _yield()
+
+    def look(self, other: socket) -> tuple[bool, bool]:
+        return self.over(), bool(readable(_LONGEST_PAUSE_S, other))
+
+    def end(self) -> None:
+        if self._looks:
+            self._waits.over()
+
+
+def _tag(name: str) -> int:
+    """A number below what MPI allows for tags, the same for all members."""
+    return sum(ord(letter) * 31**power for power, letter in enumerate(name)) % 32749
+
+
+def _bytes(ptr: int, call: Collective, times: int = 1) -> Array:
+    return bytes_at(ptr, call.count * call.dtype.itemsize * times)
+
+
+def _numbers(ptr: int, count: int, kind: dtype) -> Array:
+    return array_at(ptr if count else 0, (count,), kind.numpy)
+
+
+def _store(call: Collective, total: Array, size: int) -> None:
+    """Put a reduction's result where it belongs."""
+    with np.errstate(all="ignore"):
+        if call.op == "avg":
+            total = total / size if total.dtype.kind in "fc" else np.sign(total) * (np.abs(total) // size)
+        _numbers(call.target, call.count, call.dtype)[...] = total.astype(call.dtype.numpy)

@@ -1,0 +1,81 @@
+"""`Comparison`: whether all ranks of a group give MPI the same collective, found out while it runs.
+
+MPI does not look: ranks that differ hang, or go on with what they have. So each collective takes along one of 16 bytes,
+on a communicator of its own, that brings the largest and the smallest checksum of what the ranks asked for. It never
+waits for the collective that it goes with: if they differ it is over all the same, and every rank that waits knows.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from flambeau.distributed.backends.backend import Place
+from flambeau.distributed.errors import DistError
+
+_PATIENCE = timedelta(seconds=5)  # with a rank that says nothing, because it does not wait for its work
+
+
+class Comparisons:
+    """Those of one group, on `comm`."""
+
+    def __init__(self, comm: Any, mpi: Any, place: Place) -> None:
+        self.comm = comm
+        self._mpi = mpi
+        self.place = place
+        self._number = 0
+
+    def begin(self, alike: Sequence[str], text: str) -> Comparison:
+        """What has to be the same of all ranks for what they begin now; `text` tells this rank's part."""
+        self._number += 1
+        checksum = zlib.crc32(" ".join(alike).encode())
+        sent = np.array([checksum, -checksum], np.int64)
+        return Comparison(self, self._number, sent, text)
+
+    def sum(self, sent: Any, received: Any) -> Any:
+        kind = self._mpi.INT64_T
+        return self.comm.Iallreduce([sent, kind], [received, kind], self._mpi.MAX)
+
+
+class Comparison:
+    """One collective's. `request` is MPI's."""
+
+    def __init__(self, all_of: Comparisons, number: int, sent: Any, text: str) -> None:
+        self._all = all_of
+        self.number = number
+        self._sent = sent
+        self._found = np.zeros_like(sent)
+        self._text = text
+        self.request = all_of.sum(sent, self._found)
+
+    def differ(self, patience_s: float = 0.0) -> bool:
+        """Whether ranks are known to disagree, or will be soon."""
+        end = time.monotonic() + patience_s
+        while not (over := self.request.Test()) and time.monotonic() < end:
+            time.sleep(1e-4)
+        return bool(over and self._found[0] != -self._found[1])
+
+    def report(self) -> str:
+        """Every rank's part: all that wait know that they differ, and leave theirs in the group's store."""
+        place = self._all.place
+        keys = [f"mismatch/{self.number}/{rank}" for rank in range(place.size)]
+        place.store.set(keys[place.rank], self._text)
+        told = [
+            self._told(key, f"rank {place.ranks[rank]} does not wait for it") for rank, key in enumerate(keys)
+        ]
+        head = f"collective mismatch: call {self.number} of group {place.name} is not the same for all"
+        return "\n  ".join([head, *told, "all ranks must give the same calls in the same order"])
+
+    def _told(self, key: str, otherwise: str) -> str:
+        store = self._all.place.store
+        try:
+            store.wait([key], _PATIENCE)
+        except DistError:
+            return otherwise
+        text: bytes = store.get(key)
+        return text.decode()

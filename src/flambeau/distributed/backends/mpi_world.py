@@ -1,0 +1,277 @@
+"""`MpiWorld`: the ranks that share an MPI with this process, joined once in its life. Owner of that.
+
+MPI is mpi4py with the library that the extra "mpi" brings, MPICH. Its ranks are those of the first process group that
+serves CPU tensors; see Note [How ranks join MPI]. An MPI that was started by an `mpiexec` is taken as it is.
+
+# Note [What MPI does while nobody asks]
+MPI moves numbers while somebody is in a call of its. A rank that has begun a work and then waits elsewhere, in the
+store for a rank that waits for that work, would wait for ever. So a thread asks MPI whether there is a message, now and
+then while works are under way: that lets it go on. It ends before MPI does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import socket
+import sys
+import threading
+import uuid
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from flambeau.core.greeting import SECRET, new_secret
+from flambeau.distributed.backends import processes
+from flambeau.distributed.backends.mpi_waits import Waits
+from flambeau.distributed.backends.process_manager import ProcessManager
+from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.stores.store import PrefixStore, Store, missed, turn
+from flambeau.distributed.stores.tcp_store import TCPStore
+
+_THREAD_MULTIPLE = 3
+_NEAR_S, _FAR_S = 2e-3, 5e-2  # between calls that let MPI go on: while works are there, else
+_SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+_LACKS = (
+    "{} moves CPU tensors between processes through MPI, and mpi4py is not installed: pip install 'flambeau[mpi]' "
+    "(mpi4py and an MPI, 15 MB)"
+)
+
+
+class MpiWorld:
+    """`comm` is MPI's communicator of all ranks, `MPI` mpi4py's module. `processes`: host and id of each rank's.
+
+    `waits`: what they wait for. `store` lasts as long.
+    """
+
+    def __init__(self, module: Any, name: str, processes: list[tuple[str, int]], store: Store) -> None:
+        self.MPI = module
+        self.comm = module.COMM_WORLD
+        self.name = name
+        self.processes = processes
+        self.begun: weakref.WeakSet[Any] = weakref.WeakSet()  # works
+        self._orphans: list[tuple[list[Any], object]] = []
+        self._over = threading.Event()
+        self.share(store)
+        if module.Query_thread() == module.THREAD_MULTIPLE:
+            self._thread = threading.Thread(target=self._go_on, name="flambeau-mpi", daemon=True)
+            self._thread.start()
+            atexit.register(self._stop)
+
+    def _go_on(self) -> None:
+        """See Note [What MPI does while nobody asks]."""
+        while not self._over.wait(_NEAR_S if self.begun else _FAR_S):
+            if self.begun or self._orphans:
+                with suppress(self.MPI.Exception):  # whoever waits hears of it
+                    self.comm.Iprobe()
+
+    def _stop(self) -> None:
+        if self._thread.is_alive():  # not in a forked child, where its lock may be held for ever
+            self._over.set()
+            self._thread.join()
+
+    def share(self, store: Store) -> None:
+        """What the ranks tell each other goes through this store. All ranks call."""
+        self._store = store
+        self.waits = Waits(PrefixStore(self.name, store), self.comm.rank, self.comm.size)
+
+    def adopt(self, requests: list[Any], memory: object) -> None:
+        """Keep what MPI still reads and writes of a work that the program has let go of."""
+        self._orphans.append((requests, memory))
+
+    def reap(self) -> bool:
+        """Let go of what is over of these; whether none is left."""
+        self._orphans = [orphan for orphan in self._orphans if not self._is_over(orphan[0])]
+        return not self._orphans
+
+    def _is_over(self, requests: list[Any]) -> bool:
+        try:
+            return bool(self.MPI.Request.Testall(requests))
+        except self.MPI.Exception:
+            return True
+
+    def meet(self, store: Store, key: str, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
+        """Wait for the ranks of a group. DistBackendError: one has ended, or not all came in time."""
+        store.set(f"{key} {rank}", "here")
+        keys = [f"{key} {other}" for other in range(len(ranks))]
+        why = missed(store, keys, timeout, lambda: next(filter(None, map(self.dead, ranks)), ""))
+        if why is not None:
+            raise DistBackendError(why or f"not all of ranks {list(ranks)} came in time")
+
+    def dead(self, rank: int) -> str:
+        """Why a rank will never answer; "" as far as can be seen from this machine."""
+        host, process = self.processes[rank]
+        if host == socket.gethostname() and processes.has_ended(process):
+            return f"the process of rank {rank}, {process}, has ended"
+        with suppress(RuntimeError):
+            if self._store.check([f"ended {rank}"]):
+                return f"the program of rank {rank} has ended"
+        return ""
+
+    def end(self) -> None:
+        """This rank's program has ended; its process waits for the others in MPI's end."""
+        with suppress(RuntimeError):
+            self._store.set(f"ended {self.comm.rank}", "here")
+
+
+def join(store: Store, rank: int, size: int, timeout: timedelta) -> MpiWorld:
+    """The world of these ranks: made by all of them together, or the one that they have made already.
+
+    Raises RuntimeError: no mpi4py, an MPI that has other ranks already, an MPI that joins only what its own mpiexec
+    started; DistStoreError: not all ranks came in time.
+    """
+    global _world
+    module = _module("gloo")
+    shared = PrefixStore("mpi", store)
+    names = _met(shared, rank, size, _world.name if _world is not None else "", timeout)
+    if _world is not None and set(names) == {_world.name} and _world.comm.size == size:
+        _world.share(store)
+        return _world
+    if any(names):
+        raise RuntimeError(
+            "MPI can be joined once in the life of a process, and some of these ranks have joined another world: start "
+            f"new processes for other groups of all ranks (worlds by rank: {[name or None for name in names]})"
+        )
+    if not module.Is_initialized():
+        _initialize(module, shared, rank, size, timeout)
+    comm = module.COMM_WORLD
+    comm.Set_errhandler(module.ERRORS_RETURN)  # errors of requests of several communicators are its own
+    if (comm.size, comm.rank) != (size, rank):
+        raise RuntimeError(
+            f"MPI was initialized before as rank {comm.rank} of {comm.size}, and this is rank {rank} of {size}: import "
+            "mpi4py.MPI after init_process_group, or start the ranks with mpiexec"
+        )
+    identity = shared.compare_set("name", "", uuid.uuid4().hex).decode()
+    _world = MpiWorld(module, identity, _processes(shared, rank, size), store)
+    if started_together():
+        atexit.register(_world.end)  # before MPI's end, and before the store's
+    return _world
+
+
+def has_joined() -> bool:
+    """Whether this process has joined a world."""
+    return _world is not None
+
+
+def joined() -> MpiWorld:
+    """The world that this process has joined. RuntimeError: none."""
+    if _world is None:
+        raise RuntimeError(
+            _LACKS.format("gloo")
+            if not available()
+            else "this process has joined no MPI: init_process_group does, or new_group, called by all ranks"
+        )
+    return _world
+
+
+def available() -> bool:
+    """Whether mpi4py can be loaded."""
+    try:
+        _module("mpi")
+    except RuntimeError:
+        return False
+    return True
+
+
+def started_together() -> bool:
+    """Whether an `mpiexec` started this process, as one of several or alone."""
+    return any(name in os.environ for name in _SIZE_NAMES)
+
+
+def meet(timeout: timedelta) -> tuple[Store, int, int]:
+    """(store, rank, number of ranks) of ranks that an `mpiexec` started, from MPI alone."""
+    module = _module("mpi")
+    _begin_started(module)
+    comm = module.COMM_WORLD
+    here = socket.gethostname()
+    name = (
+        "127.0.0.1" if {*comm.allgather(here)} == {here} else here
+    )  # a name may lead nowhere, on one machine too
+    _unlink_shared_memory()  # all are here; those that mpiexec has to kill leave none behind
+    os.environ[SECRET] = comm.bcast(os.environ.get(SECRET) or new_secret())  # rank 0's, for every host
+    store = TCPStore(name, 0, None, True, timeout) if comm.rank == 0 else None
+    host, port = comm.bcast(None if store is None else (store.host, store.port))
+    return store or TCPStore(host, port, None, False, timeout), comm.rank, comm.size
+
+
+def _module(word: str) -> Any:
+    """mpi4py, which must not initialize MPI when it is imported, nor end it: a rank that died would be waited for."""
+    try:
+        settings = import_module("mpi4py").rc
+        settings.initialize = settings.finalize = False
+        return import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:
+        raise RuntimeError(f"{_LACKS.format(word)} ({error})") from error
+
+
+def _met(store: Store, rank: int, size: int, name: str, timeout: timedelta) -> list[str]:
+    """All ranks are here: the names of the worlds that they have joined before."""
+    with turn(store, f"turn {rank}") as number:
+        store.set(f"world {number} {rank}", name)
+        keys = [f"world {number} {other}" for other in range(size)]
+        store.wait(keys, timeout)
+    return [value.decode() for value in store.multi_get(keys)]
+
+
+def _initialize(module: Any, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+    if any(os.environ.get(name) == str(size) for name in _SIZE_NAMES):
+        _begin_started(module)
+        return
+    vendor, _ = module.get_vendor()
+    if vendor not in ("MPICH", "Intel MPI"):
+        raise RuntimeError(
+            f"{vendor} joins only ranks that its own mpiexec started: start them so, or install the extra 'mpi', whose "
+            "MPICH joins any"
+        )
+    world = store.compare_set("pmi", "", f"flambeau_{uuid.uuid4().hex[:16]}").decode()
+    manager = ProcessManager(PrefixStore(world, store), rank, size, world, timeout)
+    with manager.announced():
+        _call_initialize(module)
+    store.barrier(f"{world} initialized", size, timeout)
+    _unlink_shared_memory()
+    store.barrier(f"{world} unlinked", size, timeout)
+
+
+def _begin_started(module: Any) -> None:
+    """As a rank of an `mpiexec`, which ends all ranks when one ends without having finalized its MPI."""
+    if not module.Is_initialized():
+        _call_initialize(module)
+        atexit.register(_end_started, module)
+
+
+def _end_started(module: Any) -> None:
+    """A rank that fails must not wait for the others: it lets `mpiexec` end them."""
+    if not hasattr(sys, "last_value") and not module.Is_finalized():
+        module.Finalize()
+
+
+def _call_initialize(module: Any) -> None:
+    """By ctypes, which lets other threads run: one of them answers."""
+    library = ctypes.CDLL(module.__file__)  # finds what that module is linked with
+    library.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
+
+
+def _unlink_shared_memory() -> None:
+    """All ranks have it mapped; a file of it would outlive them, since MPI is never finalized."""
+    with suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            place = line.partition("/")[2]
+            if place.startswith("dev/shm/mpich_shm_"):
+                with suppress(FileNotFoundError):
+                    os.unlink(f"/{place}")
+
+
+def _processes(store: Store, rank: int, size: int) -> list[tuple[str, int]]:
+    store.set(f"process {rank}", f"{os.getpid()} {socket.gethostname()}")
+    found = [
+        value.decode().partition(" ") for value in store.multi_get([f"process {r}" for r in range(size)])
+    ]
+    return [(host, int(process)) for process, _, host in found]
+
+
+_world: MpiWorld | None = None

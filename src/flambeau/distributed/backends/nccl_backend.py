@@ -1,0 +1,310 @@
+"""`DeviceBackend`: collectives of GPUs, real ones through NCCL, virtual ones as their driver models it: "nccl".
+
+# Note [Streams of collectives]
+With `async_op=True` a collective is queued on a stream of the group's own, behind all that the current stream was given
+so far; `work.wait()` makes the current stream wait for it, not the host. Its tensors must not be used before, and are
+not handed out again before it is over, even if the program lets go of them (`record_use`). Without `async_op` it is
+queued on the current stream itself, as PyTorch does since 2.8. With TORCH_NCCL_BLOCKING_WAIT the host waits in both.
+
+A communicator is made when a group first needs it: each rank with its device, by an id that rank 0 leaves in the store.
+Messages outside of a batch have a communicator of their two ranks, and a stream: others need not know of them. Where
+the group was told its device (`device_id`) they have the group's, behind all that went before, as PyTorch's have.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from flambeau.core.errors import DriverError
+from flambeau.core.sites import warn_program
+from flambeau.distributed.backends import watchdog
+from flambeau.distributed.backends.backend import Place
+from flambeau.distributed.backends.comm_init import join
+from flambeau.distributed.backends.communicator import Line, Pair
+from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing, dense
+from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.future import Future
+from flambeau.distributed.work import StreamWork, Work, wait_on_host
+from flambeau.driver.api import Collective
+from flambeau.runtime import current, system
+from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.wait_reason import because
+from flambeau.tensor.functions import creation
+
+_ABSENT = ("Short", "UInt16", "UInt32", "UInt64")  # kinds of numbers that NCCL does not know
+_SERIALIZED = (
+    "An unbatched P2P op (send/recv) was called on this ProcessGroup with size {}.  In eager initialization mode, "
+    "unbatched P2P ops are treated as independent collective ops, and are thus serialized with all other ops on this "
+    "ProcessGroup, including other P2P ops. To avoid serialization, either create additional independent ProcessGroups "
+    "for the P2P ops or use batched P2P ops. You can squash this warning by setting the environment variable "
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING to false."
+)
+_GUESSED = (
+    "using GPU {} as device used by this process is currently unknown. This can potentially cause a hang if this rank "
+    "to GPU mapping is incorrect. You can specify device_id in init_process_group() to force use of a particular "
+    "device."
+)
+_log = logging.getLogger("torch.distributed")
+_TEXTS = {
+    "band": "Cannot use ReduceOp.BAND with NCCL",
+    "bor": "Cannot use ReduceOp.BOR with NCCL",
+    "bxor": "Cannot use ReduceOp.BXOR with NCCL",
+}
+
+
+class DeviceBackend(FlatBackend):
+    """See Note [Streams of collectives]."""
+
+    name = "nccl"
+    device_type = "cuda"
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._lines: dict[tuple[int, Pair | None], Line] = {}
+        self._early = False  # its communicator was made with the group, and serves all messages
+        self._warns = watchdog.flag(os.environ, "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "1")
+        self._failed: Exception | None = None  # it was left, because a collective did not end
+        self._blocks = watchdog.blocks(os.environ)
+        self.handling = watchdog.handling_of(os.environ)
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return "virtual" if system.is_virtual() else "nccl"
+
+    def connect(self, index: int) -> None:
+        """Make the communicator of this device now, for messages too."""
+        self._early = True
+        self._line(index, None)
+
+    def barrier(self, device: Any = None, async_op: bool = False) -> Work:
+        index = self._barrier_device() if device is None else device
+        token = creation.zeros(1, device=f"cuda:{index}")
+        return BarrierWork(self.all_reduce([token], "sum", async_op), self)
+
+    def _barrier_device(self) -> int:
+        """Return the device that a barrier uses if the program names none, as PyTorch documents it.
+
+        It is the first device that a collective of the group used: all ranks joined that communicator first.
+        """
+        used = sorted(
+            self._lines, key=lambda line: line[1] is not None
+        )  # before devices of messages between two ranks
+        if used:
+            return used[0][0]
+        index = self.place.ranks[self.place.rank] % system.device_count()
+        _log.warning(_GUESSED.format(index))
+        return index
+
+    def batch(self, messages: Sequence[tuple[str, Any, int, int]]) -> list[Work]:
+        """One group; the work of all is one. Tags are ignored, as NCCL has none."""
+        tensors = dense([tensor for _, tensor, _, _ in messages])
+        calls = [
+            Collective("send", 0, t.ptr, t.numel(), t.dtype, peer=peer)
+            if kind == "send"
+            else Collective("recv", t.ptr, 0, t.numel(), t.dtype, peer=peer)
+            for kind, t, peer, _ in messages
+        ]
+        return [self._run(tensors, lambda: calls, async_op=True)]
+
+    def close(self) -> None:
+        for line in list(self._lines.values()):
+            line.settle()  # while somebody looks whether that ends
+            line.tell()
+        lines = list(self._lines.values())
+        self._lines = {}
+        for line in lines:
+            watchdog.process.remove(line)
+        if not self._leave(lines, abort=False):
+            raise DistBackendError(
+                f"rank {self.place.ranks[self.place.rank]} has left group {self.place.name}, and not all others have, "
+                f"within {self.timeout.total_seconds():g} s"
+            )
+
+    def abort(self) -> None:
+        error = DistBackendError(f"the communicators of group {self.place.name} were aborted")
+        if not self.fail(error):
+            raise error
+
+    def fail(self, error: Exception) -> bool:
+        """Leave at once: who waits for what is under way hears why, and so does who begins anything here.
+
+        False: what was under way holds its stream still.
+        """
+        self._failed = error
+        lines = list(self._lines.values())
+        self._lines = {}
+        begun = [begun for line in lines for begun in line.begun]
+        for line in lines:
+            watchdog.process.remove(line)
+            line.give_up(error)
+        if self._leave(lines, abort=True):
+            return True
+        bare = (
+            system.bare_driver()
+        )  # NCCL waits for the others of the node to abort, too; streams are free before
+        return all(bare.event_ended(one.mark.handle) for one in begun)
+
+    def _leave(self, lines: Sequence[Line], abort: bool) -> bool:
+        """Leave communicators. False: NCCL waits still for others of the node to leave theirs."""
+        if not any(line.whereabouts for line in lines):
+            for line in lines:
+                line.close(abort)
+            return True
+        errors: list[Exception] = []
+
+        def leave(line: Line) -> None:
+            try:
+                line.close(abort or bool(line.ended()))
+            except Exception as error:
+                errors.append(error)
+
+        seconds = None if abort else max(self.timeout.total_seconds(), 1.0)
+        done = watchdog.within(*[partial(leave, line) for line in lines], seconds=seconds)
+        if errors:
+            raise errors[0]
+        for line in () if done else lines:
+            line.forget()
+        return done
+
+    def explained(self, error: Exception) -> Exception:
+        """An error of a wait with what is known of the collectives that are under way."""
+        known = [line for line in self._lines.values() if line.begun]
+        return DistBackendError("\n  ".join([str(error), *[text for line in known for text in line.lines()]]))
+
+    def _run(
+        self,
+        tensors: Sequence[Any],
+        build: Build,
+        after: Callable[[], None] = _nothing,
+        async_op: bool = False,
+        results: Sequence[Any] | None = None,
+        pair: int | None = None,
+        channel: object = None,
+    ) -> Work:
+        index = _check(tensors)
+        if pair is not None and pair < 0:
+            raise RuntimeError(f"Backend {self.name} does not support recv from any source")
+        line = self._line(index, None if self._early else pair)
+        if pair is not None and self._early and self._warns:
+            self._warns = False
+            warn_program(_SERIALIZED.format(self.place.size), UserWarning)
+        here = current.stream_at(index)
+        stream = line.stream if async_op else here
+        if stream is not here:
+            with because(str, "collective: the group's stream comes after the current one"):
+                line.ready.record(here)
+                stream.wait_event(line.ready)
+        for tensor in tensors:
+            tensor.memory.used_on(stream.handle)
+        if stream is here:
+            calls = self._queued(line, build, stream, after)
+        else:
+            with stream:
+                calls = self._queued(line, build, stream, after)
+        outcome, source = list(tensors if results is None else results), -1 if pair is None else pair
+        event = None if stream is here else stream.record_event()
+        if event is not None:
+            for tensor in tensors:
+                tensor.record_use(event)
+        begun = None if line.whereabouts is None else line.note(calls, stream, event)
+        work = StreamWork(outcome, stream, event, source, begun)
+        return BlockingWork(work, self) if self._blocks and line.whereabouts is not None else work
+
+    def _queued(
+        self, line: Line, build: Build, stream: Stream, after: Callable[[], None]
+    ) -> Sequence[Collective]:
+        calls = build()
+        if self.agreement is not None:
+            self.agreement.check(calls)
+        _queue(line, calls, stream)
+        after()
+        return calls
+
+    def _line(self, index: int, peer: int | None) -> Line:
+        """The communicator of all ranks, or of this one and a peer, on a device; made when it is first asked for."""
+        rank = self.place.rank
+        pair = None if peer is None else (min(rank, peer), max(rank, peer))
+        if self._failed is not None:
+            raise self._failed
+        line = self._lines.get((index, pair))
+        if line is None:
+            context = current.context_at(index)
+            number = len([other for _, other in self._lines if other == pair])  # of this rank's devices in it
+            comm, whereabouts = join(context, self.place, self.timeout, pair, number)
+            line = self._lines[index, pair] = Line(self, context, comm, pair, whereabouts)
+            if whereabouts is not None:
+                watchdog.process.add(line)
+        return line
+
+
+class BarrierWork(Work):
+    """A barrier's: the host waits, no longer than it or its group says. Who waits in vain leaves the group."""
+
+    def __init__(self, work: Work, backend: DeviceBackend) -> None:
+        super().__init__([])
+        self._work = work
+        self._backend = backend
+
+    def _finish(self, timeout: timedelta | None) -> None:
+        self._work.wait()
+        stream = current.stream_at(self._work.result()[0].device.index)
+        try:
+            wait_on_host(stream, timeout or self._backend.timeout)
+        except DistBackendError as late:
+            error = self._backend.explained(late)
+            self._backend.fail(error)
+            raise error from None
+
+    def is_completed(self) -> bool:
+        return self._over or self._work.is_completed()  # the current stream may have more to do
+
+    def exception(self) -> Exception | None:
+        return self._error or self._work.exception()
+
+
+class BlockingWork(BarrierWork):
+    """The same of any collective, with TORCH_NCCL_BLOCKING_WAIT. Its future is the stream's, which nobody waits for."""
+
+    def result(self) -> list[Any]:
+        return self._work.result()
+
+    def source_rank(self) -> int:
+        return self._work.source_rank()
+
+    def get_future(self) -> Future:
+        return self._work.get_future()
+
+
+def _queue(line: Line, calls: Sequence[Collective], stream: Stream) -> None:
+    """Queue one group."""
+    for call in calls:
+        if call.op in _TEXTS:
+            raise ValueError(_TEXTS[call.op])
+    parts = [
+        (line.comm, call if line.pair is None else call.with_(peer=line.peer(call.peer)), stream.handle)
+        for call in calls
+    ]
+    try:
+        line.context.driver.collective(parts)
+        stream.queue.busy = True
+    except DriverError as error:
+        raise line.error or DistBackendError(str(error)) from error
+
+
+def _check(tensors: Sequence[Any]) -> int:
+    """The index of the one device that the tensors are on."""
+    first = tensors[0].device
+    for tensor in tensors:
+        if tensor.device is not first:
+            raise ValueError("Tensor list must be on the same device")
+        if tensor.dtype.torch_name in _ABSENT:
+            raise TypeError(
+                f"Input tensor data type is not supported for NCCL process group: {tensor.dtype.torch_name}"
+            )
+    index: int = first.index
+    return index

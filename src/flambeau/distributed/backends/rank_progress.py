@@ -1,0 +1,73 @@
+"""`Whereabouts`: how far each rank of a communicator has come, as they tell each other through the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from flambeau.distributed.backends import processes
+
+_SILENT = "nobody knows, the store does not answer"
+
+
+class Whereabouts:
+    """Of one communicator. `ranks`: its members' numbers among all, `me` the own one; `told`: their processes.
+
+    For the thread that watches alone: it has a connection of its own, which no wait of the program's keeps.
+    """
+
+    def __init__(self, store: Any, key: str, ranks: Sequence[int], me: int, told: Sequence[str]) -> None:
+        self._key = key
+        self._me = me
+        self._others = [rank for rank in ranks if rank != me]
+        seen = zip(ranks, map(processes.near, told), strict=True)
+        self._near = {rank: process for rank, process in seen if process and rank != me}
+        self._number = 0
+        try:
+            self._store = store.clone()
+        except RuntimeError:  # a store of the program's that gives none
+            self._store = None
+
+    def tell(self, number: int, words: str) -> None:
+        """This rank has come to call `number`."""
+        if self._store is None or number == self._number:
+            return
+        try:
+            self._store.set(f"{self._key}/at/{self._me}", json.dumps([number, words]))
+            self._number = number
+        except (RuntimeError, OSError):  # it has gone with its rank
+            self._store = None
+
+    def ended(self, ranks: Collection[int]) -> list[str]:
+        """Which of these ranks' processes are seen to have ended."""
+        near = [(rank, process) for rank, process in self._near.items() if rank in ranks]
+        return [
+            f"the process of rank {rank}, {process}, has ended"
+            for rank, process in near
+            if processes.has_ended(process)
+        ]
+
+    def others(self, number: int) -> list[str]:
+        """What is known of each other rank, beside call `number`."""
+        lines = []
+        for rank in self._others:
+            process = self._near.get(rank)
+            ended = f"; its process, {process}, has ended" if process and processes.has_ended(process) else ""
+            lines.append(f"rank {rank} {self._seen(rank, number)}{ended}")
+        return lines
+
+    def _seen(self, rank: int, number: int) -> str:
+        key = f"{self._key}/at/{rank}"
+        if self._store is None:
+            return _SILENT
+        try:
+            if not self._store.check([key]):
+                return "has not come: it has told of no call"
+            last, words = json.loads(self._store.get(key))
+        except (RuntimeError, OSError):
+            self._store = None
+            return _SILENT
+        if last < number:
+            return f"has not come: the last that it told of was call {last}, {words}"
+        return f"has come to call {last}, {words}"

@@ -1,0 +1,83 @@
+"""`serve_meetings`: lets ranks that no launcher started meet for the collectives of their virtual GPUs.
+
+Rank 0 serves, and says in the store where; its process ends after the others. Under `flambeau launch` the launcher
+does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from multiprocessing import util
+
+from flambeau.distributed.stores.coordinator import MeetingPlace
+from flambeau.distributed.stores.store import PrefixStore, Store
+from flambeau.distributed.stores.store_server import StoreServer
+from flambeau.distributed.stores.tcp_store import TCPStore
+from flambeau.driver.registry import meet_at
+from flambeau.runtime import system
+
+_PATIENCE_S, _LOOK_S = 60.0, 0.005  # with ranks that outlive rank 0; between looks at them
+_FIRST = (
+    100  # among multiprocessing's finalizers, which alone run in its children: machines are closed after it
+)
+
+
+def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) -> TCPStore | None:
+    """Called by all ranks. What it returns serves the others as long as it lives; `served`: that of an earlier call."""
+    if os.environ.get("FLAMBEAU_EXCHANGE"):
+        return None
+    own = PrefixStore("virtual GPUs", store)
+    if rank == 0 and served is None:
+        served = TCPStore(_host(store), 0, None, True, timedelta(seconds=60))
+        assert served._server is not None
+        served._server.server.meetings = MeetingPlace(size)
+        atexit.register(_outlast, served._server.server)
+        util.Finalize(None, _outlast, args=(served._server.server,), exitpriority=_FIRST)
+    if served is not None:
+        own.set("place", f"{served.host}:{served.port}")
+    meet_at(f"{rank}@{own.get('place').decode()}")
+    return served
+
+
+def _outlast(server: StoreServer) -> None:
+    """Rank 0 is done: serve until the others are, who may not have heard yet of what is complete.
+
+    Not if it fails: nobody is to be told of the others' errors before its own.
+    """
+    if os.getpid() != server.process or server.meetings is None or _fails():
+        return
+    for context in system.contexts():
+        with suppress(Exception):  # whoever closes the machine hears of it
+            context.driver.device_sync(context.driver_index)
+    server.call(
+        partial(server.meetings.left, server.process, 0)
+    )  # who waits for it waits in vain, and is told
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until and any(not p.ended for p in list(server.meetings.participants.values())):
+        time.sleep(_LOOK_S)
+    server.meetings = None  # that was all
+
+
+def _fails() -> bool:
+    """Whether an exception ends this process."""
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    return error is not None and not (isinstance(error, SystemExit) and not error.code)
+
+
+def _host(store: Store) -> str:
+    """This machine as the others reach it: rank 0 serves their TCP store, too; by its name, if that leads anywhere."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    if isinstance(store, TCPStore):
+        return store.host
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"

@@ -1,0 +1,180 @@
+"""`ThreadBackend`: collectives of CPU tensors between ranks that are threads; of a group of one, anywhere.
+
+Such ranks take turns (`core/baton.py`). A part is kept until the last rank has come with its own; that one does what
+the operation does, so results do not depend on who comes when. Whoever waits gives the baton away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from flambeau.core.baton import seat
+from flambeau.core.dtype import uint8 as _BYTE
+from flambeau.core.memory import bytes_at
+from flambeau.core.sites import Site, caller, place
+from flambeau.distributed.backends.backend import Place
+from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing
+from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.stores.store import seconds
+from flambeau.distributed.work import Work
+from flambeau.driver.api import Collective
+from flambeau.driver.meetings import PAIRED, agreed, described, perform
+
+ANY = -1
+
+
+class Part:
+    """What one rank has asked for, where."""
+
+    def __init__(self, rank: int, call: Collective, site: Site, keep: object, called: Sequence[int]) -> None:
+        self.rank = rank
+        self.called = called  # what the program calls the group's ranks
+        self.call = call
+        self.site = site
+        self.keep = keep  # the tensors whose memory it names
+        self.peer = call.peer  # of a message; of a receipt from anyone, once it is known
+        self.done = False
+        self.error = ""
+        self.waits = ""  # for whom, in words
+
+    def __str__(self) -> str:
+        return f"rank {self.called[self.rank]} at {place(self.site)}: {self.asks}"
+
+    @property
+    def asks(self) -> str:
+        return described(self.call, self.called)
+
+
+class Hub:
+    """Where the parts of one group meet."""
+
+    def __init__(self) -> None:
+        self._collectives: dict[int, dict[int, Part]] = {}  # by number: by rank
+        self._counts: dict[int, int] = {}  # of each rank's collectives so far
+        self._messages: dict[object, list[Part]] = {}  # by channel: ends that have not met
+
+    def post(self, part: Part, size: int, channel: object) -> None:
+        """Leave a part; the last one brings all about."""
+        if part.call.kind in PAIRED:
+            self._post_message(part, (channel, part.rank if part.call.kind == "recv" else part.call.peer))
+            return
+        number = self._counts[part.rank] = self._counts.get(part.rank, 0) + 1
+        parts = self._collectives.setdefault(number, {})
+        parts[part.rank] = part
+        missing = [str(part.called[rank]) for rank in range(size) if rank not in parts]
+        self._check(parts, f"call {number}")
+        if not missing:
+            del self._collectives[number]
+            _perform([parts[rank] for rank in range(size)])
+        for other in parts.values():
+            other.waits = f"its call {number} waits for rank {' and '.join(missing)}"
+
+    def _post_message(self, part: Part, key: object) -> None:
+        """Ends of one pair meet in their order; a receipt from anyone takes the oldest message."""
+        waiting = self._messages.setdefault(key, [])
+        for other in waiting:
+            ends = _ends(part, other)
+            if ends is not None:
+                sender, receiver = ends
+                waiting.remove(other)
+                receiver.peer = sender.rank
+                self._check({sender.rank: sender, -1: receiver}, "a message")
+                _perform([sender, receiver])
+                return
+        end = "recv" if part.call.kind == "send" else "send"
+        whose = f"rank {part.called[part.call.peer]}" if part.call.peer != ANY else "any rank"
+        part.waits = f"waits for the {end} of {whose}"
+        waiting.append(part)
+
+    def _check(self, parts: dict[int, Part], what: str) -> None:
+        """DistBackendError, for all of them: they disagree."""
+        if len({agreed(part.call) for part in parts.values()}) == 1:
+            return
+        lines = [str(part) for _, part in sorted(parts.items(), key=lambda item: item[1].rank)]
+        head = f"collective mismatch: {what} of the group is not the same for all"
+        text = "\n  ".join([head, *lines, "all ranks must give the same calls in the same order"])
+        for part in parts.values():
+            part.done, part.error = True, text
+        raise DistBackendError(text)
+
+
+def _ends(one: Part, other: Part) -> tuple[Part, Part] | None:
+    """(sender, receiver) of two parts for one receiver, if they are the ends of one message."""
+    sender, receiver = (one, other) if one.call.kind == "send" else (other, one)
+    if sender.call.kind != "send" or receiver.call.kind != "recv":
+        return None
+    return (sender, receiver) if receiver.call.peer in (ANY, sender.rank) else None
+
+
+def _perform(parts: Sequence[Part]) -> None:
+    perform([part.call for part in parts], bytes_at)
+    for part in parts:
+        part.done = True
+
+
+class ThreadBackend(FlatBackend):
+    """See the module's docstring. `hub` is the group's, the same for all ranks."""
+
+    kind = "threads"
+
+    def __init__(self, place: Place, hub: Hub, name: str = "gloo") -> None:
+        super().__init__(place)
+        self.name = name
+        self._hub = hub
+
+    def barrier(self, device: Any = None, async_op: bool = False) -> Work:
+        return self._run([], lambda: [Collective("all_reduce", 0, 0, 0, _BYTE)], async_op=async_op)
+
+    def _run(
+        self,
+        tensors: Sequence[Any],
+        build: Build,
+        after: Callable[[], None] = _nothing,
+        async_op: bool = False,
+        results: Sequence[Any] | None = None,
+        pair: int | None = None,
+        channel: object = None,
+    ) -> Work:
+        site = caller()
+        parts = [Part(self.place.rank, call, site, tensors, self.place.ranks) for call in build()]
+        for part in parts:
+            self._touch(part.call)
+            self._hub.post(part, self.place.size, channel)
+        return ThreadWork(list(tensors if results is None else results), parts, after, self.place.name)
+
+
+class ThreadWork(Work):
+    """Over when all its parts are."""
+
+    def __init__(
+        self, results: list[Any], parts: Sequence[Part], after: Callable[[], None], group: str
+    ) -> None:
+        super().__init__(results)
+        self._parts = parts
+        self._after = after
+        self._group = group  # its name, for reports
+
+    def _test(self) -> bool:
+        return all(part.done for part in self._parts)
+
+    def _finish(self, timeout: timedelta | None) -> None:
+        mine = seat()
+        if not self._test():
+            if mine is None:
+                raise RuntimeError(f"deadlock: {self._waits()}, and there is no other rank")
+            mine.wait(self._test, self._waits, limit=None if timeout is None else seconds(timeout))
+        for part in self._parts:
+            if part.error:
+                raise DistBackendError(part.error)
+        self._source = self._parts[0].peer if self._parts else -1
+        self._after()
+
+    def _waits(self) -> str:
+        part = next(part for part in self._parts if not part.done)
+        return f"{part.asks} in group {self._group}: {part.waits}"
+
+    def source_rank(self) -> int:
+        self.wait()
+        return super().source_rank()

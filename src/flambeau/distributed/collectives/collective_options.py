@@ -1,0 +1,122 @@
+"""Options of a group's own methods, `group.allreduce([t], options)`, as PyTorch names them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from flambeau.distributed.collectives.reduce_op import RedOpType, ReduceOp
+
+_UNSET = timedelta(milliseconds=-1)
+
+
+class Options:
+    """What all have: `timeout` (negative: the group's), and whether a work is under way (`asyncOp`), the default; if
+    not, the current stream has waited for it, on the CPU the host."""
+
+    __slots__ = ("asyncOp", "timeout")
+
+    def __init__(self) -> None:
+        self.asyncOp = True
+        self.timeout = _UNSET
+
+    def named(self) -> dict[str, Any]:
+        """As the methods' own arguments."""
+        given = {} if self.timeout < timedelta() else {"timeout": self.timeout}
+        for field, name in (("reduceOp", "op"), ("rootRank", "root")):
+            if hasattr(self, field):
+                given[name] = getattr(self, field)
+        return given
+
+
+class _Reducing(Options):
+    __slots__ = ("reduceOp",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reduceOp = ReduceOp(RedOpType.SUM)
+
+
+class _Rooted(Options):
+    __slots__ = ("rootRank",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rootRank = 0
+
+
+class AllreduceOptions(_Reducing):
+    """Of `allreduce`: `reduceOp`."""
+
+    __slots__ = ()
+
+
+class AllreduceCoalescedOptions(AllreduceOptions):
+    """Of `allreduce_coalesced`: `reduceOp`."""
+
+    __slots__ = ()
+
+
+class ReduceScatterOptions(_Reducing):
+    """Of `reduce_scatter`: `reduceOp`."""
+
+    __slots__ = ()
+
+
+class ReduceOptions(_Reducing):
+    """Of `reduce`: `reduceOp`, and `rootRank` in the group."""
+
+    __slots__ = ("rootRank", "rootTensor")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rootRank = self.rootTensor = 0
+
+
+class BroadcastOptions(_Rooted):
+    """Of `broadcast`: `rootRank` in the group."""
+
+    __slots__ = ("rootTensor",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rootTensor = 0
+
+
+class GatherOptions(_Rooted):
+    """Of `gather`: `rootRank` in the group."""
+
+    __slots__ = ()
+
+
+class ScatterOptions(_Rooted):
+    """Of `scatter`: `rootRank` in the group."""
+
+    __slots__ = ()
+
+
+class AllgatherOptions(Options):
+    """Of `allgather`."""
+
+    __slots__ = ()
+
+
+class AllToAllOptions(Options):
+    """Of `alltoall`."""
+
+    __slots__ = ()
+
+
+class BarrierOptions(Options):
+    """Of `barrier`: `device_ids`, whose first device waits, or `device`."""
+
+    __slots__ = ("device", "device_ids")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device: Any = None
+        self.device_ids: list[int] = []
+
+    def named(self) -> dict[str, Any]:
+        ids = self.device_ids or ([] if self.device is None else [self.device.index])
+        return {**super().named(), **({"device_ids": ids} if ids else {})}

@@ -1,0 +1,234 @@
+"""Methods of `ProcessGroup`: the collectives as backends have them, which hooks and older programs call.
+
+Ranks are the group's own. All return a `Work` at once. A tensor may be given alone, or as a list of one: as PyTorch
+takes it, one tensor of each rank.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from flambeau.distributed.collectives import collective_checks, collectives, messages
+from flambeau.distributed.collectives.collective_options import Options
+from flambeau.distributed.collectives.reduce_op import ReduceOp
+from flambeau.distributed.work import Work
+from flambeau.distributed.world import ProcessGroup
+from flambeau.tensor.tensor import Tensor
+
+Limit = timedelta | None
+
+
+def allreduce(group: ProcessGroup, tensors: Any, op: Any = ReduceOp.SUM, timeout: Limit = None) -> Work:
+    """See `torch.distributed.all_reduce`."""
+    return _limited(collectives.all_reduce(_one(tensors), op, group, True), timeout)
+
+
+def broadcast(group: ProcessGroup, tensors: Any, root: int = 0, timeout: Limit = None) -> Work:
+    """See `torch.distributed.broadcast`."""
+    return _limited(collectives.broadcast(_one(tensors), group=group, async_op=True, group_src=root), timeout)
+
+
+def reduce(
+    group: ProcessGroup, tensors: Any, root: int = 0, op: Any = ReduceOp.SUM, timeout: Limit = None
+) -> Work:
+    """See `torch.distributed.reduce`."""
+    work = collectives.reduce(_one(tensors), op=op, group=group, async_op=True, group_dst=root)
+    return _limited(work, timeout)
+
+
+def allgather(group: ProcessGroup, output_tensors: Any, input_tensors: Any, timeout: Limit = None) -> Work:
+    """See `torch.distributed.all_gather`."""
+    outputs = _list(output_tensors, input_tensors)
+    return _limited(collectives.all_gather(outputs, _one(input_tensors), group, True), timeout)
+
+
+def gather(
+    group: ProcessGroup, output_tensors: Any, input_tensors: Any, root: int = 0, timeout: Limit = None
+) -> Work:
+    """See `torch.distributed.gather`; ranks other than `root` give an empty list of outputs."""
+    outputs = _list(output_tensors, input_tensors)
+    work = collectives.gather(_one(input_tensors), outputs, group=group, async_op=True, group_dst=root)
+    return _limited(work, timeout)
+
+
+def scatter(
+    group: ProcessGroup, output_tensors: Any, input_tensors: Any, root: int = 0, timeout: Limit = None
+) -> Work:
+    """See `torch.distributed.scatter`; ranks other than `root` give an empty list of inputs."""
+    inputs = _list(input_tensors, output_tensors)
+    work = collectives.scatter(_one(output_tensors), inputs, group=group, async_op=True, group_src=root)
+    return _limited(work, timeout)
+
+
+def reduce_scatter(
+    group: ProcessGroup,
+    output_tensors: Any,
+    input_tensors: Any,
+    op: Any = ReduceOp.SUM,
+    timeout: Limit = None,
+) -> Work:
+    """See `torch.distributed.reduce_scatter`."""
+    inputs = _list(input_tensors, output_tensors)
+    return _limited(collectives.reduce_scatter(_one(output_tensors), inputs, op, group, True), timeout)
+
+
+def all_gather_single(group: ProcessGroup, output: Any, input: Any) -> Work:
+    """See `torch.distributed.all_gather_single`."""
+    return _limited(collectives.all_gather_single(output, input, group, True), None)
+
+
+def reduce_scatter_single(group: ProcessGroup, outputTensor: Any, inputTensor: Any) -> Work:  # noqa: N803
+    """See `torch.distributed.reduce_scatter_single`; a sum."""
+    return _limited(
+        collectives.reduce_scatter_single(outputTensor, inputTensor, ReduceOp.SUM, group, True), None
+    )
+
+
+def alltoall(group: ProcessGroup, output_tensors: Any, input_tensors: Any, timeout: Limit = None) -> Work:
+    """See `torch.distributed.all_to_all`."""
+    work = collectives.all_to_all(list(output_tensors), list(input_tensors), group, True)
+    return _limited(work, timeout)
+
+
+def all_to_all_single(
+    group: ProcessGroup,
+    output: Any,
+    input: Any,
+    output_split_sizes: Sequence[int],
+    input_split_sizes: Sequence[int],
+    timeout: Limit = None,
+) -> Work:
+    """See `torch.distributed.all_to_all_single`; no sizes: equal parts."""
+    work = collectives.all_to_all_single(
+        output, input, output_split_sizes, input_split_sizes, group, async_op=True
+    )
+    return _limited(work, timeout)
+
+
+def allreduce_coalesced(
+    group: ProcessGroup, tensors: Sequence[Any], op: Any = ReduceOp.SUM, timeout: Limit = None
+) -> Work:
+    """See `torch.distributed.all_reduce`: of several tensors of one dtype at once."""
+    given = _several(tensors, "tensors")
+    collective_checks.same_dtype(given)
+    word = collective_checks.operation(op, given, "all_reduce")
+    return _limited(group.engine_for(given[0]).all_reduce(given, word, True), timeout)
+
+
+def all_gather_single_coalesced(
+    group: ProcessGroup, outputs: Sequence[Any], inputs: Sequence[Any], timeout: Limit = None
+) -> Work:
+    """See `torch.distributed.all_gather_single`: of several tensors at once."""
+    wide, narrow = _several(outputs, "outputs"), _several(inputs, "inputs")
+    engine = group.engine_for(narrow[0])
+    for output, tensor in zip(wide, narrow, strict=True):
+        collective_checks.times(output, tensor, group.size(), ("output", "input"), engine.name)
+    return _limited(engine.all_gather_into(wide, narrow, True), timeout)
+
+
+def reduce_scatter_single_coalesced(
+    group: ProcessGroup,
+    outputs: Sequence[Any],
+    inputs: Sequence[Any],
+    op: Any = ReduceOp.SUM,
+    timeout: Limit = None,
+) -> Work:
+    """See `torch.distributed.reduce_scatter_single`: of several tensors at once."""
+    narrow, wide = _several(outputs, "outputs"), _several(inputs, "inputs")
+    engine, word = group.engine_for(wide[0]), collective_checks.operation(op, narrow, "reduce_scatter")
+    for output, tensor in zip(narrow, wide, strict=True):
+        collective_checks.times(tensor, output, group.size(), ("input", "output"), engine.name)
+    return _limited(engine.reduce_scatter_from(narrow, wide, word, True), timeout)
+
+
+def barrier(group: ProcessGroup, timeout: Limit = None, device_ids: Any = None) -> Work:
+    """See `torch.distributed.barrier`."""
+    return _limited(collectives.barrier(group, True, device_ids), timeout)
+
+
+def monitored_barrier(group: ProcessGroup, timeout: Limit = None, wait_all_ranks: bool = False) -> None:
+    """See `torch.distributed.monitored_barrier`."""
+    collectives.monitored_barrier(group, timeout, wait_all_ranks)
+
+
+def send(group: ProcessGroup, tensors: Any, dstRank: int, tag: int) -> Work:  # noqa: N803
+    """See `torch.distributed.isend`."""
+    return _limited(messages.isend(_one(tensors), group=group, tag=tag, group_dst=dstRank), None)
+
+
+def recv(group: ProcessGroup, tensors: Any, srcRank: int, tag: int) -> Work:  # noqa: N803
+    """See `torch.distributed.irecv`."""
+    return _limited(messages.irecv(_one(tensors), group=group, tag=tag, group_src=srcRank), None)
+
+
+def recv_anysource(group: ProcessGroup, tensors: Any, tag: int) -> Work:
+    """See `torch.distributed.irecv`: from any rank."""
+    return _limited(messages.irecv(_one(tensors), group=group, tag=tag), None)
+
+
+def _one(tensors: Any) -> Any:
+    """A tensor that is given alone, or as a list of one. RuntimeError: there are more, or none."""
+    if isinstance(tensors, Sequence):
+        if len(tensors) != 1:
+            raise RuntimeError(f"Expecting one tensor only but got {len(tensors)}")
+        return tensors[0]
+    return tensors
+
+
+def _several(tensors: Any, name: str) -> list[Any]:
+    """One tensor or more, in any sequence. TypeError: something else; NotImplementedError: none."""
+    given = list(tensors) if isinstance(tensors, Sequence) else tensors
+    collective_checks.tensor_list(given, name)
+    collective_checks.some(given)
+    return list(given)
+
+
+def _list(tensors: Any, beside: Any) -> list[Any]:
+    """The tensors by rank: given as a list beside a tensor, as a list of lists beside a list."""
+    if isinstance(beside, Tensor):
+        return list(tensors)
+    return list(tensors[0]) if len(tensors) else []
+
+
+def _limited(work: Work | None, timeout: Limit) -> Work:
+    assert work is not None  # this rank is in the group: it has it
+    work.limit = collective_checks.timeout(timeout)
+    return work
+
+
+_NAMES = {
+    "_allgather_base": all_gather_single, "_reduce_scatter_base": reduce_scatter_single,
+    "alltoall_base": all_to_all_single, "allgather_into_tensor_coalesced": all_gather_single_coalesced,
+    "reduce_scatter_tensor_coalesced": reduce_scatter_single_coalesced,
+}  # fmt: skip
+_CALLS = (
+    allreduce, broadcast, reduce, allgather, gather, scatter, reduce_scatter, all_gather_single, reduce_scatter_single,
+    allreduce_coalesced, all_gather_single_coalesced, reduce_scatter_single_coalesced,
+    alltoall, all_to_all_single, barrier, monitored_barrier, send, recv, recv_anysource,
+)  # fmt: skip
+
+
+def bind() -> None:
+    """Give `ProcessGroup` these methods, which need what is made of groups."""
+    for name, call in {**{call.__name__: call for call in _CALLS}, **_NAMES}.items():
+        setattr(ProcessGroup, name, _or_options(call))
+
+
+def _or_options(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same method, which takes its last arguments as an `Options`, too."""
+
+    @functools.wraps(call)
+    def method(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        given = kwargs.pop("opts", args[-1] if args else None)
+        if not isinstance(given, Options):
+            return call(group, *args, **kwargs)
+        tensors = [arg for arg in args if arg is not given]
+        work = call(group, *tensors, **given.named(), **kwargs)
+        if not given.asyncOp:
+            work.wait()
+        return work
+
+    return method

@@ -1,0 +1,226 @@
+"""Collectives of Python objects, which travel pickled: give them to ranks that you trust.
+
+They go through the CPU where the group serves it, else through the current CUDA device, and wait on the host.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.device import device
+from flambeau.core.dtype import int64, uint8
+from flambeau.distributed.collectives import collective_checks
+from flambeau.distributed.collectives.collectives import all_gather, broadcast, gather, scatter
+from flambeau.distributed.collectives.messages import recv, send
+from flambeau.distributed.groups import (
+    group_or_default,
+    group_rank_of,
+    is_outside,
+)
+from flambeau.distributed.world import ProcessGroup
+from flambeau.runtime import current
+from flambeau.tensor.exchange.data import tensor as new_tensor
+from flambeau.tensor.exchange.interop import from_numpy
+from flambeau.tensor.functions import creation
+
+
+def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+    """Every rank's object, into a list by rank. ValueError: the list is shorter than the group."""
+    if is_outside(group, "all_gather_object"):
+        return
+    found = group_or_default(group)
+    if len(object_list) < found.size():
+        raise ValueError(
+            f"all_gather_object: a list of {len(object_list)} for the objects of {found.size()} ranks"
+        )
+    where = _device(found)
+    data, size = _packed(obj, where)
+    sizes = _all_sizes(size, found, where)
+    widest = max(sizes)
+    rows = [creation.empty(widest, dtype=uint8, device=where) for _ in sizes]
+    all_gather(rows, _widened(data, widest), found)
+    for rank, row in enumerate(rows):
+        object_list[rank] = _unpacked(row, sizes[rank])
+
+
+def gather_object(
+    obj: Any,
+    object_gather_list: list[Any] | None = None,
+    dst: int | None = None,
+    group: Any = None,
+    group_dst: int | None = None,
+) -> None:
+    """Every rank's object, into rank `dst`'s list (default: rank 0's)."""
+    if is_outside(group, "gather_object"):
+        return
+    found = group_or_default(group)
+    root = group_rank_of(found, 0 if dst is None and group_dst is None else dst, group_dst)
+    mine = found.rank() == root
+    if mine and not object_gather_list:
+        raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
+    if not mine and object_gather_list:
+        raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
+    where = _device(found)
+    data, size = _packed(obj, where)
+    sizes = _all_sizes(size, found, where)
+    widest = max(sizes)
+    rows = [creation.empty(widest, dtype=uint8, device=where) for _ in sizes] if mine else None
+    gather(_widened(data, widest), rows, group=found, group_dst=root)
+    for rank, row in enumerate(rows or ()):
+        assert object_gather_list is not None
+        object_gather_list[rank] = _unpacked(row, sizes[rank])
+
+
+def broadcast_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: Any = None,
+    device: Any = None,
+    group_src: int | None = None,
+) -> None:
+    """Rank `src`'s list (default: rank 0's) into everybody's, which is as long. `device`: where the bytes travel."""
+    if is_outside(group, "broadcast_object_list"):
+        return
+    found = group_or_default(group)
+    root = group_rank_of(found, 0 if src is None and group_src is None else src, group_src)
+    where = _device(found) if device is None else device
+    packed = [_packed(obj, where) for obj in object_list] if found.rank() == root else []
+    sizes = new_tensor([size for _, size in packed] or [0] * len(object_list), dtype=int64).to(where)
+    broadcast(sizes, group=found, group_src=root)
+    counts = sizes.tolist()
+    whole = _joined([data for data, _ in packed], sum(counts), where)
+    broadcast(whole, group=found, group_src=root)
+    if found.rank() != root:
+        _fill(object_list, whole, counts)
+
+
+def scatter_object_list(
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: list[Any] | None = None,
+    src: int | None = None,
+    group: Any = None,
+    group_src: int | None = None,
+) -> None:
+    """The n-th object of rank `src`'s list (default: rank 0's) to rank n: the first of its output list."""
+    if is_outside(group, "scatter_object_list"):
+        return
+    if not isinstance(scatter_object_output_list, list) or len(scatter_object_output_list) < 1:
+        raise ValueError("Expected argument scatter_object_output_list to be a list of size at least 1.")
+    found = group_or_default(group)
+    root = group_rank_of(found, 0 if src is None and group_src is None else src, group_src)
+    where = _device(found)
+    packed = []
+    if found.rank() == root:
+        if not scatter_object_input_list:
+            raise ValueError("source rank must provide non-None scatter_object_input_list")
+        packed = [_packed(obj, where) for obj in scatter_object_input_list]
+    widest = new_tensor([max([size for _, size in packed], default=0)], dtype=int64).to(where)
+    broadcast(widest, group=found, group_src=root)
+    rows = [_widened(data, int(widest.item())) for data, _ in packed]
+    mine, size = (
+        creation.empty(int(widest.item()), dtype=uint8, device=where),
+        creation.empty(1, dtype=int64, device=where),
+    )
+    scatter(mine, rows or None, group=found, group_src=root)
+    sizes = [new_tensor([count], dtype=int64).to(where) for _, count in packed]
+    scatter(size, sizes or None, group=found, group_src=root)
+    scatter_object_output_list[0] = _unpacked(mine, int(size.item()))
+
+
+def send_object_list(
+    object_list: list[Any],
+    dst: int | None = None,
+    group: Any = None,
+    device: Any = None,
+    group_dst: int | None = None,
+    use_batch: bool = False,
+) -> None:
+    """Send a list of objects to a rank, which receives by `recv_object_list`. `use_batch`: nothing here."""
+    if is_outside(group, "send_object_list"):
+        return
+    found = group_or_default(group)
+    to = group_rank_of(found, dst, group_dst)
+    collective_checks.other(found, to, "destination")
+    where = _device(found) if device is None else device
+    packed = [_packed(obj, where) for obj in object_list]
+    send(new_tensor([size for _, size in packed], dtype=int64).to(where), group=found, group_dst=to)
+    whole = _joined([data for data, _ in packed], sum([size for _, size in packed]), where)
+    send(whole, group=found, group_dst=to)
+
+
+def recv_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: Any = None,
+    device: Any = None,
+    group_src: int | None = None,
+    use_batch: bool = False,
+) -> int:
+    """Receive a list of objects, as long as the given one, from a rank; its rank among all. -1 outside of the group."""
+    if is_outside(group, "recv_object_list"):
+        return -1
+    found = group_or_default(group)
+    where = _device(found) if device is None else device
+    sizes = creation.empty(len(object_list), dtype=int64, device=where)
+    origin = recv(sizes, src, found, group_src=group_src)
+    counts = sizes.tolist()
+    whole = creation.empty(sum(counts), dtype=uint8, device=where)
+    if recv(whole, origin, found) != origin:
+        raise RuntimeError("Mismatch in return ranks for object sizes and objects.")
+    _fill(object_list, whole, counts)
+    return origin
+
+
+# -- what they share ------------------------------------------------------------------------------------------
+
+
+def _device(group: ProcessGroup) -> device:
+    """Where objects of a group travel."""
+    return device("cpu") if "cpu" in group.device_types else device("cuda", current.local.device)
+
+
+def _packed(obj: Any, where: Any) -> tuple[Any, int]:
+    """An object's bytes as a tensor, and how many."""
+    buffer = io.BytesIO()
+    pickle.Pickler(buffer).dump(obj)
+    data = np.frombuffer(buffer.getvalue(), np.uint8).copy()
+    return from_numpy(data).to(where), data.size
+
+
+def _unpacked(tensor: Any, size: int) -> Any:
+    return pickle.loads(tensor.cpu().numpy().tobytes()[:size])
+
+
+def _widened(data: Any, size: int) -> Any:
+    """The same bytes in a tensor of a size that all ranks agree on."""
+    wide = data.new_zeros(size)
+    wide[: data.numel()].copy_(data)
+    return wide
+
+
+def _joined(parts: list[Any], size: int, where: Any) -> Any:
+    """Parts one after the other."""
+    whole = creation.empty(size, dtype=uint8, device=where)
+    at = 0
+    for part in parts:
+        whole[at : at + part.numel()].copy_(part)
+        at += part.numel()
+    return whole
+
+
+def _fill(objects: list[Any], whole: Any, sizes: list[int]) -> None:
+    at = 0
+    for place, size in enumerate(sizes):
+        objects[place] = _unpacked(whole[at : at + size], size)
+        at += size
+
+
+def _all_sizes(size: int, group: ProcessGroup, where: Any) -> list[int]:
+    """How many bytes each rank's object has."""
+    sizes = [creation.empty(1, dtype=int64, device=where) for _ in range(group.size())]
+    all_gather(sizes, new_tensor([size], dtype=int64).to(where), group)
+    return [int(one.item()) for one in sizes]

@@ -1,0 +1,1 @@
+"""Parts of DistributedDataParallel: reducer over buckets, replicas, comm_hooks, reducer_errors."""

@@ -1,0 +1,59 @@
+"""Communication hooks of a reducer, by the names that DistributedDataParallel calls: `BuiltinCommHookType`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flambeau.core.dtype import dtype, float16
+from flambeau.distributed.ddp.buckets import GradBucket
+from flambeau.distributed.ddp.reducer import Reducer
+from flambeau.distributed.ddp.replicas import reduced
+from flambeau.distributed.future import Future
+from flambeau.distributed.names import Numbers
+from flambeau.distributed.world import world
+
+
+class BuiltinCommHookType(Numbers):
+    """What a reducer can do without a function of the program's."""
+
+    ALLREDUCE = 1
+    FP16_COMPRESS = 2
+
+
+BuiltinCommHookType.__module__ = "flambeau.distributed"
+
+
+def mean(group: Any, tensor: Any) -> Future:
+    """A future of the mean of a flat tensor over a group (None: all ranks), in place."""
+    group = world().require_default() if group is None else group
+    future = reduced(group, tensor.div_(group.size()), async_op=True).get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+def mean_as(kind: dtype, group: Any, bucket: GradBucket) -> Future:
+    """A future of the mean of a bucket, sent as numbers of another dtype."""
+    group = world().require_default() if group is None else group
+    flat = bucket.buffer()
+    narrow = flat.to(kind).div_(group.size())
+    future = reduced(group, narrow, async_op=True).get_future()
+    return future.then(lambda done: flat.copy_(done.value()[0]))
+
+
+def _register_comm_hook(reducer: Reducer, state: Any, comm_hook: Callable[..., Any]) -> None:
+    """Reduce by `comm_hook(state, bucket)`. RuntimeError: there is a hook."""
+    reducer._register(state, comm_hook, "register_comm_hook", "register_builtin_comm_hook")
+
+
+def _register_builtin_comm_hook(reducer: Reducer, comm_hook_type: BuiltinCommHookType) -> None:
+    """Reduce as a name says. RuntimeError: there is a hook."""
+    builtin = _fp16_mean if comm_hook_type == BuiltinCommHookType.FP16_COMPRESS else _plain_mean
+    reducer._register(reducer.group, builtin, "register_builtin_comm_hook", "register_comm_hook")
+
+
+def _plain_mean(group: Any, bucket: GradBucket) -> Future:
+    return mean(group, bucket.buffer())
+
+
+def _fp16_mean(group: Any, bucket: GradBucket) -> Future:
+    return mean_as(float16, group, bucket)

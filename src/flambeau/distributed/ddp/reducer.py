@@ -1,0 +1,528 @@
+"""`Reducer`: averages gradients over a group while backward still computes others.
+
+# Note [How gradients are reduced]
+Each parameter's leaf tells the reducer that its gradient has come to rest. When all gradients of a bucket are there,
+one launch puts them into the bucket's flat tensor, divided by the number of ranks, and the tensor is summed over the
+group on the group's own stream, beside the rest of backward. Buckets are reduced in one order on all ranks, so a
+full bucket waits for those before it. When the walk is over, the current stream waits for the reductions, and one
+launch per bucket puts the averages back into the gradients (`gradient_as_bucket_view`: they are parts of the flat
+tensor already).
+
+The first buckets follow the order of registration, backwards. The first backward shows the order in which gradients
+really come; the buckets are made again in that order, which rank 0 tells the others (`_rebuild_buckets`).
+
+Streams: a leaf's gradient may come to rest on another stream than that of the bucket's last one. The bucket's launch
+waits for all of them. What was given back on the caller's stream is ordered before the next backward's launches.
+
+# Note [Parameters without gradients]
+`find_unused_parameters`: before backward, whatever the outputs do not lead to counts as there, and as zeros in the
+sum. A parameter that no rank used keeps the gradient that it had; that is asked of the others with a map of what was
+used, and read only if this rank did not use something. `static_graph`: the first backward shows which parameters are
+used and how often their leaves are visited; its gradients are reduced when it is over.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+from warnings import warn
+
+from flambeau.core.dtype import int32
+from flambeau.core.errors import NotSupportedError
+from flambeau.distributed.ddp.buckets import Bucket, GradBucket, assign, copy_all
+from flambeau.distributed.ddp.reducer_errors import (
+    HIGHER_ORDER,
+    NONE_UNUSED,
+    STARTED,
+    UNUSED_BEFORE,
+    already_marked,
+    not_finished,
+)
+from flambeau.distributed.ddp.replicas import reduced, same_buckets
+from flambeau.runtime import current
+from flambeau.runtime.streams.wait_reason import because
+from flambeau.tape.mode import mode, recording
+from flambeau.tape.node import Node
+from flambeau.tensor.autograd.autograd_meta import edge_of
+from flambeau.tensor.exchange.data import tensor as new_tensor
+from flambeau.tensor.tensor import Tensor
+
+FIRST_BUCKET_BYTES = 1024 * 1024
+BUCKET_BYTES = 25 * 1024 * 1024
+
+Hook = Callable[[Any, GradBucket], Any]
+
+
+class Reducer:
+    """Sums up the gradients of `params` over the ranks of a group: see Note [How gradients are reduced].
+
+    Args:
+        bucket_indices: which parameters are reduced together at first, in the order of reduction.
+        per_bucket_size_limits: the bytes that each of them was limited to.
+        bucket_bytes_cap, first_bucket_bytes_cap: limits of the buckets that are made after the first backward;
+            bucket_bytes_cap_list: one for each instead.
+        param_to_name_mapping: names for messages, by index.
+        skip_all_reduce_unused_params: with `find_unused_parameters`: a bucket that no rank has used is not reduced.
+        batched_grad_copy: nothing: gradients are always copied a bucket at a time.
+
+    Raises RuntimeError: no parameters; NotSupportedError: sparse gradients.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Any],
+        bucket_indices: Sequence[Sequence[int]],
+        per_bucket_size_limits: Sequence[int],
+        process_group: Any,
+        expect_sparse_gradients: Sequence[bool] = (),
+        bucket_bytes_cap: int = BUCKET_BYTES,
+        find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = False,
+        param_to_name_mapping: dict[int, str] | None = None,
+        first_bucket_bytes_cap: int = FIRST_BUCKET_BYTES,
+        skip_all_reduce_unused_params: bool = False,
+        use_python_reducer: bool = False,
+        bucket_bytes_cap_list: Sequence[int] = (),
+        batched_grad_copy: bool = False,
+    ) -> None:
+        if not params:
+            raise RuntimeError("Expected at least one parameter.")
+        if any(expect_sparse_gradients):
+            raise NotSupportedError("sparse gradients: Flambeau has no sparse tensors")
+        self.params, self.group, self.names = list(params), process_group, param_to_name_mapping or {}
+        self.find_unused, self.as_views = find_unused_parameters, gradient_as_bucket_view
+        self.skips_unused = skip_all_reduce_unused_params
+        self.limits = list(bucket_bytes_cap_list) or [first_bucket_bytes_cap, bucket_bytes_cap]
+        self.static = False
+        self._hook: Hook | None = None
+        self._hook_state: Any = None
+        self._rebuilt = False
+        self._order: list[int] = []  # of gradients as they came, until buckets are rebuilt
+        self._walks = 0  # backwards that were reduced
+        self._visits = [0] * len(self.params)  # of each leaf in the first backward, if the graph is static
+        self._unused: list[int] = []
+        self._used = [0] * len(self.params)
+        self._warned = self._warned_order = False
+        self._futures: list[Any] = []
+        self._joined: tuple[Any, bool] | None = None
+        self.before_giving_back: Callable[[], None] = lambda: None
+        self._reset_state()
+        self._lay_out(bucket_indices, per_bucket_size_limits)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Hear of each gradient; weakly, so that parameters do not keep their reducer."""
+        self._leaves = [edge_of(p)[0] for p in self.params]  # type: ignore[index]
+        me = weakref.ref(self)
+
+        def hook_of(index: int) -> Callable[..., None]:
+            def hook(given: Any, got: Any) -> None:
+                reducer = me()
+                if reducer is not None:
+                    reducer._autograd_hook(index)
+
+            return hook
+
+        self._handles = [leaf.register_hook(hook_of(i)) for i, leaf in enumerate(self._leaves)]
+
+    def _remove_autograd_hooks(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def __del__(self) -> None:
+        if "_handles" in self.__dict__:
+            self._remove_autograd_hooks()
+
+    def _lay_out(self, indices: Sequence[Sequence[int]], limits: Sequence[int]) -> None:
+        self.buckets = [
+            Bucket(some, [self.params[i] for i in some], limit)
+            for some, limit in zip(indices, limits, strict=True)
+        ]
+        self._bucket_of = {i: n for n, bucket in enumerate(self.buckets) for i in bucket.indices}
+
+    # -- before forward and backward ------------------------------------------------------------------------
+
+    @property
+    def seen(self) -> bool:
+        """Whether a backward has been reduced."""
+        return self._walks > 0
+
+    def prepare_for_forward(self) -> None:
+        """A forward is about to begin whose gradients will be reduced."""
+
+    def _rebuild_buckets(self) -> bool:
+        """Make the buckets again, in the order in which gradients came; whether that was done.
+
+        Raises RuntimeError: the backward before did not give every parameter a gradient.
+        """
+        self._require_finished()
+        if not self._may_rebuild() or not self._order:
+            return False
+        come = set(self._order)
+        order = self._order + [i for i in range(len(self.params)) if i not in come]
+        indices, limits = assign([self.params[i] for i in order], self.limits, (), order)
+        indices, limits = same_buckets(self.group, indices, limits, self.buckets[0].device)
+        self._rebuilt, self._order = True, []
+        self._lay_out(indices, limits)
+        return True
+
+    def _may_rebuild(self) -> bool:
+        return not self._rebuilt and (self.static or not self.find_unused)
+
+    def prepare_for_backward(self, outputs: Sequence[Any]) -> None:
+        """Expect a gradient of each parameter; if unused ones are sought, of each that `outputs` lead to."""
+        self._begin()
+        if not self._seeks:
+            return
+        reached = _leaves_behind(outputs)
+        self._unused = [i for i, leaf in enumerate(self._leaves) if leaf not in reached]
+        if not self._unused and not self._warned:
+            self._warned = True
+            warn(NONE_UNUSED, stacklevel=4)
+
+    def _begin(self) -> None:
+        self._next = 0
+        self._marked: set[int] = set()
+        self._divisor = 0
+        self._unused_marked = False
+        self._left = list(self._visits)
+        for bucket in self.buckets:
+            bucket.reset()
+        self._expecting = True
+
+    def _reset_state(self) -> None:
+        """Forget a backward that is under way."""
+        self._expecting = self._unfinished = False
+        self._unused_marked = False
+        self._marked, self._next, self._divisor = set(), 0, 0
+        self._left = list(self._visits)
+        self._map: tuple[Any, Any] | None = None
+        for bucket in getattr(self, "buckets", ()):
+            bucket.reset()
+
+    def _require_finished(self) -> None:
+        if self._unfinished:
+            left = [i for i in range(len(self.params)) if i not in self._marked]
+            raise RuntimeError(not_finished(self._rank, left, self.names, self.find_unused, self.static))
+
+    def _check_reducer_finalized(self) -> None:
+        """Raise RuntimeError if the last backward left a gradient unreduced."""
+        self._require_finished()
+
+    @property
+    def _rank(self) -> int:
+        return self.group.rank()
+
+    # -- while backward runs --------------------------------------------------------------------------------
+
+    def _autograd_hook(self, index: int) -> None:
+        """The walk is done with a parameter's leaf, whether a gradient came or not."""
+        first = self.static and not self._walks
+        if (first or self._seeks) and self.params[index].grad is not None:
+            self._used[index] = 1  # also without reduction (`no_sync`): what was accumulated is reduced later
+        if not self._expecting:
+            return
+        if mode.recording and not self._warned_order:
+            self._warned_order = True
+            warn(HIGHER_ORDER, stacklevel=2)
+        if first:
+            self._visits[index] += 1
+            return
+        if not self._unused_marked:
+            self._mark_unused()
+        if self.static:
+            if not self._left[index]:
+                raise RuntimeError(UNUSED_BEFORE)
+            self._left[index] -= 1
+            if self._left[index]:
+                return
+        self._mark(index)
+
+    @property
+    def _seeks(self) -> bool:
+        """Whether each forward may use other parameters."""
+        return self.find_unused and not self.static
+
+    def _mark_unused(self) -> None:
+        """When the first gradient comes, those that will not come count as there."""
+        self._unused_marked = True
+        if self.skips_unused:  # the map decides what is reduced: so it goes first, and says what will be used
+            absent = set(self._unused)
+            self._used = [int(used or i not in absent) for i, used in enumerate(self._used)]
+            with recording(False):
+                self._start_map()
+        for index in self._unused:
+            self._mark(index)
+
+    def _mark(self, index: int) -> None:
+        """One gradient more is there; reduce the buckets that are complete and whose turn it is."""
+        if index in self._marked:
+            raise RuntimeError(already_marked(index, self.names))
+        self._marked.add(index)
+        self._unfinished = True
+        if not self._rebuilt and self._may_rebuild():
+            self._order.append(index)
+        bucket = self.buckets[self._bucket_of[index]]
+        _note_stream(bucket)
+        bucket.pending -= 1
+        if not bucket.pending:
+            self._reduce_ready()
+
+    def _reduce_ready(self) -> None:
+        count = len(self.buckets)
+        while self._next < count and not self.buckets[self._next].pending:
+            self._reduce(self._next)
+            self._next += 1
+        if self._next == count:  # after all buckets, and so at one place on all ranks
+            if self._seeks and not self.skips_unused:
+                with recording(False):
+                    self._start_map()
+            mode.engine.final_callbacks.append(self._finalize)
+
+    def _reduce(self, number: int) -> None:
+        """Put a bucket's gradients into its flat tensor, and start to sum it up."""
+        bucket = self.buckets[number]
+        with recording(False):
+            if self.skips_unused and all(self._nobody_used(i) for i in bucket.indices):
+                return
+            self._fill(bucket)
+            if self._hook is None:
+                bucket.outcome = reduced(self.group, bucket.flat, async_op=True)
+            else:
+                bucket.outcome = self._run_comm_hook(
+                    GradBucket(number, len(self.buckets), bucket.flat, bucket)
+                )
+
+    def _fill(self, bucket: Bucket) -> None:
+        """Gradients, divided unless a hook does that, into the flat tensor; zeros where there is none."""
+        _gather_streams(bucket)
+        share = None if self._hook is not None else 1 / self.divisor
+        views, grads = [], []  # gradients that do not lie in the flat tensor yet, and where they will
+        old = []  # views that gradients lie in
+        as_views = self.as_views
+        for p, view in zip(bucket.params, bucket.views, strict=True):
+            grad = p.grad
+            if grad is None:
+                view.zero_()
+            elif as_views and grad.ptr == view.ptr:
+                old.append(view)
+            else:
+                views.append(view)
+                grads.append(grad)
+                if as_views and grad.dtype is view.dtype:  # else it is narrow until backward is over
+                    p.grad = view
+        if share is not None and old:
+            for part in [bucket.flat] if len(old) == len(bucket.params) else old:
+                part.div_(self.divisor)
+        copy_all(views, grads, share)
+
+    @property
+    def divisor(self) -> int:
+        """How many ranks take part; found out once a backward."""
+        if not self._divisor:
+            self._divisor = self.group.size()
+            if self._joined is not None and not self._joined[1]:
+                work, _ = self._joined
+                work.wait()
+                self._divisor = int(work.result()[0].item())
+        return self._divisor
+
+    def _set_forward_pass_work_handle(self, work: Any, use_static_world_size: bool) -> None:
+        """Divide by the number that `work` sums up, or by the number of ranks as ever."""
+        self._joined = (work, use_static_world_size)
+
+    # -- when backward is over ------------------------------------------------------------------------------
+
+    def _finalize(self) -> None:
+        """Wait, on the current streams, for the reductions; give the parameters their averages."""
+        self.before_giving_back()
+        with recording(False):
+            for future in self._futures:
+                future.wait()
+            self._futures = []
+            for bucket in self.buckets:
+                self._give_back(bucket)
+        if self._map is not None:
+            self._map[0].wait()
+            self._map = None
+        if not self.static:
+            self._used = [0] * len(self.params)
+        self._walks += 1
+        self._expecting = self._unfinished = False
+        self._joined = None
+
+    def _give_back(self, bucket: Bucket) -> None:
+        if bucket.outcome is None:  # nobody used any of it
+            return
+        result = _tensor_of(bucket.outcome.wait(), bucket.flat)
+        bucket.outcome = None
+        if self.as_views:
+            if result.ptr != bucket.flat.ptr:
+                bucket.flat.copy_(result)
+            views = bucket.views
+        else:
+            views = bucket.views if result is bucket.flat else bucket.views_of(result)
+        targets, sources = [], []
+        all_used = not (self.find_unused or self.static)
+        for index, p, view in zip(bucket.indices, bucket.params, views, strict=True):
+            if not all_used and self._nobody_used(index):
+                continue
+            grad = p.grad
+            if self.as_views:
+                if grad is None or grad.ptr != view.ptr:
+                    p.grad = view
+            elif grad is None:
+                p.grad = view.clone()
+            else:
+                targets.append(grad)
+                sources.append(view)
+        copy_all(targets, sources)
+
+    # -- parameters that were not used ----------------------------------------------------------------------
+
+    def _start_map(self) -> None:
+        """Sum up over the ranks which parameters each has used."""
+        counts = self._get_local_used_map()
+        self._map = (reduced(self.group, counts, async_op=True), counts)
+
+    def _get_local_used_map(self) -> Any:
+        """Of each parameter 1 if this rank has used it since the last reduction, else 0: int32, on its device."""
+        return new_tensor(self._used, dtype=int32, device=self.buckets[0].device)
+
+    def _nobody_used(self, index: int) -> bool:
+        """Whether no rank has used a parameter. Waits for the others' maps if this rank has not."""
+        if self._used[index] or not (self.find_unused or self.static):
+            return False
+        if self._map is not None:
+            work, counts = self._map
+            work.wait()
+            self._used, self._map = counts.tolist(), None
+        return not self._used[index]
+
+    def _set_static_graph(self) -> None:
+        """Every backward visits the same leaves as often as the first. RuntimeError: some have been already."""
+        if self._walks:
+            raise RuntimeError(STARTED)
+        self.static = True
+
+    def _delay_all_reduce(self) -> None:
+        """Reduce everything, now that the first backward of a static graph is over."""
+        if not self._expecting:
+            return
+        self._unused = [i for i, visits in enumerate(self._visits) if not visits]
+        self._marked = set(range(len(self.params)))
+        with recording(False):
+            self._start_map()
+        for number in range(len(self.buckets)):
+            self._reduce(number)
+        self._finalize()
+
+    def _ddp_graph_static(self) -> bool:
+        """Whether every backward so far visited the same leaves."""
+        return self.static or self._rebuilt
+
+    # -- hooks ----------------------------------------------------------------------------------------------
+
+    def _register(self, state: Any, hook: Hook, call: str, other: str) -> None:
+        if self._hook is not None:
+            raise RuntimeError(f"{call} or {other} can only be called once.")
+        self._hook, self._hook_state = hook, state
+
+    def _run_comm_hook(self, bucket: GradBucket) -> Any:
+        """Start the reduction of a bucket: as the hook does it, or as a sum."""
+        if self._hook is None:
+            return self._run_allreduce_hook(bucket)
+        outcome = self._hook(self._hook_state, bucket)
+        if not hasattr(outcome, "wait"):
+            raise RuntimeError(
+                "DDP communication hook's callback must return a torch.futures.Future object, but got "
+                f"{type(outcome).__module__}.{type(outcome).__qualname__}"
+            )
+        return outcome
+
+    def _run_allreduce_hook(self, bucket: GradBucket) -> Any:
+        return reduced(self.group, bucket.buffer(), async_op=True).get_future()
+
+    def _install_post_backward_futures(self, futures: Sequence[Any]) -> None:
+        """Wait for these too when backward is over."""
+        self._futures += futures
+
+    # -- for ranks that have no more inputs: `join` ---------------------------------------------------------
+
+    def _get_zeros_like_grad_buckets(self) -> list[GradBucket]:
+        """The buckets as this rank would reduce them, with zeros in place of gradients."""
+        count = len(self.buckets)
+        return [GradBucket(n, count, b.new_flat().zero_(), b) for n, b in enumerate(self.buckets)]
+
+    def _reduce_zeros(self) -> None:
+        """Take part in what the others reduce in one backward, with nothing."""
+        with recording(False):
+            for outcome in [self._run_comm_hook(bucket) for bucket in self._get_zeros_like_grad_buckets()]:
+                outcome.wait()
+            if self._seeks:
+                reduced(self.group, self._get_local_used_map())
+        self._push_all_rebuilt_params()
+
+    def _push_all_rebuilt_params(self) -> None:
+        """Count every parameter as come, in any order: rank 0, or a rank that is not done, tells the real one."""
+        if self._may_rebuild():
+            self._order = list(range(len(self.params)))
+
+    def _update_process_group(self, new_process_group: Any) -> None:
+        """Reduce over another group from now on."""
+        self.group = new_process_group
+        self._rebuilt, self._order = False, []
+
+
+def _note_stream(bucket: Bucket) -> None:
+    """Remember on which stream a gradient came to rest."""
+    index = bucket.device.index
+    if index is not None:
+        stream = current.local.streams[index]
+        if stream not in bucket.streams:
+            bucket.streams.append(stream)
+
+
+def _gather_streams(bucket: Bucket) -> None:
+    """Let the current stream wait for those on which the bucket's gradients came to rest.
+
+    Their memory is theirs, and may be given up before the current stream has read it.
+    """
+    index = bucket.device.index
+    if index is None:
+        return
+    here = current.local.streams[index]
+    others = [stream for stream in bucket.streams if stream is not here and stream != here]
+    for stream in others:
+        with because(str, "DDP: the bucket's gradients came to rest on another stream"):
+            here.wait_stream(stream)
+    if others:
+        for p in bucket.params:
+            if p.grad is not None:
+                p.grad.record_stream(here)
+
+
+def _leaves_behind(outputs: Sequence[Any]) -> set[Node]:
+    """The nodes that gradients of these tensors reach."""
+    stack = [edge[0] for edge in map(edge_of, outputs) if edge is not None]
+    seen = set(stack)
+    while stack:
+        for edge in stack.pop().edges:
+            if edge is not None and edge[0] not in seen:
+                seen.add(edge[0])
+                stack.append(edge[0])
+    return seen
+
+
+def _tensor_of(value: Any, flat: Any) -> Any:
+    """The tensor that a reduction gave: `flat` where it is a work, else what the hook's future holds."""
+    if value is True:
+        return flat
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    if not isinstance(value, Tensor):
+        raise RuntimeError(
+            f"expected the hook result is either a Tensor or a TensorList found {type(value).__name__}"
+        )
+    return value

@@ -1,0 +1,151 @@
+"""Replicas of a model: that all ranks have the same parameters, what these hold, in which buckets; sums over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from flambeau.core.device import CPU, device
+from flambeau.core.dtype import int64
+from flambeau.core.errors import NotSupportedError
+from flambeau.distributed.collectives import collective_checks
+from flambeau.distributed.ddp.buckets import copy_all, parts_of
+from flambeau.tape.mode import recording
+from flambeau.tensor.exchange.data import tensor as new_tensor
+from flambeau.tensor.functions.creation import empty
+
+
+def reduced(group: Any, tensor: Any, op: str = "sum", async_op: bool = False) -> Any:
+    """The work that reduces a tensor over a group, in place; waited for unless `async_op`."""
+    work = group.engine_for(tensor).all_reduce([tensor], op, async_op)
+    if not async_op:
+        work.wait()
+    return work
+
+
+def _verify_params_across_processes(process_group: Any, params: Sequence[Any], logger: object = None) -> None:
+    """Raise RuntimeError on a rank whose parameters are other than rank 0's, in number, sizes or strides."""
+    collective_checks.process_group(process_group, "process_group")
+    place = _place(process_group, params[0].meta.device)
+    rank = process_group.rank()
+    for other, count in enumerate(_gathered(process_group, len(params), place)):
+        if count != len(params):
+            raise RuntimeError(
+                f"DDP expects same model across all ranks, but Rank {rank} has {len(params)} params, while rank "
+                f"{other} has inconsistent {count} params."
+            )
+    mine = [_described(p.meta) for p in params]
+    flat = [number for sizes, strides in mine for number in (*sizes, *strides)]
+    theirs = iter(_from_first(process_group, flat, place))
+    for index, (sizes, strides) in enumerate(mine):
+        for kind, numbers in (("sizes", sizes), ("strides", strides)):
+            if [next(theirs, -1) for _ in numbers] != numbers:
+                tag = f"[{rank}]: " if kind == "sizes" else ""
+                raise RuntimeError(
+                    f"{tag}params[{index}] in this process with sizes {list(sizes)} appears not to match {kind} of "
+                    "the same param in process 0."
+                )
+
+
+def _described(meta: Any) -> tuple[list[int], list[int]]:
+    return list(meta.shape), list(meta.strides)
+
+
+def _gathered(group: Any, number: int, place: device) -> list[int]:
+    """One number of every rank."""
+    mine = new_tensor([number], dtype=int64, device=place)
+    others = mine.new_zeros(group.size())
+    group.engine_for(mine).all_gather(list(others.split(1)), mine).wait()
+    return _read(others, [number] * group.size())
+
+
+def _from_first(group: Any, numbers: Sequence[int], place: device) -> list[int]:
+    """Rank 0's numbers, of which each rank has as many."""
+    if not numbers:
+        return []
+    held = new_tensor(list(numbers), dtype=int64, device=place)
+    group.engine_for(held).broadcast(held, 0).wait()
+    return _read(held, numbers)
+
+
+def _read(numbers: Any, mine: Sequence[int]) -> list[int]:
+    """What was exchanged. Virtual GPUs that keep no data cannot tell: there all say what this rank does."""
+    try:
+        return [int(n) for n in numbers.tolist()]
+    except NotSupportedError:
+        return list(mine)
+
+
+def _place(group: Any, where: device) -> device:
+    """Where small numbers are exchanged: on the CPU if the group can, so that no device is waited for."""
+    return CPU if "cpu" in group.device_types else where
+
+
+def same_buckets(
+    group: Any, indices: Sequence[Sequence[int]], limits: Sequence[int], where: device
+) -> tuple[list[list[int]], list[int]]:
+    """Rank 0's buckets of the same parameters, as (indices of each, limit of each)."""
+    if group.size() == 1:
+        return [list(some) for some in indices], list(limits)
+    count = sum(map(len, indices))
+    room = 2 * count + 1  # at most as many buckets as parameters
+    mine = [len(indices), *[i for some in indices for i in some], *[len(some) for some in indices]]
+    told = _from_first(group, (mine + [0] * room)[:room], _place(group, where))
+    flat, sizes = iter(told[1 : 1 + count]), told[1 + count : 1 + count + told[0]]
+    limits = list(limits) + [limits[-1]] * (len(sizes) - len(limits))
+    return [[next(flat) for _ in range(size)] for size in sizes], limits[: len(sizes)]
+
+
+def _broadcast_coalesced(process_group: Any, tensors: Sequence[Any], buffer_size: int, src: int = 0) -> None:
+    """Give every rank what rank `src` of the group holds in these tensors, in messages of about `buffer_size` bytes.
+
+    Autograd does not count it as a change in place: what nodes have saved is for who saved it to look after.
+    """
+    if process_group.size() == 1:
+        return
+    mine = process_group.rank() == src
+    with recording(False):
+        for some in _batches(tensors, buffer_size):
+            metas = [t.meta for t in some]
+            flat = empty(sum([meta.numel for meta in metas]), dtype=metas[0].dtype, device=metas[0].device)
+            if mine:
+                copy_all(parts_of(flat, metas), some)
+            process_group.engine_for(flat).broadcast(flat, src).wait()
+            if not mine:
+                versions = [t.counter.version for t in some]
+                copy_all([t.detach() for t in some], parts_of(flat, metas))
+                for t, version in zip(some, versions, strict=True):
+                    t.counter.version = version
+
+
+def _batches(tensors: Sequence[Any], nbytes: int) -> Iterator[list[Any]]:
+    """Tensors of one dtype and device, together until they have so many bytes, in their order."""
+    open_: dict[Any, tuple[list[Any], int]] = {}
+    for t in tensors:
+        key = (t.meta.dtype, t.meta.device)
+        some, size = open_.get(key) or ([], 0)
+        some.append(t)
+        size += t.meta.nbytes
+        open_[key] = some, size
+        if size >= nbytes:
+            yield open_.pop(key)[0]
+    for some, _ in open_.values():
+        yield some
+
+
+def _sync_module_states(
+    module: Any,
+    process_group: Any,
+    broadcast_bucket_size: int,
+    src: int,
+    params_and_buffers_to_ignore: Collection[str],
+    broadcast_buffers: bool = True,
+) -> None:
+    """Give every rank the parameters, and buffers, of rank `src` of the group."""
+    states = [p.detach() for name, p in module.named_parameters() if name not in params_and_buffers_to_ignore]
+    if broadcast_buffers:
+        states += [
+            b.detach() for name, b in module.named_buffers() if name not in params_and_buffers_to_ignore
+        ]
+    if states:
+        _broadcast_coalesced(process_group, states, broadcast_bucket_size, src)

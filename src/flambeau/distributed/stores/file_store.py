@@ -1,0 +1,130 @@
+"""`FileStore`: a store in a file that all ranks reach, on one machine or on a file system that they share.
+
+The file is a list of changes. Each operation locks it, replays what others have appended since, and appends its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from flambeau.core.wire import Inbox, framed
+from flambeau.distributed.stores.kv_store import CHANGES, Table
+from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, seconds, told
+
+_USERS, _ENDED = "refcount/", "cleanup/"
+_QUEUES = frozenset(("push", "pop", "length"))
+_PAUSE = 0.01  # seconds between two looks at the file
+_LARGEST = 1 << 40
+
+
+class FileStore(Inner, Store):
+    """A store in the file `file_name`, made where it is not there; what it holds is kept.
+
+    With a `world_size` of 0 or more the file is deleted when so many stores have used it and the last one has gone.
+    There are no queues. Raises OSError: the file cannot be made.
+    """
+
+    __module__ = "flambeau.distributed"
+
+    def __init__(self, file_name: str, world_size: int = -1) -> None:
+        self._timeout = DEFAULT_TIMEOUT
+        self._world_size = world_size
+        self._log = _Log(file_name)
+        if world_size >= 0:
+            self._log.do("add", [_USERS, 1])
+            weakref.finalize(self, _leave, self._log, world_size, os.getpid())
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._log.path
+
+    def clone(self) -> FileStore:
+        twin = FileStore(self.path, self._world_size)
+        twin._timeout = self._timeout
+        return twin
+
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot pickle 'FileStore' object: another process makes its own, with the path")
+
+    def has_extended_api(self) -> bool:
+        return False
+
+    def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
+        if operation in _QUEUES:
+            raise NotImplementedError("queue support is not implemented.")
+        if needs:
+            self._wait(operation, needs, limit)
+        return self._log.do(operation, args)
+
+    def _wait(self, operation: str, needs: Sequence[str], limit: timedelta) -> None:
+        patience = seconds(limit)
+        deadline = None if patience is None else time.monotonic() + patience
+        while not self._log.ready(operation, needs):
+            if deadline is not None and time.monotonic() >= deadline:
+                _late(operation, needs, limit)
+            time.sleep(_PAUSE)
+
+
+def _late(operation: str, needs: Sequence[str], limit: timedelta) -> NoReturn:
+    late = f"after {milliseconds(limit)} ms"
+    if operation == "check":
+        raise RuntimeError(f"Wait timeout: {told(needs)} {late}")
+    raise RuntimeError(f"Timeout waiting for key: {', '.join(key[1:] for key in needs)} {late}")
+
+
+def _leave(log: _Log, world_size: int, process: int) -> None:
+    if os.getpid() != process:  # a forked child: the store is its parent's
+        return
+    with suppress(OSError):
+        ended = log.do("add", [_ENDED, 1])
+        if log.do("add", [_USERS, -1]) == 0 and ended >= world_size:
+            os.remove(log.path)
+
+
+class _Log:
+    """The file, and the table that its changes make as far as they have been read."""
+
+    def __init__(self, path: str) -> None:
+        self.path = os.fspath(path)
+        self._table = Table()
+        self._inbox = Inbox(_LARGEST)
+        self._read = 0
+        with self._locked():
+            pass
+
+    def do(self, operation: str, args: Sequence[Any]) -> Any:
+        """Do an operation of the table; what it changed is appended."""
+        with self._locked() as append:
+            answer = self._table.do(operation, args)
+            if operation in CHANGES:
+                append(framed([operation, list(args)]))
+            return answer
+
+    def ready(self, operation: str, needs: Sequence[str]) -> bool:
+        with self._locked():
+            return self._table.ready(operation, needs)
+
+    @contextmanager
+    def _locked(self) -> Iterator[Callable[[bytes], None]]:
+        """Hold the file's lock, with the table up to date; gives what appends to the file."""
+        with open(self.path, "ab+", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+            file.seek(self._read)
+            news = file.read()
+            self._read += len(news)
+            for operation, args in self._inbox.feed(news):
+                self._table.do(operation, args)
+
+            def append(message: bytes) -> None:
+                file.write(message)
+                self._read += len(message)
+
+            yield append

@@ -1,0 +1,370 @@
+"""`Store`, where ranks leave values for each other under keys, `HashStore` within a process, `PrefixStore` in a part.
+
+A store has one primitive, `_ask`: an operation of its table, done as soon as the keys that it needs are there. What
+PyTorch documents is made of it here, for all stores alike. Ranks that are threads under a baton wait by its seat: one
+of them runs at a time, and a wait that nothing can end is a deadlock told at once, not a timeout.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from flambeau.core.baton import seat
+from flambeau.core.errors import DriverError
+from flambeau.distributed.errors import DistNetworkError, DistStoreError
+from flambeau.distributed.stores.kv_store import CHANGES, Table
+
+_LOOK_S = 0.25  # between looks at whether those that are waited for live
+DEFAULT_TIMEOUT = timedelta(seconds=300)
+Text = str | bytes
+
+
+class Store:
+    """A key-value store that all ranks reach. A subclass may also be a program's own."""
+
+    __module__ = "flambeau.distributed"
+
+    _timeout = DEFAULT_TIMEOUT  # also of a program's class that has an `__init__` of its own
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long `get` and `wait` wait; zero is for ever."""
+        return self._timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = _duration("set_timeout", timeout)
+
+    def set(self, key: Text, value: Text) -> None:
+        """Leave a value; one that was there is replaced."""
+        self._ask("set", self._key("set", key), _bytes("set", value))
+
+    def get(self, key: Text) -> bytes:
+        """The value of a key, waited for until it is set or `timeout` is over."""
+        name = self._key("get", key)
+        return self._ask("get", name, needs=[name])
+
+    def add(self, key: Text, amount: int) -> int:
+        """Count: the sum of what was added under a key; a value of digits is a number to begin with.
+
+        Raises ValueError: the value there is no number.
+        """
+        return self._ask("add", self._key("add", key), _int("add", amount))
+
+    def wait(self, keys: Sequence[Text], timeout: timedelta | None = None) -> None:
+        """Wait until all keys are set."""
+        names = self._keys("wait", keys)
+        self._ask("check", names, needs=names, timeout=timeout)
+
+    def check(self, keys: Sequence[Text]) -> bool:
+        """Whether all keys are set."""
+        return self._ask("check", self._keys("check", keys))
+
+    def compare_set(self, key: Text, expected_value: Text, desired_value: Text) -> bytes:
+        """Replace a value if it is the one expected ("": none). The value afterwards."""
+        expected, desired = _bytes("compare_set", expected_value), _bytes("compare_set", desired_value)
+        return self._ask("compare_set", self._key("compare_set", key), expected, desired)
+
+    def delete_key(self, key: Text) -> bool:
+        """Whether there was a value to delete."""
+        return self._ask("delete", self._key("delete_key", key))
+
+    def append(self, key: Text, value: Text) -> None:
+        """Put a value at the end of the one that is there, or of none."""
+        self._ask("append", self._key("append", key), _bytes("append", value))
+
+    def multi_get(self, keys: Sequence[Text]) -> list[bytes]:
+        names = self._keys("multi_get", keys)
+        return self._ask("get_all", names, needs=names)
+
+    def multi_set(self, keys: Sequence[Text], values: Sequence[Text]) -> None:
+        """Set all at once. DistStoreError: there are more of the one than of the other."""
+        if len(keys) != len(values):
+            raise DistStoreError("multiSet keys and values vectors must be of same size")
+        self._ask("set_all", self._keys("multi_set", keys), [_bytes("multi_set", v) for v in values])
+
+    def queue_push(self, key: Text, value: Text) -> None:
+        """Put a value at the end of a queue. Queues and values under the same key do not see each other."""
+        self._ask("push", self._key("queue_push", key), _bytes("queue_push", value))
+
+    def queue_pop(self, key: Text, block: bool = True) -> bytes:
+        """Take the first value of a queue, waited for if `block`. QueueEmptyError: there is none, and no `block`."""
+        name = self._key("queue_pop", key)
+        return self._ask("pop", name, needs=[name] if block else [])
+
+    def queue_len(self, key: Text) -> int:
+        return self._ask("length", self._key("queue_len", key))
+
+    def num_keys(self) -> int:
+        """How many values there are, those too by which a store counts who uses it."""
+        return self._ask("num_keys")
+
+    def list_keys(self) -> list[str]:
+        return self._ask("list_keys")
+
+    def barrier(self, key: Text, world_size: int, timeout: timedelta | None = None) -> None:
+        """Wait until `world_size` callers have come to this key. It serves once."""
+        name = _text("barrier", key)
+        if self.add(f"{name}/num_members", 1) == _int("barrier", world_size):
+            self.set(f"{name}/last_member", "1")
+        self.wait([f"{name}/last_member"], timeout)
+
+    def has_extended_api(self) -> bool:
+        """Whether append, multi_get and multi_set are each one step here."""
+        return True
+
+    def clone(self) -> Store:
+        """The same store by another object, for another thread."""
+        raise RuntimeError(f"{type(self).__name__} has no clone()")
+
+    def _ask(
+        self, operation: str, *args: Any, needs: Sequence[str] = (), timeout: timedelta | None = None
+    ) -> Any:
+        """Let the table do an operation (kv_store.py) as soon as the needed keys are there."""
+        limit = self._timeout if timeout is None else _duration("wait", timeout)
+        turns = seat()
+        if turns is not None and needs:
+            try:
+                turns.wait(
+                    lambda: self._do("check", [list(needs)], (), limit),
+                    lambda: f"waits for {', '.join(map(repr, needs))} of a store",
+                    limit=None if timeout is None else seconds(limit),
+                )
+            except DriverError as error:
+                if timeout is None:
+                    raise
+                raise DistStoreError(f"wait timeout after {milliseconds(limit)} ms: {error}") from error
+            needs = ()
+        return self._do(operation, list(args), needs, limit)
+
+    def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
+        raise RuntimeError(f"Not implemented: {type(self).__name__} defines no {operation!r}")
+
+    def _key(self, function: str, key: Text) -> str:
+        """A program's key as the table has it."""
+        return _text(function, key)
+
+    def _keys(self, function: str, keys: Sequence[Text]) -> list[str]:
+        if isinstance(keys, Text) or not isinstance(keys, Sequence):
+            refuse(function, "a list of keys", keys)
+        return [self._key(function, key) for key in keys]
+
+
+class HashStore(Store):
+    """A store within this process, for its threads."""
+
+    __module__ = "flambeau.distributed"
+
+    def __init__(self) -> None:
+        self._table = Table()
+        self._changed = threading.Condition()
+
+    def clone(self) -> HashStore:
+        twin = HashStore()
+        twin._table, twin._changed, twin._timeout = self._table, self._changed, self._timeout
+        return twin
+
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot pickle 'HashStore' object: it is of this process alone")
+
+    def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
+        with self._changed:
+            if needs and not self._changed.wait_for(
+                lambda: self._table.ready(operation, needs), seconds(limit)
+            ):
+                raise DistStoreError(f"Wait timeout: {told(needs)} after {milliseconds(limit)} ms")
+            answer = self._table.do(operation, args)
+            if operation in CHANGES:
+                self._changed.notify_all()
+            return answer
+
+
+class PrefixStore(Store):
+    """A part of another store: its keys are that one's keys that begin with `prefix` and "/"."""
+
+    __module__ = "flambeau.distributed"
+
+    def __init__(self, prefix: str, store: Store) -> None:
+        if not isinstance(store, Store):
+            refuse("__init__", "a Store", store)
+        self._prefix = f"{_text('__init__', prefix)}/"
+        self._store = store
+
+    @property
+    def underlying_store(self) -> Store:
+        """The store that this one is a part of."""
+        return self._store
+
+    @property
+    def _underlying_non_prefix_store(self) -> Store:
+        store = self._store
+        while isinstance(store, PrefixStore):
+            store = store._store
+        return store
+
+    @property
+    def timeout(self) -> timedelta:
+        return self._store.timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._store.set_timeout(timeout)
+
+    # The other store's public calls: it may be of a class of the program's.
+    def set(self, key: Text, value: Text) -> None:
+        self._store.set(self._key("set", key), value)
+
+    def get(self, key: Text) -> bytes:
+        return self._store.get(self._key("get", key))
+
+    def add(self, key: Text, amount: int) -> int:
+        return self._store.add(self._key("add", key), amount)
+
+    def wait(self, keys: Sequence[Text], timeout: timedelta | None = None) -> None:
+        names = self._keys("wait", keys)
+        self._store.wait(names) if timeout is None else self._store.wait(names, timeout)
+
+    def check(self, keys: Sequence[Text]) -> bool:
+        return self._store.check(self._keys("check", keys))
+
+    def compare_set(self, key: Text, expected_value: Text, desired_value: Text) -> bytes:
+        return self._store.compare_set(self._key("compare_set", key), expected_value, desired_value)
+
+    def delete_key(self, key: Text) -> bool:
+        return self._store.delete_key(self._key("delete_key", key))
+
+    def append(self, key: Text, value: Text) -> None:
+        self._store.append(self._key("append", key), value)
+
+    def multi_get(self, keys: Sequence[Text]) -> list[bytes]:
+        return self._store.multi_get(self._keys("multi_get", keys))
+
+    def multi_set(self, keys: Sequence[Text], values: Sequence[Text]) -> None:
+        self._store.multi_set(self._keys("multi_set", keys), values)
+
+    def queue_push(self, key: Text, value: Text) -> None:
+        self._store.queue_push(self._key("queue_push", key), value)
+
+    def queue_pop(self, key: Text, block: bool = True) -> bytes:
+        return self._store.queue_pop(self._key("queue_pop", key), block)
+
+    def queue_len(self, key: Text) -> int:
+        return self._store.queue_len(self._key("queue_len", key))
+
+    def num_keys(self) -> int:
+        """How many values the whole store has."""
+        return self._store.num_keys()
+
+    def list_keys(self) -> list[str]:
+        return [
+            key.removeprefix(self._prefix) for key in self._store.list_keys() if key.startswith(self._prefix)
+        ]
+
+    def has_extended_api(self) -> bool:
+        return self._store.has_extended_api()
+
+    def clone(self) -> PrefixStore:
+        return PrefixStore(self._prefix[:-1], self._store.clone())
+
+    def _key(self, function: str, key: Text) -> str:
+        return self._prefix + _text(function, key)
+
+
+class Inner:
+    """Stores that keep keys of their own beside the program's, which begin with "/" in their table."""
+
+    def _key(self, function: str, key: Text) -> str:
+        return f"/{_text(function, key)}"
+
+    def list_keys(self) -> list[str]:
+        """The program's keys."""
+        return [key[1:] for key in self._ask("list_keys") if key.startswith("/")]  # type: ignore[attr-defined]
+
+
+@contextmanager
+def turn(store: Store, key: str) -> Iterator[int]:
+    """The number of a meeting of all ranks: each counts for itself at its own `key`, and so all come to the same.
+
+    It does not count if what is within raises: a rank that tries again alone meets those that come late.
+    """
+    number = store.add(key, 1)
+    try:
+        yield number
+    except BaseException:
+        with suppress(RuntimeError):  # the store may be what has failed
+            store.add(key, -1)
+        raise
+
+
+def missed(
+    store: Store, keys: Sequence[str], timeout: timedelta, gone: Callable[[], str] = str
+) -> str | None:
+    """Wait for keys that other ranks set. None: they are there; else why not, "" if nothing but the time says so.
+
+    gone: asked now and then why they will not come; "" as far as anyone knows.
+
+    Raises DistNetworkError: the store has gone; DriverError: a deadlock of ranks that are threads.
+    """
+    end = time.monotonic() + (seconds(timeout) or math.inf)
+    while True:
+        left = timedelta(seconds=max(min(_LOOK_S, end - time.monotonic()), 0.001))
+        try:
+            store.wait(keys, left if seat() is None else timeout)
+            return None
+        except DistNetworkError:
+            raise
+        except RuntimeError as error:  # not every store's is a DistStoreError
+            if isinstance(error.__cause__, DriverError):
+                raise error.__cause__ from None
+            if (why := gone()) or time.monotonic() >= end:
+                return None if store.check(keys) else why  # who is gone may have set them before
+
+
+def seconds(limit: timedelta) -> float | None:
+    """As threads and sockets want it; None: for ever."""
+    return limit.total_seconds() or None
+
+
+def milliseconds(limit: timedelta) -> int:
+    return round(limit.total_seconds() * 1000)
+
+
+def told(keys: Sequence[str]) -> str:
+    return f"{', '.join(repr(key.removeprefix('/')) for key in keys)} not set"
+
+
+def _text(function: str, key: Any) -> str:
+    if isinstance(key, bytes):
+        return key.decode()
+    return key if isinstance(key, str) else refuse(function, "a str", key)
+
+
+def _bytes(function: str, value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    return value if isinstance(value, bytes) else refuse(function, "a str or bytes", value)
+
+
+def _int(function: str, value: Any) -> int:
+    if not hasattr(value, "__index__"):
+        refuse(function, "an int", value)
+    return value.__index__()
+
+
+def _duration(function: str, timeout: Any) -> timedelta:
+    """PyTorch takes seconds as a float too, but no int."""
+    if isinstance(timeout, timedelta):
+        return timeout
+    return (
+        timedelta(seconds=timeout) if isinstance(timeout, float) else refuse(function, "a timedelta", timeout)
+    )
+
+
+def refuse(function: str, wanted: str, got: object) -> NoReturn:
+    raise TypeError(
+        f"{function}(): incompatible function arguments: {wanted} is expected, not {type(got).__name__} ({got!r})"
+    )

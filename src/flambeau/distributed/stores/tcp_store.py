@@ -1,0 +1,273 @@
+"""`TCPStore`: a store that one process serves and all reach by its host and port."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from errno import EADDRNOTAVAIL, errorcode
+from ipaddress import ip_address
+from typing import Any
+
+from flambeau.core.alone import alone
+from flambeau.core.awaited import Readable
+from flambeau.core.baton import seat
+from flambeau.core.greeting import RefusedError, greet
+from flambeau.core.sites import caller, place
+from flambeau.core.wire import receive, send
+from flambeau.distributed.errors import DistNetworkError, DistStoreError, QueueEmptyError
+from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, refuse, seconds
+from flambeau.distributed.stores.store_server import StoreServer
+from flambeau.driver.registry import go_on
+
+_MEMBERS = "init/"  # how many have joined
+_ALL_HERE = "init/all"  # a queue, which counts as no key
+_ERRORS = {error.__name__: error for error in (QueueEmptyError, ValueError, TypeError)}
+_BACKLOG = 1024
+_ANY = {
+    "0.0.0.0": "127.0.0.1",
+    "::": "127.0.0.1",
+}  # how this process reaches a server that listens everywhere
+_GRACE = 30.0  # seconds that an answer may take beyond its time limit before the server counts as lost
+
+# Servers that several stores of this process may use, by port.
+_shared_servers: weakref.WeakValueDictionary[int, Served] = weakref.WeakValueDictionary()
+
+
+class TCPStore(Inner, Store):
+    """A store over TCP. `is_master` serves it, on `port` or, if that is 0, on a free one.
+
+    The server listens at the address of `host_name`: that of the loopback device admits this host alone. If the name
+    has no address of this host, or its own name leads to the loopback device, it listens at all addresses. Who may
+    connect is in Note [Who may connect to a store].
+
+    Args:
+        host_name: Where the server is.
+        port: Its port, 0 to 65535.
+        world_size: How many stores will join, the master's counted; None is any number.
+        is_master: Serve the store in this process.
+        timeout: How long to wait for the server, for the others, and for keys.
+        wait_for_workers: As master, wait until `world_size` stores have joined.
+        multi_tenant: Share the server of this process on that port, if there is one.
+        master_listen_fd: The file descriptor of a socket that listens already.
+        use_libuv: Chooses among PyTorch's servers; here there is one.
+
+    Raises:
+        DistNetworkError: If the port is taken, nobody serves there until `timeout`, or the server refuses this process.
+        DistStoreError: If not all have joined until `timeout`.
+    """
+
+    __module__ = "flambeau.distributed"
+
+    def __init__(
+        self,
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        wait_for_workers: bool = True,
+        multi_tenant: bool = False,
+        master_listen_fd: int | None = None,
+        use_libuv: bool = True,
+    ) -> None:
+        _check(port, world_size, timeout)
+        self._timeout = timeout
+        self._server: Served | None = None
+        self._lock = threading.Lock()
+        self.host = host_name
+        self.libuvBackend = use_libuv
+        if is_master:
+            self._server = _serve(host_name, port, multi_tenant, master_listen_fd)
+        self.port = self._server.port if self._server else port
+        self._connection = self._connect()
+        weakref.finalize(self, self._connection.close)
+        if world_size is not None and world_size >= 0:
+            self._join(world_size, wait_for_workers and is_master)
+
+    def __repr__(self) -> str:
+        return f"TCPStore({self.host}:{self.port}{', master' if self._server else ''})"
+
+    def clone(self) -> TCPStore:
+        twin = TCPStore(self.host, self.port, timeout=self._timeout)
+        twin._server = self._server
+        return twin
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "cannot pickle 'TCPStore' object: another process makes its own, with the host and port"
+        )
+
+    def _connect(self) -> socket.socket:
+        """A connection to the server, which may start later than this process."""
+        limit = seconds(self._timeout)
+        deadline = None if limit is None else time.monotonic() + limit
+        turns, found = seat(), list[socket.socket]()
+        if turns is not None:  # the rank that serves must have its turn
+            turns.wait(
+                lambda: bool(found or self._try(found)), lambda: f"waits for a store at port {self.port}"
+            )
+        while not (found or self._try(found)):
+            if deadline is not None and time.monotonic() >= deadline:
+                raise DistNetworkError(
+                    f"The client socket has timed out after {milliseconds(self._timeout)}ms while trying to connect "
+                    f"to ({self.host}, {self.port})."
+                )
+            time.sleep(0.01 + 0.04 * random.random())  # many ranks start at once
+        return found[0]
+
+    def _try(self, found: list[socket.socket]) -> bool:
+        """Whether a server answers; the connection goes to `found`."""
+        address = self._server.address if self._server else self.host
+        with contextlib.suppress(OSError):
+            found.append(
+                self._greet(socket.create_connection((address, self.port), timeout=seconds(self._timeout)))
+            )
+        return bool(found)
+
+    def _greet(self, connection: socket.socket) -> socket.socket:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            greet(connection)
+        except RefusedError as error:
+            connection.close()
+            raise DistNetworkError(
+                f"The store at {self.host}:{self.port} refused this process: {error}"
+            ) from None
+        except (OSError, ValueError) as error:  # something else listens there
+            connection.close()
+            raise ConnectionError from error
+        connection.settimeout(None)
+        return connection
+
+    def _join(self, world_size: int, wait: bool) -> None:
+        here = self._ask("add", _MEMBERS, 1)
+        if here == world_size:
+            self._ask("push", _ALL_HERE, b"1")
+        if not wait:
+            return
+        try:
+            self._ask("check", [_ALL_HERE], needs=[_ALL_HERE])
+        except DistStoreError:
+            here = self._ask("add", _MEMBERS, 0)
+            raise DistStoreError(
+                f"Timed out after {self._timeout.total_seconds():g} seconds waiting for clients. {here}/{world_size} "
+                "clients joined."
+            ) from None
+
+    def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
+        site = place(caller()) if needs else ""
+        message = [operation, args, list(needs), milliseconds(limit), alone(), site]
+        try:
+            answer = self._request(message, limit if needs else None)
+        except OSError as error:
+            raise DistNetworkError(
+                f"{error}: the connection to the store at {self.host}:{self.port} was likely closed. Did the remote "
+                "server shutdown or crash?"
+            ) from error
+        if answer[0] == "late":
+            raise DistStoreError(f"wait timeout after {milliseconds(limit)}ms, keys: {', '.join(needs)}")
+        if answer[0] == "error":
+            raise _ERRORS.get(answer[1], DistStoreError)(answer[2])
+        return answer[1]
+
+    def _request(self, message: list[Any], limit: timedelta | None) -> Any:
+        """Threads take turns on the connection: one that waits for keys holds up the others, unless they clone."""
+        with self._lock:
+            patience = 0.0 if limit is None else seconds(limit)
+            self._connection.settimeout(None if patience is None else patience + _GRACE)
+            try:
+                if limit is not None:
+                    go_on()  # it may wait for a rank that waits for this one's GPUs
+                send(self._connection, message)
+                if limit is not None and alone():
+                    go_on(Readable(self._connection))
+                return receive(self._connection)
+            except BaseException:  # an answer that comes after this would be taken for the next one's
+                self._connection.close()
+                raise
+
+
+def _check(port: int, world_size: int | None, timeout: timedelta) -> None:
+    if not isinstance(port, int) or not 0 <= port < 1 << 16:
+        refuse("__init__", "a port from 0 to 65535", port)
+    if world_size == 0:
+        raise ValueError("TCPStore world size cannot be 0")
+    if not isinstance(timeout, timedelta):
+        refuse("__init__", "a timedelta", timeout)
+
+
+class Served:
+    """A server that lives as long as a store of this process uses it."""
+
+    def __init__(self, server: StoreServer) -> None:
+        self.port = server.port
+        self.address = _ANY.get(server.address, server.address)  # where this process reaches it
+        self.server = server
+        weakref.finalize(self, server.close)
+
+
+def _serve(host: str, port: int, shared: bool, descriptor: int | None) -> Served:
+    """A new server, or the one of this process on that port if several stores may share it."""
+    there = _shared_servers.get(port) if shared else None
+    if there is not None:
+        return there
+    listener = _listen(host, port) if descriptor is None else socket.socket(fileno=os.dup(descriptor))
+    served = Served(StoreServer(listener))
+    if shared:
+        _shared_servers[served.port] = served
+    return served
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at the address of a host name, or at every address of this host; see `TCPStore`."""
+    try:
+        family, address = _address_of(host)
+        if address:
+            try:
+                return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+            except OSError as error:
+                if (
+                    error.errno != EADDRNOTAVAIL
+                ):  # else it is the address of a router or of another name space
+                    raise
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
+            )
+        return socket.create_server(("", port), backlog=_BACKLOG)
+    except OSError as error:
+        raise DistNetworkError(
+            f"The server socket has failed to listen on any local network address. port: {port}, useIpv6: false, "
+            f"code: -{error.errno}, name: {errorcode.get(error.errno or 0, '')}, message: {error.strerror}"
+        ) from None
+
+
+def _address_of(host: str) -> tuple[int, str]:
+    """Return the family and the address that a store of this host name listens at; no address means all of them.
+
+    "localhost" and addresses of the loopback device mean that device. Any other name must lead other hosts here, and
+    some systems let a host's own name lead itself to the loopback device: then the store listens at all addresses.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return socket.AF_INET, ""
+    here = host == "localhost" or _is_address(host)
+    addresses = [(int(family), str(end[0])) for family, _, _, _, end in found]
+    usable = [(family, end) for family, end in addresses if here or not ip_address(end).is_loopback]
+    return min(usable, key=lambda each: each[0] != socket.AF_INET, default=(socket.AF_INET, ""))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
