@@ -287,6 +287,9 @@ class Resolver(ast.NodeVisitor):
         elif isinstance(value, ast.Attribute):
             outer = self.module_of(value.value, scope)
             return f"{outer[:-1]}.{value.attr}:" if outer else None
+        elif isinstance(value, ast.Call) and getattr(value.func, "id", "") == "import_module":
+            named = value.args[0]
+            return f"{named.value}:" if isinstance(named, ast.Constant) else None
         return None
 
 
