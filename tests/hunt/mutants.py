@@ -34,8 +34,8 @@ METHODS = {
     "record_stream", "record_use", "record_use_at", "share", "stream_sync", "stream_wait", "synchronize", "used_on", "wait", "wait_event", "wait_stream",
 }  # fmt: skip
 FUNCTIONS = {"_wait", "order"}
-# `Orders` only knows what may be reused early: forgetting it loses an opportunity. `_sharing()` is about processes, a
-# `Journal` tells what was, a store lets processes meet.
+# `StreamClocks` only knows what may be reused early: forgetting it loses an opportunity. `_sharing()` is about processes, a
+# `EventLog` records what was, a store lets processes meet.
 NO_ORDER = ("orders", "_sharing()", "_journal", "store")
 
 

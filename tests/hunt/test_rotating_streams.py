@@ -56,10 +56,10 @@ def test_memory_moves_between_streams_and_never_too_early() -> None:
 
 def test_an_allocator_that_forgets_to_ask_is_caught() -> None:
     """The same programs find the race where the order is not looked at."""
-    from flambeau.runtime.memory.cross_stream_reuse import Order
+    from flambeau.runtime.memory.cross_stream_reuse import HappensBefore
 
-    real = Order.covers
-    Order.covers = lambda self, block: True  # type: ignore[method-assign]
+    real = HappensBefore.is_ordered_before_stream
+    HappensBefore.is_ordered_before_stream = lambda self, block: True  # type: ignore[method-assign]
     caught = 0
     try:
         for seed in range(20):
@@ -69,5 +69,5 @@ def test_an_allocator_that_forgets_to_ask_is_caught() -> None:
             except torch.RaceError:
                 caught += 1
     finally:
-        Order.covers = real  # type: ignore[method-assign]
+        HappensBefore.is_ordered_before_stream = real  # type: ignore[method-assign]
     assert caught > 5

@@ -39,7 +39,7 @@ def figures_by_counting(
     used = {id(block) for block in live}
     active = used | {id(block) for block in waiting}
     for blocks in allocator.segments():
-        grows = allocator.grows(blocks[0].ptr)  # then each block has a neighbour, a gap at least
+        grows = allocator.is_expandable(blocks[0].ptr)  # then each block has a neighbour, a gap at least
         for pool in (POOLS[blocks[0].pool.kind], "all"):
             total = totals[pool]
             total["segment"] += not grows
@@ -599,7 +599,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.live: list[Block] = []
         self.uses: dict[int, set[int]] = {}  # of live blocks, by address
         self.pending: dict[int, tuple[Block, dict[int, int]]] = {}  # by address: what must be done first
-        self.home: dict[int, int] = {}  # the stream of each address seen
+        self.free_destination: dict[int, int] = {}  # the stream of each address seen
         self.peaks: dict[str, int] = {}
         self.limit = self.driver.capacity
 
@@ -696,11 +696,11 @@ class AllocatorMachine(RuleBasedStateMachine):
             for left, right in pairwise(blocks):
                 assert left.ptr + left.size == right.ptr
                 assert right.previous is left
-                assert not (left.is_hole and right.is_hole)
+                assert not (left.is_free and right.is_free)
 
     @invariant()
     def figures_are_sums_over_blocks(self) -> None:
-        waiting = list(self.allocator._uses.waiting)
+        waiting = list(self.allocator._pending_frees.waiting)
         counted = figures_by_counting(self.allocator, self.live, waiting)
         assert self.allocator.allocated_bytes() == counted["all"]["allocated_bytes"]
         figures = self.allocator.ledger().figures()
@@ -721,7 +721,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def pending_blocks_are_active(self) -> None:
-        waiting = {block.ptr for block in self.allocator._uses.waiting}
+        waiting = {block.ptr for block in self.allocator._pending_frees.waiting}
         assert set(self.pending) <= waiting
 
     def teardown(self) -> None:

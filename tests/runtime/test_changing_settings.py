@@ -111,7 +111,7 @@ class SettingsMachine(test_expandable_segments.RangeMachine):
         self.segments |= {
             ptr
             for ptr, size in self.driver.sizes.items()
-            if ptr not in held and policy.is_oversize(size) and not self.allocator.grows(ptr)
+            if ptr not in held and policy.is_oversize(size) and not self.allocator.is_expandable(ptr)
         }
         if len(self.live) == count:  # there was none
             return

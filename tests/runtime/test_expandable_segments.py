@@ -203,7 +203,7 @@ class RangeMachine(test_allocator.AllocatorMachine):
                 == end - start
             )
             for left, right in pairwise(blocks):
-                assert right.previous is left and not (left.is_hole and right.is_hole)
+                assert right.previous is left and not (left.is_free and right.is_free)
         assert covered == set(self.driver.sizes)
 
 

@@ -28,7 +28,7 @@ from flambeau.runtime.memory.log_entries import (
 )
 from flambeau.runtime.memory.private_pool import as_id, packed, unpacked
 from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
-from flambeau.runtime.memory_reports.oom_advice import remedy
+from flambeau.runtime.memory_reports.oom_advice import suggest_settings
 
 Read = tuple[Any, ...]  # an entry's numbers, its stack, its time
 
@@ -152,7 +152,7 @@ def test_a_replay_on_ample_memory_has_addresses_for_many_streams() -> None:
     allocator, driver, stream = make("expandable_segments:True", capacity=4096 * MIB)
     for handle in range(1, 101):
         allocator.allocate(30 * MIB, stream_of(stream.context, handle))
-    allocator.remedy = remedy
+    allocator.oom_advice = suggest_settings
     driver.capacity = driver.used
     with pytest.raises(
         OutOfMemoryError, match=r"With [\d.]+ GiB in place of [\d.]+ GiB this request would have"

@@ -558,7 +558,7 @@ def test_a_recording_ends() -> None:
     allocator.free(block)
     for _ in range(3):
         allocator.free(allocator.allocate(1000, stream))
-    assert allocator._bins  # the short way is open again
+    assert allocator._fast_lists  # the short way is open again
     assert not snapshot.trace(allocator)[-1]["frames"]
 
 
@@ -653,7 +653,7 @@ def test_a_replay_does_what_the_program_did() -> None:
 
 def test_a_replay_follows_the_order_of_streams() -> None:
     allocator, _, stream = make()
-    allocator.stream_began()
+    allocator.stream_created()
     orders, side = stream.context.orders, stream_of(stream.context, 2)
     allocator.free(allocator.allocate(30 * MIB, stream))
     orders.wait(side.queue, orders.mark(stream.queue))
@@ -702,10 +702,10 @@ def test_a_replay_says_where_it_ended() -> None:
 
 
 def test_an_error_names_the_setting_that_would_have_helped() -> None:
-    from flambeau.runtime.memory_reports.oom_advice import remedy
+    from flambeau.runtime.memory_reports.oom_advice import suggest_settings
 
     allocator, _, stream = make(capacity=100 * MIB)
-    allocator.remedy = remedy
+    allocator.oom_advice = suggest_settings
     allocator.free(allocator.allocate(64 * MIB, stream))
     allocator.allocate(20 * MIB, stream)  # cut from the 64: with max_split_size_mb it would not be
     with pytest.raises(OutOfMemoryError) as caught:

@@ -22,7 +22,7 @@ from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.allocator_config import Policy, policy_of
 from flambeau.runtime.memory.blocks import Block
 from flambeau.runtime.memory.history import Recording
-from flambeau.runtime.memory.pending_frees import Mark
+from flambeau.runtime.memory.pending_frees import UseEvent
 from flambeau.runtime.memory.private_pool import PrivatePool
 from flambeau.runtime.memory.statistics import FIGURES, POOLS
 
@@ -164,7 +164,7 @@ class Program:
             pool = blocks[0].pool
             if pool.private is None and all(block in free for block in blocks):
                 raise AssertionError("a free segment was kept")
-        if allocator.policy.max_split == 0 and not allocator._routes:
+        if allocator.policy.max_split == 0 and not allocator._thread_pools:
             kind = 1 if size <= MIB else 0
             mine = [b for b in free if b.stream == stream and b.pool.kind == kind and b.pool.private is None]
             assert all(block.size < size for block in mine)
@@ -233,7 +233,7 @@ class Program:
         event = self.driver.event_create(0, timing=False)
         self.driver.fail.discard("event_record")
         self.driver.event_record(event, user)
-        self.allocator.record_use(self.live[ptr][0], Mark(self.context, event))
+        self.allocator.record_use(self.live[ptr][0], UseEvent(self.context, event))
         self.live[ptr][3][-user] = max(self.driver.clock.get(user, 0), self.live[ptr][3].get(-user, 0))
 
     def work(self) -> None:

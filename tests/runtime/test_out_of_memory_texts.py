@@ -15,7 +15,7 @@ from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.history import Recording
 from flambeau.runtime.memory.resources import Limited
-from flambeau.runtime.memory_reports.oom_advice import remedy
+from flambeau.runtime.memory_reports.oom_advice import suggest_settings
 from flambeau.runtime.memory_reports.replay import events_of, play
 from flambeau.runtime.memory_reports.snapshot import trace
 
@@ -135,7 +135,7 @@ def test_what_a_recording_leaves_out_is_not_taken_for_what_helps(recording: dict
 def small_device() -> tuple[CachingAllocator, object]:
     context = context_over(FakeDriver(capacity=100 * MIB))
     allocator = CachingAllocator(context)
-    allocator.remedy = remedy
+    allocator.oom_advice = suggest_settings
     return allocator, stream_of(context, 1)
 
 

@@ -12,7 +12,7 @@ from allocator_kit import MIB, FakeDriver, context_over, stream_of
 import flambeau as torch
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.streams.stream import Stream
-from flambeau.runtime.streams.stream_order import Orders
+from flambeau.runtime.streams.stream_order import StreamClocks
 
 
 class Machine:
@@ -22,7 +22,7 @@ class Machine:
         self.driver = FakeDriver()
         self.context = context_over(self.driver)
         self.allocator = CachingAllocator(self.context)
-        self.allocator.stream_began()
+        self.allocator.stream_created()
         self.streams = {handle: stream_of(self.context, handle) for handle in (1, 2, 3)}
 
     def allocate(self, nbytes: int, stream: int) -> Any:
@@ -315,7 +315,7 @@ def test_a_graph_gives_its_stream_work() -> None:
 
 
 def test_orders_forget_streams_that_ended() -> None:
-    orders = Orders()
+    orders = StreamClocks()
     one, two = orders.queue(1), orders.queue(2)
     orders.wait(two, orders.mark(one))
     orders.host_wait(orders.mark(one))

@@ -125,7 +125,7 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
             "oversize_allocations": allocator.oversize_allocations.figures(),
             "oversize_segments": allocator.oversize_segments.figures(),
             "max_split_size": allocator.policy.max_split or sys.maxsize,
-            "reserved_bytes_by_private_pools": allocator.private_figures(),
+            "reserved_bytes_by_private_pools": allocator.private_statistics(),
         }
     )
 

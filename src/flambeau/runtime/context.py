@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from flambeau.core.device import device
 from flambeau.driver.api import Driver
-from flambeau.runtime.streams.stream_order import Orders
+from flambeau.runtime.streams.stream_order import StreamClocks
 
 if TYPE_CHECKING:
     from flambeau.runtime.streams.stream import Stream
@@ -35,10 +35,10 @@ class Allocator(Protocol):
     def share(self, block: Any, /) -> None:
         """Another stream than its own uses the block."""
 
-    def stream_began(self) -> None:
+    def stream_created(self) -> None:
         """A stream was made."""
 
-    def stream_ended(self, handle: int, /) -> None:
+    def stream_destroyed(self, handle: int, /) -> None:
         """A stream was destroyed: nothing will be allocated for it any more."""
 
 
@@ -59,13 +59,18 @@ class Context:
     default_stream: Stream
 
     def __init__(
-        self, device: device, index: int, driver: Driver, driver_index: int, orders: Orders | None = None
+        self,
+        device: device,
+        index: int,
+        driver: Driver,
+        driver_index: int,
+        orders: StreamClocks | None = None,
     ) -> None:
         self.device = device
         self.index = index
         self.driver = self.backing = driver
         self.driver_index = driver_index
-        self.orders = Orders() if orders is None else orders  # one for all devices of a machine
+        self.orders = StreamClocks() if orders is None else orders  # one for all devices of a machine
         self.clock: Callable[[], int] = time.monotonic_ns  # for what is recorded; simulated on virtual GPUs
         self.closed = False
         self.policy: Any = None  # how random kernels deal draws on this device, once one asks
@@ -113,10 +118,10 @@ class _ClosedAllocator:
     def share(self, block: Block) -> None:
         pass
 
-    def stream_began(self) -> None:
+    def stream_created(self) -> None:
         pass
 
-    def stream_ended(self, handle: int) -> None:
+    def stream_destroyed(self, handle: int) -> None:
         pass
 
     def free(self, block: Block) -> None:

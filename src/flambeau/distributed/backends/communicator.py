@@ -19,7 +19,7 @@ from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, described
 from flambeau.runtime import system
 from flambeau.runtime.context import Context
-from flambeau.runtime.memory.pending_frees import Mark
+from flambeau.runtime.memory.pending_frees import UseEvent
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream
 
@@ -37,7 +37,7 @@ class Begun:
 
     __slots__ = ("calls", "ended", "error", "mark", "number", "since", "site")
 
-    def __init__(self, number: int, calls: Sequence[Collective], site: Site, mark: Mark) -> None:
+    def __init__(self, number: int, calls: Sequence[Collective], site: Site, mark: UseEvent) -> None:
         self.number = number
         self.calls = calls
         self.site = site
@@ -73,7 +73,7 @@ class Line:
         if whereabouts is not None:
             self._driver: Any = system.bare_driver()  # the runtime's own events are nothing for observers
             index = context.driver_index
-            marks = [Mark(context, self._driver.event_create(index, timing=False)) for _ in range(_KEPT)]
+            marks = [UseEvent(context, self._driver.event_create(index, timing=False)) for _ in range(_KEPT)]
             self._marks = cycle(marks)
 
     @property

@@ -33,8 +33,8 @@ from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.devices.machine import Machine
 from flambeau.runtime.memory.blocks import Block
-from flambeau.runtime.memory.pending_frees import Mark
-from flambeau.runtime.memory.reentrant_lock import Turn
+from flambeau.runtime.memory.pending_frees import UseEvent
+from flambeau.runtime.memory.reentrant_lock import AllocatorLock
 from flambeau.runtime.streams.wait_reason import because
 
 _UUID = 16  # bytes
@@ -113,7 +113,7 @@ class Sent:
         self.context = context
         self.block = block
         self.nbytes = nbytes
-        self.sendings: dict[int, Mark | None] = {}
+        self.sendings: dict[int, UseEvent | None] = {}
 
     def is_over(self, thoroughly: bool = False) -> bool:
         """Whether no other process has it any more."""
@@ -162,7 +162,7 @@ class _State:
         self.receipts: WeakSet[Received] = WeakSet()
         self.dead: deque[tuple[Received, Iterable[int]]] = deque()
         self.later: list[tuple[Received, Iterable[int]]] = []  # could not be done when it was tried
-        self.turn = Turn(self.dead, lambda: _bury())
+        self.turn = AllocatorLock(self.dead, lambda: _bury())
         self.events = 0  # of sendings that are not over
         self.watching = False
         self.warned = False
@@ -192,12 +192,12 @@ def send(ptr: int, nbytes: int, context: Context, block: Block) -> Parcel:
     """
     system.require_open(context)
     allocator: Any = context.allocator
-    if allocator.grows(ptr):
+    if allocator.is_expandable(ptr):
         raise NotSupportedError(_EXPANDABLE)
     with _state.lock:
         _state.watch()
         collect(thoroughly=False)
-        allocator.on_shortage = collect
+        allocator.before_retry = collect
         first = block
         while first.previous is not None:
             first = first.previous
@@ -216,14 +216,14 @@ def send(ptr: int, nbytes: int, context: Context, block: Block) -> Parcel:
         return Parcel(context.index, handle, nbytes, key[1], counters.door, slot, event, mark is not None)
 
 
-def _mark(context: Context) -> Mark | None:
+def _mark(context: Context) -> UseEvent | None:
     """An event at the end of the current stream; None, after waiting for that, if there are too many of them."""
     stream = current.stream_at(context.index)
     if _state.events >= _EVENTS:
         stream.synchronize()
         return None
     driver = context.driver
-    mark = Mark(context, driver.event_create(context.driver_index, False, True, True))
+    mark = UseEvent(context, driver.event_create(context.driver_index, False, True, True))
     driver.event_record(mark.handle, stream.handle)
     return mark
 

@@ -23,7 +23,7 @@ from flambeau.runtime.memory.allocator_config import from_environment
 from flambeau.runtime.memory.blocks import Pool
 from flambeau.runtime.memory.pinned import PinnedAllocator
 from flambeau.runtime.streams.stream import Stream, default_stream_of
-from flambeau.runtime.streams.stream_order import Orders
+from flambeau.runtime.streams.stream_order import StreamClocks
 from flambeau.runtime.streams.wait_reason import because
 
 _NOT_EXPANDABLE = (
@@ -87,7 +87,7 @@ class Machine:
             watcher.starting(self)
         self.started_at = caller()
         contexts = []
-        policy, orders = from_environment(), Orders()
+        policy, orders = from_environment(), StreamClocks()
         self.pinned = PinnedAllocator(self.driver, policy.pinned_cap, orders)
         for index, driver_index in enumerate(self.visible):
             context = Context(device("cuda", index), index, self.driver, driver_index, orders)
@@ -96,7 +96,7 @@ class Machine:
             if policy.expandable and not self.driver.range_page(driver_index):
                 warn_program(_NOT_EXPANDABLE.format(index), UserWarning)
             context.allocator = allocator = CachingAllocator(context, policy, self.wish.placement)
-            allocator.remedy = _remedy
+            allocator.oom_advice = _remedy
             context.default_stream = default_stream_of(context)
             contexts.append(context)
         self.selection = current.Selection([*[c.default_stream for c in contexts], host_stream])
@@ -164,7 +164,9 @@ def _selection() -> tuple[int, tuple[int, ...]]:
 
 def _remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
     """What would have helped a program that ran out of memory. Imported then: it takes time, and is seldom wanted."""
-    found: str = import_module("flambeau.runtime.memory_reports.oom_advice").remedy(allocator, pool, size)
+    found: str = import_module("flambeau.runtime.memory_reports.oom_advice").suggest_settings(
+        allocator, pool, size
+    )
     return found
 
 

@@ -63,10 +63,10 @@ class _Told:
             _allocating(context, way, to_launch)
             for way, to_launch in zip(self._kept, (False, True), strict=True)
         ]
-        allocator.tell_of_frees(partial(_freeing, context))
+        allocator.wrap_free(partial(_freeing, context))
 
     def end(self) -> None:
-        self._allocator.tell_of_frees(None)
+        self._allocator.wrap_free(None)
         self._allocator.allocate, self._allocator.allocate_output = self._kept
 
 

@@ -1,186 +1,246 @@
-"""`Block`: a part of a segment, handed out or free. `Pool`: the blocks of one kind of one stream."""
+"""Blocks, the parts of a segment, and pools, the free blocks of one stream and kind."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from flambeau.runtime.memory.free_list import Holes, Sized
+from flambeau.runtime.memory.free_list import FreeList, ListedBlock
 from flambeau.runtime.memory.log_entries import ALLOC, ALLOC_PART, CUT, FREE, FREE_PART, HEADS, body, entry
 from flambeau.runtime.memory.private_pool import NOBODY, PrivatePool, packed
-from flambeau.runtime.streams.stream_order import Queue
+from flambeau.runtime.streams.stream_order import StreamActivity
 
 if TYPE_CHECKING:
-    from flambeau.runtime.memory.pending_frees import Mark
+    from flambeau.runtime.memory.pending_frees import UseEvent
     from flambeau.runtime.streams.stream import Stream
 
-_BINS: Final = 512  # per pool: consolidating looks at each
-_SEEN: Final = 1024  # sizes remembered per kind of pool, so that one asked for twice gets a bin
+_MAX_SIZE_CLASSES: Final = 512  # per pool; coalescing examines each
+_MAX_RECENT_SIZES: Final = 1024  # per kind of pool
 
 
-class Home(Protocol):
-    """Where blocks go when they are freed."""
+class FreeDestination(Protocol):
+    """A list-like object that receives freed blocks."""
 
     def append(self, block: Block, /) -> None: ...
 
 
-class Block(Sized):
-    """A part of a segment. `previous` and `next` are its neighbours there.
+class Block(ListedBlock):
+    """A part of a segment: allocated or free.
 
-    `freed` is the tick by which its last life had ended, and `shared` says that other streams than its own use it now:
-    both are for Note [Reuse by order] in cross_stream_reuse.py.
+    Attributes:
+        ptr: Device address, aligned to 512.
+        pool: The pool that the block belongs to.
+        stream: Handle of the pool's stream.
+        previous, next: The neighbours in the segment; None at its ends.
+        requested: Bytes that the program asked for; `size` is rounded up.
+        free_destination: Receives the block when it is freed.
+        default_list: The `free_destination` while no other stream uses the block.
+        alloc_entry, free_entry: The event log's entries for the block's allocation and free.
+        uses: Stream handle or event -> use that must finish before reuse; None if there is none.
+        freed: Logical time of the last free. See Note [Reuse by order] in cross_stream_reuse.py.
+        shared: True if a stream other than its own uses the block.
+        use_trace: (`freed`, last users) of a block that moved to another pool. See `last_users`.
+        idle: The allocator's count of searches when the block became a whole free segment.
+        frames: The stack of the allocating call, if recorded.
     """
 
     __slots__ = (
-        "bin", "frames", "freed", "gain", "home", "idle", "loss", "next", "pool", "previous", "ptr", "requested",
-        "shared", "stream", "trace", "uses",
+        "alloc_entry",
+        "default_list",
+        "frames",
+        "free_destination",
+        "free_entry",
+        "freed",
+        "idle",
+        "next",
+        "pool",
+        "previous",
+        "ptr",
+        "requested",
+        "shared",
+        "stream",
+        "use_trace",
+        "uses",
     )  # fmt: skip
 
-    # From when it is first handed out on:
+    # Set by the first allocation:
     requested: int
-    home: Home
-    bin: Home  # its home when no other stream uses it
-    gain: bytes  # the journal's entries when it is handed out, and when it is taken back
-    loss: bytes
-    # While it is a whole free segment:
-    idle: int  # the allocator's count of searches when it became one
+    free_destination: FreeDestination
+    default_list: FreeDestination
+    alloc_entry: bytes
+    free_entry: bytes
+    # Set while the block is a whole free segment:
+    idle: int
 
     def __init__(self, ptr: int, size: int, pool: Pool, freed: int) -> None:
         self.size = size
-        self.holes = self.above = self.below = None  # here: a call of the base's would cost each cut
+        self.free_list = self.newer = self.older = (
+            None  # set inline: super().__init__() would slow every split
+        )
         self.ptr = ptr
         self.pool = pool
         self.stream = pool.stream
         self.previous: Block | None = None
         self.next: Block | None = None
-        self.uses: dict[int | Mark, Stream | Mark] | None = None  # what its reuse must wait for
+        self.uses: dict[int | UseEvent, Stream | UseEvent] | None = None
         self.freed = freed
         self.shared = False
-        self.trace: tuple[int, dict[int, int]] | None = None  # see `users`
-        self.frames: Any = None  # who asked for it, while that is recorded
+        self.use_trace: tuple[int, dict[int, int]] | None = None
+        self.frames: Any = None
 
     @property
     def is_split(self) -> bool:
-        """Whether its segment has other blocks. Constant while it is no hole: only holes join or split."""
+        """True if the block's segment has other blocks. Constant while the block is allocated."""
         return self.previous is not None or self.next is not None
 
     def entry(self, code: int) -> bytes:
-        """What the journal says of something that happened to it."""
+        """Return the event log's entry for an event of this block."""
         return self.pool.entry(code, self.size, self.requested, self.ptr)
 
 
 class Pool:
-    """The small or the large blocks of one stream: holes by size, bins, and loose ones that are to join.
+    """The free blocks of one stream and one kind, small or large.
 
-    `queue` says whether the stream was given anything lately; `private` is the MemPool that it belongs to, if any;
-    `adopted` the tick at which it last took over all of others' blocks, `looked` how many were looked at the last time,
-    `patience` how many it would look at once more; `seen` the sizes asked for lately, of all streams; `most_bins` how
-    many bins it may have; `least`, for those of a heap, the smallest rest that is cut off a block. Of what the journal
-    says: `owner` is the MemPool's id, `whole` and `part` are the heads of a block's entries where it is a segment or
-    part of one, `parts` the entries that tell of one part more than there was, or one or two fewer. `token` names the
-    pool among its stream's, for observers.
+    Attributes:
+        kind: SMALL or LARGE.
+        stream: Handle of the stream.
+        queue: Activity of the stream.
+        private: The MemPool that the pool belongs to, if any.
+        free_list: Free blocks by size.
+        size_classes: Rounded size -> stack of free blocks of exactly this size.
+        size_class_users: Rounded size -> number of blocks, allocated or free, that return to this stack.
+        max_size_classes: The largest number of size classes.
+        unmerged: Free blocks that are not coalesced with their neighbours yet.
+        recent_sizes: Sizes requested recently, shared by the pools of this kind. A repeated size gets a size class.
+        min_remainder: The smallest remainder for which a block is split.
+        last_reuse_time: Logical time of the last complete scan of other streams' blocks.
+        last_scan: Number of blocks that the last scan of other streams examined.
+        scan_budget: Number of blocks that the next scan may examine.
+        owner: The MemPool's id as the event log stores it.
+        token: Identifies the pool among those of its stream, for observers.
+        segment_heads, part_heads: Beginnings of the alloc and free entries of whole segments and of parts.
+        part_entries: Change in the number of parts (1, -1 or -2) -> log entry.
     """
 
     __slots__ = (
-        "adopted", "bins", "holes", "homes", "kind", "least", "looked", "loose", "most_bins", "owner", "part", "parts",
-        "patience", "private", "queue", "seen", "stream", "token", "whole",
+        "free_list",
+        "kind",
+        "last_reuse_time",
+        "last_scan",
+        "max_size_classes",
+        "min_remainder",
+        "owner",
+        "part_entries",
+        "part_heads",
+        "private",
+        "queue",
+        "recent_sizes",
+        "scan_budget",
+        "segment_heads",
+        "size_class_users",
+        "size_classes",
+        "stream",
+        "token",
+        "unmerged",
     )  # fmt: skip
 
-    least: int
+    min_remainder: int
 
-    def __init__(self, kind: int, queue: Queue, private: PrivatePool | None, seen: set[int]) -> None:
+    def __init__(self, kind: int, queue: StreamActivity, private: PrivatePool | None, seen: set[int]) -> None:
         self.kind = kind
         self.stream = queue.stream
         self.queue = queue
         self.private = private
-        self.holes: Holes[Block] = Holes()
-        self.bins: dict[int, list[Block]] = {}
-        self.most_bins = _BINS
-        self.homes: dict[int, int] = {}  # by size: how many blocks call that bin their home, free or not
-        self.loose: list[Block] = []
-        self.seen = seen
-        self.adopted = -1
-        self.looked = self.patience = 0
+        self.free_list: FreeList[Block] = FreeList()
+        self.size_classes: dict[int, list[Block]] = {}
+        self.max_size_classes = _MAX_SIZE_CLASSES
+        self.size_class_users: dict[int, int] = {}
+        self.unmerged: list[Block] = []
+        self.recent_sizes = seen
+        self.last_reuse_time = -1
+        self.last_scan = self.scan_budget = 0
         self.owner = packed(NOBODY if private is None else private.id)
         self.token = self.owner << 1 | kind
-        self.whole = HEADS[ALLOC + kind], HEADS[FREE + kind]
-        self.part = HEADS[ALLOC_PART + kind], HEADS[FREE_PART + kind]
-        self.parts = {n: self.entry(CUT, 0, n, 0) for n in (1, -1, -2)}
+        self.segment_heads = HEADS[ALLOC + kind], HEADS[FREE + kind]
+        self.part_heads = HEADS[ALLOC_PART + kind], HEADS[FREE_PART + kind]
+        self.part_entries = {n: self.entry(CUT, 0, n, 0) for n in (1, -1, -2)}
 
     def entry(self, code: int, size: int, requested: int, ptr: int) -> bytes:
-        """What the journal says of something that happened here."""
+        """Return the event log's entry for an event in this pool."""
         return entry(code + self.kind, size, requested, ptr, self.stream, self.owner)
 
-    def home(self, size: int) -> list[Block]:
-        """Where a block of a rounded size without a bin goes when it is freed: to a bin from the second request on."""
-        seen = self.seen
-        if size in seen and len(self.bins) < self.most_bins:
-            made = self.bins[size] = []
-            self.homes[size] = 1
-            return made
-        if len(seen) >= _SEEN:
+    def free_destination(self, size: int) -> list[Block]:
+        """Return the list that receives freed blocks of a size without a size class: a new class from the second
+        request on.
+        """
+        seen = self.recent_sizes
+        if size in seen and len(self.size_classes) < self.max_size_classes:
+            blocks = self.size_classes[size] = []
+            self.size_class_users[size] = 1
+            return blocks
+        if len(seen) >= _MAX_RECENT_SIZES:
             seen.clear()
         seen.add(size)
-        return self.loose
+        return self.unmerged
 
-    def leave(self, size: int, count: int) -> None:
-        """So many blocks call the bin of a size their home no longer. It goes with the last."""
-        self.homes[size] -= count
-        if not self.homes[size]:
-            del self.bins[size], self.homes[size]
+    def release_size_class(self, size: int, count: int) -> None:
+        """Subtract blocks that no longer return to a size class; the last one removes the class."""
+        self.size_class_users[size] -= count
+        if not self.size_class_users[size]:
+            del self.size_classes[size], self.size_class_users[size]
 
 
-def label(block: Block, nbytes: int) -> None:
-    """Write down what the journal says when the block is handed out, and when it is taken back."""
+def prepare_entries(block: Block, nbytes: int) -> None:
+    """Set the request size of a block and the log entries of its allocation and free."""
     pool = block.pool
     block.requested = nbytes
-    alloc, free = pool.whole if block.previous is None and block.next is None else pool.part
+    alloc, free = pool.segment_heads if block.previous is None and block.next is None else pool.part_heads
     rest = body(block.size, nbytes, block.ptr, pool.stream, pool.owner)
-    block.gain = alloc + rest
-    block.loss = free + rest
+    block.alloc_entry = alloc + rest
+    block.free_entry = free + rest
 
 
-def absorb(left: Block, right: Block) -> None:
-    """Join two neighbours into the left one."""
+def merge_right(left: Block, right: Block) -> None:
+    """Merge a block with its right neighbour."""
     left.size += right.size
     left.next = right.next
     if right.next is not None:
         right.next.previous = left
-    if left.trace is not None or right.trace is not None:
-        _unite(left, right)
+    if left.use_trace is not None or right.use_trace is not None:
+        _merge_users(left, right)
     if right.freed > left.freed:
         left.freed = right.freed
 
 
-def give(block: Block, pool: Pool, home: Home) -> None:
-    """A free block that is in no list changes to another pool, and remembers who used it."""
-    if block.trace is None or block.trace[0] != block.freed:
-        block.trace = (block.freed, {block.stream: block.freed})
+def move_to_pool(block: Block, pool: Pool, home: FreeDestination) -> None:
+    """Move a free block that is in no list to another pool, and store which streams used it last."""
+    if block.use_trace is None or block.use_trace[0] != block.freed:
+        block.use_trace = (block.freed, {block.stream: block.freed})
     block.pool = pool
     block.stream = pool.stream
-    block.home = block.bin = home
+    block.free_destination = block.default_list = home
 
 
-def users(block: Block) -> dict[int, int]:
-    """Which streams used a free block last, and until which tick.
+def last_users(block: Block) -> dict[int, int]:
+    """Return stream -> logical time of the last use of a free block.
 
-    A trace is of the block's last life but one if it was freed since: then at a later tick, because who takes a block
-    over knows its user beyond the tick of its free.
+    `use_trace` is valid if the block was not freed since. Otherwise its own stream is the only user: a stream takes
+    a block only if all earlier users are ordered before it.
     """
-    if block.trace is not None and block.trace[0] == block.freed:
-        return block.trace[1]
+    if block.use_trace is not None and block.use_trace[0] == block.freed:
+        return block.use_trace[1]
     return {block.stream: block.freed}
 
 
-def _unite(left: Block, right: Block) -> None:
-    """The left block, about to absorb the right one, has the users of both."""
-    both = dict(users(left))
-    for stream, tick in users(right).items():
+def _merge_users(left: Block, right: Block) -> None:
+    """Give the left block, which is about to absorb the right one, the users of both."""
+    both = dict(last_users(left))
+    for stream, tick in last_users(right).items():
         both[stream] = max(both.get(stream, 0), tick)
-    left.trace = (max(left.freed, right.freed), both)
+    left.use_trace = (max(left.freed, right.freed), both)
 
 
-def pop(blocks: list[Block]) -> Block | None:
-    """The newest, unless another thread was faster."""
+def pop_newest(blocks: list[Block]) -> Block | None:
+    """Remove and return the newest block; None if the list is empty, for example because another thread was faster."""
     try:
         return blocks.pop()
     except IndexError:

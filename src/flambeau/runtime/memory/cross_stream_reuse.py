@@ -1,26 +1,25 @@
-"""`adopt`: what a stream takes over from others before the heap grows. `Order`: what it knows of them.
+"""Reuse of free blocks by other streams, before the heap grows.
 
 # Note [Reuse by order]
-Memory goes back to its stream. But where a program rotates over streams, each would hold what the others have freed.
-So before the heap grows, the asking stream takes over each free block of which two things hold. Nobody but its own
-stream has used it: the launch path says so when another does (`CachingAllocator.share`). And it was freed before a mark
-of its stream that the asking stream waits for, or the host has waited for (`stream_order.py`): then all that used it
-is done before anything the asking stream does with it. The device is never asked, so what is reused repeats from run
-to run. For every other block the strict rule holds, because a program may free a block that another stream still uses
-if its own stream waits for that one later; only its own stream comes after that wait.
+Problem: a block returns to its stream. A program that rotates over streams would hold the freed memory of each.
 
-Between two marks of the machine that is done once for what a stream lacks, since all free blocks of others are looked
-at; and again for what was freed since (`Heap.adopt`): a program that binds several names anew frees each in the midst
-of a step. Before a stream cuts a hole of its own it takes over holes of others, and their
-blocks of the very size (`Heap.better`): else each stream would cut what is too large while another has what fits, and
-holes of several streams would never join. Not their other blocks in bins, which they are likely to ask for. What is
-looked at again is bounded by the number of requests that lead to it.
+Rule: before the heap grows, the requesting stream takes every free block that satisfies two conditions. Only its
+own stream has used it; the launch path reports other uses (`CachingAllocator.share`). It was freed before a
+recorded time of its stream that the requesting stream, or the host, has waited for (`stream_order.py`). Then all of
+its uses finish before any later work of the requesting stream. The device is never polled, so reuse repeats from
+run to run. All other blocks follow the strict rule: only their own stream reuses them, because a program may free a
+block that another stream still uses if its own stream waits for that stream later.
 
-A block that was taken over, but not used yet, keeps a trace of who used it: others, its former stream among them, may
-take it over in their turn. Joined blocks have the users of both.
+Cost: a scan examines all free blocks of other streams, so a complete one runs once per logical time. Scans for
+blocks freed since then are bounded by the number of requests (`Heap.reuse_from_other_streams`). Before a stream
+splits a free block, it takes free blocks of other streams, and blocks of exactly this size
+(`Heap.take_from_other_streams`). Otherwise each stream would split large blocks while others have fitting ones, and
+free blocks of several streams would never coalesce. Other size classes are left, because their streams are likely
+to request these sizes again.
 
-Where there are thousands of streams, not all of them are looked at each time: the newest of those that the asking
-stream knows anything of are (`_MOST_LENDERS`).
+A block that was taken but not used yet keeps its last users, so further streams, among them its former one, can
+take it. Coalesced blocks have the users of both parts. With thousands of streams only the newest `_MAX_DONORS`
+pools are scanned.
 """
 
 from __future__ import annotations
@@ -28,107 +27,114 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from itertools import islice
 
-from flambeau.runtime.memory.blocks import Block, Pool, give, label, pop, users
-from flambeau.runtime.streams.stream_order import NEVER, Orders
+from flambeau.runtime.memory.blocks import Block, Pool, last_users, move_to_pool, pop_newest, prepare_entries
+from flambeau.runtime.streams.stream_order import NEVER, StreamClocks
 
-_MOST_LENDERS = 128  # pools that one search for blocks of other streams looks at
+_MAX_DONORS = 128  # pools that one search for blocks of other streams looks at
 
 
-class Order:
-    """What one stream of a device knows of the others, each looked up once."""
+class HappensBefore:
+    """The logical times of other streams that happen before the next command of one stream. Each is looked up once."""
 
     __slots__ = ("_index", "_limits", "_orders", "_stream")
 
-    def __init__(self, orders: Orders, stream: int, index: int) -> None:
+    def __init__(self, orders: StreamClocks, stream: int, index: int) -> None:
         self._orders = orders
         self._stream = stream
         self._index = index
         self._limits: dict[int, int] = {stream: NEVER + 1}
 
     def known(self) -> list[int]:
-        """The other streams that were asked for, and of which this one knows something."""
+        """Return the streams looked up so far for which this stream has waited."""
         return [user for user, limit in self._limits.items() if 0 < limit <= NEVER]
 
-    def knows(self, stream: int) -> bool:
-        """Whether the stream knows anything of another one."""
-        return self._covers(stream, 0)
+    def has_waited_for(self, stream: int) -> bool:
+        """Return True if the stream has waited for any work of another stream."""
+        return self._has_passed(stream, 0)
 
-    def covers(self, block: Block) -> bool:
-        """Whether all that used a free block is done before what the stream is given from now on."""
-        if block.trace is not None:
-            return all(self._covers(user, tick) for user, tick in users(block).items())
-        return self._covers(block.stream, block.freed)
+    def is_ordered_before_stream(self, block: Block) -> bool:
+        """Return True if all uses of a free block finish before any later work of the stream."""
+        if block.use_trace is not None:
+            return all(self._has_passed(user, tick) for user, tick in last_users(block).items())
+        return self._has_passed(block.stream, block.freed)
 
-    def _covers(self, user: int, tick: int) -> bool:
+    def _has_passed(self, user: int, tick: int) -> bool:
         limit = self._limits.get(user)
         if limit is None:
             limit = self._limits[user] = self._orders.known(self._stream, user, self._index)
         return tick < limit
 
-    def lenders(self, pools: Iterable[Pool], pool: Pool) -> list[Pool]:
-        """The pools of other streams that may have something for this one."""
+    def donor_pools(self, pools: Iterable[Pool], pool: Pool) -> list[Pool]:
+        """Return the pools of other streams from which this pool may take blocks."""
         others = [
             other
             for other in list(pools)
             if other.kind == pool.kind and other.private is pool.private and other is not pool
         ]
-        if len(others) <= _MOST_LENDERS:
+        if len(others) <= _MAX_DONORS:
             return others
         known = (o for o in reversed(others) if self._orders.known(self._stream, o.stream, self._index))
-        return list(islice(known, _MOST_LENDERS))
+        return list(islice(known, _MAX_DONORS))
 
 
-def adopt(
-    pool: Pool, pools: Collection[Pool], order: Order, only: int | None = None, again: bool = False
+def take_ordered_blocks(
+    pool: Pool, pools: Collection[Pool], order: HappensBefore, only: int | None = None, again: bool = False
 ) -> tuple[int, int]:
-    """Take over the free blocks of other streams that are ordered before what the pool's stream does from now on.
+    """Move free blocks of other streams to `pool` if all of their uses are ordered before the pool's stream.
 
-    only: of those in bins, take none but of this size. again: look at streams alone of which anything is known. How
-    many pools, bins and blocks it looked at, and how many blocks it took.
+    Args:
+        pool: The pool that receives the blocks.
+        pools: All pools of the device.
+        order: What happens before the next command of the pool's stream.
+        only: If given, take blocks of size classes of this size only.
+        again: True to examine only streams for which the pool's stream has waited.
+
+    Returns:
+        The number of pools and blocks examined, and the number of blocks moved.
     """
-    looked, count = len(pools), 0
-    for other in order.lenders(pools, pool):
-        if again and not order.knows(other.stream):
+    scanned, count = len(pools), 0
+    for other in order.donor_pools(pools, pool):
+        if again and not order.has_waited_for(other.stream):
             continue
-        for size in list(other.bins) if only is None else (only,):
-            found = other.bins.get(size)
-            if found:
-                looked += len(found) + 1
-                count += _adopt_bin(other, size, pool, order)
-        looked += len(other.loose)
-        taken = _sift(other.loose, order)
-        for hole in list(other.holes):
-            looked += 1
-            if order.covers(hole):
-                other.holes.remove(hole)
+        for size in list(other.size_classes) if only is None else (only,):
+            blocks = other.size_classes.get(size)
+            if blocks:
+                scanned += len(blocks) + 1
+                count += _take_ordered_size_class(other, size, pool, order)
+        scanned += len(other.unmerged)
+        taken = _remove_ordered(other.unmerged, order)
+        for hole in list(other.free_list):
+            scanned += 1
+            if order.is_ordered_before_stream(hole):
+                other.free_list.remove(hole)
                 taken.append(hole)
         for block in taken:
-            give(block, pool, pool.loose)
-        pool.loose += taken  # to join: those beside them may be of this pool now
+            move_to_pool(block, pool, pool.unmerged)
+        pool.unmerged += taken  # to join: those beside them may be of this pool now
         count += len(taken)
-    return looked, count
+    return scanned, count
 
 
-def _adopt_bin(other: Pool, size: int, pool: Pool, order: Order) -> int:
-    """How many it takes."""
-    taken = _sift(other.bins[size], order)
+def _take_ordered_size_class(other: Pool, size: int, pool: Pool, order: HappensBefore) -> int:
+    """Move the ordered blocks of one size class. Returns their number."""
+    taken = _remove_ordered(other.size_classes[size], order)
     if taken:
-        mine = pool.bins.setdefault(size, [])
+        mine = pool.size_classes.setdefault(size, [])
         for block in taken:
-            give(block, pool, mine)
-            label(block, block.requested)
-        other.leave(size, len(taken))
-        pool.homes[size] = pool.homes.get(size, 0) + len(taken)
+            move_to_pool(block, pool, mine)
+            prepare_entries(block, block.requested)
+        other.release_size_class(size, len(taken))
+        pool.size_class_users[size] = pool.size_class_users.get(size, 0) + len(taken)
         mine.extend(taken)
     return len(taken)
 
 
-def _sift(blocks: list[Block], order: Order) -> list[Block]:
-    """Take out of a list of free blocks those that are ordered. Other threads may take and add meanwhile."""
+def _remove_ordered(blocks: list[Block], order: HappensBefore) -> list[Block]:
+    """Remove and return the ordered blocks of a list. Other threads may take and add blocks at the same time."""
     taken: list[Block] = []
     left: list[Block] = []
-    while (block := pop(blocks)) is not None:
-        (taken if order.covers(block) else left).append(block)
+    while (block := pop_newest(blocks)) is not None:
+        (taken if order.is_ordered_before_stream(block) else left).append(block)
     blocks[:0] = reversed(left)
     taken.reverse()
     return taken

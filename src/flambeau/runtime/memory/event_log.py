@@ -1,13 +1,13 @@
-"""`Journal`: what happened to an allocator's memory, of which its figures and its history are made up.
+"""The allocator's event log, from which statistics and history are derived.
 
 # Note [The journal]
-Exact peaks of nine figures in three pools cost more to keep up than the allocation itself. So the hot path writes
-one entry per event into a list, and nothing else (`log_entries.py`); the ledger is made up from it when somebody
-looks, or when it is long (with NumPy, less than 0.1 us an event). The same entries, kept for a while, are the
-allocator's history (`history.py`), so that recording what happens costs nothing more.
+Maintaining exact peaks of nine statistics in three pools costs more than the allocation itself. So the hot path
+appends one entry per event to a list, and nothing else (`log_entries.py`). The ledger is brought up to date when a
+caller reads it, or when the list is long (with NumPy, less than 0.1 us per event). The same entries, kept for a
+while, are the allocator's history (`history.py`), so recording the history costs nothing more.
 
-`list.append` is atomic, so that a destructor may write at any time, in any thread, without a lock. A block enters a
-free list only after its entry, so the journal's order is one in which all could have happened.
+`list.append` is atomic: a destructor may log at any time, in any thread, without a lock. A block enters a free list
+only after its entry was written, so the log's order is a possible order of the events.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from flambeau.runtime.memory.blocks import Block
 from flambeau.runtime.memory.history import Columns, History, Recording
 from flambeau.runtime.memory.log_entries import Batch, Entry
-from flambeau.runtime.memory.reentrant_lock import Turn
+from flambeau.runtime.memory.reentrant_lock import AllocatorLock
 from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
 
 LONG: Final = 2048
@@ -26,15 +26,18 @@ LONG: Final = 2048
 _FEW = 24  # entries that plain loops add up faster than NumPy
 
 
-class Journal:
-    """`entries` are those that nothing was made up from yet: one list for good, which the hot path keeps.
+class EventLog:
+    """The events of one allocator.
 
-    `recording` says who wants to know more of each event. `book` and `write` ask it, and are called in the turn.
+    Attributes:
+        entries: Entries that are not in the ledger yet. The list object never changes; the hot path keeps it.
+        recording: The active history recording; None if there is none. `book` and `write` pass events to it, and
+            require the allocator's lock.
     """
 
     __slots__ = ("_added", "_history", "_ledger", "_settling", "_summed", "_turn", "entries", "recording")
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: AllocatorLock) -> None:
         self.entries: list[Entry] = []
         self.recording: Recording | None = None
         self._ledger = Ledger()
@@ -47,10 +50,10 @@ class Journal:
     def book(self, block: Block) -> None:
         """A block is handed out."""
         if self.recording is None:
-            self.entries.append(block.gain)
+            self.entries.append(block.alloc_entry)
         else:
             block.frames, time = self.recording.notes()
-            self.entries.append((block.gain, block.frames, time))
+            self.entries.append((block.alloc_entry, block.frames, time))
 
     def write(self, entry: bytes) -> None:
         """Something rarer happened."""

@@ -20,7 +20,7 @@ from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.sites import warn_program
 from flambeau.driver.api import Driver
 from flambeau.runtime.memory.allocator_config import MIB
-from flambeau.runtime.memory.blocks import Block, Pool, absorb
+from flambeau.runtime.memory.blocks import Block, Pool, merge_right
 from flambeau.runtime.memory.log_entries import SMALL
 
 _PAGES = {True: 2 * MIB, False: 20 * MIB}  # by whether the pool is the small one: as in PyTorch
@@ -113,8 +113,8 @@ class Ranges:
         if not gap.size and gap.next is not None:
             _remove(held, gap)
         if before is not None:
-            pool.holes.remove(before)
-            absorb(before, block)
+            pool.free_list.remove(before)
+            merge_right(before, block)
             block = before
         self._account(pool, gap.ptr - nbytes, nbytes, 0 if before else 1)
         return block
@@ -181,14 +181,14 @@ class Ranges:
 
 def _hole_before(gap: Gap, pool: Pool) -> Block | None:
     before = gap.previous
-    return before if before is not None and before.holes is pool.holes else None
+    return before if before is not None and before.free_list is pool.free_list else None
 
 
 def _free_runs(held: Range, pools: Container[Pool]) -> Iterator[list[Block]]:
     """Neighbours that are holes of these pools."""
     run: list[Block] = []
     for block in held.blocks():
-        if block.is_hole and block.pool in pools:
+        if block.is_free and block.pool in pools:
             run.append(block)
         elif run:
             yield run
@@ -197,11 +197,11 @@ def _free_runs(held: Range, pools: Container[Pool]) -> Iterator[list[Block]]:
 
 def _keep_edges(held: Range, hole: Block, low: int, high: int, following: Block) -> int:
     """What a hole has outside of the addresses from `low` to `high`, which were taken away, stays. How many parts."""
-    holes, end, kept = hole.pool.holes, hole.ptr + hole.size, 0
+    holes, end, kept = hole.pool.free_list, hole.ptr + hole.size, 0
     holes.remove(hole)
     if end > high:
         rest = Block(high, end - high, hole.pool, hole.freed)
-        rest.trace = hole.trace
+        rest.use_trace = hole.use_trace
         _insert_before(held, following, rest)
         holes.add(rest)
         kept += 1

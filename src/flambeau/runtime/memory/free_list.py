@@ -1,9 +1,8 @@
-"""`Holes`: free blocks by size. The best fit is exact.
+"""Free blocks of one pool, ordered by size, with exact best fit.
 
-Blocks of one size are a chain that they make themselves, the newest on top. The sizes that there are are one sorted
-list, the tops of their chains another beside it. Sizes are multiples of 512 and blocks of one size are many, so the
-lists are short however many blocks there are: 4,096 sizes at most in a small pool. To find a place in them is a
-bisection, to make one is to move some of their eight-byte entries.
+Blocks of equal size form a linked list, newest first. The sizes are one sorted list; a second list has the newest
+block of each. Sizes are multiples of 512 and many blocks share a size, so the lists are short: a small pool has at
+most 4,096 sizes. A lookup is a bisection; an insertion moves some eight-byte entries.
 """
 
 from __future__ import annotations
@@ -12,30 +11,37 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Final, Generic, TypeVar
 
-_place: Final = bisect_left
+_position: Final = bisect_left
 
 
-class Sized:
-    """What can be a hole. `holes`: where it is one, if it is; `above` and `below`: its neighbours of the same size."""
+class ListedBlock:
+    """A block that a `FreeList` can hold.
 
-    __slots__ = ("above", "below", "holes", "size")
+    Attributes:
+        size: Size in bytes.
+        free_list: The list that holds the block; None if the block is not free.
+        newer: The next newer block of equal size in the list.
+        older: The next older block of equal size in the list.
+    """
+
+    __slots__ = ("free_list", "newer", "older", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.holes: Holes[Any] | None = None
-        self.above: Any = None
-        self.below: Any = None
+        self.free_list: FreeList[Any] | None = None
+        self.newer: Any = None
+        self.older: Any = None
 
     @property
-    def is_hole(self) -> bool:
-        return self.holes is not None
+    def is_free(self) -> bool:
+        return self.free_list is not None
 
 
-T = TypeVar("T", bound=Sized)
+T = TypeVar("T", bound=ListedBlock)
 
 
-class Holes(Generic[T]):
-    """Free blocks; those of one size are taken newest first."""
+class FreeList(Generic[T]):
+    """Free blocks by size. Among blocks of equal size, the newest is taken first."""
 
     __slots__ = ("_sizes", "_tops")
 
@@ -48,61 +54,61 @@ class Holes(Generic[T]):
             block: T | None = top
             while block is not None:
                 yield block
-                block = block.below
+                block = block.older
 
     def __bool__(self) -> bool:
         return bool(self._sizes)
 
     def add(self, block: T) -> None:
         sizes, size = self._sizes, block.size
-        at = _place(sizes, size)
+        at = _position(sizes, size)
         if at < len(sizes) and sizes[at] == size:
             below = self._tops[at]
-            below.above = block
-            block.below = below
+            below.newer = block
+            block.older = below
             self._tops[at] = block
         else:
             sizes.insert(at, size)
             self._tops.insert(at, block)
-        block.holes = self
+        block.free_list = self
 
     def remove(self, block: T) -> None:
-        above, below = block.above, block.below
+        above, below = block.newer, block.older
         if above is not None:
-            above.below = below
-            block.above = None
+            above.older = below
+            block.newer = None
         else:
-            at = _place(self._sizes, block.size)
+            at = _position(self._sizes, block.size)
             if below is not None:
                 self._tops[at] = below
             else:
                 del self._sizes[at], self._tops[at]
         if below is not None:
-            below.above = above
-            block.below = None
-        block.holes = None
+            below.newer = above
+            block.older = None
+        block.free_list = None
 
     def best(self, size: int) -> T | None:
-        """The newest of the smallest blocks of at least `size` bytes, left where it is."""
-        at = _place(self._sizes, size)
+        """Return the newest of the smallest blocks of at least `size` bytes; None if there is none."""
+        at = _position(self._sizes, size)
         return self._tops[at] if at < len(self._sizes) else None
 
     def take(self, size: int) -> T | None:
-        """The same, taken out."""
+        """Remove and return the newest of the smallest blocks of at least `size` bytes; None if there is none."""
         tops = self._tops
-        at = _place(self._sizes, size)
+        at = _position(self._sizes, size)
         if at == len(tops):
             return None
         block = tops[at]
-        below = block.below
+        below = block.older
         if below is None:
             del self._sizes[at], tops[at]
         else:
             tops[at] = below
-            below.above = block.below = None
-        block.holes = None
+            below.newer = block.older = None
+        block.free_list = None
         return block
 
     def largest(self) -> int:
-        """The size of the largest block, 0 if there is none."""
+        """Return the size of the largest block; 0 if the list is empty."""
         return self._sizes[-1] if self._sizes else 0

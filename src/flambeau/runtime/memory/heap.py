@@ -1,7 +1,8 @@
-"""`Heap`: the free blocks of one device, by pool: the best fit, splitting, joining, taking over from other streams.
+"""The free blocks of one device: best fit, split, coalesce and cross-stream reuse.
 
-A request takes the smallest free block that fits and splits off the rest (small pool: 512 bytes or more; large pool:
-more than 1 MiB); free neighbours join. Blocks of bins (Note [The hot path] in allocator.py) do so last.
+A request takes the smallest free block that fits. The remainder is split off if it is large enough (small pool: 512
+bytes; large pool: more than 1 MiB). Free neighbours are coalesced; blocks of size classes last. See Note [The hot
+path] in allocator.py.
 """
 
 from __future__ import annotations
@@ -9,79 +10,81 @@ from __future__ import annotations
 import sys
 
 from flambeau.runtime.memory.allocator_config import MIB, Policy
-from flambeau.runtime.memory.blocks import Block, Pool, absorb, pop
-from flambeau.runtime.memory.cross_stream_reuse import Order, adopt
+from flambeau.runtime.memory.blocks import Block, Pool, merge_right, pop_newest
+from flambeau.runtime.memory.cross_stream_reuse import HappensBefore, take_ordered_blocks
 from flambeau.runtime.memory.log_entries import CUT, ORDER, SMALL, Entry
 from flambeau.runtime.memory.private_pool import PrivatePool
-from flambeau.runtime.streams.stream_order import Orders
+from flambeau.runtime.streams.stream_order import StreamClocks
 
 Key = tuple[int, int, PrivatePool | None]
 
-_LOOKS = 32  # at blocks of other streams, for each request that no block at hand fits well
+_SCAN_CREDIT = 32  # blocks of other streams that each badly served request allows to examine
 
 
 class Heap:
-    """The pools by stream, kind and MemPool. Not locked: the allocator sees to that.
+    """The pools of one device. Not locked: the allocator's lock protects it.
 
-    bins: of whom a block comes at once, by stream and request: the hot path's only look-up. One that its pool dropped
-    may stay there: nothing comes back to it, so who looks finds it empty. searches: how often no block was at hand, by
-    which idleness is measured.
+    Attributes:
+        pools: (stream, kind, MemPool) -> pool.
+        size_classes: (stream, requested bytes) -> stack of free blocks; the hot path's only lookup. May hold a
+            stack that its pool has dropped; such a stack stays empty.
+        searches: Number of requests that found no block in their pool; idleness of segments is measured in it.
     """
 
-    __slots__ = ("_entries", "_index", "_orders", "_seen", "bins", "pools", "searches")
+    __slots__ = ("_entries", "_index", "_orders", "_seen", "pools", "searches", "size_classes")
 
-    def __init__(self, entries: list[Entry], orders: Orders, index: int) -> None:
+    def __init__(self, entries: list[Entry], orders: StreamClocks, index: int) -> None:
         self.pools: dict[Key, Pool] = {}
-        self.bins: dict[tuple[int, int], list[Block]] = {}
+        self.size_classes: dict[tuple[int, int], list[Block]] = {}
         self.searches = 0
-        self._seen: tuple[set[int], set[int]] = (set(), set())  # sizes asked for lately, by kind
+        self._seen: tuple[set[int], set[int]] = (set(), set())  # recent sizes, by kind of pool
         self._entries, self._orders, self._index = entries, orders, index
 
     # -- pools --------------------------------------------------------------------------------------------
     def new_pool(self, stream: int, kind: int, private: PrivatePool | None, policy: Policy) -> Pool:
         queue = self._orders.queue(stream)
         pool = self.pools[stream, kind, private] = Pool(kind, queue, private, self._seen[kind])
-        pool.least = _least_rest(pool, policy)
+        pool.min_remainder = _min_remainder(pool, policy)
         return pool
 
-    def obey(self, policy: Policy) -> None:
-        """The policy is another one from now on."""
+    def apply_config(self, policy: Policy) -> None:
+        """Change the settings of all pools."""
         for pool in self.pools.values():
-            pool.least = _least_rest(pool, policy)
+            pool.min_remainder = _min_remainder(pool, policy)
 
-    def of_stream(self, stream: int) -> list[Pool]:
+    def pools_of_stream(self, stream: int) -> list[Pool]:
         return [pool for pool in self.pools.values() if pool.stream == stream]
 
     def shared(self) -> list[Pool]:
-        """All pools but those of MemPools that live."""
+        """Return all pools except those of live MemPools."""
         return [pool for pool in self.pools.values() if pool.private is None or not pool.private.open]
 
     def forget(self, pool: Pool) -> None:
-        """The pool has no blocks any more, and nobody asks it."""
+        """Remove a pool that has no blocks and that no request uses."""
         self.pools.pop((pool.stream, pool.kind, pool.private), None)
 
     # -- a block for a request ----------------------------------------------------------------------------
     def take(self, pool: Pool, size: int, policy: Policy) -> Block | None:
-        """The best hole of a pool, taken out, within the limits on oversize blocks."""
+        """Remove and return the best-fitting free block of a pool, within the limits on oversize blocks."""
         if not policy.max_split:
-            return pool.holes.take(size)
-        block = pool.holes.best(size)
-        if block is None or not _is_apt(block, size, policy):
+            return pool.free_list.take(size)
+        block = pool.free_list.best(size)
+        if block is None or not _may_serve(block, size, policy):
             return None
-        pool.holes.remove(block)
+        pool.free_list.remove(block)
         return block
 
-    def near(self, pool: Pool, size: int, policy: Policy) -> Block | None:
-        """A free block of this very size, or the best hole, taken out."""
-        found = pool.bins.get(size)
-        if found and (block := pop(found)) is not None:
-            pool.homes[size] -= 1
+    def take_exact_or_best(self, pool: Pool, size: int, policy: Policy) -> Block | None:
+        """Remove and return a free block of exactly this size, else the best fit; None if there is none."""
+        exact = pool.size_classes.get(size)
+        if exact and (block := pop_newest(exact)) is not None:
+            pool.size_class_users[size] -= 1
             return block
-        self.join_all(pool, pool.loose)
+        self.coalesce_all(pool, pool.unmerged)
         return self.take(pool, size, policy)
 
-    def of_last_resort(self, pool: Pool, size: int, policy: Policy) -> Block | None:
-        """A hole of a MemPool that allows it."""
+    def take_from_private_pools(self, pool: Pool, size: int, policy: Policy) -> Block | None:
+        """Remove and return a free block of a MemPool with `use_on_oom`; None if there is none."""
         for other in self.pools.values():
             private = other.private
             alike = other.kind == pool.kind and other.stream == pool.stream and other is not pool
@@ -92,119 +95,126 @@ class Heap:
         return None
 
     def split(self, block: Block, size: int) -> bytes:
-        """Make what a block, larger than `size`, has beyond it a hole. What is to be written of it."""
+        """Split a block and add the remainder to the free list. Returns the log entry to write."""
         pool, after = block.pool, block.next
         if after is None and block.previous is None:
-            cut = pool.entry(CUT, block.size, 2, 0)
+            split_entry = pool.entry(CUT, block.size, 2, 0)
         else:
-            cut = pool.parts[1]
-        rest = Block(block.ptr + size, block.size - size, pool, block.freed)
-        rest.trace = block.trace
-        rest.previous, rest.next = block, after
+            split_entry = pool.part_entries[1]
+        remainder = Block(block.ptr + size, block.size - size, pool, block.freed)
+        remainder.use_trace = block.use_trace
+        remainder.previous, remainder.next = block, after
         if after is not None:
-            after.previous = rest
-        block.size, block.next = size, rest
-        pool.holes.add(rest)
-        return cut
+            after.previous = remainder
+        block.size, block.next = size, remainder
+        pool.free_list.add(remainder)
+        return split_entry
 
-    def better(self, pool: Pool, size: int, found: Block | None, policy: Policy) -> Block | None:
-        """What fits better than the best hole of a pool, taken out, which would be cut: other streams have holes too.
+    def take_from_other_streams(
+        self, pool: Pool, size: int, best: Block | None, policy: Policy
+    ) -> Block | None:
+        """Return a better fit than `best`, which would be split, considering blocks of other streams.
 
-        Blocks of bins stay with their streams, but for those of this very size. See Note [Reuse by order].
+        Size classes of other streams are not touched, except the class of this size. See Note [Reuse by order].
         """
-        pool.patience += _LOOKS
-        if pool.patience < pool.looked or not self._take_over(pool, size, again=True):
-            return found
-        if found is not None:
-            pool.holes.add(found)
-        return self.near(pool, size, policy)
+        pool.scan_budget += _SCAN_CREDIT
+        if pool.scan_budget < pool.last_scan or not self._scan_other_streams(pool, size, again=True):
+            return best
+        if best is not None:
+            pool.free_list.add(best)
+        return self.take_exact_or_best(pool, size, policy)
 
-    def adopt(self, pool: Pool) -> bool:
-        """Take over what other streams have for this pool. Whether there is any. See Note [Reuse by order].
+    def reuse_from_other_streams(self, pool: Pool) -> bool:
+        """Move free blocks of other streams to this pool if they are ordered before it. Returns True if any moved.
 
-        Between two marks it is done once; again for what was freed since, unless there is more to look at than that is
-        worth.
+        A complete scan runs once per logical time. Later scans at the same time run only if the scan budget allows.
+        See Note [Reuse by order].
         """
-        again = pool.adopted == self._orders.now
+        again = pool.last_reuse_time == self._orders.now
         if again:
-            pool.patience += _LOOKS
-            if pool.patience < pool.looked:
+            pool.scan_budget += _SCAN_CREDIT
+            if pool.scan_budget < pool.last_scan:
                 return False
-        pool.adopted = self._orders.now
-        return self._take_over(pool, None, again)
+        pool.last_reuse_time = self._orders.now
+        return self._scan_other_streams(pool, None, again)
 
-    def _take_over(self, pool: Pool, only: int | None, again: bool) -> bool:
-        order = Order(self._orders, pool.stream, self._index)
-        pool.looked, taken = adopt(pool, self.pools.values(), order, only, again)
-        pool.patience = 0
+    def _scan_other_streams(self, pool: Pool, only: int | None, again: bool) -> bool:
+        order = HappensBefore(self._orders, pool.stream, self._index)
+        pool.last_scan, taken = take_ordered_blocks(pool, self.pools.values(), order, only, again)
+        pool.scan_budget = 0
         if taken or only is None:
             for user in order.known():
                 self._entries.append(pool.entry(ORDER, 0, 0, user))
         return taken > 0
 
-    def follows(self, pool: Pool, other: Pool) -> bool:
-        """Whether a pool's stream knows anything of the stream of another one that serves alike requests."""
+    def is_ordered_after(self, pool: Pool, other: Pool) -> bool:
+        """Return True if a pool's stream has waited for the stream of another pool of the same kind."""
         return other.kind == pool.kind and self._orders.known(pool.stream, other.stream, self._index) > 0
 
     # -- joining ------------------------------------------------------------------------------------------
-    def consolidate(self, pool: Pool, enough: int | None = None) -> None:
-        """Join the blocks of bins with their neighbours, small ones first, until there is a hole of `enough` bytes.
+    def coalesce(self, pool: Pool, enough: int | None = None) -> None:
+        """Coalesce the blocks of size classes, small sizes first, until a free block has `enough` bytes.
 
-        Large ones, which others ask for, stay whole for as long as they can. Bins that no block calls home go.
+        Large blocks stay whole for as long as possible. Size classes without users are removed.
         """
-        self.join_all(pool, pool.loose)
-        for size in sorted([size for size, blocks in pool.bins.items() if blocks]):
-            blocks = pool.bins[size]
-            pool.leave(size, self.join_all(pool, blocks))
-            if enough is not None and pool.holes.largest() >= enough:
+        self.coalesce_all(pool, pool.unmerged)
+        for size in sorted([size for size, blocks in pool.size_classes.items() if blocks]):
+            blocks = pool.size_classes[size]
+            pool.release_size_class(size, self.coalesce_all(pool, blocks))
+            if enough is not None and pool.free_list.largest() >= enough:
                 break
 
-    def join_all(self, pool: Pool, blocks: list[Block]) -> int:
-        """Make free blocks holes. How many they were."""
+    def coalesce_all(self, pool: Pool, blocks: list[Block]) -> int:
+        """Coalesce all blocks of a list. Returns their number."""
         count = 0
-        while (block := pop(blocks)) is not None:
-            self.join(pool, block)
+        while (block := pop_newest(blocks)) is not None:
+            self.coalesce_block(pool, block)
             count += 1
         return count
 
-    def join(self, pool: Pool, block: Block) -> None:
-        """Make a free block a hole, one with the holes beside it."""
-        holes, right, left = pool.holes, block.next, block.previous
+    def coalesce_block(self, pool: Pool, block: Block) -> None:
+        """Add a free block to the free list, merged with its free neighbours."""
+        free_list, right, left = pool.free_list, block.next, block.previous
         absorbed = 0
-        if right is not None and right.holes is holes:
-            holes.remove(right)
-            absorb(block, right)
+        if right is not None and right.free_list is free_list:
+            free_list.remove(right)
+            merge_right(block, right)
             absorbed = 1
-        if left is not None and left.holes is holes:
-            holes.remove(left)
-            absorb(left, block)
+        if left is not None and left.free_list is free_list:
+            free_list.remove(left)
+            merge_right(left, block)
             block = left
             absorbed += 1
-        if block.previous is None and block.next is None:  # a whole segment, no part
+        if block.previous is None and block.next is None:  # a whole segment
             block.idle = self.searches
             if absorbed:
                 self._entries.append(pool.entry(CUT, -block.size, -1 - absorbed, 0))
         elif absorbed:
-            self._entries.append(pool.parts[-absorbed])
-        holes.add(block)
+            self._entries.append(pool.part_entries[-absorbed])
+        free_list.add(block)
 
     # -- reports ------------------------------------------------------------------------------------------
     def free_blocks(self) -> set[Block]:
-        """The blocks that could be handed out: holes, and those in bins."""
-        lists = [blocks for pool in self.pools.values() for blocks in (*pool.bins.values(), pool.loose)]
-        holes = [hole for pool in self.pools.values() for hole in pool.holes]
-        return {*holes, *[block for blocks in lists for block in list(blocks)]}
+        """Return all blocks that a request could get."""
+        lists = [
+            blocks for pool in self.pools.values() for blocks in (*pool.size_classes.values(), pool.unmerged)
+        ]
+        free = [hole for pool in self.pools.values() for hole in pool.free_list]
+        return {*free, *[block for blocks in lists for block in list(blocks)]}
 
 
-def _least_rest(pool: Pool, policy: Policy) -> int:
-    """How large the rest of a block must be at least to be worth a cut."""
+def _min_remainder(pool: Pool, policy: Policy) -> int:
+    """Return the smallest remainder for which a block of a pool is split."""
     if pool.private is not None and pool.private.no_split:
         return sys.maxsize
     return 1 if pool.kind == SMALL or policy.expandable else MIB + 1
 
 
-def _is_apt(block: Block, size: int, policy: Policy) -> bool:
-    """Oversize blocks serve requests of about their size alone, but for those that smaller ones are cut from anyway."""
+def _may_serve(block: Block, size: int, policy: Policy) -> bool:
+    """Return True if a block may serve a request of `size` bytes.
+
+    An oversize block serves only requests of about its size, unless smaller requests may split it anyway.
+    """
     if policy.keeps_whole(size):
         return block.size < size + policy.oversize_slack
     return not policy.keeps_whole(block.size) or block.is_split or block.size == policy.large_segment

@@ -91,17 +91,17 @@ class HostAllocator:
         elif block.size and not self._context.closed:
             self._driver.mem_free(block.ptr)
 
-    def tell_of_frees(self, around: Callable[[Free], Free] | None) -> None:
+    def wrap_free(self, around: Callable[[Free], Free] | None) -> None:
         """Put a way of freeing that tells around the own one; None: no more."""
         self.free = self._free if around is None else around(self._free)
 
     def share(self, block: HostBlock) -> None:
         """The CPU has one stream."""
 
-    def stream_began(self) -> None:
+    def stream_created(self) -> None:
         """The CPU's blocks belong to no stream."""
 
-    def stream_ended(self, handle: int) -> None:
+    def stream_destroyed(self, handle: int) -> None:
         """The CPU's blocks belong to no stream."""
 
     def _new_shelf(self, size: int) -> Shelf:

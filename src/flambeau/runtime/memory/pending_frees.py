@@ -1,4 +1,4 @@
-"""`Uses`: freed blocks that wait until the streams which used them are done with them."""
+"""Freed blocks whose reuse must wait until other streams have finished with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flambeau.runtime.context import Context
-from flambeau.runtime.streams.stream_order import Point
+from flambeau.runtime.streams.stream_order import RecordedTime
 from flambeau.runtime.streams.wait_reason import because
 
 if TYPE_CHECKING:
@@ -16,24 +16,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Mark:
-    """A driver's event, destroyed when nobody holds it any more. `point`: where it was recorded; None: nobody knows."""
+class UseEvent:
+    """A driver event that marks the end of a recorded use. It is destroyed with its last reference.
+
+    Attributes:
+        context: The device context of the event.
+        handle: The driver's handle.
+        point: The recorded time; None if unknown.
+    """
 
     __slots__ = ("context", "handle", "point")
 
     def __init__(self, context: Context, handle: int) -> None:
         self.context = context
         self.handle = handle
-        self.point: Point | None = None
+        self.point: RecordedTime | None = None
 
     @property
-    def key(self) -> int | Mark:
-        """The same for marks of one stream, and no stream's handle."""
+    def key(self) -> int | UseEvent:
+        """A key that is equal for events of one stream and differs from all stream handles."""
         return self if self.point is None else ~self.point[0]
 
-    def is_before(self, other: Stream | Mark | None) -> bool:
-        """Whether another mark of the same stream is a later one."""
-        mine, theirs = self.point, other.point if isinstance(other, Mark) else None
+    def is_before(self, other: Stream | UseEvent | None) -> bool:
+        """Return True if `other` was recorded later on the same stream."""
+        mine, theirs = self.point, other.point if isinstance(other, UseEvent) else None
         return mine is not None and theirs is not None and mine[1] < theirs[1]
 
     def __del__(self) -> None:
@@ -41,10 +47,15 @@ class Mark:
             self.context.backing.event_destroy(self.handle)
 
 
-class Wait(Generic[T]):
-    """A block, the events that it waits for, and how many are not known to be done.
+class PendingFree(Generic[T]):
+    """A freed block and the events that its reuse waits for.
 
-    `own` are those of the events that are recorded for this alone, `marks` keep the others alive.
+    Attributes:
+        block: The block.
+        events: Handles of all events.
+        marks: The events that the caller recorded; held so that they are not destroyed.
+        own: (context, handle) of the events recorded for this block only.
+        left: The number of events not known to be complete.
     """
 
     __slots__ = ("block", "events", "left", "marks", "own")
@@ -52,40 +63,44 @@ class Wait(Generic[T]):
     def __init__(self, block: T, left: int) -> None:
         self.block = block
         self.events: list[int] = []
-        self.marks: list[Mark] = []
+        self.marks: list[UseEvent] = []
         self.own: list[tuple[Context, int]] = []
         self.left = left
 
 
-class Uses(Generic[T]):
-    """One queue of (event, context, who waits) per stream, in the order of recording: only heads are asked.
+class PendingFrees(Generic[T]):
+    """The pending frees of one allocator. Not locked: the allocator's lock protects it.
 
-    Not locked: its allocator sees to that. Events are kept and used again. During a capture (of a CUDA graph) nothing
-    is recorded for this and nobody is asked: what would wait is held until it has ended.
+    There is one queue of (event, context, pending free) per stream, in the order of recording, and only heads are
+    polled. Events are reused. During a CUDA graph capture nothing is recorded or polled: pending frees are held
+    until it ends.
+
+    Attributes:
+        waiting: The blocks with pending frees, in order; values are None.
     """
 
     __slots__ = ("_held", "_over", "_queues", "_spare", "_tell", "waiting")
 
     def __init__(self, tell: Callable[[T, list[int]], None] | None = None) -> None:
         self._tell = tell  # whom to tell of a block that waits, and for which events
-        self._queues: dict[int | Mark, deque[tuple[int, Context, Wait[T]]]] = {}
+        self._queues: dict[int | UseEvent, deque[tuple[int, Context, PendingFree[T]]]] = {}
         self._spare: dict[Context, list[int]] = {}
-        self._over: list[Wait[T]] = []
-        self._held: list[tuple[T, list[Stream | Mark]]] = []
+        self._over: list[PendingFree[T]] = []
+        self._held: list[tuple[T, list[Stream | UseEvent]]] = []
         self.waiting: dict[T, None] = {}
 
-    def wait(self, block: T, uses: Iterable[Stream | Mark]) -> None:
-        """Let `block` wait for the work that these streams have queued until now, and for these marks."""
+    def wait(self, block: T, uses: Iterable[Stream | UseEvent]) -> None:
+        """Defer the reuse of `block` until the work queued so far on these streams, and these events, are complete."""
         live = [use for use in uses if not use.context.closed]
         self.waiting[block] = None  # forever, if recording fails: better a leak than reuse too early
         if any(use.context.orders.capturing for use in live):
             self._held.append((block, live))
             return
-        wait = Wait(block, len(live))
+        wait = PendingFree(block, len(live))
         for use in live:
             context = use.context
-            if isinstance(use, Mark):
-                key: int | Mark = use
+            if isinstance(use, UseEvent):
+                key: int | UseEvent = use
                 event = use.handle
                 wait.marks.append(use)
             else:
@@ -100,10 +115,11 @@ class Uses(Generic[T]):
         elif self._tell is not None:
             self._tell(block, wait.events)
 
-    def done(self, *, block_host: bool = False) -> list[Wait[T]]:
-        """The waits that are over: their blocks are no longer waiting.
+    def done(self, *, block_host: bool = False) -> list[PendingFree[T]]:
+        """Remove and return the completed pending frees.
 
-        `block_host` waits on the host for all. The events are recorded anew by the next `wait`.
+        Args:
+            block_host: True to block the host until all are complete.
         """
         held, self._held = self._held, []
         for block, uses in held:

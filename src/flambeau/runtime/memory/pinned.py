@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import Driver, HostMemory
 from flambeau.runtime.memory.allocator_config import TOO_MUCH
-from flambeau.runtime.memory.free_list import Holes, Sized
-from flambeau.runtime.memory.pending_frees import Uses
-from flambeau.runtime.memory.reentrant_lock import Turn
+from flambeau.runtime.memory.free_list import FreeList, ListedBlock
+from flambeau.runtime.memory.pending_frees import PendingFrees
+from flambeau.runtime.memory.reentrant_lock import AllocatorLock
 from flambeau.runtime.memory.statistics import Tally, format_size
-from flambeau.runtime.streams.stream_order import Orders
+from flambeau.runtime.streams.stream_order import StreamClocks
 
 if TYPE_CHECKING:
     from flambeau.runtime.streams.stream import Stream
@@ -34,7 +34,7 @@ SMALL_WASTE = 4096
 _HOST = 0  # what observers are told in place of a stream
 
 
-class PinnedBlock(Sized):
+class PinnedBlock(ListedBlock):
     """A piece of pinned memory.
 
     Attributes:
@@ -65,17 +65,19 @@ class PinnedAllocator:
     be called from anywhere, also by a destructor in the middle of `allocate`.
     """
 
-    def __init__(self, driver: Driver, cap: int | None = None, orders: Orders | None = None) -> None:
+    def __init__(self, driver: Driver, cap: int | None = None, orders: StreamClocks | None = None) -> None:
         self._cap = cap
         self._driver = driver
-        self._orders = Orders() if orders is None else orders
+        self._orders = StreamClocks() if orders is None else orders
         self._addresses: list[int] = []  # of all blocks, sorted
         self._blocks: dict[int, PinnedBlock] = {}  # address -> block
-        self._kept: Holes[PinnedBlock] = Holes()
+        self._kept: FreeList[PinnedBlock] = FreeList()
         self._kept_bytes = 0
-        self._uses: Uses[PinnedBlock] = Uses(self._outlives if driver.observes_blocks else None)
-        self._freed: deque[PinnedBlock] = deque()
-        self._turn = Turn(self._freed, self._try_receive)
+        self._pending_frees: PendingFrees[PinnedBlock] = PendingFrees(
+            self._notify_pending_free if driver.observes_blocks else None
+        )
+        self._deferred: deque[PinnedBlock] = deque()
+        self._lock = AllocatorLock(self._deferred, self._try_process_frees)
         self._closed = False
         self._figures = _Figures()
 
@@ -92,8 +94,8 @@ class PinnedAllocator:
             raise OutOfMemoryError(
                 "CUDA error: out of memory. Tried to pin more than 1EB of the host's memory."
             )
-        with self._turn as nested:
-            block = self._find(-nbytes // ROUND * -ROUND, nested)
+        with self._lock as nested:
+            block = self._find_block(-nbytes // ROUND * -ROUND, nested)
             self._figures.use(block, 1)
         block.requested = nbytes
         if self._driver.observes_blocks:
@@ -110,7 +112,7 @@ class PinnedAllocator:
         PyTorch's allocator finds a block by its first address alone, if another object than the pinned tensor shows it.
         The block waits for all uses here; observers learn of the others, for which it would not wait there.
         """
-        with self._turn:
+        with self._lock:
             at = bisect_right(self._addresses, ptr)
             block = self._blocks[self._addresses[at - 1]] if at else None
         if block is not None and ptr < block.ptr + block.size:
@@ -121,19 +123,19 @@ class PinnedAllocator:
         if not block.size or self._closed:
             return
         if not block.all_uses:
-            self._end_life(block)
-        self._freed.append(block)
-        self._try_receive()
+            self._notify_free(block)
+        self._deferred.append(block)
+        self._try_process_frees()
 
     def empty_cache(self) -> None:
         """Give all kept memory back to the system, after waiting for the copies that use it."""
-        with self._turn as nested:
+        with self._lock as nested:
             if not nested and not self._closed and not self._orders.capturing:
                 self._release_kept()
 
     def keep_at_most(self, cap: int | None) -> None:
         """Another limit on what is kept, from now on."""
-        with self._turn as nested:
+        with self._lock as nested:
             self._cap = cap
             if not nested and not self._closed:
                 self._trim_to_cap()
@@ -145,24 +147,24 @@ class PinnedAllocator:
     # -- figures ------------------------------------------------------------------------------------------
     def figures(self) -> dict[str, Any]:
         """PyTorch's figures of pinned memory, nested."""
-        with self._turn as nested:
+        with self._lock as nested:
             if not nested and not self._closed:
                 self._poll()
             return self._figures.nested()
 
     def reset_peaks(self) -> None:
-        with self._turn:
+        with self._lock:
             for tally in self._figures.tallies().values():
                 tally.reset_peak()
 
     def reset_accumulated(self) -> None:
-        with self._turn:
+        with self._lock:
             for tally in self._figures.tallies().values():
                 tally.reset_accumulated()
             self._figures.alloc_time, self._figures.free_time = _Times(), _Times()
 
     # -- finding a block ----------------------------------------------------------------------------------
-    def _find(self, size: int, nested: bool) -> PinnedBlock:
+    def _find_block(self, size: int, nested: bool) -> PinnedBlock:
         if nested:  # a finalizer allocates in the middle of an allocation: touch nothing
             return self._new(size)
         self._poll()
@@ -214,25 +216,25 @@ class PinnedAllocator:
             self._addresses.remove(block.ptr)
             del self._blocks[block.ptr]
 
-    def _try_receive(self) -> None:
+    def _try_process_frees(self) -> None:
         if not self._closed:
-            self._turn.serve(self._receive)
+            self._lock.serve(self._process_frees)
 
-    def _receive(self) -> None:
-        while self._freed:
-            block = self._freed.popleft()
+    def _process_frees(self) -> None:
+        while self._deferred:
+            block = self._deferred.popleft()
             if uses := block.all_uses:
-                self._uses.wait(block, uses.values())
+                self._pending_frees.wait(block, uses.values())
             else:
                 self._keep(block)
         self._trim_to_cap()
 
     def _poll(self, wait: bool = False) -> None:
-        self._receive()
-        if self._uses.waiting:
-            for over in self._uses.done(block_host=wait):
+        self._process_frees()
+        if self._pending_frees.waiting:
+            for over in self._pending_frees.done(block_host=wait):
                 over.block.uses, over.block.hidden_uses = {}, {}
-                self._end_life(over.block, over.events)
+                self._notify_free(over.block, over.events)
                 self._keep(over.block)
             self._trim_to_cap()
 
@@ -245,11 +247,11 @@ class PinnedAllocator:
         self._kept_bytes += block.size
         self._figures.use(block, -1)
 
-    def _end_life(self, block: PinnedBlock, after: Sequence[int] = ()) -> None:
+    def _notify_free(self, block: PinnedBlock, after: Sequence[int] = ()) -> None:
         if self._driver.observes_blocks:
             self._driver.block_free(block.ptr, block.requested, _HOST, after)
 
-    def _outlives(self, block: PinnedBlock, events: Sequence[int]) -> None:
+    def _notify_pending_free(self, block: PinnedBlock, events: Sequence[int]) -> None:
         """A freed block waits for these events of its uses, `hidden_uses` last."""
         self._driver.block_wait(block.ptr, block.requested, _HOST, events[: len(block.uses)])
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 from flambeau.runtime.memory.allocator_config import Policy
 from flambeau.runtime.memory.blocks import Block, Pool
-from flambeau.runtime.memory.free_list import Holes
+from flambeau.runtime.memory.free_list import FreeList
 from flambeau.runtime.memory.heap import Heap
 from flambeau.runtime.memory.log_entries import Entry
 from flambeau.runtime.memory.private_pool import PrivatePool
-from flambeau.runtime.streams.stream_order import Orders
+from flambeau.runtime.streams.stream_order import StreamClocks
 
 if TYPE_CHECKING:
     from random import Random
@@ -36,7 +36,7 @@ def check_placement(name: str) -> None:
     _seed_of(name)
 
 
-def heap_of(placement: str, entries: list[Entry], orders: Orders, index: int) -> Heap:
+def heap_of(placement: str, entries: list[Entry], orders: StreamClocks, index: int) -> Heap:
     """Return a new heap of device `index` that places blocks as `placement` says. ValueError: there is none."""
     seed = _seed_of(placement)
     if seed is not None:
@@ -63,17 +63,19 @@ class PyTorchHeap(Heap):
 
     def new_pool(self, stream: int, kind: int, private: PrivatePool | None, policy: Policy) -> Pool:
         pool = super().new_pool(stream, kind, private, policy)
-        pool.most_bins, pool.holes = 0, LowestHoles()
+        pool.max_size_classes, pool.free_list = 0, LowestAddressFreeList()
         return pool
 
-    def better(self, pool: Pool, size: int, found: Block | None, policy: Policy) -> Block | None:
+    def take_from_other_streams(
+        self, pool: Pool, size: int, found: Block | None, policy: Policy
+    ) -> Block | None:
         return found
 
-    def adopt(self, pool: Pool) -> bool:
+    def reuse_from_other_streams(self, pool: Pool) -> bool:
         return False
 
 
-class LowestHoles(Holes[Block]):
+class LowestAddressFreeList(FreeList[Block]):
     """Free blocks; of the smallest that fit, the one at the lowest address is taken."""
 
     __slots__ = ()
@@ -83,7 +85,7 @@ class LowestHoles(Holes[Block]):
         while block is not None and lowest is not None:
             if block.ptr < lowest.ptr:
                 lowest = block
-            block = block.below
+            block = block.older
         return lowest
 
     def take(self, size: int) -> Block | None:
@@ -98,31 +100,31 @@ class RandomHeap(Heap):
 
     __slots__ = ("_rng",)
 
-    def __init__(self, entries: list[Entry], orders: Orders, index: int, rng: Random) -> None:
+    def __init__(self, entries: list[Entry], orders: StreamClocks, index: int, rng: Random) -> None:
         super().__init__(entries, orders, index)
         self._rng = rng
 
     def new_pool(self, stream: int, kind: int, private: PrivatePool | None, policy: Policy) -> Pool:
         pool = super().new_pool(stream, kind, private, policy)
-        pool.most_bins, pool.holes = 0, RandomHoles(self._rng)
+        pool.max_size_classes, pool.free_list = 0, RandomFreeList(self._rng)
         return pool
 
-    def join(self, pool: Pool, block: Block) -> None:
+    def coalesce_block(self, pool: Pool, block: Block) -> None:
         if block.is_split and self._rng.random() < 0.5:
-            pool.holes.add(block)
+            pool.free_list.add(block)
         else:
-            super().join(pool, block)
+            super().coalesce_block(pool, block)
 
-    def consolidate(self, pool: Pool, enough: int | None = None) -> None:
+    def coalesce(self, pool: Pool, enough: int | None = None) -> None:
         """Join all: nothing may be refused that fits when its neighbours join."""
-        super().consolidate(pool, enough)
-        for hole in list(pool.holes):
-            if hole.is_hole:  # else a neighbour has absorbed it
-                pool.holes.remove(hole)
-                super().join(pool, hole)
+        super().coalesce(pool, enough)
+        for hole in list(pool.free_list):
+            if hole.is_free:  # else a neighbour has absorbed it
+                pool.free_list.remove(hole)
+                super().coalesce_block(pool, hole)
 
 
-class RandomHoles(Holes[Block]):
+class RandomFreeList(FreeList[Block]):
     """Free blocks; any of those that fit is taken."""
 
     __slots__ = ("_rng",)

@@ -1,10 +1,10 @@
-"""`Turn`: who may change an allocator's structures, told so that finalizers can neither deadlock nor corrupt.
+"""The allocator's lock, which finalizers can neither deadlock nor corrupt.
 
 # Note [Finalizers]
-The garbage collector may run any code in the middle of a search for memory, in the same thread. So a
-destructor only appends what it frees to a list; whoever cannot enter leaves it there, and whoever has the
-turn looks into the list when it is over. What a finalizer allocates meanwhile must touch no structure that
-the search is in the middle of changing: entering says that the thread is in its turn already.
+The garbage collector may run any code during a search for memory, in the same thread. So a destructor only appends
+the freed block to a list and tries to enter. If it cannot, the current holder processes the list on release. A
+finalizer that allocates must not touch structures that the interrupted search is changing: entering the lock tells
+it that its thread holds the lock already.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import threading
 from collections.abc import Callable, Sized
 
 
-class Turn:
-    """A lock that knows when its holder enters again. `after` runs behind a turn that finds `left` filled.
+class AllocatorLock:
+    """A reentrant lock that reports reentry and runs a callback on release if deferred work exists.
 
-    `acquire`, `release` and `busy` are for a path that cannot afford `with`: acquire, note and set `busy`, put it back,
-    release, then look at `left`.
+    A path that cannot afford `with` uses `acquire`, `release` and `busy` directly: acquire, save and set `busy`,
+    restore it, release, then check for deferred work.
+
+    Attributes:
+        busy: True while a thread is inside.
     """
 
     __slots__ = ("_after", "_left", "_outer", "acquire", "busy", "release")
@@ -31,7 +34,7 @@ class Turn:
         self._outer: list[bool] = []
 
     def __enter__(self) -> bool:
-        """Wait for the turn. True if this thread is in its turn already."""
+        """Acquire the lock. Returns True if this thread holds it already."""
         self.acquire()
         nested = self.busy
         self._outer.append(nested)
@@ -45,7 +48,7 @@ class Turn:
             self._after()
 
     def try_enter(self) -> bool:
-        """Enter unless somebody, this thread included, is in a turn."""
+        """Acquire the lock unless any thread, this one included, holds it. Returns True on success."""
         if not self.acquire(blocking=False):
             return False
         if self.busy:
@@ -55,7 +58,7 @@ class Turn:
         return True
 
     def leave(self) -> None:
-        """The end of a turn that `try_enter` began."""
+        """Release the lock after a successful `try_enter`."""
         self.busy = False
         self.release()
 

@@ -13,7 +13,7 @@ from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import Driver
 from flambeau.runtime.memory.allocator_config import Policy
 from flambeau.runtime.memory.blocks import Block, Pool
-from flambeau.runtime.memory.event_log import Journal
+from flambeau.runtime.memory.event_log import EventLog
 from flambeau.runtime.memory.expandable_segments import Ranges
 from flambeau.runtime.memory.log_entries import CUT, GROW, MAP, SHRINK, UNMAP
 from flambeau.runtime.memory.private_pool import PoolId
@@ -30,14 +30,14 @@ class Segments:
     """
 
     def __init__(
-        self, driver: Driver, index: int, journal: Journal, follows: Callable[[Pool, Pool], bool]
+        self, driver: Driver, index: int, journal: EventLog, follows: Callable[[Pool, Pool], bool]
     ) -> None:
         self.source: Resource = DriverMemory()
         self.limit: int | None = None
         self.reserved = 0
         self.calls, self.oversize = Tally(), Tally()
         self._oversize: set[int] = set()  # the addresses of those that were when they came
-        self._driver, self._index, self._journal = driver, index, journal
+        self._driver, self._index, self._event_log = driver, index, journal
         self._firsts: dict[int, Block] = {}  # each segment's first block, by address
         self._ranges = Ranges(driver, index, self._count_pages, follows)
         self._private: dict[
@@ -91,10 +91,10 @@ class Segments:
         self._source_of(pool).free(first.ptr, size, self._driver, self._index, pool.stream)
         del self._firsts[first.ptr]
         for block in parts:
-            if block.is_hole:
-                block.pool.holes.remove(block)
+            if block.is_free:
+                block.pool.free_list.remove(block)
             if len(parts) > 1:
-                self._journal.entries.append(pool.entry(CUT, -block.size, -1, 0))
+                self._event_log.entries.append(pool.entry(CUT, -block.size, -1, 0))
         if first.ptr in self._oversize:
             self._oversize.remove(first.ptr)
             self.oversize.add(-1)
@@ -104,7 +104,7 @@ class Segments:
         """Give back every segment that is free, whichever of these pools' streams its parts belong to."""
         wanted = set(pools)
         for first in list(self._firsts.values()):
-            if all(block.is_hole and block.pool in wanted for block in _blocks_from(first)):
+            if all(block.is_free and block.pool in wanted for block in _blocks_from(first)):
                 self.release(first)
         self._ranges.shrink(wanted)
 
@@ -122,7 +122,7 @@ class Segments:
         """
         excess = self.excess(policy)
         while excess > 0:
-            idle = [hole for pool in pools for hole in pool.holes if not hole.is_split]
+            idle = [hole for pool in pools for hole in pool.free_list if not hole.is_split]
             if not idle:
                 return
             limit = sum(searches - hole.idle for hole in idle) / len(idle)
@@ -133,7 +133,7 @@ class Segments:
 
     # -- figures ------------------------------------------------------------------------------------------
     def _count(self, pool: Pool, ptr: int, size: int, change: int) -> None:
-        self._journal.write(pool.entry(GROW if change > 0 else SHRINK, size, size, ptr))
+        self._event_log.write(pool.entry(GROW if change > 0 else SHRINK, size, size, ptr))
         self.reserved += change * size
         if pool.private is not None:
             tallies = self._private.setdefault(pool.private.id, (Tally(), Tally(), Tally()))
@@ -143,8 +143,8 @@ class Segments:
 
     def _count_pages(self, pool: Pool, ptr: int, nbytes: int, parts: int) -> None:
         code = MAP if nbytes > 0 else UNMAP
-        self._journal.write(pool.entry(code, abs(nbytes), abs(nbytes), ptr))
-        self._journal.entries.append(pool.entry(CUT, nbytes, parts, 0))
+        self._event_log.write(pool.entry(code, abs(nbytes), abs(nbytes), ptr))
+        self._event_log.entries.append(pool.entry(CUT, nbytes, parts, 0))
         self.reserved += nbytes
         self.calls.add(1 if nbytes > 0 else -1)
 
@@ -159,7 +159,7 @@ class Segments:
         if id in self._private and not self._private[id][ALL].current:
             del self._private[id]
 
-    def private_figures(self) -> dict[PoolId, dict[str, dict[str, int]]]:
+    def private_statistics(self) -> dict[PoolId, dict[str, dict[str, int]]]:
         """Bytes of the segments of each MemPool, by its id and kind of pool."""
         return {
             id: {POOLS[kind]: tally.figures() for kind, tally in enumerate(tallies)}
@@ -167,7 +167,7 @@ class Segments:
         }
 
     # -- reports ------------------------------------------------------------------------------------------
-    def grows(self, ptr: int) -> bool:
+    def is_expandable(self, ptr: int) -> bool:
         """Whether an address lies in a segment that grows."""
         return self._ranges.owns(ptr)
 

@@ -1,4 +1,4 @@
-"""`remedy`: the setting under which a trace that ran out of memory would have fitted, found by replaying it."""
+"""Out-of-memory suggestions: finds the setting under which the event log replays without an error."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _AMPLE = 1 << 50  # bytes that no device has
 _FULL = 0.95  # from this share on, what helps now will not help for long
 
 
-def remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
-    """What would have helped, as a sentence; what was tried if nothing would."""
+def suggest_settings(allocator: CachingAllocator, pool: Pool, size: int) -> str:
+    """Return a sentence that names a setting with which the request would have succeeded, or what was tried."""
     events = events_of(_until_refused(allocator, pool, size), segments(allocator))
     free, total = allocator.context.driver.mem_info(allocator.context.driver_index)
     capacity = allocator.limit or free + allocator.reserved_bytes()

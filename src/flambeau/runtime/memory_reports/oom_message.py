@@ -37,7 +37,7 @@ class _Held:
                 elif block not in self.waiting:
                     self.live.append(block)
 
-    def holes(self, pool: Pool) -> list[Block]:
+    def free_list(self, pool: Pool) -> list[Block]:
         """Free blocks of the pools that are kept apart with this one, of whatever stream."""
         return [block for block in self.free if block.pool.private is pool.private]
 
@@ -69,8 +69,8 @@ def out_of_memory(allocator: CachingAllocator, pool: Pool, size: int) -> str:
     lines = [head, *_state(allocator, pool, size, held)]
     last = _refusal(allocator, pool) or _kept_apart(held.kept_apart(pool), segment - free)
     lines.append(last or _advice(allocator, pool, size, held))
-    if not last and allocator.remedy is not None:
-        lines.append(allocator.remedy(allocator, pool, size))
+    if not last and allocator.oom_advice is not None:
+        lines.append(allocator.oom_advice(allocator, pool, size))
     return "\n".join(line for line in lines if line)
 
 
@@ -97,7 +97,7 @@ def _kept_apart(blocks: Sequence[Block], lacking: int) -> str:
 
 
 def _state(allocator: CachingAllocator, pool: Pool, size: int, held: _Held) -> list[str]:
-    holes = held.holes(pool)
+    holes = held.free_list(pool)
     largest = max([block.size for block in holes], default=0)
     mine = max([block.size for block in holes if block.stream == pool.stream], default=0)
     kept_apart = "" if pool.private is None else f" in the memory pool {pool.private.id}"
@@ -204,7 +204,7 @@ def _advice(allocator: CachingAllocator, pool: Pool, size: int, held: _Held) -> 
             "What waits would be enough: use these tensors on their own streams, without record_stream, or capture "
             "several smaller graphs."
         )
-    if sum(block.size for block in held.holes(pool)) >= size:
+    if sum(block.size for block in held.free_list(pool)) >= size:
         return (
             "What is free would be enough, but lies in pieces of segments in use, "
             "or belongs to other streams: free the large tensors before the small ones that were "

@@ -68,8 +68,8 @@ def play(events: Sequence[Event], capacity: int, policy: Policy | None = None) -
     driver = _Space(capacity)
     context = Context(device("cuda", 0), 0, cast(Driver, driver), 0)
     allocator = CachingAllocator(context, policy)
-    allocator.explains = False
-    allocator.stream_began()
+    allocator.explains_oom = False
+    allocator.stream_created()
     held: dict[int, Block] = {}
     streams: dict[int, Any] = {}
     pools: dict[int, PrivatePool | None] = {0: None}

@@ -51,7 +51,7 @@ def _pickled(state: dict[str, Any], traces: Sequence[Trace]) -> Iterator[bytes |
 def _state(allocators: Sequence[CachingAllocator], pool: PoolId | None = None) -> dict[str, Any]:
     """A snapshot without traces."""
     for allocator in allocators:
-        allocator.note_look()
+        allocator.log_snapshot()
     return {
         "segments": [segment for allocator in allocators for segment in segments(allocator, pool)],
         "allocator_settings": settings(allocators[0]) if allocators else {},
@@ -82,7 +82,7 @@ def settings(allocator: CachingAllocator) -> dict[str, Any]:
 
 def segments(allocator: CachingAllocator, pool: PoolId | None = None) -> list[dict[str, Any]]:
     """Each segment with its blocks, by address."""
-    with allocator.still, without_collections():
+    with allocator.lock, without_collections():
         look = _Look(allocator)
         found = [_segment(blocks, look) for blocks in allocator.segments()]
     if pool is not None:
@@ -99,8 +99,8 @@ class _Look:
         self._allocator = allocator
         self._waiting, self._free = allocator.waiting(), allocator.free_blocks()
 
-    def grows(self, block: Block) -> bool:
-        return self._allocator.grows(block.ptr)
+    def is_expandable(self, block: Block) -> bool:
+        return self._allocator.is_expandable(block.ptr)
 
     def state(self, block: Block) -> str:
         if block in self._free:
@@ -123,7 +123,7 @@ def _segment(blocks: list[Block], look: _Look) -> dict[str, Any]:
         "stream": look.names.stream(first.stream),
         "segment_type": "small" if first.pool.kind == SMALL else "large",
         "segment_pool_id": pool_id(first.pool),
-        "is_expandable": look.grows(first),
+        "is_expandable": look.is_expandable(first),
         "frames": [],
         "blocks": shown,
     }
@@ -166,7 +166,7 @@ def trace(
 def _trace(
     allocator: CachingAllocator, pool: PoolId | None = None, most: int = 0, orders: bool = False
 ) -> Trace:
-    with allocator.still:
+    with allocator.lock:
         columns, recording = allocator.history(), allocator.recording
     skip = frozenset() if recording is None or orders else recording.skip
     found = trace_of(columns.at(slice(-most, None)), _Names(allocator).stream, pool, skip, orders)

@@ -10,8 +10,8 @@ from flambeau.core.device import device
 from flambeau.core.errors import NotReadyError, argument_type
 from flambeau.core.names import lacks, not_copied
 from flambeau.runtime import current
-from flambeau.runtime.memory.pending_frees import Mark
-from flambeau.runtime.streams.stream_order import Point
+from flambeau.runtime.memory.pending_frees import UseEvent
+from flambeau.runtime.streams.stream_order import RecordedTime
 
 if TYPE_CHECKING:
     from flambeau.runtime.context import Context
@@ -41,9 +41,9 @@ class Event:
     _timing: bool
     _blocking: bool
     _interprocess: bool
-    _mark: Mark | None  # the driver's event, once there is one
+    _mark: UseEvent | None  # the driver's event, once there is one
     _lent: bool  # somebody waits for the mark as it is now: the next record needs another
-    _point: Point | None  # where in its stream it was recorded, see Note [Ticks] in stream_order.py
+    _point: RecordedTime | None  # where in its stream it was recorded, see Note [Ticks] in stream_order.py
 
     def __new__(
         cls,
@@ -142,7 +142,7 @@ class Event:
         except NotReadyError:
             raise RuntimeError("Both events must be completed before calculating elapsed time.") from None
 
-    def lend(self) -> Mark:
+    def lend(self) -> UseEvent:
         """The point that it marks now, for somebody who waits for it whatever becomes of the event.
 
         Raises RuntimeError: it was never recorded.
@@ -175,7 +175,7 @@ class Event:
             )
         context = current.context_at(current.index_of(device))
         self = cls(interprocess=True)
-        self._mark = Mark(context, context.driver.ipc_event_open(context.driver_index, bytes(handle)))
+        self._mark = UseEvent(context, context.driver.ipc_event_open(context.driver_index, bytes(handle)))
         return self
 
     @property
@@ -199,7 +199,7 @@ class Event:
             else "<torch.cuda.Event uninitialized>"
         )
 
-    def _mark_on(self, stream: Stream) -> Mark:
+    def _mark_on(self, stream: Stream) -> UseEvent:
         """The driver's event to record on a stream: made at the first record, and after it was lent."""
         mark = self._mark
         if mark is not None and mark.context is not stream.context:
@@ -212,11 +212,11 @@ class Event:
             mark = self._make(stream.context)
         return mark
 
-    def _make(self, context: Context) -> Mark:
+    def _make(self, context: Context) -> UseEvent:
         handle = context.driver.event_create(
             context.driver_index, self._timing, self._blocking, self._interprocess
         )
-        mark = self._mark = Mark(context, handle)
+        mark = self._mark = UseEvent(context, handle)
         self._lent = False
         return mark
 
@@ -225,7 +225,7 @@ def _no_stream(function: str, got: object) -> TypeError:
     return TypeError(argument_type(function, "stream", 1, "Stream", got))
 
 
-def _require_machine_of(stream: Stream, mark: Mark) -> None:
+def _require_machine_of(stream: Stream, mark: UseEvent) -> None:
     """An event of a machine that was closed or left must not pass for one of the same handle here."""
     if mark.context.driver is not stream.context.driver:
         raise RuntimeError(errors.MACHINE_CLOSED)

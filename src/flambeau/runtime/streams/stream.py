@@ -26,7 +26,7 @@ from flambeau.runtime.context import Context
 from flambeau.runtime.streams import sync_debug
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.guards import put_back, select
-from flambeau.runtime.streams.stream_order import Queue
+from flambeau.runtime.streams.stream_order import StreamActivity
 
 
 class Stream:
@@ -49,7 +49,7 @@ class Stream:
     device_index: int
     handle: int
     priority: int
-    queue: Queue
+    queue: StreamActivity
     _owned: bool
     _saved: list[tuple[Any, ...]]  # of `with stream:`, see Note [What a guard saves]
 
@@ -69,7 +69,7 @@ class Stream:
             handle = _adopted(context, native)
             return _fill(super().__new__(cls), context, handle, 0, owned=False)
         handle = context.driver.stream_create(context.driver_index, level)
-        context.allocator.stream_began()
+        context.allocator.stream_created()
         return _fill(super().__new__(cls), context, handle, level, owned=True)
 
     @staticmethod
@@ -179,7 +179,7 @@ def _bury(context: Context) -> None:
         with suppress(IndexError):
             handle = context.dead_streams.pop()
             context.driver.stream_destroy(handle)
-            context.allocator.stream_ended(handle)
+            context.allocator.stream_destroyed(handle)
 
 
 def _adopted(context: Context, native: Any) -> int:
