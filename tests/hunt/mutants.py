@@ -30,13 +30,13 @@ ROOMS = (
     "tensor",
 )  # fmt: skip
 METHODS = {
-    "_await", "after", "device_sync", "event_record", "event_sync", "record", "record_copy", "record_event",
+    "_defer_free", "after", "device_sync", "event_record", "event_sync", "record", "record_copy", "record_event",
     "record_stream", "record_use", "record_use_at", "share", "stream_sync", "stream_wait", "synchronize", "used_on", "wait", "wait_event", "wait_stream",
 }  # fmt: skip
-FUNCTIONS = {"_wait", "order"}
+FUNCTIONS = {"_wait", "make_stream_wait"}
 # `StreamClocks` only knows what may be reused early: forgetting it loses an opportunity. `_sharing()` is about processes, a
 # `EventLog` records what was, a store lets processes meet.
-NO_ORDER = ("orders", "_sharing()", "_journal", "store")
+NO_ORDER = ("orders", "_sharing()", "_event_log", "store")
 
 
 Functions = tuple[tuple[str, int], ...]  # names and first lines
