@@ -204,6 +204,7 @@ def test_a_body_that_finds_no_memory_is_named_as_the_hosts_fault() -> None:
         "import resource, sys, flambeau as torch\n"
         "with torch.virtual(devices=1, profile='v100-16g'):\n"
         "    x = torch.ones(3000, 3000, dtype=torch.float16, device='cuda')\n"
+        "    x @ x  # loads the kernel\n"
         "    torch.cuda.synchronize()\n"
         "    used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 24), resource.RLIM_INFINITY))\n"

@@ -1,13 +1,55 @@
-"""`available`: how much memory this process may still take from the host.
+"""`available`: how much memory this process may still take from the host. `require_space`: how many addresses.
 
 Linux says how much is left without swapping (`MemAvailable`), and control groups say how much a container may have.
+A process may have a limit of address space (RLIMIT_AS, `ulimit -v`).
 """
 
 from __future__ import annotations
 
+import errno
+import mmap
 from pathlib import Path
 
+from flambeau.core.errors import HostMemoryError
+
 _SYSTEM = Path("/")
+_SPACE = 1 << 27  # bytes that the libraries of a kernel may map; OpenBLAS waits for ever where it cannot
+_SHORTAGES = ("failed to map segment", "annot allocate memory", "can't start new thread")
+
+
+def address_space_left(system: Path = _SYSTEM) -> int | None:
+    """Return how many bytes this process may still map; None if it has no limit, or the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    pages = [] if limit == resource.RLIM_INFINITY else _text(system / "proc/self/statm").split()
+    return max(limit - int(pages[0]) * mmap.PAGESIZE, 0) if pages else None
+
+
+def require_space(what: str) -> None:
+    """Raise HostMemoryError if this process has too little address space left to load libraries.
+
+    Args:
+        what: The kernel, or what else is to be loaded, for the error.
+    """
+    left = address_space_left()
+    if left is not None and left < _SPACE:
+        raise HostMemoryError(
+            f"{what} needs {_SPACE:,} bytes of address space for its libraries, and this process has {left:,} left of "
+            "its limit (RLIMIT_AS). This is a limit of the host, not of a GPU. Fix: raise the limit (ulimit -v), or "
+            "take a smaller problem."
+        )
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return True for an error of a host that has no memory, address space or threads left."""
+    if isinstance(error, MemoryError):
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    return isinstance(error, ImportError | RuntimeError) and any(text in str(error) for text in _SHORTAGES)
 
 
 def available(system: Path = _SYSTEM) -> int | None:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
+from flambeau.core.host_memory import require_space
 from flambeau.core.memory import address_of, array_at, bytes_at
 from flambeau.core.meta import Meta
 from flambeau.core.quiet import Quiet
@@ -279,6 +280,7 @@ class HostDriver:
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> HostExecutable:
         self._check_device(index)
+        require_space(f"cpu: '{launch.kernel.name}'")
         return HostExecutable(launch)
 
     def unload(self, exe: Executable) -> None:

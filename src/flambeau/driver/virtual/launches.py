@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.errors import DriverError
+from flambeau.core.host_memory import require_space
 from flambeau.core.sites import caller
 from flambeau.driver.api import Launch
 from flambeau.driver.virtual import cost
@@ -31,6 +32,7 @@ class Launches:
 
     def load(self, launch: Launch, index: int) -> VirtualExecutable:
         self._machine.device(index)
+        require_space(f"cuda:{index}: '{launch.kernel.name}'")
         profile = self._profile
         launch = launch.with_(capability=(profile.major, profile.minor))
         return VirtualExecutable(launch, index, profile, self._machine.owner)

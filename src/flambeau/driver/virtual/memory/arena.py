@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.errors import DriverError, InvalidAddressError, OutOfMemoryError
+from flambeau.core.errors import DriverError, HostMemoryError, InvalidAddressError, OutOfMemoryError
+from flambeau.core.host_memory import address_space_left
 from flambeau.driver.virtual.memory.host_budget import HostBudget
 
 ALIGNMENT = 512
@@ -342,7 +343,10 @@ def _reserve(nbytes: int, index: int) -> mmap.mmap:
     try:
         return mmap.mmap(-1, nbytes, flags=flags | _NORESERVE)
     except OSError as error:
-        raise DriverError(
-            f"cuda:{index}: the system refuses to reserve {nbytes} bytes of address space ({error}); allow "
-            "overcommitment (vm.overcommit_memory=0 or 1, no ulimit -v) or take a smaller profile"
+        left = address_space_left()
+        most = "" if left is None else f", and this process has {left:,} left of its limit (RLIMIT_AS)"
+        raise HostMemoryError(
+            f"cuda:{index}: the host refuses to reserve {nbytes:,} bytes of address space for a virtual GPU "
+            f"({error}){most}. They cost no memory. This is a limit of the host, not of the simulated GPU. Fix: raise "
+            "the limit (ulimit -v), allow overcommitment (vm.overcommit_memory=0 or 1), or take a smaller profile."
         ) from error

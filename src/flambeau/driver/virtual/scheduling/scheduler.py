@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 from typing import Any, Protocol
 
 from flambeau.core.errors import DriverError, HostMemoryError, RaceError
+from flambeau.core.host_memory import is_shortage
 from flambeau.core.sites import Site, launched_at
 from flambeau.driver.virtual.scheduling.deadlock import deadlock
 from flambeau.driver.virtual.scheduling.interrupts import Interrupts
@@ -609,8 +610,10 @@ def _record(command: Command) -> CommandRecord:
 
 
 def _device_error(command: Command, error: Exception) -> DriverError:
+    if isinstance(error, HostMemoryError):  # address space, which is reserved at the first use
+        return error.with_traceback(None)
     what = f"{type(error).__name__}: {error}".rstrip(".")
-    if isinstance(error, MemoryError):  # no fault of the program's
+    if is_shortage(error):  # no fault of the program's
         wrapped: DriverError = HostMemoryError(
             f"cuda:{command.stream.index}: the host had no memory to compute '{command.name}' ({what}). This is a "
             f"limit of the host, not of the simulated GPU.{launched_at(command.site)} The results are lost, so no "

@@ -1,0 +1,99 @@
+"""A host without memory or address space is named as such; no virtual GPU fails with a device-side assert."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flambeau
+from flambeau.core.host_memory import address_space_left, is_shortage
+
+# The child opens a virtual GPU, limits its address space, and then computes with it until it fails.
+CHILD = """
+import resource, sys
+import flambeau as torch
+
+work = {
+    "matmul": lambda x: x @ x,
+    "svd": lambda x: torch.linalg.svdvals(x[:400, :400]),
+    "fft": lambda x: torch.fft.fft(x).abs(),
+    "special": lambda x: torch.special.zeta(x + 2, x + 1),
+    "nn": lambda x: torch.nn.functional.conv2d(x[None, None], x[None, None, :3, :3]),
+}[sys.argv[2]]
+with torch.virtual(1):
+    torch.ones(8, device="cuda").sum().item()
+    used = int(open("/proc/self/statm").read().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]) * 2**20,) * 2)
+    try:
+        x = torch.ones(2048, 2048, device="cuda")
+        for _ in range(3):
+            work(x).sum().item()
+        print("done")
+    except (torch.HostMemoryError, torch.cuda.OutOfMemoryError) as error:
+        print("named", error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux")
+@pytest.mark.parametrize("mib", [2, 40, 140, 400])
+@pytest.mark.parametrize("work", ["matmul", "svd", "fft", "special", "nn"])
+def test_work_without_address_space_names_the_host(mib: int, work: str) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, str(mib), work], capture_output=True, text=True, timeout=100
+    )
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.startswith(("named", "done")), child.stdout
+    assert "device-side assert" not in child.stdout
+    if mib == 2:
+        assert "bytes of address space" in child.stdout
+        assert "Fix: raise the limit (ulimit -v)" in child.stdout
+
+
+def test_refused_reservations_name_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **given: Any) -> Any:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    words = r"refuses to reserve [\d,]+ bytes.*Fix: raise the limit"
+    with pytest.raises(flambeau.HostMemoryError, match=words), flambeau.virtual(1, profile="v100-16g"):
+        flambeau.ones(3, device="cuda")
+        flambeau.cuda.synchronize()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("no memory"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("lib.so: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_commands_that_meet_a_shortage_name_the_host(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(np.linalg, "svd", fail)
+    words = "host had no memory to compute 'linalg_svd'"
+    with flambeau.virtual(1), pytest.raises(flambeau.HostMemoryError, match=words):
+        flambeau.linalg.svd(flambeau.ones(2, 2, device="cuda"))
+        flambeau.cuda.synchronize()
+
+
+def test_other_errors_are_no_shortage() -> None:
+    assert not is_shortage(OSError(errno.ENOENT, "missing"))
+    assert not is_shortage(ImportError("No module named 'x'"))
+    assert not is_shortage(ValueError("failed to map segment"))
+
+
+def test_processes_without_a_limit_have_all_addresses() -> None:
+    assert address_space_left() is None
