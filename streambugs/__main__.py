@@ -17,7 +17,7 @@ from typing import Any
 
 from flambeau.cli import finder
 from flambeau.observe.reports import Certificate, Race
-from flambeau.report.fix_diff import edited
+from flambeau.report.fix_diff import apply_edits
 from flambeau.runtime import system
 from flambeau.testing.explore import explore
 
@@ -171,7 +171,7 @@ def is_repaired(path: Path, races: Sequence[Race]) -> bool:
         copy = Path(folder) / path.name
         for _ in range(ROUNDS if races else 0):
             edits = [edit for race in races for edit in race.fix.edits]
-            text = "".join(edited(text.splitlines(keepends=True), edits))
+            text = "".join(apply_edits(text.splitlines(keepends=True), edits))
             copy.write_text(text)
             linecache.checkcache(str(copy))
             races = certificate(partial(run_path(str(copy))["program"], False)).races

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from flambeau.core import greeting
 from flambeau.core.greeting import SECRET, RefusedError, greet, is_same_host
-from flambeau.core.wire import Either, fits, framed, pack, receive, send
+from flambeau.core.wire import Either, fits, frame_message, pack, receive, send
 from flambeau.distributed.errors import DistNetworkError
 from flambeau.distributed.stores import store_server
 from flambeau.distributed.stores.coordinator import REQUESTS, MeetingPlace
@@ -120,7 +120,7 @@ def _frame(rng: random.Random) -> bytes:
     message: Any = [operation, args, needs, rng.choice([0, 1, 10**18, -1]), True, ""]
     if rng.random() < 0.2:
         message = _value(rng, 5)
-    data = bytearray(framed(message))
+    data = bytearray(frame_message(message))
     for _ in range(rng.choice([0, 0, 0, 1, 3])):
         data[rng.randrange(len(data))] = rng.randrange(256)
     return bytes(data)
@@ -199,7 +199,7 @@ def test_a_client_that_stops_amid_a_message_is_dropped(
     with closing(socket.create_connection(("127.0.0.1", master.port), timeout=20)) as client:
         if greeted:
             greet(client)
-        client.sendall(framed(["set", ["k", b"v"], [], 0, True, ""])[:9])
+        client.sendall(frame_message(["set", ["k", b"v"], [], 0, True, ""])[:9])
         assert client.recv(1) == b""
     assert is_served(master)
 
@@ -212,7 +212,7 @@ def test_a_client_that_reads_nothing_is_not_served_for_ever(
     assert master._server is not None
     with closing(connected(master)) as client:
         client.setblocking(False)
-        requests = memoryview(framed(["get", ["large"], ["large"], 0, True, ""]) * (1 << 16))
+        requests = memoryview(frame_message(["get", ["large"], ["large"], 0, True, ""]) * (1 << 16))
         with suppress(BlockingIOError):
             while requests:
                 requests = requests[client.send(requests) :]

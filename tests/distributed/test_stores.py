@@ -17,7 +17,7 @@ import pytest
 
 from flambeau.core.baton import Baton
 from flambeau.core.errors import DriverError
-from flambeau.core.wire import Inbox, framed, pack, unpack
+from flambeau.core.wire import Inbox, frame_message, pack, unpack
 from flambeau.distributed import errors
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from flambeau.distributed.stores.file_store import FileStore
@@ -256,7 +256,7 @@ def test_a_server_may_be_ended_by_a_collection_amid_the_list_of_threads() -> Non
 
 def test_strangers_do_not_harm_a_server() -> None:
     master = TCPStore("127.0.0.1", 0, None, True)
-    for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, framed(["no", "greeting"])):
+    for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, frame_message(["no", "greeting"])):
         with socket.create_connection(("127.0.0.1", master.port)) as stranger:
             stranger.sendall(noise)
             stranger.settimeout(20)
@@ -283,11 +283,11 @@ def test_messages_are_what_was_packed_and_nothing_else() -> None:
     with pytest.raises(TypeError, match="object"):
         pack([object()])
     inbox, found = Inbox(limit=100), []
-    for byte in framed([1]) + framed("two"):
+    for byte in frame_message([1]) + frame_message("two"):
         found += inbox.feed(bytes([byte]))
     assert found == [[1], "two"]
     with pytest.raises(ValueError, match="at most 100"):
-        inbox.feed(framed(b"x" * 200))
+        inbox.feed(frame_message(b"x" * 200))
 
 
 # -- ranks that are threads ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 from harness import Fuzzer
 from mutations import NUMBERS, mutate_bytes
 
-from flambeau.core.wire import Inbox, framed, pack
+from flambeau.core.wire import Inbox, frame_message, pack
 from flambeau.distributed.stores.store_server import _request_of
 
 _LIMIT = 1 << 20
@@ -26,7 +26,7 @@ def draw(rng: random.Random) -> bytes:
     ]
     if rng.random() < 0.5:
         message = _value(rng, 20)
-    data = framed(message)
+    data = frame_message(message)
     if rng.random() < 0.5:
         body = mutate_bytes(rng, pack(message))
         data = (

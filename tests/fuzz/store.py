@@ -28,7 +28,7 @@ from messages import _value
 from mutations import mutate_bytes
 
 from flambeau.core.greeting import SECRET, greet
-from flambeau.core.wire import framed, receive, send
+from flambeau.core.wire import frame_message, receive, send
 from flambeau.distributed.stores.coordinator import REQUESTS, MeetingPlace
 from flambeau.distributed.stores.kv_store import OPERATIONS
 from flambeau.distributed.stores.tcp_store import TCPStore
@@ -158,7 +158,7 @@ class StoreMachine(RuleBasedStateMachine):
     def abandons(self, number: int, key: str, limit: int) -> None:
         """Wait for a key of others, and be gone when it comes."""
         rng = random.Random(number)
-        self.throw(rng, framed(["get", [f"/{key}"], [f"/{key}"], limit, rng.random() < 0.5, "there"]))
+        self.throw(rng, frame_message(["get", [f"/{key}"], [f"/{key}"], limit, rng.random() < 0.5, "there"]))
         self.leaves(number, rng.random() < 0.5)
 
     def throw(self, rng: random.Random, data: bytes) -> None:
@@ -192,16 +192,16 @@ def hostile_bytes(rng: random.Random, form: str) -> bytes:
         case "value":
             message = _value(rng, 6)
         case "bytes":
-            return mutate_bytes(rng, framed(message))
+            return mutate_bytes(rng, frame_message(message))
         case "length":
             return struct.pack("!Q", rng.choice([1 << 16, 1 << 36, 1 << 63, (1 << 64) - 1])) + rng.randbytes(
                 9
             )
         case "part":
-            data = framed(message)
+            data = frame_message(message)
             return data[: rng.randrange(len(data))]
         case "twice":
-            return framed(message) * 2
+            return frame_message(message) * 2
         case "meet":
             name = rng.choice(list(REQUESTS))
             message = [
@@ -212,7 +212,7 @@ def hostile_bytes(rng: random.Random, form: str) -> bytes:
                 True,
                 "",
             ]
-    return framed(message)
+    return frame_message(message)
 
 
 def sample(rng: random.Random, schema: Any) -> Any:

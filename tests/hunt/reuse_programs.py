@@ -189,7 +189,7 @@ class Reference:
             for write in new.writes
         )
 
-    def lent(self) -> bool:
+    def find_captured_blocks(self) -> bool:
         """The same of memory that a stream takes over from another one which it waits for (reuse by order)."""
         return any(
             use not in self.before[write]

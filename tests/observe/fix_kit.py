@@ -10,7 +10,7 @@ from pathlib import Path
 
 import flambeau
 from flambeau.observe.reports import Certificate, Race
-from flambeau.report.fix_diff import edited
+from flambeau.report.fix_diff import apply_edits
 from flambeau.runtime import system
 
 
@@ -37,7 +37,7 @@ def apply(races: Sequence[Race], path: Path) -> None:
     """Insert what the races' fixes propose for the program."""
     edits = [edit for race in races for edit in race.fix.edits]
     assert edits and {edit.path for edit in edits} == {str(path)}, races
-    path.write_text("".join(edited(path.read_text().splitlines(keepends=True), edits)))
+    path.write_text("".join(apply_edits(path.read_text().splitlines(keepends=True), edits)))
 
 
 # -- random programs ------------------------------------------------------------------------------------------

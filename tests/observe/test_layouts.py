@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from race_kit import meta
 from test_races_by_reference import elements
 
-from flambeau.observe.layouts import covers, drawn, is_dense, overlap, span_of
+from flambeau.observe.layouts import covers, is_dense, overlap, span_of, touched_bytes
 
 dims = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), max_size=3)
 layouts = st.tuples(st.integers(0, 20), dims)
@@ -40,7 +40,7 @@ def test_covers_is_never_wrong(one, other):
 @given(layouts)
 def test_a_drawing_shows_each_byte(one):
     a, layout, touched = extent(one)
-    picture = drawn(4096, 4400, [(a, layout)])
+    picture = touched_bytes(4096, 4400, [(a, layout)])
     assert set((picture.nonzero()[0] + 4096).tolist()) == {byte for byte in touched if byte < 4400}
 
 

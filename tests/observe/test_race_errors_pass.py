@@ -37,7 +37,7 @@ KEPT = {  # by file and function: what becomes of a race there
     "core/caught.py reraise": "the constructor of an exception uses no device",
     "core/pickles.py opcodes": "reads bytes: uses no device",
     "data/pin.py _run": "raised again where the batch is asked for",
-    "data/pin.py pinned": "raised again where the batch is asked for",
+    "data/pin.py pin_result": "raised again where the batch is asked for",
     "data/worker.py _send": "raised again where the batch is asked for",
     "data/worker.py _serve": "raised again where the batch is asked for",
     "data/worker.py _set_up": "raised again where the batch is asked for",
@@ -54,7 +54,7 @@ KEPT = {  # by file and function: what becomes of a race there
     "distributed/stores/store_server.py _serve_client": "stores use no device",
     "distributed/stores/store_server.py _try": "stores use no device",
     "distributed/backends/watchdog.py _fail": "aborts: nothing is accessed",
-    "distributed/backends/watchdog.py closing": "aborts: nothing is accessed",
+    "distributed/backends/watchdog.py before_close": "aborts: nothing is accessed",
     "distributed/backends/rank_progress.py __init__": "stores use no device",
     "distributed/backends/rank_progress.py _seen": "stores use no device",
     "distributed/backends/rank_progress.py tell": "stores use no device",
@@ -191,12 +191,12 @@ def racing(nth: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     drivers = []
 
     class Watcher:
-        def starting(self, machine: Any) -> None:
+        def before_open(self, machine: Any) -> None:
             machine.driver = RacyDriver(machine.driver, 0)
             drivers.append(machine.driver)
 
-        def started(self, machine: Any) -> None: ...
-        def closing(self, machine: Any) -> None: ...
+        def after_open(self, machine: Any) -> None: ...
+        def before_close(self, machine: Any) -> None: ...
 
     monkeypatch.setattr(system, "_watchers", [Watcher()])
     with torch.virtual(devices=2):

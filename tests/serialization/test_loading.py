@@ -17,7 +17,7 @@ import pytest
 
 import flambeau as torch
 from flambeau.serialization.legacy import MAGIC, VERSION
-from flambeau.serialization.machine import Machine
+from flambeau.serialization.machine import PickleMachine
 
 
 def saved(obj: Any) -> io.BytesIO:
@@ -442,7 +442,7 @@ def test_the_machine_reads_what_python_writes(protocol: int) -> None:
         1, -1, 300, 70_000, 2**40, -(2**70), 1.5, True, None, "é" * 300, b"\x00\xff" * 200, bytearray(b"x"), (), (1,),
         (1, 2), (1, 2, 3), tuple(range(9)), {"a": [1]}, {1, 2}, 1 + 2j, collections.OrderedDict(a=1), "a\nb", "",
     ]  # fmt: skip
-    found = Machine(lambda pid: pid, {}, 100).load(io.BytesIO(pickle.dumps(value, protocol)))
+    found = PickleMachine(lambda pid: pid, {}, 100).load(io.BytesIO(pickle.dumps(value, protocol)))
     assert found == value
     assert [type(x) for x in found] == [type(x) for x in value]
 

@@ -12,7 +12,7 @@ import pytest
 import flambeau as torch
 from flambeau.core import host_memory
 from flambeau.driver.virtual.memory.arena import Arena
-from flambeau.driver.virtual.memory.host_budget import HostBudget, uncommitted
+from flambeau.driver.virtual.memory.host_budget import HostBudget, count_uncommitted
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -144,13 +144,13 @@ def test_pages_that_are_committed_are_told_from_others(host: Any) -> None:
     arena = Arena(1, 0, 4 * GIB, 0, False, budget)
     ptr = arena.allocate(100 * MIB)
     arena.reach("x", ptr, 100 * MIB)
-    assert uncommitted(arena) == 100 * MIB
+    assert count_uncommitted(arena) == 100 * MIB
     arena.bytes[10 * MIB : 30 * MIB] = 1
-    assert uncommitted(arena) == 80 * MIB
+    assert count_uncommitted(arena) == 80 * MIB
     arena.reach("x", ptr, 10)
-    assert uncommitted(arena) == 80 * MIB
+    assert count_uncommitted(arena) == 80 * MIB
     arena.release(ptr)
-    assert uncommitted(arena) == 0 and not arena.granted
+    assert count_uncommitted(arena) == 0 and not arena.granted
 
 
 def test_what_is_granted_and_not_committed_is_promised(host: Any) -> None:

@@ -117,7 +117,7 @@ def test_nothing_is_left_behind_by_a_device_that_fails(driver):
     driver.copy_out(memory, ptr, stream)
     with pytest.raises(RuntimeError, match="device-side assert"):
         driver.stream_sync(stream)
-    traffic = driver._core.traffic
+    traffic = driver._core.host_memory_tracker
     assert not traffic._reads and not traffic._writes
 
 
@@ -171,7 +171,7 @@ def test_programs_of_one_stream_see_what_they_would_without_poison(steps):
         elif what == "sync" and events:
             driver.event_sync(events.pop(0))
     driver.stream_sync(stream)
-    assert (window == host).all() and not driver._core.traffic._writes
+    assert (window == host).all() and not driver._core.host_memory_tracker._writes
     out = driver.host_alloc(N)
     driver.copy_out(out, ptr, stream)
     driver.stream_sync(stream)

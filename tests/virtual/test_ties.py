@@ -89,21 +89,21 @@ class Asked:
 
 
 class Requests:
-    """Notes each command as it is enqueued; stands where the scheduler keeps its journal."""
+    """Notes each command as it is enqueued; stands where the scheduler keeps its request log."""
 
     def __init__(self, core):
         self.core, self.asked, self._tails = core, [], {}
 
-    def enqueued(self, command):
+    def on_enqueue(self, command):
         behind = [*command.waits]
         if command.stream in self._tails:
             behind.append(self._tails[command.stream])
         self._tails[command.stream] = command
         self.asked.append(Asked(command, self.core.now, behind))
 
-    def polled(self, question, done): ...
+    def on_poll(self, question, done): ...
 
-    def waited(self, target): ...
+    def on_wait(self, target): ...
 
 
 class Machine:
@@ -186,7 +186,7 @@ class Program:
         self.sleeps = [driver.load(Launch(SLEEP, (), (int64,)), i) for i in range(2)]
         self.pinned = driver.host_alloc(1 << 14)
         self.graph = self.recorded()
-        self.requests = driver._core.journal = Requests(driver._core)
+        self.requests = driver._core.request_log = Requests(driver._core)
 
     def recorded(self):
         """A graph with a kernel on one stream beside two on another."""

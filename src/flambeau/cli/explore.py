@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         watch = _Watch(Progress(sys.stderr, options.schedules, options.time))
         try:
             explore(
-                partial(_printed, options, stopping),
+                partial(_run_and_capture, options, stopping),
                 options.schedules,
                 options.policy or POLICIES,
                 seed=options.seed,
@@ -175,7 +175,7 @@ def _take_last(options: argparse.Namespace) -> None:
             return
 
 
-def _printed(options: argparse.Namespace, stopping: Stopping) -> tuple[str, int]:
+def _run_and_capture(options: argparse.Namespace, stopping: Stopping) -> tuple[str, int]:
     """Run the program as if it were the first time: what it prints and its exit status.
 
     A signal to stop ends it whatever the program made of that: a run that was cut short has no outcome.

@@ -44,7 +44,7 @@ class TorchFinder(MetaPathFinder):
                 name=fullname,
             )
         if root == "flambeau":
-            return _found(fullname, path, target)
+            return _find_spec(fullname, path, target)
         if root != "torch":
             return None
         real = f"flambeau.{rest}" if rest else "flambeau"
@@ -65,7 +65,7 @@ class _Renamed(SourceFileLoader):
         _say_torch(module)
 
 
-def _found(fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+def _find_spec(fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
     spec = PathFinder.find_spec(fullname, path, target)
     if spec is not None and type(spec.loader) is SourceFileLoader:
         spec.loader = _Renamed(spec.loader.name, spec.loader.path)

@@ -99,7 +99,7 @@ def _set_environment(options: argparse.Namespace) -> None:
     """What the ranks find in their environment."""
     export_options(options)
     with suppress(ValueError):  # a malformed variable: the ranks hear of it at first use
-        wish = configuration.from_environment()
-        if wish.driver != "cuda" and "FLAMBEAU_VIRTUAL_DEVICES" not in os.environ:
+        requested = configuration.from_environment()
+        if requested.driver != "cuda" and "FLAMBEAU_VIRTUAL_DEVICES" not in os.environ:
             count = options.nproc_per_node
             os.environ["FLAMBEAU_VIRTUAL_DEVICES"] = count if count.isdigit() else str(configuration.DEVICES)

@@ -116,7 +116,7 @@ def _replay(options: argparse.Namespace, found: dict[str, Any]) -> int:
     most = "unlimited memory" if options.capacity is None else format_size(capacity)
     print(f"{len(events)} events of device {device}, replayed on {most}:")
     for outcome in outcomes:
-        print(_told(outcome))
+        print(_describe_outcome(outcome))
     return 0 if all(outcome.fits for outcome in outcomes) else 1
 
 
@@ -138,7 +138,7 @@ def size_of(text: str) -> int:
     return int(size)
 
 
-def _told(outcome: Outcome) -> str:
+def _describe_outcome(outcome: Outcome) -> str:
     """One outcome for people."""
     lines = [
         f"  {_name(outcome.policy)}",

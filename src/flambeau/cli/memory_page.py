@@ -121,7 +121,7 @@ def _column(numbers: list[int]) -> Array:
         raise ValueError("a number of the trace has more than 64 bits") from None
 
 
-class _Lives(NamedTuple):
+class _Lifetimes(NamedTuple):
     """Pieces of memory, a column each: those that were there before the trace begin with its first event, 0.
 
     end: the event that ended it, the length of the trace if none did. freed: from which event on it waits for other
@@ -136,14 +136,14 @@ class _Lives(NamedTuple):
     end: Array
     stack: Array
 
-    def at(self, which: Any) -> _Lives:
-        return _Lives(*[column[which] for column in self])
+    def at(self, which: Any) -> _Lifetimes:
+        return _Lifetimes(*[column[which] for column in self])
 
 
 def _device(
     index: int, segments: Sequence[dict[str, Any]], events: _Events, stacks: _Stacks
 ) -> dict[str, Any]:
-    lives, spans = _lives(segments, events, stacks), _spans(segments, events)
+    lifetimes, spans = _lives(segments, events, stacks), _spans(segments, events)
     reserved, used = _amounts(segments, events)
     top = int(used.argmax())
     ooms = np.flatnonzero(events.action == OOM)
@@ -156,13 +156,13 @@ def _device(
             {"at": at, "size": int(events.size[at]), "stack": int(events.stack[at])}
             for at in ooms[-_MOST_OOMS:].tolist()
         ],
-        "lives": _packed(lives, _MOST_LIVES),
-        "spans": _packed(spans, _MOST_SPANS),
+        "lives": _pack_lifetimes(lifetimes, _MOST_LIVES),
+        "spans": _pack_lifetimes(spans, _MOST_SPANS),
         "curves": _curves(reserved, used),
         "top": {
             "at": top,
             "used": int(used[top]),
-            "holders": _holders(lives, top, np.array(stacks.places())),
+            "holders": _holders(lifetimes, top, np.array(stacks.places())),
             "reserved": int(reserved.max()),
         },
         "segments": [_segment(segment, stacks) for segment in shown],
@@ -170,7 +170,7 @@ def _device(
     }
 
 
-def _lives(segments: Sequence[dict[str, Any]], events: _Events, stacks: _Stacks) -> _Lives:
+def _lives(segments: Sequence[dict[str, Any]], events: _Events, stacks: _Stacks) -> _Lifetimes:
     """Each piece of memory: what happened at one address, in its order, tells when pieces began and ended."""
     last = max(len(events), 1)
     found = np.flatnonzero(events.action <= COMPLETED)
@@ -186,19 +186,27 @@ def _lives(segments: Sequence[dict[str, Any]], events: _Events, stacks: _Stacks)
     owner = np.cumsum(events.action[found] != REQUESTED)[events.action[found] == REQUESTED] - 1
     of_life = (owner >= 0) & (events.addr[edges[owner]] == events.addr[asked]) if len(edges) else owner >= 0
     freed[owner[of_life]] = asked[of_life]
-    begun = np.flatnonzero(is_alloc)
-    begun_before = np.flatnonzero(~is_alloc & ~np.append(False, (same & is_alloc)[:-1]))
-    at, before = edges[begun], edges[begun_before]
+    starts = np.flatnonzero(is_alloc)
+    frees_without_alloc = np.flatnonzero(~is_alloc & ~np.append(False, (same & is_alloc)[:-1]))
+    at, before = edges[starts], edges[frees_without_alloc]
     nothing = np.zeros_like(before)
     live = set(events.addr[edges[is_alloc & ~same]].tolist())
     columns = zip(
-        (events.addr[at], events.size[at], events.stream[at], at, freed[begun], end[begun], events.stack[at]),
+        (
+            events.addr[at],
+            events.size[at],
+            events.stream[at],
+            at,
+            freed[starts],
+            end[starts],
+            events.stack[at],
+        ),
         (events.addr[before], events.size[before], events.stream[before], nothing, before, before, nothing),
         _column_rows(_blocks_before(segments, live, last, stacks), 7),
         strict=True,
     )
-    lives = _Lives(*map(np.concatenate, columns))
-    return lives.at(np.argsort(lives.begin, kind="stable"))
+    lifetimes = _Lifetimes(*map(np.concatenate, columns))
+    return lifetimes.at(np.argsort(lifetimes.begin, kind="stable"))
 
 
 def _blocks_before(
@@ -206,7 +214,7 @@ def _blocks_before(
 ) -> Iterable[tuple[int, ...]]:
     """Lives of blocks that are in use at the end, and whose beginning no event tells."""
     for segment in segments:
-        for addr, block in _placed(segment):
+        for addr, block in _place_blocks(segment):
             if block["state"] != "inactive" and addr not in live:
                 freed = last if block["state"] == "active_allocated" else 0
                 number = stacks.number(block.get("frames"))
@@ -217,7 +225,7 @@ def _column_rows(rows: Iterable[tuple[int, ...]], width: int) -> Array:
     return np.array([*rows], np.int64).reshape(-1, width).T
 
 
-def _spans(segments: Sequence[dict[str, Any]], events: _Events) -> _Lives:
+def _spans(segments: Sequence[dict[str, Any]], events: _Events) -> _Lifetimes:
     """Memory that was reserved, from when until when."""
     spans = _Spans(max(len(events), 1))
     for at in np.flatnonzero((events.action == BEGUN) | (events.action == ENDED)).tolist():
@@ -230,7 +238,7 @@ def _spans(segments: Sequence[dict[str, Any]], events: _Events) -> _Lives:
         if not spans.within(segment["address"]):
             spans.begin(segment["address"], segment["total_size"], 0, segment["stream"])
     rows = [(s["addr"], s["size"], s["stream"], s["begin"], s["end"], s["end"], 0) for s in spans.found]
-    return _Lives(*_column_rows(rows, 7))
+    return _Lifetimes(*_column_rows(rows, 7))
 
 
 class _Spans:
@@ -250,7 +258,7 @@ class _Spans:
         self.found.append(span)
 
     def end(self, addr: int, size: int, at: int, stream: int) -> None:
-        touched = self._touched(addr, size)
+        touched = self._find_overlapping(addr, size)
         if not touched:  # reserved before the trace begins
             self.begin(addr, size, 0, stream)
             touched = [self._open[addr]]
@@ -263,9 +271,9 @@ class _Spans:
                     self.begin(first, last - first, at, span["stream"])
 
     def within(self, addr: int) -> bool:
-        return bool(self._touched(addr, 1))
+        return bool(self._find_overlapping(addr, 1))
 
-    def _touched(self, addr: int, size: int) -> list[dict[str, Any]]:
+    def _find_overlapping(self, addr: int, size: int) -> list[dict[str, Any]]:
         """The open ones that share bytes with a range; they do not overlap each other."""
         first = max(bisect_right(self._order, addr) - 1, 0)
         last = bisect_left(self._order, addr + size)
@@ -273,7 +281,7 @@ class _Spans:
         return [span for span in found if addr < span["addr"] + span["size"]]
 
 
-def _placed(segment: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any]]]:
+def _place_blocks(segment: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any]]]:
     """The blocks of a segment with their addresses, which older snapshots leave to be added up."""
     addr = segment["address"]
     for block in segment["blocks"]:
@@ -281,16 +289,16 @@ def _placed(segment: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any]]]:
         addr += block["size"]
 
 
-def _packed(lives: _Lives, most: int) -> dict[str, Any]:
+def _pack_lifetimes(lifetimes: _Lifetimes, most: int) -> dict[str, Any]:
     """Columns for the page: those that take most of the picture, in the order of their beginnings.
 
     begin: from the one before. length: events from beginning to end; waits: the last of them, for other streams.
     """
-    area = lives.size * (lives.end - lives.begin).astype(float)
+    area = lifetimes.size * (lifetimes.end - lifetimes.begin).astype(float)
     scattered = np.arange(len(area), dtype=np.uint64) * np.uint64(0x9E3779B1) & np.uint64(0xFFFFFFFF)
     # Of many alike, what is left out lies evenly over the trace: Fibonacci hashing.
     chosen = np.sort(np.lexsort((scattered, -area))[:most]) if len(area) > most else slice(None)
-    kept = lives.at(chosen)
+    kept = lifetimes.at(chosen)
     kept = kept.at(np.argsort(kept.begin, kind="stable"))
     return {
         "addr": kept.addr.tolist(),
@@ -304,12 +312,12 @@ def _packed(lives: _Lives, most: int) -> dict[str, Any]:
     }
 
 
-def _holders(lives: _Lives, at: int, places: Array) -> list[dict[str, int]]:
+def _holders(lifetimes: _Lifetimes, at: int, places: Array) -> list[dict[str, int]]:
     """What each place had in use after an event, the most first: bytes, and pieces of memory.
 
     The place -1 stands for all that was freed, but waits for other streams.
     """
-    there = lives.at((lives.begin <= at) & (at < lives.end))
+    there = lifetimes.at((lifetimes.begin <= at) & (at < lifetimes.end))
     found, number = np.unique(np.where(at < there.freed, places[there.stack], -1), return_inverse=True)
     sizes, counts = np.zeros(len(found), np.int64), np.bincount(number, minlength=len(found))
     np.add.at(sizes, number, there.size)

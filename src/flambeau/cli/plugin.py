@@ -224,7 +224,7 @@ def _virtual_machine(request: pytest.FixtureRequest) -> Iterator[Any]:
     ):
         request.node.stash[_RUN] = (machine, schedule, devices, children)
         yield machine
-        for index in range(_opened()):
+        for index in range(_count_open_devices()):
             system.accelerator().device_sync(index)
 
 
@@ -263,7 +263,7 @@ def virtual_gpus(_virtual_machine: Any) -> Any:
     return _virtual_machine
 
 
-def _opened() -> int:
+def _count_open_devices() -> int:
     return len(system.contexts()) if system.is_initialized() else 0
 
 
@@ -408,10 +408,10 @@ def _replay(item: pytest.Item, machine: Any, devices: int) -> str:
     if races != "error":
         options += ["--gpu-races", races]
     token = "replay:" + machine.driver.token()
-    return shlex.join(["pytest", *options, "--gpu-schedule", token, _named(item, token[:_LONGEST])])
+    return shlex.join(["pytest", *options, "--gpu-schedule", token, _name_with_token(item, token[:_LONGEST])])
 
 
-def _named(item: pytest.Item, token: str) -> str:
+def _name_with_token(item: pytest.Item, token: str) -> str:
     """What a test is called under the schedule of a token."""
     spec = getattr(item, "callspec", None)
     if spec is None:
@@ -424,4 +424,4 @@ def _named(item: pytest.Item, token: str) -> str:
 
 def _name(item: pytest.Item) -> str:
     """A test's name without its schedule, its own parameters among it."""
-    return _named(item, "")
+    return _name_with_token(item, "")

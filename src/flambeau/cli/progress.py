@@ -17,8 +17,8 @@ class Progress:
     def __init__(self, file: TextIO, schedules: int | None, seconds: float | None) -> None:
         self._file, self._schedules, self._seconds = file, schedules, seconds
         self._changes = file.isatty() and os.environ.get("TERM") != "dumb"
-        self._begun = monotonic()
-        self._next = self._begun + (_ON_TERMINAL if self._changes else _ELSEWHERE)
+        self._start = monotonic()
+        self._next = self._start + (_ON_TERMINAL if self._changes else _ELSEWHERE)
         self._width = 0  # of the line on the screen
 
     def update(self, found: Exploration) -> None:
@@ -27,7 +27,7 @@ class Progress:
         if now < self._next:
             return
         self._next = now + (_ON_TERMINAL if self._changes else _ELSEWHERE)
-        line = self._line(found, now - self._begun)
+        line = self._line(found, now - self._start)
         if self._changes:
             line = line[: _columns(self._file) - 1]
             self._file.write(f"\r{line.ljust(self._width)}")

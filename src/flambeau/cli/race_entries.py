@@ -51,7 +51,7 @@ def _write_kind(number: int, kind: list[RaceFields], screen: Screen) -> None:
     _write_fix(race["fix"], screen)
     if race["note"]:
         screen.detail("note", race["note"].removeprefix("note:").strip())
-    if created := _created(race):
+    if created := _describe_creation(race):
         screen.detail("created", created)
     if rest := [other for other in others if other not in same_lines]:
         screen.detail("similar", _similar(rest))
@@ -80,7 +80,7 @@ def _headline(race: RaceFields, elsewhere: list[RaceFields]) -> str:
     return f"Nothing orders these two uses of {what}{suffix}"
 
 
-def _created(race: RaceFields) -> str:
+def _describe_creation(race: RaceFields) -> str:
     """Return where the memory and the streams were created."""
     parts = [f"the memory at {race['allocated']}"] if race["allocated"] else []
     parts += [f"freed at {race['freed']}"] if race["freed"] else []

@@ -159,10 +159,12 @@ def _run_program(options: argparse.Namespace, recorder: Recorder) -> int:
     is_rank = "TORCHELASTIC_RUN_ID" in os.environ
     try:
         with Stopping(*([] if is_rank else [signal.SIGTERM])) as stopping:
-            status, told = _outcome_of(program, options.full_traceback)
+            status, reported = _outcome_of(program, options.full_traceback)
             _end_program(outer)
             for problem in system.close_all():
-                if _first_line(problem) != told:  # a device that failed says so as often as it is waited for
+                if (
+                    _first_line(problem) != reported
+                ):  # a device that failed says so as often as it is waited for
                     _say(options, f"the program ended without waiting for this: {problem}")
                 status = status or 1
         if not status:  # else it may have ended early because of what went wrong
@@ -299,11 +301,11 @@ def _show(full: bool, kind: type[BaseException], error: BaseException, trace: Tr
     sys.stderr.write(text)  # at once: other ranks write to the same screen
 
 
-def _show_of_thread(full: bool, told: threading.ExceptHookArgs) -> None:
+def _show_of_thread(full: bool, reported: threading.ExceptHookArgs) -> None:
     """That of an error that ended a thread of the program."""
-    if told.exc_type is not SystemExit and told.exc_value is not None:
-        name = told.thread.name if told.thread is not None else threading.get_ident()
-        text = traceback_of(full, told.exc_type, told.exc_value, told.exc_traceback)
+    if reported.exc_type is not SystemExit and reported.exc_value is not None:
+        name = reported.thread.name if reported.thread is not None else threading.get_ident()
+        text = traceback_of(full, reported.exc_type, reported.exc_value, reported.exc_traceback)
         sys.stderr.write(f"Exception in thread {name}:\n{text}")
 
 

@@ -63,7 +63,9 @@ def load(path: Path, as_json: bool = False) -> dict[str, Any]:
 def _share_stacks(traces: Any) -> None:
     """JSON has every stack anew at each event: equal ones become one list. The checker refuses what is malformed."""
     known: dict[tuple[Any, ...], Any] = {}
-    for event in chain.from_iterable(_listed("a trace", trace) for trace in _listed("device_traces", traces)):
+    for event in chain.from_iterable(
+        _require_list("a trace", trace) for trace in _require_list("device_traces", traces)
+    ):
         try:
             frames = event["frames"]
             key = tuple([(frame["filename"], frame["line"], frame["name"]) for frame in frames])
@@ -89,7 +91,7 @@ class _Checker:
     def check(self, found: dict[str, Any]) -> None:
         """Raise ValueError for what is not as snapshots have it."""
         sizes = 0
-        for segment in _listed("segments", found["segments"]):
+        for segment in _require_list("segments", found["segments"]):
             _check_fields("a segment", segment, _SEGMENT)
             _check_device("the device of a segment", segment.get("device", 0))
             _check_pool("a segment", segment.get("segment_pool_id"))
@@ -104,11 +106,11 @@ class _Checker:
                 sizes += block["size"]
         if sizes >= _LIMIT:
             raise ValueError("its sizes add up to more than 64 bits")
-        traces = _listed("device_traces", found["device_traces"])
+        traces = _require_list("device_traces", found["device_traces"])
         _check_device("the number of traces", len(traces))
         for trace in traces:
             self._own("trace", trace)
-            self._check_trace(_listed("a trace", trace))
+            self._check_trace(_require_list("a trace", trace))
         _count(found.get("allocator_settings", {}), _MOST_SETTINGS)
 
     def _own(self, what: str, part: Any) -> None:
@@ -135,7 +137,7 @@ class _Checker:
     def _check_frames(self, frames: Any) -> None:
         if frames and id(frames) not in self._stacks:
             self._stacks.add(id(frames))
-            for frame in _listed("frames", frames):
+            for frame in _require_list("frames", frames):
                 _check_fields("a frame", frame, {"filename": str, "line": int, "name": str}, longest=None)
                 self._letters -= len(frame["filename"]) + len(frame["name"])
             if self._letters < 0:
@@ -187,7 +189,7 @@ def _check_number(what: str, name: str, number: Any) -> None:
         raise ValueError(f"the {name!r} of {what} is negative")
 
 
-def _listed(what: str, found: Any) -> list[Any]:
+def _require_list(what: str, found: Any) -> list[Any]:
     if not isinstance(found, list | tuple):
         raise ValueError(f"{what} should be a list, not {type(found).__name__}")
     return list(found)

@@ -32,9 +32,9 @@ class Readable:
         return self._connection in found, other in found
 
 
-def readable(patience_s: float, *connections: socket) -> list[object]:
-    """Those that can be read, as soon as one can; none after `patience_s` seconds."""
+def readable(timeout_s: float, *connections: socket) -> list[object]:
+    """Those that can be read, as soon as one can; none after `timeout_s` seconds."""
     with selectors.DefaultSelector() as selector:
         for connection in connections:
             selector.register(connection, selectors.EVENT_READ)
-        return [key.fileobj for key, _ in selector.select(patience_s)]
+        return [key.fileobj for key, _ in selector.select(timeout_s)]

@@ -35,7 +35,7 @@ class device:  # PyTorch's public name
         elif isinstance(type, int) and not isinstance(type, bool):
             if index is not None:
                 raise TypeError("device(): an int names a CUDA device and takes no second index")
-            key = ("cuda", _checked(type))
+            key = ("cuda", _check_index(type))
         else:
             raise TypeError(
                 f"device(): argument 'type' must be str, int or torch.device, not {type.__class__.__name__}"
@@ -70,7 +70,7 @@ def _parse(text: str, index: int | None) -> tuple[str, int | None]:
     if kind not in _TYPES:
         raise RuntimeError(errors.unknown_device_type(kind, _TYPES))
     if not colon:
-        return kind, None if index is None else _checked(index)
+        return kind, None if index is None else _check_index(index)
     if index is not None:
         raise RuntimeError(
             f"type (string) must not include an index because index was passed explicitly: {text}"
@@ -80,7 +80,7 @@ def _parse(text: str, index: int | None) -> tuple[str, int | None]:
     return kind, int(digits)
 
 
-def _checked(index: int) -> int:
+def _check_index(index: int) -> int:
     if index < 0:
         raise RuntimeError(f"Device index must not be negative, got {index}")
     return int(index)

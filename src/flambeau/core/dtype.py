@@ -114,7 +114,7 @@ _by_numpy = {d.numpy: d for d in DTYPES if d not in BORROWED}
 def from_numpy(numpy: np.dtype[Any]) -> dtype:
     """The dtype that a NumPy type is stored as. Raises TypeError where PyTorch has none."""
     stored = np.dtype(numpy)
-    found = _by_numpy.get(stored) or _borrowed().get(stored)
+    found = _by_numpy.get(stored) or _borrowed_by_numpy_dtype().get(stored)
     if found is None:
         raise TypeError(
             f"can't convert np.ndarray of type {numpy}. The only supported types are: "
@@ -124,7 +124,7 @@ def from_numpy(numpy: np.dtype[Any]) -> dtype:
 
 
 @cache
-def _borrowed() -> dict[np.dtype[Any], dtype]:
+def _borrowed_by_numpy_dtype() -> dict[np.dtype[Any], dtype]:
     return {d.numpy: d for d in BORROWED}
 
 

@@ -27,7 +27,7 @@ def contiguous_strides(shape: Sequence[int]) -> Strides:
 
 def channels_last_strides(shape: Sequence[int]) -> Strides:
     """Dense strides of (N, C, spatial ...) with the channels innermost; a dimension of size 0 counts as 1."""
-    return _packed(shape, (0, *range(2, len(shape)), 1), least=1)
+    return _pack_strides(shape, (0, *range(2, len(shape)), 1), least=1)
 
 
 def is_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -88,7 +88,7 @@ def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
     """
     if is_dense(shape, strides):
         return tuple(strides)
-    return _packed(shape, memory_order(shape, strides))
+    return _pack_strides(shape, memory_order(shape, strides))
 
 
 def result_strides(shape: Sequence[int], *operands: Sequence[int], broadcast: bool = False) -> Strides:
@@ -110,10 +110,10 @@ def result_strides(shape: Sequence[int], *operands: Sequence[int], broadcast: bo
     order = memory_order(shape, *operands)
     if order == list(range(len(shape))):
         return contiguous_strides(shape)
-    return _packed(shape, order, least=0)  # PyTorch's iterator lets a size of 0 make strides 0
+    return _pack_strides(shape, order, least=0)  # PyTorch's iterator lets a size of 0 make strides 0
 
 
-def _packed(shape: Sequence[int], order: Sequence[int], least: int = 1) -> Strides:
+def _pack_strides(shape: Sequence[int], order: Sequence[int], least: int = 1) -> Strides:
     """Dense strides with the dimensions in `order`, outermost first; a size counts as `least` at least."""
     out, step = [0] * len(shape), 1
     for dim in reversed(order):

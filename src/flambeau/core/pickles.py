@@ -79,10 +79,10 @@ class PickleReader:
         try:
             for opcode, argument, position in opcodes(file):  # noqa: B007 (the handler reads it)
                 if opcode.name == "STOP":
-                    return self._guarded(self._pop)
-                self._guarded(self._step, opcode, argument)
+                    return self._call_guarded(self._pop)
+                self._call_guarded(self._step, opcode, argument)
                 if opcode.name == "BINPERSID":  # what this raises is not damage
-                    self._push(self.persistent_load(self._guarded(self._pop)))
+                    self._push(self.persistent_load(self._call_guarded(self._pop)))
             raise EOFError
         except Refused as error:
             error.position = position
@@ -97,7 +97,7 @@ class PickleReader:
             ended.position = position
             raise ended from None
 
-    def _guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _call_guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call a part of the machine, which raises what it likes where a pickle is damaged."""
         try:
             return call(*arguments)

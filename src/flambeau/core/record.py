@@ -43,8 +43,8 @@ class Record:
         raise AttributeError(f"cannot delete field {name!r}")
 
     def __repr__(self) -> str:
-        told = [f"{name}={getattr(self, name)!r}" for name in self._fields]
-        return f"{type(self).__qualname__}({', '.join(told)})"
+        fields = [f"{name}={getattr(self, name)!r}" for name in self._fields]
+        return f"{type(self).__qualname__}({', '.join(fields)})"
 
 
 @dataclass_transform(frozen_default=True, eq_default=True)

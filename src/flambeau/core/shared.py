@@ -37,7 +37,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 def anonymous(nbytes: int) -> int:
     """A descriptor of new anonymous memory that reads as zeros. OSError: there is no room."""
-    fd = _unnamed()
+    fd = _create_unnamed()
     try:
         os.ftruncate(fd, nbytes)
     except BaseException:
@@ -46,7 +46,7 @@ def anonymous(nbytes: int) -> int:
     return fd
 
 
-def _unnamed() -> int:
+def _create_unnamed() -> int:
     if sys.platform == "linux":
         return os.memfd_create("flambeau", os.MFD_CLOEXEC)
     import tempfile  # takes time, and Linux needs none
@@ -144,13 +144,13 @@ class Door(NamedTuple):
         try:
             fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise ProcessLookupError(self._gone()) from None
+            raise ProcessLookupError(self._describe_missing_owner()) from None
         if key_of(fd) != (self.device, self.inode):
             os.close(fd)
-            raise ProcessLookupError(self._gone())
+            raise ProcessLookupError(self._describe_missing_owner())
         return fd
 
-    def _gone(self) -> str:
+    def _describe_missing_owner(self) -> str:
         return f"process {self.pid} has ended, or has given the memory back that it shared"
 
     def pack(self) -> bytes:

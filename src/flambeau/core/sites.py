@@ -150,9 +150,9 @@ def is_command(filename: str) -> bool:
 def warn_program(text: str, category: type[Warning]) -> None:
     """A warning at the user's line, however deep in this package it arises."""
     frame = program_frame()
-    told = frame.f_globals.setdefault("__warningregistry__", {})  # by which a line is warned of once
+    registry = frame.f_globals.setdefault("__warningregistry__", {})  # by which a line is warned of once
     warnings.warn_explicit(
-        text, category, frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__"), told
+        text, category, frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__"), registry
     )
 
 

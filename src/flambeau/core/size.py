@@ -18,7 +18,7 @@ class Size(tuple[int, ...]):
     __slots__ = ()
 
     def __new__(cls, sizes: Iterable[SupportsIndex] = ()) -> Size:
-        return tuple.__new__(cls, [_checked(n, i) for i, n in enumerate(sizes)])
+        return tuple.__new__(cls, [_check_dimension(n, i) for i, n in enumerate(sizes)])
 
     def numel(self) -> int:
         """How many elements a tensor of this shape has."""
@@ -51,7 +51,7 @@ def size_of(sizes: tuple[int, ...]) -> Size:
     return tuple.__new__(Size, sizes)
 
 
-def _checked(n: SupportsIndex, position: int) -> int:
+def _check_dimension(n: SupportsIndex, position: int) -> int:
     try:
         return index(n)
     except TypeError:

@@ -105,7 +105,7 @@ def fits(value: Any, schema: Any) -> bool:
     return type(value) is type(schema) and bool(value == schema)
 
 
-def framed(value: Any) -> bytes:
+def frame_message(value: Any) -> bytes:
     """A message as it goes over a socket: its length before it."""
     parts: list[Data] = [b""]
     _pack(value, parts)
@@ -114,7 +114,7 @@ def framed(value: Any) -> bytes:
 
 
 def send(connection: socket.socket, value: Any) -> None:
-    connection.sendall(framed(value))
+    connection.sendall(frame_message(value))
 
 
 def receive(connection: socket.socket, limit: int = LARGEST) -> Any:

@@ -45,12 +45,12 @@ class Channel:
 
     def send(self, message: Any) -> None:
         """Send a message. Raises what pickling it raises, with nothing sent; OSError: the other end is gone."""
-        data, buffers = _pickled(message)
+        data, buffers = _pickle(message)
         sizes = [len(data), *[b.nbytes for b in buffers]]
         if sum(sizes) <= _INLINE:
             self.connection.send_bytes(pickle.dumps((data, [b.tobytes() for b in buffers])))
             return
-        fd = _written([data, *buffers])
+        fd = _write_anonymous([data, *buffers])
         try:
             self.connection.send_bytes(pickle.dumps(sizes))
             reduction.send_handle(self.connection, fd, 0)
@@ -63,7 +63,7 @@ class Channel:
         if isinstance(found, tuple):
             data, buffers = found
             return pickle.loads(data, buffers=buffers)
-        parts = _mapped(reduction.recv_handle(self.connection), found)
+        parts = _map_parts(reduction.recv_handle(self.connection), found)
         return pickle.loads(parts[0], buffers=parts[1:])
 
     def hang_up(self) -> None:
@@ -77,7 +77,7 @@ class Channel:
         self.connection.close()
 
 
-def _pickled(message: Any) -> tuple[bytes, list[memoryview]]:
+def _pickle(message: Any) -> tuple[bytes, list[memoryview]]:
     """A message, and the buffers of its tensors and arrays."""
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
@@ -112,7 +112,7 @@ def tensor_of(data: Any, kind: dtype, shape: tuple[int, ...], strides: tuple[int
 # -- shared memory ----------------------------------------------------------------------------------------
 
 
-def _written(parts: list[Any]) -> int:
+def _write_anonymous(parts: list[Any]) -> int:
     """A descriptor of anonymous memory that holds the parts. Raises OSError: there is no room."""
     fd = anonymous(0)
     try:
@@ -131,7 +131,7 @@ def _write(fd: int, data: memoryview, at: int) -> None:
         data, at = data[n:], at + n
 
 
-def _mapped(fd: int, sizes: list[int]) -> list[memoryview]:
+def _map_parts(fd: int, sizes: list[int]) -> list[memoryview]:
     """The parts in the memory of a descriptor, which is closed. They keep the memory."""
     ends = _ends(sizes)
     try:

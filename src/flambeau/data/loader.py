@@ -265,18 +265,18 @@ class _Iterator:
     def __next__(self) -> Any:
         batch = self._next()
         self._given += 1
-        told = getattr(self._loader, "_length_told", None)
-        if told is not None and self._given > told:
-            _warn_of_length(self._loader, told, self._given)
+        expected = getattr(self._loader, "_length_told", None)
+        if expected is not None and self._given > expected:
+            _warn_of_length(self._loader, expected, self._given)
         return batch
 
     def _next(self) -> Any:
         raise NotImplementedError
 
 
-def _warn_of_length(loader: DataLoader[Any], told: int, given: int) -> None:
+def _warn_of_length(loader: DataLoader[Any], expected: int, given: int) -> None:
     text = (
-        f"Length of IterableDataset {loader.dataset} was reported to be {told}(when accessing len(dataloader)), "
+        f"Length of IterableDataset {loader.dataset} was reported to be {expected}(when accessing len(dataloader)), "
         f"but {given} samples have been fetched. "
     )
     if loader.num_workers:

@@ -36,7 +36,7 @@ def pin_memory(data: Any) -> Any:
     return data
 
 
-def pinned(result: Any, where: str) -> Any:
+def pin_result(result: Any, where: str) -> Any:
     """A worker's result in pinned memory; where that fails, the wrapped exception."""
     if isinstance(result, ExceptionWrapper):
         return result
@@ -90,7 +90,7 @@ class Pinner:
         try:
             while True:
                 index, result = self._receive()
-                self._pinned.put((index, pinned(result, where)))
+                self._pinned.put((index, pin_result(result, where)))
         except BaseException as error:
             self._pinned.put(error)
         finally:

@@ -54,7 +54,7 @@ class Pool:
         try:
             self._channels[worker].send(task)
         except OSError:
-            raise self._died(worker) from self._why(worker)
+            raise self._worker_exit_error(worker) from self._why(worker)
 
     def receive(self, timeout: float = 0) -> Any:
         """The next result of any worker; None if there is none for `timeout` seconds (0: however long it takes).
@@ -70,7 +70,7 @@ class Pool:
         try:
             return self._channels[worker].receive()
         except (EOFError, OSError):
-            raise self._died(worker) from self._why(worker)
+            raise self._worker_exit_error(worker) from self._why(worker)
 
     def hang_up(self) -> None:
         """Tell the workers to end, and who waits for them that they will not answer."""
@@ -92,7 +92,7 @@ class Pool:
         for channel in self._channels:
             channel.close()
 
-    def _died(self, worker: int) -> RuntimeError:
+    def _worker_exit_error(self, worker: int) -> RuntimeError:
         return RuntimeError(f"DataLoader worker (pid(s) {self._processes[worker].pid}) exited unexpectedly")
 
     def _why(self, worker: int) -> RuntimeError:

@@ -70,10 +70,10 @@ class RandomSampler(Sampler[int]):
         source = Generator().manual_seed(drawn_seed(None)) if self.generator is None else self.generator
         wholes, rest = divmod(self.num_samples, _AT_ONCE if self.replacement else n)
         for _ in range(wholes):
-            yield from self._drawn(n, source)
-        yield from self._drawn(n, source, rest)
+            yield from self._draw(n, source)
+        yield from self._draw(n, source, rest)
 
-    def _drawn(self, n: int, source: Generator, count: int | None = None) -> list[int]:
+    def _draw(self, n: int, source: Generator, count: int | None = None) -> list[int]:
         found: Any
         if self.replacement:
             count = _AT_ONCE if count is None else count

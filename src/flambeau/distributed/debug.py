@@ -18,7 +18,7 @@ from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.names import Numbers
 from flambeau.distributed.stores.store import missed
 from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, agreed, described
+from flambeau.driver.meetings import PAIRED, common_arguments, describe
 
 
 class DebugLevel(Numbers):
@@ -53,8 +53,8 @@ class Agreement:
         mine = [call for call in calls if call.kind not in PAIRED]
         if mine:
             self.compare(
-                [repr(agreed(call)) for call in mine],
-                " and ".join([described(call, self._place.ranks) for call in mine]),
+                [repr(common_arguments(call)) for call in mine],
+                " and ".join([describe(call, self._place.ranks) for call in mine]),
             )
 
     def compare(self, what: Sequence[str], words: str) -> None:

@@ -25,7 +25,7 @@ class Watch(Protocol):
     def about_to_use(self, memory: HostMemory, /) -> None:
         """A command is about to read or write these bytes."""
 
-    def changed(self, memory: HostMemory, /) -> None:
+    def on_change(self, memory: HostMemory, /) -> None:
         """The machine may have changed these bytes: a command has run, or they were poisoned."""
 
 

@@ -87,7 +87,7 @@ def orders(call: Collective, rank: int, other: int) -> bool:
     return True
 
 
-def described(call: Collective, called: Sequence[int] = ()) -> str:
+def describe(call: Collective, called: Sequence[int] = ()) -> str:
     """A part in words. `called`: what the program calls its ranks."""
     peer = called[call.peer] if called and 0 <= call.peer < len(called) else call.peer
     text = f"{call.kind} of {call.count} {call.dtype.name}"
@@ -100,7 +100,7 @@ def described(call: Collective, called: Sequence[int] = ()) -> str:
     return text
 
 
-def agreed(call: Collective) -> tuple[object, ...]:
+def common_arguments(call: Collective) -> tuple[object, ...]:
     """What all parts of one collective, or both ends of a message, have in common."""
     if call.kind in PAIRED:
         return call.count, call.dtype
@@ -144,12 +144,12 @@ def _results(calls: Sequence[Collective], sources: list[Array]) -> list[Array]:
         return [sources[call.peer]] * size
     if call.kind == "all_gather":
         return [np.concatenate(sources)] * size
-    scaled = [_scaled(source, part.op) for source, part in zip(sources, calls, strict=True)]
-    total = reduced(scaled, "sum" if isinstance(call.op, PreMul) else call.op)
+    scaled = [_scale(source, part.op) for source, part in zip(sources, calls, strict=True)]
+    total = reduce_arrays(scaled, "sum" if isinstance(call.op, PreMul) else call.op)
     return list(total.reshape(size, -1)) if call.kind == "reduce_scatter" else [total] * size
 
 
-def _scaled(array: Array, op: str | PreMul) -> Array:
+def _scale(array: Array, op: str | PreMul) -> Array:
     return array * np.asarray(op.factor).astype(array.dtype) if isinstance(op, PreMul) else array
 
 
@@ -157,11 +157,11 @@ def _word(op: str | PreMul) -> str:
     return "premul_sum" if isinstance(op, PreMul) else op
 
 
-def reduced(arrays: Sequence[Array], op: str) -> Array:
+def reduce_arrays(arrays: Sequence[Array], op: str) -> Array:
     """Arrays of one dtype, reduced in their order. See the module's docstring."""
     kind, size = arrays[0].dtype, len(arrays)
     if kind in _PARTS:
-        return reduced([array.view(_PARTS[kind]) for array in arrays], op).view(kind)
+        return reduce_arrays([array.view(_PARTS[kind]) for array in arrays], op).view(kind)
     floating = op == "avg" and not np.issubdtype(kind, np.integer)
     if floating:
         scale = np.asarray(1.0 / size).astype(kind)

@@ -25,13 +25,13 @@ class ChromeTrace:
 
     def process(self, pid: int, name: str) -> None:
         """Name a process; they are shown in the order of their numbers."""
-        self._named("process", {"pid": pid}, name, pid)
+        self._write_name("process", {"pid": pid}, name, pid)
 
     def thread(self, pid: int, tid: int, name: str, order: int) -> None:
         """Name a row of a process."""
-        self._named("thread", {"pid": pid, "tid": tid}, name, order)
+        self._write_name("thread", {"pid": pid, "tid": tid}, name, order)
 
-    def _named(self, what: str, ids: dict[str, int], name: str, order: int) -> None:
+    def _write_name(self, what: str, ids: dict[str, int], name: str, order: int) -> None:
         self.events.append({"ph": "M", "name": f"{what}_name", **ids, "args": {"name": name}})
         self.events.append({"ph": "M", "name": f"{what}_sort_index", **ids, "args": {"sort_index": order}})
 

@@ -96,16 +96,12 @@ def snapshot(agent: Agent) -> Snapshot:
     return agent, agent.time, agent.clock
 
 
-def joined(clock: Clock, point: Snapshot) -> Clock:
-    """`clock` with the knowledge of `point`; the same object if that adds nothing.
-
-    Whoever knows an agent's command knows what the agent knew at it: an agent takes a new number whenever
-    its clock grows.
-    """
+def join_clock(clock: Clock, point: Snapshot) -> Clock:
+    """Return the clock after it has received `point`; the same object if nothing changes."""
     agent, time, theirs = point
     if clock.get(agent, 0) >= time:
         return clock
-    return merged(clock, {**theirs, agent: max(time, theirs.get(agent, 0))})
+    return merge_clocks(clock, {**theirs, agent: max(time, theirs.get(agent, 0))})
 
 
 def without(clock: Clock, gone: Set[Agent]) -> Clock:
@@ -115,8 +111,8 @@ def without(clock: Clock, gone: Set[Agent]) -> Clock:
     return {agent: time for agent, time in clock.items() if agent not in gone}
 
 
-def merged(clock: Clock, other: Clock) -> Clock:
-    """The least clock that covers both."""
+def merge_clocks(clock: Clock, other: Clock) -> Clock:
+    """Return the smallest clock that covers both."""
     if not clock:
         return other
     result = dict(clock)

@@ -32,7 +32,7 @@ from flambeau.observe.indexed.partial import Operand, PartialAccess
 from flambeau.observe.layouts import Extent, overlap, span_of
 from flambeau.observe.lifetimes import Lifetimes
 from flambeau.observe.pinned.lines import view_name
-from flambeau.observe.pinned.memory import Export, PinnedMemory, Use, Window
+from flambeau.observe.pinned.memory import Export, PinnedMemory, PinnedUse, Window
 from flambeau.observe.race_builder import (
     READ,
     READ_WRITE,
@@ -93,7 +93,7 @@ class Detector(Lifetimes):
             return self.findings.certificate(
                 max(self.threads.count, min(self.threads.logical, 2)),
                 self._several_ranks,
-                self._undecided(),
+                self._undecided_races(),
                 questions,
             )
 
@@ -123,7 +123,7 @@ class Detector(Lifetimes):
         """A program may never wait on the host: forget the agents whose commands no memory and no event remembers."""
         used = {access[0] for cell in self.shadow.cells.values() for access in cell.accesses()}
         used |= {point[0] for point in self._events.values()}
-        used |= self._remembered(set(self._retired))
+        used |= self._agents_in_lifetimes(set(self._retired))
         gone = set(self._retired) - used
         self._retired = [agent for agent in self._retired if agent in used]
         self._many_retired = _MANY_RETIRED + 2 * len(self._retired)
@@ -164,8 +164,8 @@ class Detector(Lifetimes):
     def forget_launch(self, graph: int) -> None:
         self._launches.pop(graph, None)
 
-    def lent(self, ptrs: Sequence[int]) -> list[Block]:
-        """Whose memory a captured command uses: what lives, and was not made for a graph, which keeps that."""
+    def find_captured_blocks(self, ptrs: Sequence[int]) -> list[Block]:
+        """Return the live blocks that a captured command uses, except those that belong to the graph."""
         blocks = dict.fromkeys([self.shadow.owner(ptr) for ptr in ptrs])
         return [b for b in blocks if b is not NOWHERE and not b.freed and not self._made_for_a_graph(b)]
 
@@ -409,13 +409,13 @@ class Detector(Lifetimes):
         if self.findings.is_known(key, use.kind, WRITE, command[1]):
             return
         launches, lifetime = (self.launch_of(last), self.launch_of(command)), (block.born, block.site)
-        waited = self._waited(last, agent)
+        waited = self._find_waiter(last, agent)
         race = build_race(
             use, use.kind, last, cell, WRITE, command, launches, waited, lifetime, self.select, record
         )
         self._report(key, race)
 
-    def use_pinned(self, use: Use, stream: int) -> None:
+    def use_pinned(self, use: PinnedUse, stream: int) -> None:
         """The command that was just checked uses pinned memory: check what the host does there from now on."""
         for cell in self.shadow.overlapping(use.ptr, use.ptr + use.nbytes):
             self._pending_host[cell] = None
@@ -552,7 +552,7 @@ class Detector(Lifetimes):
         if self.findings.is_known(key, before, kind, command[1], (last[0].handle, command[0].handle)):
             return
         launches, lifetime = (self.launch_of(last), self.launch_of(command)), (block.born, block.site)
-        waited = self._waited(last, command[0])
+        waited = self._find_waiter(last, command[0])
         race = build_race(old, before, last, cell, kind, command, launches, waited, lifetime, self.select)
         self._report(key, race)
 
@@ -591,7 +591,7 @@ class Detector(Lifetimes):
         seen: Circumstances,
     ) -> Race:
         """Return the race of a candidate."""
-        lifetime, waited = (seen.candidate.born, seen.candidate.site), self._waited(last, command[0])
+        lifetime, waited = (seen.candidate.born, seen.candidate.site), self._find_waiter(last, command[0])
         race = build_race(
             old, before, last, cell, kind, command, seen.launches, waited, lifetime, self.select
         )
@@ -600,10 +600,10 @@ class Detector(Lifetimes):
             race.meeting = seen.span
         return race
 
-    def _undecided(self) -> dict[Key, Race]:
+    def _undecided_races(self) -> dict[Key, Race]:
         """Return what counts as races as long as commands have not run that name places by indices."""
         found: dict[Key, Race] = {}
-        for c, seen in self.deferred.undecided():
+        for c, seen in self.deferred.iterate_undecided():
             key = _key(c.cell.block, c.born, c.last, c.command)
             if not seen.by_chance and key not in found:
                 found[key] = self._race_of(c.old, c.before, c.last, c.cell, c.kind, c.command, seen)
@@ -626,7 +626,7 @@ class Detector(Lifetimes):
         """The launch of a graph that a command belongs to; None too where the graph was launched again since."""
         return next((launch for launch in self._launches.values() if launch.has(command)), None)
 
-    def _waited(self, last: Command, later: Agent) -> Agent | None:
+    def _find_waiter(self, last: Command, later: Agent) -> Agent | None:
         """Of a process group's command: another stream of the program that has waited for it."""
         if last[0].grouped:
             for agent in self._on_device[last[0].device]:

@@ -47,7 +47,7 @@ class Findings:
         self._late: dict[str, None] = {}  # where the program heard of an earlier failure on a device
         self.unseen = UnseenUses()
         self.on_race: Callable[[int], None] | None = None  # called with the number of races, for each new one
-        self._told = False
+        self._reported = False
         self.due: Race | None = None  # found after its second command was enqueued, where races raise
 
     @property
@@ -66,7 +66,7 @@ class Findings:
             more: What counts as races as long as the commands have not run.
             open_questions: What is not known as long as the commands have not run.
         """
-        self._told = True
+        self._reported = True
         self.due = None
         assumptions = ["every operator computes the same result from the same input each time"]
         violated: list[str] = []
@@ -118,12 +118,12 @@ class Findings:
 
     def mark_shown(self) -> None:
         """Note that the races so far were shown to the user, so that no RaceWarning is given for them."""
-        self._told = True
+        self._reported = True
 
     def warn(self) -> None:
         """Give a RaceWarning for each race that nobody was told of."""
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             for race in self._races.values():
                 code, line = race.second.site[0], line_of(race.second.site)
                 warnings.warn_explicit(RaceWarning(str(race)), RaceWarning, code.co_filename, line)
@@ -176,7 +176,7 @@ class Findings:
             self._raise(race)
 
     def _raise(self, race: Race) -> NoReturn:
-        self._told = True
+        self._reported = True
         raise RaceError(str(race))
 
     # -- what withholds the certificate -------------------------------------------------------------------
@@ -186,8 +186,8 @@ class Findings:
         text = f"the program asked {what} at {at}: its answer depends on timing and may steer the program"
         self._queries.setdefault(at, text)
 
-    def failed(self, site: Site) -> None:
-        """A call told the program that earlier work has failed."""
+    def on_failure(self, site: Site) -> None:
+        """Record that a call reported the failure of earlier work to the program."""
         self._late[place(site)] = None
 
     def read_time(self) -> None:

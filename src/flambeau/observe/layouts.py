@@ -63,8 +63,8 @@ def overlap(first: int, one: Extent, second: int, other: Extent) -> bool:
     return bool(np.any(canvas & window))
 
 
-def drawn(begin: int, end: int, accesses: list[tuple[int, Extent]]) -> np.ndarray[Any, Any] | None:
-    """Which bytes of [begin, end) the accesses touch; None if that is too large to draw."""
+def touched_bytes(begin: int, end: int, accesses: list[tuple[int, Extent]]) -> np.ndarray[Any, Any] | None:
+    """Return a mask of the bytes in [begin, end) that the accesses touch; None if computing it costs too much."""
     low = min([begin, *[ptr for ptr, _ in accesses]])
     high = max([end, *[ptr + span_of(extent) for ptr, extent in accesses]])
     if high - low > _CANVAS:

@@ -49,7 +49,7 @@ from flambeau.observe.accesses import (
     FreedUse,
     Shadow,
 )
-from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, joined, without
+from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, join_clock, without
 from flambeau.observe.findings import Findings
 from flambeau.observe.layouts import Extent
 from flambeau.observe.order import Order
@@ -174,7 +174,7 @@ class Lifetimes(Order):
             ]  # as it ought to be
             for cell in block.cells:
                 for point in seen:
-                    cell.polled = joined(cell.polled, point)
+                    cell.polled = join_clock(cell.polled, point)
         if block.agent is not None:
             for cell in block.cells:
                 cell.sole = None  # whoever uses its next life first is compared with this one
@@ -207,7 +207,7 @@ class Lifetimes(Order):
         if block is not None:
             block.freed, block.freed_at = self.number, caller(2)
             points = [point for event in events if (point := self._events.get(event)) is not None]
-            awaited = reduce(joined, points, NOTHING)
+            awaited = reduce(join_clock, points, NOTHING)
             if block.host:
                 self._look_at_freed_pinned(block, awaited)
             else:
@@ -351,7 +351,7 @@ class Lifetimes(Order):
         for agent, key in [name for name in self._pools if name[0] in gone]:
             self._pools.pop((agent, key)).key = UNPOOLED
 
-    def _remembered(self, retired: Set[Agent]) -> set[Agent]:
+    def _agents_in_lifetimes(self, retired: Set[Agent]) -> set[Agent]:
         """Return the agents that lifetimes remember, of which as few as can be are of streams that are gone.
 
         The use of a stream that is gone, which the owner's stream comes after, is one of the owner's from now on.

@@ -79,11 +79,11 @@ class Measured:
                 lap.end = self._mark(request.index, request.stream)
                 self._open.append(lap)
         elif gave and request.kind in (RECORD, WAIT) and not self._driver.capture_active(request.stream):
-            self._noted(request)
+            self._note(request)
         if len(self._open) > _MANY:
             self._take_up(all_of_them=False)
 
-    def _noted(self, request: Request) -> None:
+    def _note(self, request: Request) -> None:
         if request.kind == RECORD:
             self._recorded[request.event] = self._add(request, "record").seq
         elif request.event in self._recorded:

@@ -12,7 +12,16 @@ from typing import TypeAlias
 
 from flambeau.core.baton import seat
 from flambeau.core.sites import Site, caller
-from flambeau.observe.clocks import NOTHING, Agent, Clock, Reached, Snapshot, joined, merged, snapshot
+from flambeau.observe.clocks import (
+    NOTHING,
+    Agent,
+    Clock,
+    Reached,
+    Snapshot,
+    join_clock,
+    merge_clocks,
+    snapshot,
+)
 from flambeau.observe.findings import Findings
 from flambeau.observe.threads import Outer, Threads
 
@@ -104,13 +113,13 @@ class Order:
                 self._first = agent
             self._used_by_this_thread(agent)
             agent.caught = self.known
-            agent.clock = merged(agent.clock, self.known)
+            agent.clock = merge_clocks(agent.clock, self.known)
 
     def tick(self, agent: Agent) -> None:
         self.catch_up(agent)
         self.number = agent.time = self._next()
         if self.several:
-            agent.loose = merged(merged(agent.loose, self.everyone), agent.clock)
+            agent.loose = merge_clocks(merge_clocks(agent.loose, self.everyone), agent.clock)
 
     def record(self, event: int, stream: int) -> None:
         agent = self.agents[stream]
@@ -124,9 +133,9 @@ class Order:
         users = self._event_users.get(event, {})
         if event not in self._own_events and not all(self._comes_after(user) for user in users.items()):
             self.findings.threads_unordered("an event is recorded anew", caller(2))
-        mine, told = self._caller()
-        self._recorders[event] = mine, told, sure
-        self._event_users[event] = {mine: told}
+        mine, published = self._caller()
+        self._recorders[event] = mine, published, sure
+        self._event_users[event] = {mine: published}
         if self.several:
             self._loose_events[event] = agent, agent.time, agent.loose
 
@@ -144,9 +153,9 @@ class Order:
             return
         point, loose, sure = reached
         if sure:
-            agent.clock = joined(agent.clock, point)
+            agent.clock = join_clock(agent.clock, point)
         if self.several:
-            agent.loose = joined(agent.loose, loose)
+            agent.loose = join_clock(agent.loose, loose)
         agent.waits[point[0]] = (point[1], site)
 
     def before(self, stream: int) -> Snapshot:
@@ -160,8 +169,8 @@ class Order:
         agent = self.agents.get(stream)
         if agent is not None:
             self.tick(agent)
-            agent.clock = joined(agent.clock, point)
-            agent.loose = merged(agent.loose, point[0].loose) if self.several else agent.loose
+            agent.clock = join_clock(agent.clock, point)
+            agent.loose = merge_clocks(agent.loose, point[0].loose) if self.several else agent.loose
 
     def point_of(self, stream: int) -> Reached:
         """Where the stream's queue ends now. Taken before a wait on the host: others may queue meanwhile."""
@@ -182,8 +191,8 @@ class Order:
         point = self._events.get(event)
         if point is None:
             return None
-        mine, told = self._caller()
-        self._event_users[event][mine] = told
+        mine, published = self._caller()
+        self._event_users[event][mine] = published
         if not self.several:
             return point, point, True
         recorder, then, sure = self._recorders[event]
@@ -200,9 +209,9 @@ class Order:
             if reached is not None:
                 point, loose, sure = reached
                 if sure:
-                    self.known = joined(self.known, point)
+                    self.known = join_clock(self.known, point)
                 if self.several:
-                    self.everyone = joined(self.everyone, loose)
+                    self.everyone = join_clock(self.everyone, loose)
 
     def runtime_polled(self, reached: Reached | None, done: bool) -> None:
         """The runtime asked whether this point is done, or waited for it. See Note [What orders reuse]."""
@@ -210,7 +219,7 @@ class Order:
             return
         point = reached[0]
         if done and (self.several or self.known.get(point[0], 0) < point[1]):
-            self.polled = joined(self.polled, point)
+            self.polled = join_clock(self.polled, point)
 
     # -- host threads: see Note [Host threads] ------------------------------------------------------------
     def enter(self) -> None:
@@ -228,16 +237,16 @@ class Order:
                 agent.loose = agent.clock
             self._loose_events = dict(self._events)
 
-    def tell(self) -> Snapshot:
+    def publish(self) -> Snapshot:
         """What this thread can tell another one now."""
         with self.lock:
-            point, self.known = self.threads.tell(self.known)
+            point, self.known = self.threads.publish(self.known)
             return point
 
-    def hear(self, point: Snapshot) -> None:
+    def receive(self, point: Snapshot) -> None:
         """Another thread has told this one."""
         with self.lock:
-            self.known = self.threads.hear(point, self.known)
+            self.known = self.threads.receive(point, self.known)
 
     def knows(self, other: Caller) -> bool:
         """Whether this thread comes after what another did when it had told others that often."""
@@ -309,5 +318,5 @@ class Order:
     def join_hosts(self) -> None:
         """The ranks have ended: whoever started them knows what all of them knew."""
         for known in self._hosts.values():
-            self.known = merged(self.known, known)
+            self.known = merge_clocks(self.known, known)
         self._hosts = {}

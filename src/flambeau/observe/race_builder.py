@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from flambeau.core.sites import Site, line_of, place
 from flambeau.driver.api import AUTOCAST
 from flambeau.observe.accesses import Block, Cell, Command, FreedUse, Operation
-from flambeau.observe.clocks import Agent, Clock, joined, snapshot
+from flambeau.observe.clocks import Agent, Clock, join_clock, snapshot
 from flambeau.observe.layouts import Extent, extent_of, span_of
 from flambeau.observe.reporting.fixes import (
     Code,
@@ -68,7 +68,7 @@ class Pair(NamedTuple):
 
     def orders(self, later: Agent, earlier: Agent) -> bool:
         """Return True if a wait of one stream for another puts the first access before what follows."""
-        return joined(later.clock, snapshot(earlier)).get(self.last[0], 0) >= self.last[1]
+        return join_clock(later.clock, snapshot(earlier)).get(self.last[0], 0) >= self.last[1]
 
 
 def build_race(
@@ -141,7 +141,9 @@ def _life(block: Block, number: int) -> tuple[Site | None, int, Site | None] | N
 
 def _wait_of_owner(pair: Pair, owner: Agent, freed: Site | None, proposer: Proposer) -> Fix:
     """Return the fix of memory that is freed too early and whose tensor the program does not have."""
-    text = f"On {owner}, call stream.wait_stream({_called(pair.earlier)}) before {pair.second.place}."
+    text = (
+        f"On {owner}, call stream.wait_stream({_stream_expression(pair.earlier)}) before {pair.second.place}."
+    )
     if freed is not None:
         text = f"{text[:-1]}, or before the memory is freed at {place(freed)}."
     code = proposer.wait_stream(pair.first.issued, pair.earlier, owner)
@@ -225,7 +227,7 @@ def synchronize_fix(
         proposer: Of the host's access; None where that was not seen, so that the host must wait after the command.
     """
     agent = last[0] if launch is None else launch.agent
-    verified = joined(known, snapshot(agent)).get(last[0], 0) >= last[1]
+    verified = join_clock(known, snapshot(agent)).get(last[0], 0) >= last[1]
     code = proposer.synchronize(first.issued, agent) if proposer is not None else None
     if code is None:
         code = synchronize_after(first.issued, agent, f"A later line does, too, if it is before {when}.")
@@ -263,7 +265,7 @@ def _wait_stream(pair: Pair, waited: Agent | None, proposer: Proposer) -> Fix:
         text = f"Call wait() on the work that began at {place(first.site)}, {when}."
         return _fix("wait", proposer.wait_work(first.issued, earlier), verified, text)
     where = f"the stream that is current at {place(second.issued)}" if pair.later.grouped else str(pair.later)
-    text = f"On {where}, call stream.wait_stream({_called(earlier)}) {when}."
+    text = f"On {where}, call stream.wait_stream({_stream_expression(earlier)}) {when}."
     return _fix("wait_stream", proposer.wait_stream(first.issued, earlier, pair.later), verified, text)
 
 
@@ -279,7 +281,7 @@ def _wait_in_capture(pair: Pair, launch: GraphLaunch) -> tuple[Fix, str]:
     return fix, _early_wait_note(pair.last, pair.command, earlier)
 
 
-def _called(agent: Agent) -> str:
+def _stream_expression(agent: Agent) -> str:
     return f"torch.cuda.default_stream({agent.device})" if agent.ordinal == 0 else str(agent)
 
 

@@ -25,7 +25,7 @@ from flambeau.observe.indexed.reporting import reporting
 from flambeau.observe.layouts import Extent, extent_of
 from flambeau.observe.meetings import Meetings
 from flambeau.observe.others import Others
-from flambeau.observe.pinned.memory import Use
+from flambeau.observe.pinned.memory import PinnedUse
 from flambeau.observe.race_builder import READ as _READ
 from flambeau.observe.race_builder import WRITE as _WRITE
 from flambeau.observe.reporting.fixes import Select
@@ -37,18 +37,18 @@ _SIZES = 1024  # of copies and fills, whose cells are remembered
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
-def _may_tell(call: _Call) -> _Call:
+def _may_raise(call: _Call) -> _Call:
     """A call that may raise what other work has broken: which one does depends on when that work runs."""
 
     @wraps(call)
-    def telling(self: RaceDriver, *args: Any, **options: Any) -> Any:
+    def wrapper(self: RaceDriver, *args: Any, **options: Any) -> Any:
         try:
             return call(self, *args, **options)
         except DriverError as error:
-            self._heard(error)
+            self._on_failure(error)
             raise
 
-    return cast(_Call, telling)
+    return cast(_Call, wrapper)
 
 
 def observed(
@@ -103,7 +103,7 @@ class RaceDriver(Forward):
         handovers.listen(detector)
 
     # -- devices --------------------------------------------------------------------------------------
-    @_may_tell
+    @_may_raise
     def device_sync(self, index: int) -> None:
         with self._lock:
             self._enter()
@@ -178,7 +178,7 @@ class RaceDriver(Forward):
         self.inner.block_wait(ptr, nbytes, stream, events)
 
     # -- copies and fills -----------------------------------------------------------------------------
-    @_may_tell
+    @_may_raise
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
         with self._lock:
             key = (source.ptr, source.nbytes)
@@ -190,7 +190,7 @@ class RaceDriver(Forward):
                 self._command(stream, "copy_in", [(target, source.nbytes)], 1)
             self.inner.copy_in(target, source, stream)
 
-    @_may_tell
+    @_may_raise
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
         key = (target.ptr, target.nbytes)
         with self._lock:
@@ -205,13 +205,13 @@ class RaceDriver(Forward):
         self.inner.copy_out(target, source, stream)  # done on return: it may wait, so without the lock
         self._host_waited([point])
 
-    @_may_tell
+    @_may_raise
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         with self._lock:
             self._command(stream, "copy", [(target, nbytes), (source, nbytes)], 1)
             self.inner.copy(target, source, nbytes, stream)
 
-    @_may_tell
+    @_may_raise
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
         with self._lock:
             self._command(stream, "fill", [(target, nbytes)], 1)
@@ -235,7 +235,7 @@ class RaceDriver(Forward):
                 self.detector.add_stream(self._shown[index], handle, caller())
         return handle
 
-    @_may_tell
+    @_may_raise
     def stream_query(self, stream: int) -> bool:
         self.detector.findings.asked("Stream.query()")
         point = self._end_of(stream)
@@ -244,7 +244,7 @@ class RaceDriver(Forward):
             self._host_waited([point])
         return done
 
-    @_may_tell
+    @_may_raise
     def stream_sync(self, stream: int) -> None:
         point = self._end_of(stream)
         self.inner.stream_sync(stream)
@@ -286,7 +286,7 @@ class RaceDriver(Forward):
                 self._captured[event] = tape
                 tape.record(event, stream)
 
-    @_may_tell
+    @_may_raise
     def event_query(self, event: int, internal: bool = False) -> bool:
         if not internal:
             self.detector.findings.asked("Event.query()")
@@ -298,7 +298,7 @@ class RaceDriver(Forward):
             self._host_waited([point, *self._others.points(event)])
         return done
 
-    @_may_tell
+    @_may_raise
     def event_sync(self, event: int, internal: bool = False) -> None:
         point = self._marked_by(event, internal)
         if internal:
@@ -372,7 +372,7 @@ class RaceDriver(Forward):
             return self._reporting(exe, depth)
         detector, inner, check = self.detector, self.inner.launcher(exe), self._checks[exe]
         acquire, release, tapes = self._lock.acquire, self._lock.release, self._tapes
-        heard = self._heard
+        received = self._on_failure
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
             acquire()  # `with` takes twice as long
@@ -382,12 +382,12 @@ class RaceDriver(Forward):
                 if ptrs.__class__ is not tuple:
                     ptrs = tuple(ptrs)
                 if tapes and stream in tapes:
-                    tapes[stream].command(stream, check, ptrs, caller(), detector.lent(ptrs))
+                    tapes[stream].command(stream, check, ptrs, caller(), detector.find_captured_blocks(ptrs))
                 else:
                     check(stream, ptrs, None, depth)
                 inner(ptrs, scalars, stream)
             except DriverError as error:
-                heard(error)
+                received(error)
                 raise
             finally:
                 release()
@@ -398,10 +398,10 @@ class RaceDriver(Forward):
 
     def _reporting(self, exe: Executable, depth: int) -> Launcher:
         """Return the launcher of a kernel whose places indices name: it reports them as it runs, if it can."""
-        detector, check, tapes, heard = self.detector, self._checks[exe], self._tapes, self._heard
+        detector, check, tapes, received = self.detector, self._checks[exe], self._tapes, self._on_failure
         acquire, release = self._lock.acquire, self._lock.release
-        told = reporting(exe.launch) if self.inner.runs_bodies else None
-        inner = self.inner.launcher(exe if told is None else self.inner.load(told, exe.index))
+        reported = reporting(exe.launch) if self.inner.runs_bodies else None
+        inner = self.inner.launcher(exe if reported is None else self.inner.load(reported, exe.index))
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
             acquire()
@@ -412,14 +412,16 @@ class RaceDriver(Forward):
                 ptrs = tuple(ptrs)
                 if tapes and stream in tapes:
                     access = probe = Probe()
-                    tapes[stream].command(stream, check, ptrs, caller(), detector.lent(ptrs), probe=probe)
+                    tapes[stream].command(
+                        stream, check, ptrs, caller(), detector.find_captured_blocks(ptrs), probe=probe
+                    )
                 else:
                     access = check(stream, ptrs, None, depth)
-                inner(ptrs, scalars if told is None else (*scalars, access), stream)
+                inner(ptrs, scalars if reported is None else (*scalars, access), stream)
             except DriverError as error:
                 if access is not None:
                     access.cancel()
-                heard(error)
+                received(error)
                 raise
             finally:
                 release()
@@ -437,7 +439,7 @@ class RaceDriver(Forward):
 
         return draw
 
-    @_may_tell
+    @_may_raise
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:
             self._command(stream, "host function", [], 0)
@@ -464,7 +466,7 @@ class RaceDriver(Forward):
             self._graphs[graph] = tape
             return graph
 
-    @_may_tell
+    @_may_raise
     def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
         with self._lock:
             self._enter()
@@ -503,14 +505,14 @@ class RaceDriver(Forward):
         with self._lock:
             self._meetings.leave(comm)
 
-    @_may_tell
+    @_may_raise
     def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
         with self._lock:
             self._enter()
             points = {stream: self.detector.before(stream) for _, _, stream in parts}
             for stream in points:
                 mine = [(self._meetings.rank(comm), call) for comm, call, s in parts if s == stream]
-                writes, reads = _touched(
+                writes, reads = _operands_of(
                     mine, [self._meetings.size(comm) for comm, _, s in parts if s == stream]
                 )
                 name = " and ".join(dict.fromkeys([call.kind for _, call in mine]))
@@ -540,10 +542,10 @@ class RaceDriver(Forward):
         ptrs = tuple([ptr for ptr, _ in keys])
         use = None
         if pinned is not None:
-            pinned.watch, use = self.detector.pinned, Use.of(pinned, kind)
+            pinned.watch, use = self.detector.pinned, PinnedUse.of(pinned, kind)
         tape = self._tapes.get(stream)
         if tape is not None:
-            tape.command(stream, check, ptrs, caller(), self.detector.lent(ptrs), use)
+            tape.command(stream, check, ptrs, caller(), self.detector.find_captured_blocks(ptrs), use)
             return
         check(stream, ptrs)
         if use is not None:
@@ -580,10 +582,10 @@ class RaceDriver(Forward):
         with self._lock:
             self.detector.forget(ptr, nbytes)
 
-    def _heard(self, error: DriverError) -> None:
+    def _on_failure(self, error: DriverError) -> None:
         """The program is told of a failure."""
         if error.late and not is_within("cli"):  # else it has ended
-            self.detector.findings.failed(caller())
+            self.detector.findings.on_failure(caller())
 
     def _enter(self) -> None:
         """Say which thread calls."""
@@ -592,7 +594,9 @@ class RaceDriver(Forward):
                 self.detector.enter()
 
 
-def _touched(calls: Sequence[tuple[int, Collective]], sizes: Sequence[int]) -> tuple[list[Key], list[Key]]:
+def _operands_of(
+    calls: Sequence[tuple[int, Collective]], sizes: Sequence[int]
+) -> tuple[list[Key], list[Key]]:
     """What the parts of one stream write, and what they read."""
     writes: list[Key] = []
     reads: list[Key] = []
@@ -612,7 +616,9 @@ class HostRaceDriver(Forward):
 
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         if self.detector.watches_host:
-            self._touched([(ptr, nbytes)] if write else [], [] if write else [(ptr, nbytes)], (ACCESS, (), 0))
+            self._record_host_access(
+                [(ptr, nbytes)] if write else [], [] if write else [(ptr, nbytes)], (ACCESS, (), 0)
+            )
         if write:
             self.detector.host_writes([(ptr, nbytes)])
         self.inner.host_touch(ptr, nbytes, write)
@@ -623,25 +629,25 @@ class HostRaceDriver(Forward):
 
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
         if self.detector.watches_host:
-            self._touched([(target, source.nbytes)], [(source.ptr, source.nbytes)], _COPY)
+            self._record_host_access([(target, source.nbytes)], [(source.ptr, source.nbytes)], _COPY)
         self.detector.host_writes([(target, source.nbytes)])
         self.inner.copy_in(target, source, stream)
 
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
         if self.detector.watches_host:
-            self._touched([(target.ptr, target.nbytes)], [(source, target.nbytes)], _COPY)
+            self._record_host_access([(target.ptr, target.nbytes)], [(source, target.nbytes)], _COPY)
         self.detector.host_writes([(target.ptr, target.nbytes)])
         self.inner.copy_out(target, source, stream)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         if self.detector.watches_host:
-            self._touched([(target, nbytes)], [(source, nbytes)], _COPY)
+            self._record_host_access([(target, nbytes)], [(source, nbytes)], _COPY)
         self.detector.host_writes([(target, nbytes)])
         self.inner.copy(target, source, nbytes, stream)
 
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
         if self.detector.watches_host:
-            self._touched([(target, nbytes)], [], ("fill", (), 0))
+            self._record_host_access([(target, nbytes)], [], ("fill", (), 0))
         self.detector.host_writes([(target, nbytes)])
         self.inner.fill(target, byte, nbytes, stream)
 
@@ -651,7 +657,7 @@ class HostRaceDriver(Forward):
         if self.detector.watches_host:
             keys = [(ptr, extent_of(meta)) for ptr, meta in zip(ptrs, metas, strict=True)]
             reads = keys if launch.updates else keys[outputs:]
-            self._touched(keys[:outputs], reads, (launch.kernel.name, metas, outputs))
+            self._record_host_access(keys[:outputs], reads, (launch.kernel.name, metas, outputs))
         for ptr, meta in zip(ptrs[:outputs], metas, strict=False):
             if self.detector.pinned.contains(ptr):
                 self.detector.host_writes([(ptr, extent_of(meta))])
@@ -660,7 +666,7 @@ class HostRaceDriver(Forward):
                 self.detector.drew(-1)
         self.inner.launch(exe, ptrs, scalars, stream)
 
-    def _touched(self, writes: list[Key], reads: list[Key], what: Operation) -> None:
+    def _record_host_access(self, writes: list[Key], reads: list[Key], what: Operation) -> None:
         with self.detector.lock:
             if get_ident() != self.detector.running:
                 self.detector.enter()

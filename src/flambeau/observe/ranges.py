@@ -42,8 +42,8 @@ class Ranges:
 
     def ended(self, number: int | None) -> None:
         if number is not None:
-            if (begun := self._numbered.pop(number, None)) is not None:
-                text, thread, begin = begun
+            if (start := self._numbered.pop(number, None)) is not None:
+                text, thread, begin = start
                 self.found.append(Range(text, thread, begin, self._clock(), 0, number))
             return
         thread = self._thread()

@@ -49,7 +49,7 @@ def race_html(race: Race) -> str:
         ("second", _side(race.second)),
         ("fix", _fix(race.fix)),
         ("note", escape(race.note.removeprefix("note:").strip())),
-        ("created", escape(_created(race))),
+        ("created", escape(_describe_creation(race))),
     ]
     cells = "".join([_row(label, html) for label, html in rows if html])
     return f'<div style="margin:6px 0">{escape(what + often)}{table_html(cells)}</div>'
@@ -87,7 +87,7 @@ def _fix(fix: Fix) -> str:
     return "<br>".join([where, *code, *([escape(fix.hint)] if fix.hint else [])])
 
 
-def _created(race: Race) -> str:
+def _describe_creation(race: Race) -> str:
     parts = [f"the memory at {place(race.allocated)}"] if race.allocated else []
     parts += [f"freed at {place(race.freed)}"] if race.freed else []
     streams = {side.stream: side.stream_site for side in (race.first, race.second)}

@@ -18,7 +18,7 @@ from flambeau.observe.clocks import Agent
 from flambeau.observe.detector import Check, Detector
 from flambeau.observe.indexed.partial import Probe
 from flambeau.observe.order import Lane
-from flambeau.observe.pinned.memory import Use
+from flambeau.observe.pinned.memory import PinnedUse
 
 _keys = itertools.count(-1, -1)  # of lanes and events of tapes: below every driver's handles
 
@@ -53,7 +53,7 @@ class Tape:
         ptrs: tuple[int, ...],
         site: Site,
         lent: Sequence[Block],
-        pinned: Use | None = None,
+        pinned: PinnedUse | None = None,
         probe: Probe | None = None,
     ) -> None:
         """A command, the memory of the program that it uses, and the pinned memory.
@@ -92,7 +92,7 @@ class Tape:
         self._probes += inner._probes
         for probe in inner._probes:
             probe.nested = True
-        self._steps += [_renamed(step, names) for step in inner._steps]
+        self._steps += [_rename_streams(step, names) for step in inner._steps]
 
     def play(self, detector: Detector, stream: int, site: Site) -> None:
         """A launch on a stream. Raises RaceError in mode "error"; the caller must not launch then."""
@@ -123,6 +123,6 @@ class Tape:
             detector.forget_event(event)
 
 
-def _renamed(step: _Step, names: dict[int, int]) -> _Step:
+def _rename_streams(step: _Step, names: dict[int, int]) -> _Step:
     """A step whose streams have other names."""
     return lambda detector, handles: step(detector, {old: handles[new] for old, new in names.items()})

@@ -24,7 +24,7 @@ from threading import get_ident, local, main_thread
 from typing import TypeAlias
 from weakref import WeakMethod
 
-from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Snapshot, joined
+from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Snapshot, join_clock
 
 _TRIED = 8  # agents of ended tasks that a new task is compared with
 
@@ -67,7 +67,7 @@ class Threads:
                 self.count += 1
         return self._known.pop(ident, {})
 
-    def tell(self, known: Clock) -> tuple[Snapshot, Clock]:
+    def publish(self, known: Clock) -> tuple[Snapshot, Clock]:
         """What this thread can tell another one; and what the one that runs knows from then on."""
         ident = get_ident()
         agent = self._agent(ident)
@@ -77,14 +77,14 @@ class Threads:
             known
         ) if ident == self._running else known  # another object: streams look at it anew
 
-    def hear(self, point: Snapshot, known: Clock) -> Clock:
+    def receive(self, point: Snapshot, known: Clock) -> Clock:
         """Another thread has told this one. What the one that runs knows then."""
         ident = get_ident()
-        heard = joined(self.known(ident, known), point)
+        received = join_clock(self.known(ident, known), point)
         if ident == self._running:
-            return heard
+            return received
         self._agent(ident)
-        self._known[ident] = heard
+        self._known[ident] = received
         return known
 
     def end(self) -> None:
@@ -102,7 +102,7 @@ class Threads:
         outer = self._agent(ident), self.known(ident, known)
         if ident == self._running:
             self._running = 0
-        task = NOTHING if point is None else joined(NOTHING, point)
+        task = NOTHING if point is None else join_clock(NOTHING, point)
         self._agents[ident], self._outside[ident] = self._agent_of_task(task), outer[1]
         self._known[ident] = task
         return outer
@@ -117,7 +117,7 @@ class Threads:
         agent.time += 1
         self._idle.append(agent)
         self._agents[ident] = outer[0]
-        self._known[ident] = joined(self._outside.pop(ident), end)
+        self._known[ident] = join_clock(self._outside.pop(ident), end)
 
     def _agent_of_task(self, known: Clock) -> Agent:
         """An agent whose last task has ended before what the new one knows: as many agents as tasks at a time."""

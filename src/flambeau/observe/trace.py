@@ -99,7 +99,7 @@ def trace_of(tracer: Tracer, ranges: Ranges | None = None, races: Sequence[Race]
 
     The machine's work is done, and its driver is still open.
     """
-    return _Maker(tracer, ranges).made(races)
+    return _Maker(tracer, ranges).build(races)
 
 
 class _Maker:
@@ -125,7 +125,7 @@ class _Maker:
         self.work: dict[int, list[int]] = {}
         self.details: dict[int, tuple[Launch, str]] = {}
 
-    def made(self, races: Sequence[Race] | None) -> Trace:
+    def build(self, races: Sequence[Race] | None) -> Trace:
         trace = self.trace
         trace.checked = races is not None
         self._add_lanes()
@@ -136,7 +136,7 @@ class _Maker:
         self._add_syncs()
         self._add_memory()
         if self.ranges is not None:
-            trace.ranges = [self._moved(found) for found in self.ranges.found]
+            trace.ranges = [self._place_range(found) for found in self.ranges.found]
         trace.races = [(race, self._side(race.first), self._side(race.second)) for race in races or ()]
         return trace
 
@@ -159,7 +159,7 @@ class _Maker:
         self.lanes[index, number] = len(self.trace.lanes)
         self.trace.lanes.append(lane)
 
-    def _moved(self, found: Range) -> Range:
+    def _place_range(self, found: Range) -> Range:
         """A range with its thread's place among the lanes, and the trace's time."""
         assert self.ranges is not None
         ident = next(i for i, number in self.ranges.threads.items() if number == found.thread)

@@ -96,7 +96,7 @@ class Tracer(Forward):
         request.reason = self._why()
         return _Noting(self, request)
 
-    def _changed(self, index: int, used: int, reserved: int) -> None:
+    def _on_memory_change(self, index: int, used: int, reserved: int) -> None:
         """Memory was taken or given back. Takes no lock: a destructor calls."""
         self.changes.append((self.source.clock(), index, used, reserved))
 
@@ -109,7 +109,7 @@ class Tracer(Forward):
         with self._note(MEMORY, "cudaMalloc", index=index, nbytes=nbytes):
             ptr = self.inner.mem_alloc(index, nbytes)
         self._sizes[ptr] = index, nbytes
-        self._changed(index, 0, nbytes)
+        self._on_memory_change(index, 0, nbytes)
         return ptr
 
     def mem_free(self, ptr: int) -> None:
@@ -118,7 +118,7 @@ class Tracer(Forward):
             self.inner.mem_free(ptr)
             request.answered = True  # it waits for the device's work
         self._sizes.pop(ptr, None)
-        self._changed(index, 0, -nbytes)
+        self._on_memory_change(index, 0, -nbytes)
 
     def range_reserve(self, index: int, nbytes: int) -> int:
         ptr = self.inner.range_reserve(index, nbytes)
@@ -129,14 +129,14 @@ class Tracer(Forward):
         index = self._owner(ptr)
         with self._note(MEMORY, "cuMemMap", index=index, nbytes=nbytes):
             self.inner.range_map(ptr, nbytes)
-        self._changed(index, 0, nbytes)
+        self._on_memory_change(index, 0, nbytes)
 
     def range_unmap(self, ptr: int, nbytes: int) -> None:
         index = self._owner(ptr)
         with self._note(MEMORY, "cuMemUnmap", index=index, nbytes=nbytes) as request:
             self.inner.range_unmap(ptr, nbytes)
             request.answered = True  # it waits for the device's work
-        self._changed(index, 0, -nbytes)
+        self._on_memory_change(index, 0, -nbytes)
 
     def range_release(self, ptr: int) -> None:
         self.inner.range_release(ptr)
@@ -150,21 +150,21 @@ class Tracer(Forward):
     def host_alloc(self, nbytes: int) -> HostMemory:
         with self._note(MEMORY, "cudaHostAlloc", nbytes=nbytes):
             memory = self.inner.host_alloc(nbytes)
-        self._changed(NOWHERE, 0, nbytes)
+        self._on_memory_change(NOWHERE, 0, nbytes)
         return memory
 
     def host_free(self, memory: HostMemory) -> None:
         with self._note(MEMORY, "cudaFreeHost", nbytes=memory.nbytes):
             self.inner.host_free(memory)
-        self._changed(NOWHERE, 0, -memory.nbytes)
+        self._on_memory_change(NOWHERE, 0, -memory.nbytes)
 
     def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False, pool: int = -1) -> None:
         self.inner.block_alloc(ptr, nbytes, stream, written, pool)
-        self._changed(self._device_of(stream), nbytes, 0)
+        self._on_memory_change(self._device_of(stream), nbytes, 0)
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self.inner.block_free(ptr, nbytes, stream, after)
-        self._changed(self._device_of(stream), -nbytes, 0)
+        self._on_memory_change(self._device_of(stream), -nbytes, 0)
 
     def _device_of(self, stream: int) -> int:
         queue = self.queues.get(stream)

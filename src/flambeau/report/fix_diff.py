@@ -30,11 +30,11 @@ def _file_diff(path: Path, name: str, edits: Iterable[Edit]) -> str:
     data = path.read_bytes()
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     before = io.StringIO(data.decode(encoding), newline="").readlines()  # with the ends of lines as they are
-    lines = difflib.unified_diff(before, edited(before, edits), f"a/{name}", f"b/{name}")
+    lines = difflib.unified_diff(before, apply_edits(before, edits), f"a/{name}", f"b/{name}")
     return "".join([line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines])
 
 
-def edited(lines: list[str], edits: Iterable[Edit]) -> list[str]:
+def apply_edits(lines: list[str], edits: Iterable[Edit]) -> list[str]:
     """Return the lines with what all edits insert; what several of them insert at one place once."""
     end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
     inserted: dict[tuple[int, int], dict[str, None]] = {}

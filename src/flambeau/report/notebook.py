@@ -31,18 +31,18 @@ def install(shell: Any = None) -> None:
     """
     if shell is None:
         shell = getattr(sys.modules["IPython"], "get_ipython", lambda: None)()
-    if shell is not None and _installed(shell) is None:
+    if shell is not None and _find_installed(shell) is None:
         Notebook(shell).install()
 
 
 def uninstall(shell: Any) -> None:
     """Take Flambeau out of an IPython shell again."""
-    notebook = _installed(shell)
+    notebook = _find_installed(shell)
     if notebook is not None:
         notebook.uninstall()
 
 
-def _installed(shell: Any) -> Notebook | None:
+def _find_installed(shell: Any) -> Notebook | None:
     owners = [getattr(call, "__self__", None) for call in shell.events.callbacks["post_run_cell"]]
     return next((owner for owner in owners if isinstance(owner, Notebook)), None)
 
@@ -78,10 +78,10 @@ class Notebook:
         return None if named is None else named[1].replace("In[", "In [")
 
     # -- machines -------------------------------------------------------------------------------------
-    def starting(self, machine: Machine) -> None:
+    def before_open(self, machine: Machine) -> None:
         pass
 
-    def started(self, machine: Machine) -> None:
+    def after_open(self, machine: Machine) -> None:
         watched = self._machines[machine] = _Watched()
         if machine.wish.driver == "virtual":
             bare: Any = machine.bare
@@ -89,7 +89,7 @@ class Notebook:
             bare.on_command = partial(_both, watched.timeline.add, outer) if outer else watched.timeline.add
         machine.page = partial(_page, watched, machine)
 
-    def closing(self, machine: Machine) -> None:
+    def before_close(self, machine: Machine) -> None:
         watched = self._machines.get(machine)
         if watched is not None:
             watched.closed = machine_report(machine)  # tells the detector that its races are reported

@@ -47,28 +47,28 @@ class ProcessReport:
         self._open: list[Machine] = []
         self._next = 1  # after so many races the file is written
 
-    def forked(self) -> None:
+    def after_fork(self) -> None:
         """Begin anew in a forked child: the parent's machines are not its own."""
         self._begin()
 
-    def starting(self, machine: Machine) -> None:
+    def before_open(self, machine: Machine) -> None:
         pass
 
-    def started(self, machine: Machine) -> None:
+    def after_open(self, machine: Machine) -> None:
         self._open.append(machine)
         detector = getattr(machine.driver, "detector", None)
         if detector is not None:
-            detector.findings.on_race = self._raced
+            detector.findings.on_race = self._on_race
         _close_at_end_of_child()
         self._write()
 
-    def closing(self, machine: Machine) -> None:
-        self._recorder.closing(machine)
+    def before_close(self, machine: Machine) -> None:
+        self._recorder.before_close(machine)
         with suppress(ValueError):  # it was opened before this process was forked
             self._open.remove(machine)
         self._write()
 
-    def _raced(self, count: int) -> None:
+    def _on_race(self, count: int) -> None:
         """Each time that there are twice as many: writing all races each time would take longer than finding them."""
         if count >= self._next:
             self._next = 2 * count
@@ -76,7 +76,7 @@ class ProcessReport:
 
     def _write(self) -> None:
         with self._lock, suppress(OSError):  # the folder is gone: whoever asked for the report has ended
-            machines = [*self._recorder.machines, *map(_unfinished, self._open)]
+            machines = [*self._recorder.machines, *map(_report_open_machine, self._open)]
             fields = {
                 **_identity(),
                 "finished": not self._open,
@@ -89,7 +89,7 @@ def join_reports() -> None:
     """Report from this process, and from those that it forks, to the folder that the environment names."""
     report = ProcessReport(Path(os.environ[FOLDER]))
     system.watch(report)
-    os.register_at_fork(after_in_child=report.forked)
+    os.register_at_fork(after_in_child=report.after_fork)
 
 
 class ChildReports:
@@ -126,7 +126,7 @@ class ChildReports:
             reports._forks = ProcessReport(reports.folder)
             system.watch(reports._forks)
         else:
-            reports._forks.forked()
+            reports._forks.after_fork()
 
     def read(self) -> list[dict[str, Any]]:
         """The reports of all processes below this one, ranks first, each once."""
@@ -175,7 +175,7 @@ def _identity() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _unfinished(machine: Machine) -> MachineReport:
+def _report_open_machine(machine: Machine) -> MachineReport:
     """A machine that is in use: its races so far, and no certificate."""
     detector = getattr(machine.driver, "detector", None)
     races = None if detector is None else list(detector.races)

@@ -61,7 +61,7 @@ class Recorder:
         """Whether a machine whose races are errors had one, raised or not, caught or not."""
         return any(m.races == "error" and m.certificate and m.certificate.races for m in self.machines)
 
-    def starting(self, machine: Machine) -> None:
+    def before_open(self, machine: Machine) -> None:
         if self.timeline:
             tracer = Tracer(machine.driver, machine.bare, machine.visible, wait_reason.reason)
             ranges = Ranges(tracer.source.clock)
@@ -70,10 +70,10 @@ class Recorder:
             for text in annotations.open_here():  # begun before the program first asked for a device
                 ranges.began(text, None)
 
-    def started(self, machine: Machine) -> None:
+    def after_open(self, machine: Machine) -> None:
         pass
 
-    def closing(self, machine: Machine) -> None:
+    def before_close(self, machine: Machine) -> None:
         self.machines.append(machine_report(machine))
         if machine in self._traced:
             tracer, ranges = self._traced.pop(machine)

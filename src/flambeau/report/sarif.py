@@ -72,8 +72,11 @@ def _results(findings: Sequence[Finding], root: Path) -> list[dict[str, Any]]:
 
 
 def _result(finding: Finding, root: Path) -> dict[str, Any]:
-    link = f"[{_escaped(finding.other)}](1)" if finding.other else ""
-    text = f"{_escaped(finding.before)}{link}{_escaped(finding.after + finding.where)} Fix: {_escaped(finding.fix)}"
+    link = f"[{_escape_brackets(finding.other)}](1)" if finding.other else ""
+    text = (
+        f"{_escape_brackets(finding.before)}{link}{_escape_brackets(finding.after + finding.where)} "
+        f"Fix: {_escape_brackets(finding.fix)}"
+    )
     result: dict[str, Any] = {
         "ruleId": finding.rule.id,
         "ruleIndex": RULES.index(finding.rule),
@@ -107,11 +110,11 @@ def _artifact(file: str, root: Path) -> dict[str, str]:
     """Return a file as a URI, relative to the root if it lies below it."""
     relative = Spot(file, 0).relative(root)
     if os.path.isabs(relative):
-        return {"uri": f"file://{_quoted(relative)}"}
-    return {"uri": _quoted(relative), "uriBaseId": _ROOT}
+        return {"uri": f"file://{_quote_path(relative)}"}
+    return {"uri": _quote_path(relative), "uriBaseId": _ROOT}
 
 
-def _quoted(path: str) -> str:
+def _quote_path(path: str) -> str:
     return quote(os.fsencode(path))
 
 
@@ -140,7 +143,7 @@ def _fingerprint(finding: Finding, root: Path) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _escaped(text: str) -> str:
+def _escape_brackets(text: str) -> str:
     """Return a text in which brackets are no links. Lone surrogates, of odd file names, are no Unicode."""
     plain = text.encode("utf-8", "backslashreplace").decode()
     return plain.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")

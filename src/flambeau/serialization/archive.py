@@ -93,7 +93,7 @@ class ArchiveReader:
         self._check_sizes()
         first = next(iter(self._zip.namelist()), "")
         self._name = first.partition("/")[0]
-        self._map = None if path is None else _mapped(path)
+        self._map = None if path is None else _map_file(path)
 
     def _check_sizes(self) -> None:
         """Records that share bytes of the file, or are packed all too well, would take more memory than it explains."""
@@ -144,7 +144,7 @@ class ArchiveReader:
         except Exception as error:  # of what is damaged zipfile and its codecs raise about everything
             raise _unreadable(record, info, str(error)) from None
 
-    def mapped(self, record: str) -> Array | None:
+    def map_record(self, record: str) -> Array | None:
         """Return a record's bytes in the file, mapped copy-on-write; None if the file is not mapped."""
         if self._map is None:
             return None
@@ -221,7 +221,7 @@ def is_archive(file: Any) -> bool:
     return bool(signature == SIGNATURE)
 
 
-def _mapped(path: str) -> mmap.mmap:
+def _map_file(path: str) -> mmap.mmap:
     with open(path, "rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 

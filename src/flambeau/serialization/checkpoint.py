@@ -21,7 +21,7 @@ from flambeau.serialization.legacy import load_legacy
 from flambeau.serialization.machine import refused_names
 from flambeau.serialization.places import Restore, restorer
 from flambeau.serialization.reader import Read, StoredStorages, reader
-from flambeau.serialization.writer import Storages, pickled
+from flambeau.serialization.writer import Storages, pickle_object
 from flambeau.tensor.exchange.pickling import row_of
 from flambeau.tensor.exchange.transfer import host_array, on_host
 
@@ -60,7 +60,7 @@ def save(
             "Flambeau writes zip files; it reads PyTorch's older format, but writes none"
         )
     storages = Storages()
-    data = pickled(obj, storages, pickle_module, pickle_protocol)
+    data = pickle_object(obj, storages, pickle_module, pickle_protocol)
     with _to_write(f) as (file, name), ArchiveWriter(file, name) as archive:
         archive.write("data.pkl", data)
         archive.write(".format_version", b"1")
@@ -130,7 +130,7 @@ def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
     """The names that a checkpoint needs and that `weights_only` loading refuses as things are. Calls nothing."""
     with _to_read(f) as file, _explaining(f):
         data = ArchiveReader(file).read("data.pkl")
-        return refused_names(io.BytesIO(data), safety.declared())
+        return refused_names(io.BytesIO(data), safety.declared_globals())
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def _explaining(f: Any) -> Iterator[None]:
         yield
     except Refused as error:
         place = name if error.position is None else f"{name}, byte {error.position} of the pickle"
-        explained = UnpicklingError(_explained(error, place))
+        explained = UnpicklingError(_explain_refusal(error, place))
         explained.add_note(f"in {place}")
         raise explained from None
     except Damaged as error:
@@ -189,7 +189,7 @@ def _explaining(f: Any) -> Iterator[None]:
         raise
 
 
-def _explained(error: Refused, place: str) -> str:
+def _explain_refusal(error: Refused, place: str) -> str:
     """Return PyTorch's words around what was refused."""
     if error.name is None:
         return (

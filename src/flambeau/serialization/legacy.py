@@ -18,7 +18,7 @@ from flambeau.serialization.reader import (
     Read,
     empty_storage,
     face_for,
-    restored,
+    restore_storage,
     storage_id,
     swap,
 )
@@ -90,7 +90,7 @@ class _Storages:
             self._left -= count * kind.itemsize
             if self._left < 0:
                 raise Damaged(f"storage {brief(key)} has more bytes than the file: {count} elements", None)
-            storage = restored(empty_storage(count * kind.itemsize), self._restore, location)
+            storage = restore_storage(empty_storage(count * kind.itemsize), self._restore, location)
             self._found[key] = kind, count, storage
         return face_for(kind, self._found[key][2])
 

@@ -1,4 +1,4 @@
-"""`Machine`: reads a checkpoint's pickle and calls nothing that is not on its list.
+"""`PickleMachine`: reads a checkpoint's pickle and calls nothing that is not on its list.
 
 # Note [Why weights_only is safe]
 The machine is that of `core/pickles.py`, which calls nothing. This one can call the functions and types of a list, by
@@ -39,7 +39,7 @@ _BY_NAME = {f"{module}.{name}": thing for (module, name), thing in _ALLOWED.item
 _Arguments = tuple[Any, ...]
 
 
-class Machine(PickleReader):
+class PickleMachine(PickleReader):
     """Reads one pickle of a checkpoint, of protocol 2 or newer, from a file.
 
     Args:
@@ -168,11 +168,11 @@ class Machine(PickleReader):
     def _bytearray(self, arguments: _Arguments) -> bytearray:
         if not arguments:
             return bytearray()
-        data = arguments[0] if type(arguments[0]) is bytes else self._encoded(arguments)
+        data = arguments[0] if type(arguments[0]) is bytes else self._encode(arguments)
         self.spend(len(data) // 8)
         return bytearray(data)
 
-    def _encoded(self, arguments: _Arguments) -> bytes:
+    def _encode(self, arguments: _Arguments) -> bytes:
         text, codec = arguments
         if type(text) is not str or codec not in ("latin1", "latin-1"):
             raise Refused(f"_codecs.encode stands for bytes, in latin1, not for {brief(arguments)}")
@@ -222,23 +222,23 @@ def _only(kinds: Any, arguments: _Arguments) -> Any:
     return one
 
 
-def _rebuilder(define: Any) -> Callable[[Machine, _Arguments], Any]:
+def _rebuilder(define: Any) -> Callable[[PickleMachine, _Arguments], Any]:
     return lambda m, a: m._rebuild(define, a)
 
 
-_CALLS: dict[int, Callable[[Machine, _Arguments], Any]] = {
+_CALLS: dict[int, Callable[[PickleMachine, _Arguments], Any]] = {
     **{id(define): _rebuilder(define) for define in names.REBUILDERS.values()},
-    id(pickling.rebuild_subclass): Machine._rebuild_subclass,
+    id(pickling.rebuild_subclass): PickleMachine._rebuild_subclass,
     id(_rebuild_parameter_with_state): lambda m, a: m._rebuild_with_state(_rebuild_parameter_with_state, a),
     id(OrderedDict): lambda m, a: m._dict(OrderedDict, a),
     id(Counter): lambda m, a: m._dict(Counter, a),
-    id(set): Machine._set,
-    id(complex): Machine._complex,
-    id(bytes): Machine._bytes,
-    id(bytearray): Machine._bytearray,
-    id(_codecs.encode): Machine._encoded,
-    id(Size): Machine._size,
-    id(device): Machine._device,
+    id(set): PickleMachine._set,
+    id(complex): PickleMachine._complex,
+    id(bytes): PickleMachine._bytes,
+    id(bytearray): PickleMachine._bytearray,
+    id(_codecs.encode): PickleMachine._encode,
+    id(Size): PickleMachine._size,
+    id(device): PickleMachine._device,
 }
 """What a pickle may call, by identity: each function looks at the arguments first."""
 
@@ -256,7 +256,11 @@ def _set_state(target: Any, state: Any) -> None:
 
 
 def refused_names(file: Any, declared: dict[str, Any]) -> list[str]:
-    """Return the names in a pickle that a `Machine` refuses. Runs nothing. Raises UnpicklingError: it is damaged."""
+    """Return the names in a pickle that a `PickleMachine` refuses, without running it.
+
+    Raises:
+        UnpicklingError: If the pickle is damaged.
+    """
     found: dict[str, None] = {}
     last: list[Any] = [None, None]  # what was pushed last, as far as it was a string
     memo: dict[int, Any] = {}

@@ -88,7 +88,7 @@ def find(module: str, name: str) -> Any:
     return found
 
 
-def written(what: Any, name: str | None) -> Name | None:
+def pytorch_name_of(what: Any, name: str | None) -> Name | None:
     """PyTorch's name for a thing of ours; None if it is no thing of ours."""
     found = _WRITTEN.get(id(what))
     if found is not None:

@@ -42,7 +42,7 @@ def default_restore_location(storage: UntypedStorage, location: Any) -> UntypedS
     if kind == "cpu":
         return storage
     if kind == "cuda":
-        found: UntypedStorage = storage.cuda(_checked(device(name)))
+        found: UntypedStorage = storage.cuda(_check_device(device(name)))
         return found
     raise RuntimeError(
         f"don't know how to restore data location of torch.storage.UntypedStorage (tagged with {brief_text(name)})"
@@ -67,7 +67,7 @@ def _by_function(function: Any, storage: UntypedStorage, location: str) -> Untyp
     return found
 
 
-def _checked(where: device) -> device:
+def _check_device(where: device) -> device:
     if not system.is_available():
         raise RuntimeError(
             "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If you are "

@@ -15,7 +15,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.pickles import Refused
 from flambeau.serialization import names, safety
 from flambeau.serialization.archive import ArchiveReader, Damaged, size_of
-from flambeau.serialization.machine import Machine
+from flambeau.serialization.machine import PickleMachine
 from flambeau.serialization.names import StorageKind
 from flambeau.serialization.places import Restore
 from flambeau.tensor.call import empty
@@ -53,7 +53,7 @@ def reader(weights_only: bool, module: ModuleType, options: dict[str, Any]) -> R
 
 def _read_safely(file: Any, persistent_load: PersistentLoad, encoding: str) -> Any:
     bounded = Bounded(file)
-    return Machine(persistent_load, safety.declared(), bounded.nbytes, encoding).load(bounded)
+    return PickleMachine(persistent_load, safety.declared_globals(), bounded.nbytes, encoding).load(bounded)
 
 
 class Bounded:
@@ -101,15 +101,15 @@ class StoredStorages:
                 f"{count} elements of {kind.itemsize} bytes",
                 self._archive.place(record),
             )
-        window = None if self._swaps else self._archive.mapped(record)
+        window = None if self._swaps else self._archive.map_record(record)
         if window is not None:
-            return restored(over(window, dtypes.uint8, ForeignStorage).memory, self._restore, location)
+            return restore_storage(over(window, dtypes.uint8, ForeignStorage).memory, self._restore, location)
         storage = empty_storage(nbytes)
         target = bytes_of(storage)
         self._archive.read_into(record, target)
         if self._swaps:
             swap(target, kind)
-        return restored(storage, self._restore, location)
+        return restore_storage(storage, self._restore, location)
 
 
 def storage_id(pid: Any) -> tuple[StorageKind, str, str, int]:
@@ -140,7 +140,7 @@ def bytes_of(storage: Storage) -> np.ndarray[Any, Any]:
     return window
 
 
-def restored(storage: Storage, restore: Restore, location: str) -> Storage:
+def restore_storage(storage: Storage, restore: Restore, location: str) -> Storage:
     """A storage, just read, where it belongs."""
     moved = restore(face_of(UntypedStorage, storage, dtypes.uint8), location)
     return moved._row.memory

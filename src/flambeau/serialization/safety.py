@@ -14,7 +14,7 @@ def add_safe_globals(safe_globals: Iterable[Any]) -> None:
     Each is a thing, or a pair of a thing and the full name that checkpoints have for it. Calling it, making
     objects of it and setting their attributes is then allowed: declare only what you trust with any arguments.
     """
-    _declared.update(_named(one) for one in safe_globals)
+    _declared.update(_name_and_value(one) for one in safe_globals)
 
 
 def get_safe_globals() -> list[Any]:
@@ -43,12 +43,12 @@ class safe_globals:  # PyTorch's public name
         _declared.update(self._outer.pop())
 
 
-def declared() -> dict[str, Any]:
+def declared_globals() -> dict[str, Any]:
     """The declared things by full name."""
     return _declared
 
 
-def _named(one: Any) -> tuple[str, Any]:
+def _name_and_value(one: Any) -> tuple[str, Any]:
     if not isinstance(one, tuple):
         return _full_name(one), one
     if len(one) != 2 or not isinstance(one[1], str):

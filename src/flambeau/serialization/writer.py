@@ -35,7 +35,7 @@ class Storages:
         return ("storage", kind, key, str(storage.device), storage.nbytes // kind.itemsize)
 
 
-def pickled(obj: Any, storages: Storages, module: ModuleType, protocol: int) -> bytes:
+def pickle_object(obj: Any, storages: Storages, module: ModuleType, protocol: int) -> bytes:
     """`obj` pickled; its storages are left to `storages`.
 
     Raises TypeError: the pickler of `module` is not one written in Python, so it cannot write PyTorch's names.
@@ -74,7 +74,7 @@ class Writer:
 
     def save_global(self: Any, obj: Any, name: str | None = None) -> None:
         """Write a name; where the thing is ours, the name that it has in PyTorch."""
-        found = names.written(obj, name)
+        found = names.pytorch_name_of(obj, name)
         if found is None:
             super().save_global(obj, name)  # type: ignore[misc]
             return

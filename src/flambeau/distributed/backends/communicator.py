@@ -16,7 +16,7 @@ from flambeau.core.sites import Site, caller, place, source
 from flambeau.distributed.backends.rank_progress import Whereabouts
 from flambeau.distributed.backends.watchdog import Handling
 from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, described
+from flambeau.driver.meetings import PAIRED, describe
 from flambeau.runtime import system
 from flambeau.runtime.context import Context
 from flambeau.runtime.memory.pending_frees import UseEvent
@@ -170,7 +170,7 @@ class Line:
 
     def words(self, begun: Begun) -> str:
         """Where the program queued it, and what it is."""
-        shown = [described(call, self.backend.place.ranks) for call in begun.calls[:_SHOWN]]
+        shown = [describe(call, self.backend.place.ranks) for call in begun.calls[:_SHOWN]]
         more, text = len(begun.calls) - len(shown), source(begun.site)
         what = f"{', '.join(shown)}{f' and {more} more' if more else ''}"
         return f"at {place(begun.site)}{f' ({text})' if text else ''}: {what}"

@@ -33,7 +33,7 @@ from flambeau.distributed.backends.mpi_waits import Wait
 from flambeau.distributed.errors import DistBackendError, DistError
 from flambeau.distributed.work import Work
 from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, agreed, described
+from flambeau.driver.meetings import PAIRED, common_arguments, describe
 from flambeau.driver.registry import ask_around, go_on
 
 Array = np.ndarray[Any, Any]
@@ -131,11 +131,11 @@ class MpiBackend(FlatBackend):
         steps: list[Step] = []
         ranks = self.place.ranks
         requests = [
-            (self._begin(call, channel, steps), described(call, ranks), self._peer(call)) for call in calls
+            (self._begin(call, channel, steps), describe(call, ranks), self._peer(call)) for call in calls
         ]
         shown = list(tensors if results is None else results)
         what = " and ".join(dict.fromkeys([words for _, words, _ in requests]))
-        alike = [repr(agreed(call)) for call in calls if call.kind not in PAIRED]
+        alike = [repr(common_arguments(call)) for call in calls if call.kind not in PAIRED]
         comparison = None if isinstance(channel, int) else self._compare(alike, what, site)
         return self._work(shown, requests, [*steps, after], list(tensors), site, comparison)
 

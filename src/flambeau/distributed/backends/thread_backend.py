@@ -20,7 +20,7 @@ from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.stores.store import seconds
 from flambeau.distributed.work import Work
 from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, agreed, described, perform
+from flambeau.driver.meetings import PAIRED, common_arguments, describe, perform
 
 ANY = -1
 
@@ -44,7 +44,7 @@ class Part:
 
     @property
     def asks(self) -> str:
-        return described(self.call, self.called)
+        return describe(self.call, self.called)
 
 
 class Hub:
@@ -90,7 +90,7 @@ class Hub:
 
     def _check(self, parts: dict[int, Part], what: str) -> None:
         """DistBackendError, for all of them: they disagree."""
-        if len({agreed(part.call) for part in parts.values()}) == 1:
+        if len({common_arguments(part.call) for part in parts.values()}) == 1:
             return
         lines = [str(part) for _, part in sorted(parts.items(), key=lambda item: item[1].rank)]
         head = f"collective mismatch: {what} of the group is not the same for all"

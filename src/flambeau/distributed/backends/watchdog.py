@@ -160,13 +160,13 @@ class Watch:
                 _quit()
 
     # -- as a `runtime.devices.machine.Watcher` -----------------------------------------------------------------
-    def starting(self, machine: Machine) -> None:
+    def before_open(self, machine: Machine) -> None:
         pass
 
-    def started(self, machine: Machine) -> None:
+    def after_open(self, machine: Machine) -> None:
         pass
 
-    def closing(self, machine: Machine) -> None:
+    def before_close(self, machine: Machine) -> None:
         """The devices' work is done, and the process ends: groups that it has not destroyed are left."""
         with self._lock:
             lines, self._lines = list(self._lines), {}

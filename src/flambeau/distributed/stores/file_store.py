@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from flambeau.core.wire import Inbox, framed
+from flambeau.core.wire import Inbox, frame_message
 from flambeau.distributed.stores.kv_store import CHANGES, Table
 from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, seconds, told
 
@@ -105,7 +105,7 @@ class _Log:
         with self._locked() as append:
             answer = self._table.do(operation, args)
             if operation in CHANGES:
-                append(framed([operation, list(args)]))
+                append(frame_message([operation, list(args)]))
             return answer
 
     def ready(self, operation: str, needs: Sequence[str]) -> bool:

@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any
 
 from flambeau.core.greeting import SECRET, UNGREETED, Greeting
-from flambeau.core.wire import LARGEST, Inbox, fits, framed
+from flambeau.core.wire import LARGEST, Inbox, fits, frame_message
 from flambeau.distributed.stores.coordinator import MeetingPlace
 from flambeau.distributed.stores.kv_store import CHANGES, OPERATIONS, Table
 
@@ -382,7 +382,7 @@ class StoreServer:
 
     def _answer(self, client: _Client, answer: list[Any]) -> None:
         client.waits = None
-        data = framed(answer)
+        data = frame_message(answer)
         if client.process:
             client.active = time.monotonic()
         client.outbox.append(memoryview(data))

@@ -14,7 +14,7 @@ from flambeau.driver.api import HostMemory
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.collectives import coordinator_client
 from flambeau.driver.virtual.device import Device
-from flambeau.driver.virtual.machine import Machine
+from flambeau.driver.virtual.machine import VirtualMachine
 from flambeau.driver.virtual.memory.arena import RANGE_PAGE
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.streams import Queues
@@ -25,7 +25,7 @@ _HOST_ALIGNMENT = 4096
 class Allocations:
     """Memory by address. What gives some back waits for the device first."""
 
-    def __init__(self, machine: Machine, queues: Queues, captures: Captures) -> None:
+    def __init__(self, machine: VirtualMachine, queues: Queues, captures: Captures) -> None:
         self._machine, self._queues, self._captures = machine, queues, captures
         self._core, self._costs = machine.core, machine.profile.costs
         self._pinned: dict[int, HostMemory] = {}
@@ -74,7 +74,7 @@ class Allocations:
         if (others := coordinator_client.of_process()) is not None and others.shares:
             others.release(device.index, ptr)
         if shared is not None:
-            shared.released(ptr, end)
+            shared.on_segment_freed(ptr, end)
 
     # -- addresses, and what is behind them ---------------------------------------------------------------
     def reserve(self, index: int, nbytes: int) -> int:
@@ -174,7 +174,7 @@ class Allocations:
 
 def _held_by_others(index: int) -> list[tuple[int, int]]:
     others = coordinator_client.of_process()
-    return others.held(index) if others is not None and others.shares else []
+    return others.reserved_by_other_ranks(index) if others is not None and others.shares else []
 
 
 def _share(device: Device, ptr: int) -> None:

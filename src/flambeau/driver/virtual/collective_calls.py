@@ -14,9 +14,9 @@ from flambeau.core.sites import caller
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import check, spans
 from flambeau.driver.virtual.capture import Captures
-from flambeau.driver.virtual.collectives.collectives import Communicators, Meeting, Member, Outside
+from flambeau.driver.virtual.collectives.collectives import CollectiveInstance, Communicators, Member, Outside
 from flambeau.driver.virtual.command_effects import Contents
-from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.machine import VirtualMachine, check_error
 from flambeau.driver.virtual.scheduling.scheduler import Stream
 from flambeau.driver.virtual.streams import Queues
 
@@ -26,7 +26,7 @@ class Nccl:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: VirtualMachine,
         queues: Queues,
         captures: Captures,
         contents: Contents,
@@ -88,10 +88,10 @@ class Nccl:
         check(call, member.rank, member.comm.size)
         for access in spans(call, member.rank, member.comm.size):
             if access is not None and access[1]:
-                owner = self._machine.reached(call.kind, *access)
+                owner = self._machine.require_memory(call.kind, *access)
                 self._machine.check_reach(call.kind, queue.index, owner, *access)
 
-    def _meet(self, meeting: Meeting) -> None:
+    def _meet(self, meeting: CollectiveInstance) -> None:
         if meeting.absent:  # excused: the communicator has failed
             return
         try:

@@ -11,9 +11,9 @@ from flambeau.core.memory import bytes_at
 from flambeau.core.quiet import Quiet
 from flambeau.driver.api import HostMemory
 from flambeau.driver.meetings import perform
-from flambeau.driver.virtual.collectives.collectives import Meeting
+from flambeau.driver.virtual.collectives.collectives import CollectiveInstance
 from flambeau.driver.virtual.executable import VirtualExecutable
-from flambeau.driver.virtual.machine import Machine
+from flambeau.driver.virtual.machine import VirtualMachine
 from flambeau.driver.virtual.memory.arena import Arena
 
 
@@ -22,7 +22,7 @@ class Contents:
 
     moves = True  # whether there are any
 
-    def __init__(self, machine: Machine, poison: bool) -> None:
+    def __init__(self, machine: VirtualMachine, poison: bool) -> None:
         self._machine = machine
         self._poison = poison
         self._quiet = Quiet()
@@ -55,7 +55,7 @@ class Contents:
     def fill(self, arena: Arena, target: int, byte: int, nbytes: int) -> None:
         _window(arena, target, nbytes)[...] = byte
 
-    def meet(self, meeting: Meeting) -> None:
+    def meet(self, meeting: CollectiveInstance) -> None:
         perform(meeting.calls, self.numbers, meeting.theirs)
 
     def numbers(self, ptr: int, nbytes: int) -> np.ndarray[Any, Any]:

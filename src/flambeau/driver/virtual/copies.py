@@ -7,7 +7,7 @@ from flambeau.driver.api import HostMemory
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.command_effects import Contents
-from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.machine import VirtualMachine, check_error
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.streams import Queues
 from flambeau.driver.virtual.topology import Routes
@@ -17,7 +17,7 @@ class Copies:
     """Copies between the memories of a machine. Addresses are checked here; the bytes move when the command runs."""
 
     def __init__(
-        self, machine: Machine, queues: Queues, captures: Captures, routes: Routes, contents: Contents
+        self, machine: VirtualMachine, queues: Queues, captures: Captures, routes: Routes, contents: Contents
     ) -> None:
         self._machine, self._queues, self._captures = machine, queues, captures
         self._routes, self._contents = routes, contents
@@ -28,14 +28,14 @@ class Copies:
         queue = self._queues.ready(stream)
         if not nbytes:
             return
-        device = self._machine.reached("copy_in", target, nbytes)
+        device = self._machine.require_memory("copy_in", target, nbytes)
         profile = self._profile
         rate = profile.links.pcie if source.pinned else profile.links.pageable
         if not source.pinned:
             self._captures.refuse(queue)
             if self._machine.budget is not None:
                 self._machine.budget.require("copy_in", device.index, nbytes)
-            source = _staged(source)
+            source = _stage(source)
             self._core.now += cost.bytes_ns(nbytes, profile.links.host_copy)
         self._core.now += profile.costs.launch_ns
         self._queues.put(
@@ -49,7 +49,7 @@ class Copies:
         if not target.pinned:
             self._captures.refuse(queue)
         if nbytes:
-            device = self._machine.reached("copy_out", source, nbytes)
+            device = self._machine.require_memory("copy_out", source, nbytes)
             links = self._profile.links
             self._core.now += self._profile.costs.launch_ns
             self._queues.put(
@@ -66,8 +66,8 @@ class Copies:
         if not nbytes:
             return
         to, origin = (
-            self._machine.reached("copy", target, nbytes),
-            self._machine.reached("copy", source, nbytes),
+            self._machine.require_memory("copy", target, nbytes),
+            self._machine.require_memory("copy", source, nbytes),
         )
         engine, latency, work = self._routes.copy(origin, to, nbytes)
         self._core.now += self._profile.costs.launch_ns
@@ -80,7 +80,7 @@ class Copies:
         queue = self._queues.ready(stream)
         if not nbytes:
             return
-        device, profile = self._machine.reached("fill", target, nbytes), self._profile
+        device, profile = self._machine.require_memory("fill", target, nbytes), self._profile
         self._machine.check_reach("fill", queue.index, device, target, nbytes)
         self._core.now += profile.costs.launch_ns
         self._queues.put(
@@ -91,7 +91,7 @@ class Copies:
         )  # fmt: skip
 
 
-def _staged(source: HostMemory) -> HostMemory:
+def _stage(source: HostMemory) -> HostMemory:
     """The bytes as they are now, in memory of their own."""
     copy = bytes_at(source.ptr, source.nbytes).copy()
     return HostMemory(address_of(copy), source.nbytes, copy)

@@ -124,16 +124,16 @@ def ring_of(indices: Sequence[int], rule: str) -> list[int]:
 def _closed_ring(found: list[int], left: list[int], rule: str) -> list[int] | None:
     """A ring that begins with `found` and takes up `left`; None: there is none."""
     if not left:
-        return found if linked(found[-1], found[0], rule) else None
+        return found if are_linked(found[-1], found[0], rule) else None
     for index in left:
-        if linked(found[-1], index, rule):
+        if are_linked(found[-1], index, rule):
             ring = _closed_ring([*found, index], [i for i in left if i != index], rule)
             if ring is not None:
                 return ring
     return None
 
 
-def linked(index: int, peer: int, rule: str) -> bool:
+def are_linked(index: int, peer: int, rule: str) -> bool:
     """Whether two devices reach each other's memory directly, by the profile's rule.
 
     all: through a switch. cube-mesh: DGX-1's two squares of four, each corner linked to its counterpart.

@@ -72,7 +72,7 @@ from flambeau.driver.virtual.events import Events
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.graph_exec import Graphs
 from flambeau.driver.virtual.launches import Launches
-from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.machine import VirtualMachine, check_error
 from flambeau.driver.virtual.memory.arena import RANGE_PAGE
 from flambeau.driver.virtual.memory.host_budget import HostBudget
 from flambeau.driver.virtual.memory.pinned_traffic import PinnedTraffic
@@ -128,8 +128,8 @@ class VirtualDriver:
         self._policy = open_policy(schedule)
         self._lock = Gate()
         self._core = core = Scheduler(self._policy, self.profile.queue, self._lock.leave)
-        core.traffic = PinnedTraffic()
-        self._machine = machine = Machine(
+        core.host_memory_tracker = PinnedTraffic()
+        self._machine = machine = VirtualMachine(
             devices, self.profile, core, self.observes_blocks, HostBudget() if self.contents.moves else None
         )
         self._hosts = Hosts(core)
@@ -166,7 +166,7 @@ class VirtualDriver:
 
     def record(self) -> Graph:
         """The graph of all commands given from now on; called before the first."""
-        graph = self._core.journal = Graph(self.profile.queue, self.runs_bodies)
+        graph = self._core.request_log = Graph(self.profile.queue, self.runs_bodies)
         return graph
 
     def given(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flambeau.core.errors import TIMED_INTERPROCESS, DriverError, NotReadyError
 from flambeau.driver.virtual.capture import Capture, Captures
 from flambeau.driver.virtual.collectives.collectives import Communicators
-from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.machine import VirtualMachine, check_error
 from flambeau.driver.virtual.memory import virtual_ipc
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.schedule_policy import Question
@@ -29,7 +29,9 @@ class Event:
 class Events:
     """Events by handle."""
 
-    def __init__(self, machine: Machine, queues: Queues, captures: Captures, comms: Communicators) -> None:
+    def __init__(
+        self, machine: VirtualMachine, queues: Queues, captures: Captures, comms: Communicators
+    ) -> None:
         self._machine, self._queues, self._captures, self._comms = machine, queues, captures, comms
         self._core, self._costs = machine.core, machine.profile.costs
         self._events: dict[int, Event] = {}

@@ -11,7 +11,7 @@ from typing import Any
 from flambeau.core.errors import DriverError
 from flambeau.core.files import replace_file
 from flambeau.driver.virtual.capture import MERGE, MODES, UNSUPPORTED, Capture, Captures
-from flambeau.driver.virtual.machine import Machine
+from flambeau.driver.virtual.machine import VirtualMachine
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.scheduler import KINDS, Command, Stream
 from flambeau.driver.virtual.streams import Queues
@@ -20,7 +20,7 @@ from flambeau.driver.virtual.streams import Queues
 class Graphs:
     """The graphs of a machine by handle, from the capture on."""
 
-    def __init__(self, machine: Machine, queues: Queues, captures: Captures) -> None:
+    def __init__(self, machine: VirtualMachine, queues: Queues, captures: Captures) -> None:
         self._machine, self._queues, self._captures = machine, queues, captures
         self._graphs: dict[int, Recorded] = {}
 
@@ -132,7 +132,7 @@ class Recorded:
             stream = queue if command.stream is self.origin else self.lanes[command.stream]
             copy = Command(
                 command.kind, command.name, stream, command.nbytes, command.engine, command.sms, command.latency,
-                command.work, command.effect, _seeded(command, seeds), command.origin,
+                command.work, command.effect, _seed_arguments(command, seeds), command.origin,
                 tuple([made[self._places[awaited]] for awaited in command.waits]),
             )  # fmt: skip
             copy.site = command.site
@@ -155,7 +155,7 @@ class Recorded:
         replace_file(path, "\n".join([*lines, "}", ""]))
 
 
-def _seeded(command: Command, seeds: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
+def _seed_arguments(command: Command, seeds: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
     """A command's arguments with the seed and the offset of this launch."""
     if command.kind != scheduler.KERNEL or not command.args[0].launch.kernel.draws:
         return tuple(command.args)

@@ -13,7 +13,7 @@ from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.command_effects import Contents
 from flambeau.driver.virtual.executable import VirtualExecutable
-from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.machine import VirtualMachine, check_error
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.driver_lock import Gate
 from flambeau.driver.virtual.scheduling.scheduler import UNLIMITED, Command
@@ -24,7 +24,7 @@ class Launches:
     """What a machine computes. `launch` takes the driver's lock itself: it is bound to calls as it is."""
 
     def __init__(
-        self, machine: Machine, lock: Gate, queues: Queues, captures: Captures, contents: Contents
+        self, machine: VirtualMachine, lock: Gate, queues: Queues, captures: Captures, contents: Contents
     ) -> None:
         self._machine, self._lock, self._queues, self._captures = machine, lock, queues, captures
         self._core, self._profile, self._streams = machine.core, machine.profile, queues.streams
@@ -54,7 +54,7 @@ class Launches:
             first, end = device.arena.hot
             for ptr, span in zip(ptrs, exe.spans, strict=True):
                 if (ptr < first or ptr + span > end) and span:
-                    owner = machine.reached(exe.name, ptr, span)
+                    owner = machine.require_memory(exe.name, ptr, span)
                     machine.check_reach(exe.name, index, owner, ptr, span)
             costs = self._profile.costs
             work = exe.work if exe.cycles is None else cost.cycles_ns(exe.cycles(scalars), self._profile)

@@ -1,4 +1,4 @@
-"""`Machine`: what the parts of a virtual driver share: its profile, scheduler, devices, handles and addresses."""
+"""The state that the parts of a virtual driver share: profile, scheduler, devices, handles and addresses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,17 @@ from flambeau.driver.virtual.scheduling.scheduler import DeviceState, Scheduler
 _UUIDS = uuid.UUID("5a3c1d1e-6f0b-4c57-9d0c-0f1a6be0a11b")  # the namespace of simulated devices
 
 
-class Machine:
-    """`devices` of one profile, whose commands `core` runs. Its parts run inside the driver's lock.
+class VirtualMachine:
+    """The virtual GPUs of one driver. All methods run under the driver's lock.
 
-    budget: the host memory that their data may take; None if they have no data.
+    Attributes:
+        profile: The modelled GPU.
+        core: The scheduler that runs the commands of all devices.
+        devices: The devices.
+        budget: Host memory that the devices' data may take; None if they have no data.
+        handles: Source of handles of streams and events.
+        generation: Identifies this machine's addresses among those of earlier machines.
+        closed: True after `close`.
     """
 
     __slots__ = ("budget", "closed", "core", "devices", "generation", "handles", "profile")
@@ -101,7 +108,7 @@ class Machine:
         device.arena.check(what, ptr, nbytes)
         return device
 
-    def reached(self, what: str, ptr: int, nbytes: int) -> Device:
+    def require_memory(self, what: str, ptr: int, nbytes: int) -> Device:
         """The same, for a command that reaches them. Raises HostMemoryError if the host has no memory for them."""
         device = self.owner(what, ptr, nbytes)
         device.arena.reach(what, ptr, nbytes)
@@ -125,5 +132,5 @@ def check_error(state: DeviceState) -> None:
 
 def _error_of(state: DeviceState, first: DriverError) -> DriverError:
     error = late(type(first)(str(first)))
-    error.known, state.told = state.told, True
+    error.known, state.was_reported = state.was_reported, True
     return error

@@ -13,7 +13,7 @@ from typing import Any
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import Collective, HostMemory
-from flambeau.driver.virtual.collectives.collectives import Meeting, Outside
+from flambeau.driver.virtual.collectives.collectives import CollectiveInstance, Outside
 from flambeau.driver.virtual.collectives.simulated_peers import Mirrors
 from flambeau.driver.virtual.command_effects import Contents
 from flambeau.driver.virtual.driver import VirtualDriver
@@ -38,7 +38,7 @@ class NoContents(Contents):
     def fill(self, arena: Arena, target: int, byte: int, nbytes: int) -> None:
         pass
 
-    def meet(self, meeting: Meeting) -> None:
+    def meet(self, meeting: CollectiveInstance) -> None:
         pass
 
 

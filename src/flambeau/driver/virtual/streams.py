@@ -9,7 +9,7 @@ from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.core.sites import caller
 from flambeau.driver.virtual.capture import UNSUPPORTED, Captures
 from flambeau.driver.virtual.collectives.collectives import Communicators
-from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.machine import VirtualMachine, check_error
 from flambeau.driver.virtual.scheduling.schedule_policy import Question
 from flambeau.driver.virtual.scheduling.scheduler import USERS, Command, Engine, Stream
 
@@ -20,7 +20,7 @@ RELATIVE = (1 << 48) - 1
 class Queues:
     """Streams by handle."""
 
-    def __init__(self, machine: Machine, captures: Captures, comms: Communicators) -> None:
+    def __init__(self, machine: VirtualMachine, captures: Captures, comms: Communicators) -> None:
         self._machine, self._captures, self._comms = machine, captures, comms
         self.streams = {d.default.handle: d.default for d in machine.devices}
 
@@ -71,8 +71,8 @@ class Queues:
         """Queue a command, not one of a capture."""
         core = self._machine.core
         core.enqueue(command)
-        if core.traffic is not None and command.kind in USERS:
-            core.traffic.queued(command)
+        if core.host_memory_tracker is not None and command.kind in USERS:
+            core.host_memory_tracker.on_queue(command)
 
     # -- streams ------------------------------------------------------------------------------------------
     def create_side(self, index: int, priority: int) -> Stream:

@@ -8,7 +8,7 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.cluster_cost import cluster_ns
 from flambeau.driver.virtual.device import Device
-from flambeau.driver.virtual.machine import Machine
+from flambeau.driver.virtual.machine import VirtualMachine
 from flambeau.driver.virtual.scheduling.scheduler import Engine, Lane, Path
 
 Route = tuple[Engine, int, int]
@@ -18,7 +18,7 @@ Route = tuple[Engine, int, int]
 class Routes:
     """The ways between the devices of a machine, and who may reach whose memory."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: VirtualMachine) -> None:
         self._machine = machine
 
     def copy(self, origin: Device, to: Device, nbytes: int) -> Route:
@@ -46,7 +46,7 @@ class Routes:
         hops = list(zip(devices, [*devices[1:], devices[0]], strict=True))
         if kind == "send/recv":
             hops = [(all_devices[indices[0]], all_devices[indices[1]])]
-        direct = all(cost.linked(a.index, b.index, rule) for a, b in hops)
+        direct = all(cost.are_linked(a.index, b.index, rule) for a, b in hops)
         lanes: dict[Lane, None] = {}
         for origin, to in hops:
             lanes |= dict.fromkeys(
@@ -62,7 +62,7 @@ class Routes:
         machine.device(index), machine.device(peer)
         cluster = machine.profile.cluster
         apart = cluster is not None and index // cluster.node != peer // cluster.node
-        return not apart and cost.linked(index, peer, machine.profile.links.rule)
+        return not apart and cost.are_linked(index, peer, machine.profile.links.rule)
 
     def enable(self, index: int, peer: int) -> None:
         """Let it."""

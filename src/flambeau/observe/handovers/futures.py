@@ -33,9 +33,9 @@ class Promise:
         self.end: Word | None = None
         self.asked = Polled()
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         if self.end is not None:
-            self.end.hear()
+            self.end.receive()
 
     @property
     def is_known(self) -> bool:
@@ -44,49 +44,49 @@ class Promise:
 
 
 def _end(set_: Callable[..., None]) -> Callable[..., None]:
-    def told(self: Future[Any], value: Any) -> None:
+    def wrapper(self: Future[Any], value: Any) -> None:
         promise = notes_of(self, Promise)
         promise.asked.change()
         promise.end = Word()
         set_(self, value)
 
-    return told
+    return wrapper
 
 
 def _cancel(cancel: Callable[..., bool]) -> Callable[..., bool]:
-    def told(self: Future[Any]) -> bool:
+    def wrapper(self: Future[Any]) -> bool:
         promise = notes_of(self, Promise)
         promise.asked.ask("Future.cancel()", asker())
         promise.asked.change()
         return cancel(self)
 
-    return told
+    return wrapper
 
 
 def _begin(begin: Callable[..., bool]) -> Callable[..., bool]:
-    def told(self: Future[Any]) -> bool:
+    def wrapper(self: Future[Any]) -> bool:
         notes_of(self, Promise).asked.change()
         return begin(self)
 
-    return told
+    return wrapper
 
 
 def _ask(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        def told(self: Future[Any], *args: Any) -> Any:
+        def wrapper(self: Future[Any], *args: Any) -> Any:
             site = asker()
             if site is not None:
                 notes_of(self, Promise).asked.ask(what, site)
             return function(self, *args)
 
-        return told
+        return wrapper
 
     return wrap
 
 
 def _result(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        def told(self: Future[Any], timeout: float | None = None) -> Any:
+        def wrapper(self: Future[Any], timeout: float | None = None) -> Any:
             promise = notes_of(self, Promise)
             if timeout is not None:
                 promise.asked.ask(f"Future.{name}(timeout)", asker())
@@ -95,15 +95,17 @@ def _result(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             finally:
                 caller = sys._getframe(1).f_globals.get("__name__", "")
                 if not caller.startswith("asyncio."):  # a loop's tasks hear it when they go on
-                    promise.hear()
+                    promise.receive()
 
-        return told
+        return wrapper
 
     return wrap
 
 
 def _wait(wait: Callable[..., Any]) -> Callable[..., Any]:
-    def told(fs: Iterable[Any], timeout: float | None = None, return_when: str = _base.ALL_COMPLETED) -> Any:
+    def wrapper(
+        fs: Iterable[Any], timeout: float | None = None, return_when: str = _base.ALL_COMPLETED
+    ) -> Any:
         fs = set(fs)
         if timeout is not None:
             _ask_all(fs, "concurrent.futures.wait(timeout)", 1)
@@ -112,29 +114,29 @@ def _wait(wait: Callable[..., Any]) -> Callable[..., Any]:
         found = wait(fs, timeout, return_when)
         if timeout is None and return_when == _base.ALL_COMPLETED:
             for future in fs:
-                notes_of(future, Promise).hear()
+                notes_of(future, Promise).receive()
         return found
 
-    return told
+    return wrapper
 
 
 def _as_completed(as_completed: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    def told(fs: Iterable[Any], timeout: float | None = None) -> Iterator[Any]:
+    def wrapper(fs: Iterable[Any], timeout: float | None = None) -> Iterator[Any]:
         fs = list(fs)
         _ask_all(set(fs), "concurrent.futures.as_completed()", 2 if timeout is None else 1)
         return as_completed(fs, timeout)
 
-    return told
+    return wrapper
 
 
 def _map(map_: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    def told(self: Any, fn: Callable[..., Any], *iterables: Any, **options: Any) -> Iterator[Any]:
+    def wrapper(self: Any, fn: Callable[..., Any], *iterables: Any, **options: Any) -> Iterator[Any]:
         site = asker()
         for detector in listening() if site is not None and options.get("timeout") is not None else ():
             detector.findings.thread_asked("Executor.map(timeout)", site)  # type: ignore[arg-type]
         return map_(self, fn, *iterables, **options)
 
-    return told
+    return wrapper
 
 
 def _ask_all(fs: set[Any], what: str, least: int) -> None:

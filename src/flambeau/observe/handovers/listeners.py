@@ -112,8 +112,8 @@ def notes_of(thing: Any, kind: Callable[[], T]) -> T:
     return found
 
 
-def noted(thing: Any) -> Any:
-    """Return what is noted of an object; None: nothing."""
+def find_notes(thing: Any) -> Any:
+    """Return the notes of an object; None if there are none."""
     return _notes.get(thing)
 
 

@@ -43,14 +43,14 @@ class Notices:
             sent = self._sent.setdefault(detector, {}).setdefault(me[0], deque(maxlen=2))
             sent.append((me, Word(), program_site()))
 
-    def waited(self, what: str, site: Site, sure: bool) -> None:
+    def on_wait(self, what: str, site: Site, sure: bool) -> None:
         """This thread has waited; `sure`: for as long as it takes."""
         for detector in listening():
             sent = [each for sent in self._sent.get(detector, {}).values() for each in sent]
             unknown = [each for each in sent if not detector.knows(each[0])]
             if len(unknown) == 1 and sure:
                 _, word, notified = unknown[0]
-                word.hear()
+                word.receive()
                 detector.findings.relies(
                     f"what {what} at {place(site)} waits for is changed in the block that notifies at {place(notified)}"
                 )
@@ -60,43 +60,43 @@ class Notices:
 
 
 def _wait(wait: Callable[..., bool]) -> Callable[..., bool]:
-    def told(self: threading.Condition, timeout: float | None = None) -> bool:
+    def wrapper(self: threading.Condition, timeout: float | None = None) -> bool:
         done = wait(self, timeout)
         site = asker()
         if site is not None:
             what = "Condition.wait()" if timeout is None else "Condition.wait(timeout)"
-            notes_of(self, Notices).waited(what, site, timeout is None)
+            notes_of(self, Notices).on_wait(what, site, timeout is None)
         return done
 
-    return told
+    return wrapper
 
 
 def _wait_for(wait_for: Callable[..., Any]) -> Callable[..., Any]:
-    def told(self: threading.Condition, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+    def wrapper(self: threading.Condition, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         found = wait_for(self, predicate, timeout)
         site = asker()
         if site is not None:
             what = "Condition.wait_for()" if timeout is None else "Condition.wait_for(timeout)"
-            notes_of(self, Notices).waited(what, site, timeout is None)
+            notes_of(self, Notices).on_wait(what, site, timeout is None)
         return found
 
-    return told
+    return wrapper
 
 
 def _notify(notify: Callable[..., None]) -> Callable[..., None]:
-    def told(self: threading.Condition, *args: Any, **options: Any) -> None:
+    def wrapper(self: threading.Condition, *args: Any, **options: Any) -> None:
         if asker() is not None:
             notes_of(self, Notices).send()
         notify(self, *args, **options)
 
-    return told
+    return wrapper
 
 
 # -- semaphores -----------------------------------------------------------------------------------------------
 
 
 def _acquire(acquire: Callable[..., bool]) -> Callable[..., bool]:
-    def told(self: threading.Semaphore, blocking: bool = True, timeout: float | None = None) -> bool:
+    def wrapper(self: threading.Semaphore, blocking: bool = True, timeout: float | None = None) -> bool:
         site = asker()
         if site is None:
             return acquire(self, blocking, timeout)
@@ -108,16 +108,16 @@ def _acquire(acquire: Callable[..., bool]) -> Callable[..., bool]:
             asked.change()
         return got
 
-    return told
+    return wrapper
 
 
 def _release(release: Callable[..., None]) -> Callable[..., None]:
-    def told(self: threading.Semaphore, n: int = 1) -> None:
+    def wrapper(self: threading.Semaphore, n: int = 1) -> None:
         if beyond_standard() is not None:
             notes_of(self, Polled).change()
         release(self, n)
 
-    return told
+    return wrapper
 
 
 # -- locks ----------------------------------------------------------------------------------------------------
@@ -166,10 +166,10 @@ class Lock:
 def _create(create: Callable[[], Any]) -> Callable[[], Any]:
     """Give the program locks that tell; the standard library keeps its own."""
 
-    def told() -> Any:
+    def wrapper() -> Any:
         return create() if asker() is None else Lock(create())
 
-    return told
+    return wrapper
 
 
 CHANGES: Changes = {

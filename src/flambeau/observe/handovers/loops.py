@@ -26,7 +26,14 @@ from weakref import WeakKeyDictionary, WeakSet
 from flambeau.core.sites import Site, is_program, place, program_site
 from flambeau.observe.detector import Detector
 from flambeau.observe.handovers.futures import Promise
-from flambeau.observe.handovers.listeners import Changes, asker, beyond_standard, listening, noted, notes_of
+from flambeau.observe.handovers.listeners import (
+    Changes,
+    asker,
+    beyond_standard,
+    find_notes,
+    listening,
+    notes_of,
+)
 from flambeau.observe.handovers.words import Word
 from flambeau.observe.order import Caller
 
@@ -110,8 +117,8 @@ def _is_programs(task: Any) -> bool:
     return code is None or is_program(code)
 
 
-def _awaited(future: Any) -> Iterable[Any]:
-    """All futures that must be done before a task, or a gathering of futures, goes on."""
+def _futures_awaited_by(future: Any) -> Iterable[Any]:
+    """Return all futures that must be done before a task, or a gathering of futures, continues."""
     todo = [future]
     while todo:
         one = todo.pop()
@@ -125,11 +132,11 @@ def _awaited(future: Any) -> Iterable[Any]:
 def _independent(loop: Any) -> list[Any]:
     """The program's tasks that do not wait for another task of the program."""
     tasks = [task for task in asyncio.all_tasks(loop) if _is_programs(task)]
-    return [task for task in tasks if not any(other in tasks for other in _awaited(task))]
+    return [task for task in tasks if not any(other in tasks for other in _futures_awaited_by(task))]
 
 
 def _run(run: Callable[..., None]) -> Callable[..., None]:
-    def told(self: Any) -> None:
+    def wrapper(self: Any) -> None:
         loop, callback = self._loop, self._callback
         run(self)
         detectors = listening()
@@ -141,7 +148,7 @@ def _run(run: Callable[..., None]) -> Callable[..., None]:
             notes.look(loop)
             notes.arrived = False
 
-    return told
+    return wrapper
 
 
 def _of_program(callback: Any) -> bool:
@@ -171,42 +178,42 @@ class Outcome(asyncio.Future):  # type: ignore[type-arg]
         try:
             return (yield from super().__await__())
         finally:
-            _hear(self.get_loop(), self, self.promise)
+            _receive_outcome(self.get_loop(), self, self.promise)
 
     __iter__ = __await__
 
 
-def _hear(loop: Any, future: Any, promise: Promise) -> None:
-    """Hear what an executor's task has told, if the task that goes on has waited for it."""
+def _receive_outcome(loop: Any, future: Any, promise: Promise) -> None:
+    """Receive the clock of an executor's task if the task that continues has waited for it."""
     task = asyncio.current_task(loop)
     if task is not None and _is_programs(task):
-        promise.hear()
+        promise.receive()
         return
     if task is not None:
-        notes_of(task, _Told).promises.append(promise)
+        notes_of(task, _AwaitedPromises).promises.append(promise)
     alone = _independent(loop)
-    if all(future in (waits := list(_awaited(one))) or task in waits for one in alone):
-        promise.hear()
+    if all(future in (waits := list(_futures_awaited_by(one))) or task in waits for one in alone):
+        promise.receive()
 
 
-class _Told:
-    """Of a task of the standard library: what it has waited for."""
+class _AwaitedPromises:
+    """The promises that a task of the standard library has waited for."""
 
     def __init__(self) -> None:
         self.promises: list[Promise] = []
 
 
 def _in_executor(in_executor: Callable[..., Any]) -> Callable[..., Any]:
-    def told(self: Any, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def wrapper(self: Any, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         if beyond_standard() is not None:
             notes_of(self, Loop).begin("an executor's task")
         return in_executor(self, executor, func, *args)
 
-    return told
+    return wrapper
 
 
 def _wrap_future(wrap_future: Callable[..., Any]) -> Callable[..., Any]:
-    def told(future: Any, *, loop: Any = None) -> Any:
+    def wrapper(future: Any, *, loop: Any = None) -> Any:
         if not isinstance(future, concurrent.futures.Future):
             return wrap_future(future, loop=loop)
         found = Outcome(loop=loop)
@@ -215,11 +222,11 @@ def _wrap_future(wrap_future: Callable[..., Any]) -> Callable[..., Any]:
         asyncio.futures._chain_future(future, found)  # type: ignore[attr-defined]
         return found
 
-    return told
+    return wrapper
 
 
 def _copy_state(copy_state: Callable[..., None]) -> Callable[..., None]:
-    def told(source: Any, dest: Any) -> None:
+    def wrapper(source: Any, dest: Any) -> None:
         copy_state(source, dest)
         if isinstance(dest, Outcome):
             loop = dest.get_loop()
@@ -227,16 +234,16 @@ def _copy_state(copy_state: Callable[..., None]) -> Callable[..., None]:
             notes.arrived = True
             notes.waiting.discard(dest)
             if asyncio.current_task(loop) is None:
-                _hear(loop, dest, dest.promise)
+                _receive_outcome(loop, dest, dest.promise)
 
-    return told
+    return wrapper
 
 
 # -- timers, other threads, the first of several --------------------------------------------------------------
 
 
 def _call_at(call_at: Callable[..., Any]) -> Callable[..., Any]:
-    def told(self: Any, when: float, callback: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def wrapper(self: Any, when: float, callback: Callable[..., Any], *args: Any, **options: Any) -> Any:
         site = beyond_standard()
         if site is not None:
             if getattr(callback, "__qualname__", "") in _LIMITS:
@@ -247,11 +254,11 @@ def _call_at(call_at: Callable[..., Any]) -> Callable[..., Any]:
                 notes_of(self, Loop).begin("time to pass")
         return call_at(self, when, callback, *args, **options)
 
-    return told
+    return wrapper
 
 
 def _call_from_thread(call: Callable[..., Any]) -> Callable[..., Any]:
-    def told(self: Any, callback: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def wrapper(self: Any, callback: Callable[..., Any], *args: Any, **options: Any) -> Any:
         site = beyond_standard()
         if site is None or self._thread_id in (None, threading.get_ident()):
             return call(self, callback, *args, **options)
@@ -267,16 +274,16 @@ def _call_from_thread(call: Callable[..., Any]) -> Callable[..., Any]:
                         f"another thread gives a loop work at {place(site)}: between which of its steps it comes "
                         "depends on timing"
                     )
-            word.hear()
+            word.receive()
             return callback(*args)
 
         return call(self, arrived, *args, **options)
 
-    return told
+    return wrapper
 
 
 def _wait(wait: Callable[..., Any]) -> Callable[..., Any]:
-    async def told(fs: Any, timeout: float | None, return_when: str, loop: Any) -> Any:
+    async def wrapper(fs: Any, timeout: float | None, return_when: str, loop: Any) -> Any:
         notes, site = notes_of(loop, Loop), program_site()
         started, several = notes.started, sum(not f.done() for f in fs) > 1
         outside = notes.outside(loop)  # all of it may have come when the wait is over
@@ -285,18 +292,18 @@ def _wait(wait: Callable[..., Any]) -> Callable[..., Any]:
             _name(f"asyncio.wait(return_when={return_when})", site)
         if timeout is None and return_when not in _FIRST:
             for future in fs:
-                told_by = noted(future)
-                for promise in told_by.promises if isinstance(told_by, _Told) else ():
-                    promise.hear()
+                reported_by = find_notes(future)
+                for promise in reported_by.promises if isinstance(reported_by, _AwaitedPromises) else ():
+                    promise.receive()
                 if isinstance(future, Outcome):
-                    future.promise.hear()
+                    future.promise.receive()
         return found
 
-    return told
+    return wrapper
 
 
 def _as_completed(as_completed: Callable[..., Any]) -> Callable[..., Any]:
-    def told(fs: Iterable[Any], *, timeout: float | None = None) -> Any:
+    def wrapper(fs: Iterable[Any], *, timeout: float | None = None) -> Any:
         site = asker()
         if site is None:
             return as_completed(fs, timeout=timeout)
@@ -304,4 +311,4 @@ def _as_completed(as_completed: Callable[..., Any]) -> Callable[..., Any]:
         notes_of(asyncio.get_running_loop(), Loop).first.append((WeakSet(futures), site))
         return as_completed(futures, timeout=timeout)
 
-    return told
+    return wrapper

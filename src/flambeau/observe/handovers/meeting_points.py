@@ -52,7 +52,7 @@ class Rounds:
 
 
 def _wait(wait: Callable[..., int]) -> Callable[..., int]:
-    def told(self: threading.Barrier, timeout: float | None = None) -> int:
+    def wrapper(self: threading.Barrier, timeout: float | None = None) -> int:
         rounds, site = notes_of(self, Rounds), asker()
         if timeout is not None or self._timeout is not None:  # type: ignore[attr-defined]
             rounds.asked.ask("Barrier.wait(timeout)", site)
@@ -65,13 +65,13 @@ def _wait(wait: Callable[..., int]) -> Callable[..., int]:
             rounds.abandon()
             raise
         for word in mine:
-            word.hear()
+            word.receive()
         if self.parties > 1 and site is not None and _takes_result(sys._getframe(1)):
             for detector in listening():
                 detector.findings.thread_asked("Barrier.wait() for the index that it returns", site)
         return index
 
-    return told
+    return wrapper
 
 
 def _takes_result(frame: FrameType | None) -> bool:
@@ -94,26 +94,26 @@ def _instruction_after(code: CodeType, offset: int) -> str:
 
 def _broken(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def wrap(function: Callable[..., None]) -> Callable[..., None]:
-        def told(self: threading.Barrier) -> None:
+        def wrapper(self: threading.Barrier) -> None:
             rounds = notes_of(self, Rounds)
             rounds.asked.ask(what, asker())
             function(self)
             rounds.abandon()
 
-        return told
+        return wrapper
 
     return wrap
 
 
 def _state(what: str) -> Callable[[Any], Any]:
     def wrap(original: property) -> property:
-        def told(self: threading.Barrier) -> Any:
+        def wrapper(self: threading.Barrier) -> Any:
             site = asker()
             if site is not None:
                 notes_of(self, Rounds).asked.ask(what, site)
             return original.fget(self)  # type: ignore[misc]
 
-        return property(told, doc=original.__doc__)
+        return property(wrapper, doc=original.__doc__)
 
     return wrap
 

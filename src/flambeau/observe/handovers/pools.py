@@ -15,7 +15,7 @@ from concurrent.futures.thread import _WorkItem
 from types import ModuleType
 from typing import Any
 
-from flambeau.observe.handovers.listeners import Changes, asker, listening, noted, notes_of
+from flambeau.observe.handovers.listeners import Changes, asker, find_notes, listening, notes_of
 from flambeau.observe.handovers.words import Line, Word
 
 
@@ -50,7 +50,9 @@ _submitting = _Submitting()
 
 
 def _submit(submit: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
-    def told(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def wrapper(
+        self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Future[Any]:
         outer = _submitting.pool
         _submitting.pool = notes_of(self, Pool) if self._max_workers == 1 else None
         try:
@@ -58,39 +60,39 @@ def _submit(submit: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
         finally:
             _submitting.pool = outer
 
-    return told
+    return wrapper
 
 
 def _shutdown(shutdown: Callable[..., None]) -> Callable[..., None]:
-    def told(self: ThreadPoolExecutor, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    def wrapper(self: ThreadPoolExecutor, wait: bool = True, *, cancel_futures: bool = False) -> None:
         site = asker()
         for detector in listening() if cancel_futures and site is not None else ():
             detector.findings.thread_asked("Executor.shutdown(cancel_futures=True)", site)  # type: ignore[arg-type]
         shutdown(self, wait, cancel_futures=cancel_futures)
 
-    return told
+    return wrapper
 
 
 def _item(init: Callable[..., None]) -> Callable[..., None]:
-    def told(self: Any, *args: Any, **options: Any) -> None:
+    def wrapper(self: Any, *args: Any, **options: Any) -> None:
         init(self, *args, **options)
         pool = _submitting.pool
         if pool is not None:
             pool.submits.step("tasks are submitted to a pool of one thread")
         notes_of(self, lambda: Task(pool))
 
-    return told
+    return wrapper
 
 
 def _run(run: Callable[..., None]) -> Callable[..., None]:
-    def told(self: Any, *args: Any) -> None:
-        task: Task | None = noted(self)
+    def wrapper(self: Any, *args: Any) -> None:
+        task: Task | None = find_notes(self)
         if task is None:
             run(self, *args)
             return
         outer = [(detector, detector.begin_task(task.word.point_of(detector))) for detector in listening()]
         if task.pool is not None and task.pool.last is not None:
-            task.pool.last.hear()
+            task.pool.last.receive()
         try:
             run(self, *args)
         finally:
@@ -99,4 +101,4 @@ def _run(run: Callable[..., None]) -> Callable[..., None]:
             for detector, thread in outer:
                 detector.end_task(thread)
 
-    return told
+    return wrapper

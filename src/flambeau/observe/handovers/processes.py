@@ -20,58 +20,61 @@ def changes(module: ModuleType) -> Changes:
         process = module.BaseProcess
         return {
             process: {
-                "is_alive": _named("Process.is_alive()", _runs),
-                "join": _named("Process.join(timeout)", _limited(0)),
+                "is_alive": _name_calls("Process.is_alive()", _runs),
+                "join": _name_calls("Process.join(timeout)", _has_timeout(0)),
                 "exitcode": _named_property("Process.exitcode", _runs),
             }
         }
     if name == "multiprocessing.connection":
         return {
-            module._ConnectionBase: {"poll": _named("Connection.poll()")},
-            module: {"wait": _named("multiprocessing.connection.wait()")},
+            module._ConnectionBase: {"poll": _name_calls("Connection.poll()")},
+            module: {"wait": _name_calls("multiprocessing.connection.wait()")},
         }
     if name == "multiprocessing.queues":
         questions = {
-            ask: _named(f"multiprocessing.Queue.{ask}()") for ask in ("qsize", "empty", "full", "get_nowait")
+            ask: _name_calls(f"multiprocessing.Queue.{ask}()")
+            for ask in ("qsize", "empty", "full", "get_nowait")
         }
-        get = {"get": _named("multiprocessing.Queue.get with a timeout, or without a wait,", _does_not_wait)}
-        empty = {"empty": _named("multiprocessing.SimpleQueue.empty()")}
+        get = {
+            "get": _name_calls("multiprocessing.Queue.get with a timeout, or without a wait,", _does_not_wait)
+        }
+        empty = {"empty": _name_calls("multiprocessing.SimpleQueue.empty()")}
         return {module.Queue: questions | get, module.SimpleQueue: empty}
     if name == "multiprocessing.synchronize":
         return {
             module.Event: {
-                "is_set": _named("multiprocessing.Event.is_set()"),
-                "wait": _named("multiprocessing.Event.wait(timeout)", _limited(0)),
+                "is_set": _name_calls("multiprocessing.Event.is_set()"),
+                "wait": _name_calls("multiprocessing.Event.wait(timeout)", _has_timeout(0)),
             },
             module.Condition: {
-                "wait": _named("multiprocessing.Condition.wait(timeout)", _limited(0)),
-                "wait_for": _named("multiprocessing.Condition.wait_for(timeout)", _limited(1)),
+                "wait": _name_calls("multiprocessing.Condition.wait(timeout)", _has_timeout(0)),
+                "wait_for": _name_calls("multiprocessing.Condition.wait_for(timeout)", _has_timeout(1)),
             },
             module.SemLock: {"_make_methods": _make_methods},
         }
     if name == "multiprocessing.pool":
         return {
             module.ApplyResult: {
-                "ready": _named("AsyncResult.ready()"),
-                "successful": _named("AsyncResult.successful()"),
-                "wait": _named("AsyncResult.wait(timeout)", _limited(0)),
-                "get": _named("AsyncResult.get(timeout)", _limited(0)),
+                "ready": _name_calls("AsyncResult.ready()"),
+                "successful": _name_calls("AsyncResult.successful()"),
+                "wait": _name_calls("AsyncResult.wait(timeout)", _has_timeout(0)),
+                "get": _name_calls("AsyncResult.get(timeout)", _has_timeout(0)),
             },
-            module.Pool: {"imap_unordered": _named("Pool.imap_unordered()")},
+            module.Pool: {"imap_unordered": _name_calls("Pool.imap_unordered()")},
         }
     if name == "subprocess":
         return {
             module.Popen: {
-                "poll": _named("Popen.poll()", lambda args, options: args[0].returncode is None),
-                "wait": _named("Popen.wait(timeout)", _limited(0)),
-                "communicate": _named("Popen.communicate(timeout)", _limited(1)),
+                "poll": _name_calls("Popen.poll()", lambda args, options: args[0].returncode is None),
+                "wait": _name_calls("Popen.wait(timeout)", _has_timeout(0)),
+                "communicate": _name_calls("Popen.communicate(timeout)", _has_timeout(1)),
             }
         }
     if name == "select":
-        return {module: {"select": _named("select.select()")}}
+        return {module: {"select": _name_calls("select.select()")}}
     kinds = [kind for kind in vars(selectors).values() if isinstance(kind, type) and "select" in vars(kind)]
     return {
-        kind: {"select": _named("select() of a selector")}
+        kind: {"select": _name_calls("select() of a selector")}
         for kind in kinds
         if kind is not selectors.BaseSelector
     }
@@ -86,7 +89,7 @@ def _runs(args: Args, options: Options) -> bool:
     return args[0]._popen is not None and args[0]._popen.returncode is None
 
 
-def _limited(position: int) -> Callable[[Args, Options], bool]:
+def _has_timeout(position: int) -> Callable[[Args, Options], bool]:
     """Return whether a method is called with a timeout, which is its argument at `position`."""
 
     def is_limited(args: Args, options: Options) -> bool:
@@ -106,30 +109,30 @@ def _name(what: str, site: Site) -> None:
         detector.findings.thread_asked(what, site)
 
 
-def _named(what: str, depends: Callable[[Args, Options], bool] = _always) -> Wrap:
+def _name_calls(what: str, depends: Callable[[Args, Options], bool] = _always) -> Wrap:
     """Name the program's calls of a function whose answer depends on timing, where `depends(args, options)` says so."""
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        def told(*args: Any, **options: Any) -> Any:
+        def wrapper(*args: Any, **options: Any) -> Any:
             site = asker()
             if site is not None and depends(args, options):
                 _name(what, site)
             return function(*args, **options)
 
-        return told
+        return wrapper
 
     return wrap
 
 
 def _named_property(what: str, depends: Callable[[Args, Options], bool]) -> Wrap:
     def wrap(original: property) -> property:
-        def told(self: Any) -> Any:
+        def wrapper(self: Any) -> Any:
             site = asker()
             if site is not None and depends((self,), {}):
                 _name(what, site)
             return original.fget(self)  # type: ignore[misc]
 
-        return property(told, doc=original.__doc__)
+        return property(wrapper, doc=original.__doc__)
 
     return wrap
 
@@ -137,12 +140,12 @@ def _named_property(what: str, depends: Callable[[Args, Options], bool]) -> Wrap
 def _make_methods(make: Callable[..., None]) -> Callable[..., None]:
     """A lock between processes has its methods in the instance: name there who does not wait for it."""
 
-    def told(self: Any) -> None:
+    def wrapper(self: Any) -> None:
         make(self)
         acquire = self.acquire
-        self.acquire = lambda *args, **options: _named(
+        self.acquire = lambda *args, **options: _name_calls(
             "acquire() of a multiprocessing lock with a timeout, or without a wait,",
             lambda args, options: _does_not_wait((self, *args), options),
         )(acquire)(*args, **options)
 
-    return told
+    return wrapper

@@ -70,7 +70,7 @@ class Mail:
         if self.room is not None:
             self._free -= 1
             if self._free < 0 and self.room:
-                self.room.popleft().hear()
+                self.room.popleft().receive()
         self.words.append(Word())
 
     def empty(self) -> None:
@@ -81,63 +81,63 @@ class Mail:
         if self.room is not None:
             self.room.append(Word())
         if word is not None:
-            word.hear()
+            word.receive()
 
 
 def _put(put: Callable[..., None]) -> Callable[..., None]:
-    def told(self: queue.Queue[Any], item: Any) -> None:
+    def wrapper(self: queue.Queue[Any], item: Any) -> None:
         notes_of(self, Mail).fill(len(self.queue), self.maxsize)
         put(self, item)
 
-    return told
+    return wrapper
 
 
 def _get(get: Callable[..., Any]) -> Callable[..., Any]:
-    def told(self: queue.Queue[Any]) -> Any:
+    def wrapper(self: queue.Queue[Any]) -> Any:
         item = get(self)
         notes_of(self, Mail).empty()
         return item
 
-    return told
+    return wrapper
 
 
 def _task_done(task_done: Callable[..., None]) -> Callable[..., None]:
-    def told(self: queue.Queue[Any]) -> None:
+    def wrapper(self: queue.Queue[Any]) -> None:
         word = Word()
         notes_of(self, Mail).done[tuple([point[0] for _, point in word.points])] = word
         task_done(self)
 
-    return told
+    return wrapper
 
 
 def _join(join: Callable[..., None]) -> Callable[..., None]:
-    def told(self: queue.Queue[Any]) -> None:
+    def wrapper(self: queue.Queue[Any]) -> None:
         join(self)
         mail = notes_of(self, Mail)
         if mail.puts.is_known():
             done, mail.done = mail.done, {}
             for word in done.values():
-                word.hear()
+                word.receive()
 
-    return told
+    return wrapper
 
 
 # -- sorted queues --------------------------------------------------------------------------------------------
 
 
 def _put_sorted(put: Callable[..., None]) -> Callable[..., None]:
-    def told(self: queue.Queue[Any], item: Any) -> None:
+    def wrapper(self: queue.Queue[Any], item: Any) -> None:
         mail = notes_of(self, Mail)
         mail.asked.change()
         mail.taken.change()
         mail.items.append((item, Word()))
         put(self, item)
 
-    return told
+    return wrapper
 
 
 def _get_sorted(get: Callable[..., Any]) -> Callable[..., Any]:
-    def told(self: queue.Queue[Any]) -> Any:
+    def wrapper(self: queue.Queue[Any]) -> Any:
         mail, site, what = notes_of(self, Mail), beyond_standard(), f"{type(self).__name__}.get()"
         unknown = [word for _, word in mail.items if not word.is_known()]
         mail.asked.change()
@@ -145,14 +145,14 @@ def _get_sorted(get: Callable[..., Any]) -> Callable[..., Any]:
         item = get(self)
         at = next((i for i, (other, _) in enumerate(mail.items) if other is item), None)
         if at is not None:
-            mail.items.pop(at)[1].hear()
+            mail.items.pop(at)[1].receive()
         if site is not None:
             mail.taken.ask(what, site)
             for detector in listening() if unknown and held > 1 else ():
                 detector.findings.thread_asked(what, site)
         return item
 
-    return told
+    return wrapper
 
 
 # -- questions ------------------------------------------------------------------------------------------------
@@ -160,43 +160,43 @@ def _get_sorted(get: Callable[..., Any]) -> Callable[..., Any]:
 
 def _ask(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        def told(self: queue.Queue[Any]) -> Any:
+        def wrapper(self: queue.Queue[Any]) -> Any:
             site = asker()
             if site is not None:
                 notes_of(self, Mail).asked.ask(what, site)
             return function(self)
 
-        return told
+        return wrapper
 
     return wrap
 
 
 def _ask_put(put: Callable[..., None]) -> Callable[..., None]:
-    def told(self: queue.Queue[Any], item: Any, block: bool = True, timeout: float | None = None) -> None:
+    def wrapper(self: queue.Queue[Any], item: Any, block: bool = True, timeout: float | None = None) -> None:
         if self.maxsize > 0 and (timeout is not None or not block):
             notes_of(self, Mail).asked.ask("Queue.put with a timeout, or without a wait,", asker())
         put(self, item, block, timeout)
 
-    return told
+    return wrapper
 
 
 def _ask_get(get: Callable[..., Any]) -> Callable[..., Any]:
-    def told(self: queue.Queue[Any], block: bool = True, timeout: float | None = None) -> Any:
+    def wrapper(self: queue.Queue[Any], block: bool = True, timeout: float | None = None) -> Any:
         if timeout is not None or not block:
             notes_of(self, Mail).asked.ask("Queue.get with a timeout, or without a wait,", asker())
         return get(self, block, timeout)
 
-    return told
+    return wrapper
 
 
 def _ask_nowait(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        def told(self: queue.Queue[Any], *item: Any) -> Any:
+        def wrapper(self: queue.Queue[Any], *item: Any) -> Any:
             if name == "get" or self.maxsize > 0:
                 notes_of(self, Mail).asked.ask(f"Queue.{name}_nowait()", asker())
             return function(self, *item)
 
-        return told
+        return wrapper
 
     return wrap
 
@@ -220,16 +220,16 @@ class SimpleQueue(_queue.SimpleQueue):  # type: ignore[type-arg]
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         if timeout is not None or not block:
             self._mail.asked.ask("SimpleQueue.get with a timeout, or without a wait,", asker())
-        return self._taken(super().get(block, timeout))
+        return self._take_item(super().get(block, timeout))
 
     def put_nowait(self, item: Any) -> None:
         self.put(item)
 
     def get_nowait(self) -> Any:
         self._mail.asked.ask("SimpleQueue.get_nowait()", asker())
-        return self._taken(super().get_nowait())
+        return self._take_item(super().get_nowait())
 
-    def _taken(self, item: Any) -> Any:
+    def _take_item(self, item: Any) -> Any:
         with self._turn:
             self._mail.empty()
         return item

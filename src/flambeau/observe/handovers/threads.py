@@ -14,8 +14,8 @@ from flambeau.observe.handovers.listeners import (
     all_noted,
     asker,
     beyond_standard,
+    find_notes,
     listening,
-    noted,
     notes_of,
 )
 from flambeau.observe.handovers.words import Line, Polled, Word
@@ -36,7 +36,7 @@ def changes(module: ModuleType) -> Changes:
 # -- threads --------------------------------------------------------------------------------------------------
 
 
-class Life:
+class ThreadLifetime:
     """What is noted of a thread: its end, and who asked for it."""
 
     def __init__(self) -> None:
@@ -46,18 +46,18 @@ class Life:
 
 def name_open_questions(detector: Detector) -> None:
     """Name the questions for threads that still run: they may end at any time, in another run before the question."""
-    for thread, life in all_noted(Life):
+    for thread, life in all_noted(ThreadLifetime):
         if _is_alive_itself(thread):
             life.asked.name_open(detector)
 
 
 def _start(start: Callable[..., None]) -> Callable[..., None]:
-    def told(self: threading.Thread) -> None:
+    def wrapper(self: threading.Thread) -> None:
         run = self.run
-        word, life = Word(), notes_of(self, Life)
+        word, life = Word(), notes_of(self, ThreadLifetime)
 
         def begin() -> None:
-            word.hear()
+            word.receive()
             try:
                 run()
             finally:
@@ -77,38 +77,38 @@ def _start(start: Callable[..., None]) -> Callable[..., None]:
             self.run = run  # type: ignore[method-assign]
             raise
 
-    return told
+    return wrapper
 
 
 def _join(join: Callable[..., None]) -> Callable[..., None]:
-    def told(self: threading.Thread, timeout: float | None = None) -> None:
-        life = notes_of(self, Life)
+    def wrapper(self: threading.Thread, timeout: float | None = None) -> None:
+        life = notes_of(self, ThreadLifetime)
         if timeout is not None:
             life.asked.ask("Thread.join(timeout)", asker())
         join(self, timeout)
         if life.end is not None and not _is_alive_itself(self):
-            life.end.hear()
+            life.end.receive()
 
-    return told
+    return wrapper
 
 
 _is_alive_itself = threading.Thread.is_alive
 
 
 def _is_alive(is_alive: Callable[..., bool]) -> Callable[..., bool]:
-    def told(self: threading.Thread) -> bool:
-        notes_of(self, Life).asked.ask("Thread.is_alive()", asker())
+    def wrapper(self: threading.Thread) -> bool:
+        notes_of(self, ThreadLifetime).asked.ask("Thread.is_alive()", asker())
         return is_alive(self)
 
-    return told
+    return wrapper
 
 
 def _cancel(cancel: Callable[..., None]) -> Callable[..., None]:
-    def told(self: threading.Timer) -> None:
-        notes_of(self, Life).asked.ask("Timer.cancel()", asker())
+    def wrapper(self: threading.Timer) -> None:
+        notes_of(self, ThreadLifetime).asked.ask("Timer.cancel()", asker())
         cancel(self)
 
-    return told
+    return wrapper
 
 
 # -- events ---------------------------------------------------------------------------------------------------
@@ -138,11 +138,11 @@ class Signal:
         if self._sets and self._sets[-1].taken_back is None:
             self._sets[-1].take_back()
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Learn what a thread that has waited is sure to know: from the first set that it could have seen."""
         for word in self._sets:
             if not word.is_over():
-                word.hear()
+                word.receive()
                 return
 
 
@@ -153,46 +153,46 @@ def _is_threads_own() -> bool:
 
 
 def _set(set_: Callable[..., None]) -> Callable[..., None]:
-    def told(self: threading.Event) -> None:
+    def wrapper(self: threading.Event) -> None:
         if not _is_threads_own():
             notes = notes_of(self, Signal)
             notes.step()
             notes.set()
         set_(self)
 
-    return told
+    return wrapper
 
 
 def _clear(clear: Callable[..., None]) -> Callable[..., None]:
-    def told(self: threading.Event) -> None:
+    def wrapper(self: threading.Event) -> None:
         notes = notes_of(self, Signal)
         notes.step()
         notes.clear()
         clear(self)
 
-    return told
+    return wrapper
 
 
 def _wait(wait: Callable[..., bool]) -> Callable[..., bool]:
-    def told(self: threading.Event, timeout: float | None = None) -> bool:
+    def wrapper(self: threading.Event, timeout: float | None = None) -> bool:
         if _is_threads_own():
             return wait(self, timeout)
         if timeout is not None:
             notes_of(self, Signal).asked.ask("Event.wait(timeout)", asker())
         done = wait(self, timeout)
-        notes = noted(self)
+        notes = find_notes(self)
         if done and notes is not None:
-            notes.hear()
+            notes.receive()
         return done
 
-    return told
+    return wrapper
 
 
 def _is_set(is_set: Callable[..., bool]) -> Callable[..., bool]:
-    def told(self: threading.Event) -> bool:
+    def wrapper(self: threading.Event) -> bool:
         site = asker()
         if site is not None:
             notes_of(self, Signal).asked.ask("Event.is_set()", site)
         return is_set(self)
 
-    return told
+    return wrapper

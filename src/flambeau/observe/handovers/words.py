@@ -40,16 +40,16 @@ class Word:
     """What one thread has told at an object, to each listener; and who took it back, if anybody did."""
 
     def __init__(self) -> None:
-        self.points: list[tuple[ref[Detector], Snapshot]] = [(ref(d), d.tell()) for d in listening()]
+        self.points: list[tuple[ref[Detector], Snapshot]] = [(ref(d), d.publish()) for d in listening()]
         self.taken_back: WeakKeyDictionary[Detector, Caller] | None = None
 
     def take_back(self) -> None:
         self.taken_back = WeakKeyDictionary({d: d.here() for d in listening()})
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         for each, point in self.points:
             if (detector := each()) is not None:
-                detector.hear(point)
+                detector.receive(point)
 
     def is_known(self) -> bool:
         """Return True if this thread knows already what the word tells."""

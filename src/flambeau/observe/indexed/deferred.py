@@ -401,7 +401,7 @@ class Deferred:
                         old, before, last, candidate.cell, kind, candidate.command, circumstances
                     )
 
-    def undecided(self) -> Iterator[tuple[Candidate, Circumstances]]:
+    def iterate_undecided(self) -> Iterator[tuple[Candidate, Circumstances]]:
         """Yield the candidates of accesses that have not run, which count as races, with the reasons."""
         for candidate in self.open:
             both = (candidate.first, candidate.second)

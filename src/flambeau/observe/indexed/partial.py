@@ -124,7 +124,7 @@ class PartialAccess:
         """Count as touching all of the cell from now on."""
         self.entire, self.why, self.indices = True, why, None
 
-    def drawn(self) -> None:
+    def finish_map(self) -> None:
         """Its places are in the map now."""
         self.is_drawn = True
         if not self.held:

@@ -110,7 +110,7 @@ class PlaceMap:
                 if access.defines:
                     access.operand.deferred.unwritten.not_known(access)
             else:
-                access.drawn()
+                access.finish_map()
         if len(self.accesses) > self._fewest:
             self._drop_hidden()
 

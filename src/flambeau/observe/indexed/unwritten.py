@@ -11,7 +11,7 @@ from flambeau.observe.accesses import NOWHERE, Cell, Command
 from flambeau.observe.findings import Findings
 from flambeau.observe.indexed.partial import Array, PartialAccess
 from flambeau.observe.indexed.place_map import NotKnown, PlaceMap
-from flambeau.observe.layouts import Extent, covers, drawn
+from flambeau.observe.layouts import Extent, covers, touched_bytes
 
 if TYPE_CHECKING:
     from flambeau.observe.indexed.deferred import Deferred
@@ -114,7 +114,7 @@ class Unwritten:
         """A command writes places that will not be known: all of them count as written afterwards."""
         access.cell.assumed = access.born
         at = place((access.command[3], access.command[4]))
-        made = _allocated(access.site)
+        made = _describe_allocation(access.site)
         self._findings.unwritten(
             (access.command[3], access.command[4]),
             f"{access.command[2][0]} at {at} writes the places that its indices name, of memory{made} that was never "
@@ -124,14 +124,14 @@ class Unwritten:
     def open_questions(self) -> list[str]:
         """Return what is not answered, since commands have not run."""
         return [
-            f"{q.command[2][0]} at {place((q.command[3], q.command[4]))} reads memory{_allocated(q.site)} of "
+            f"{q.command[2][0]} at {place((q.command[3], q.command[4]))} reads memory{_describe_allocation(q.site)} of "
             "which places that indices name are written by commands that have not run yet"
             for q in self._deferred.asked
         ]
 
     def _report(self, command: Command, allocated: Site | None, changed: bool) -> None:
         at = place((command[3], command[4]))
-        made = _allocated(allocated)
+        made = _describe_allocation(allocated)
         does, what = ("changes", "what it does not overwrite") if changed else ("reads", "its result")
         self._findings.unwritten(
             (command[3], command[4]),
@@ -139,14 +139,14 @@ class Unwritten:
         )
 
 
-def _allocated(site: Site | None) -> str:
+def _describe_allocation(site: Site | None) -> str:
     return f", allocated at {place(site)}," if site else ""
 
 
 def _is_unwritten(cell: Cell, wholes: Wholes, places: PlaceMap | None) -> bool:
     """Return True if a byte of a cell was written neither as a whole nor at places."""
-    touched = drawn(cell.start, cell.end, wholes)
-    wanted = drawn(cell.start, cell.end, [(cell.start, cell.extent)])
+    touched = touched_bytes(cell.start, cell.end, wholes)
+    wanted = touched_bytes(cell.start, cell.end, [(cell.start, cell.extent)])
     if places is not None:
         places.draw()
     if touched is None or wanted is None:  # too large to draw
@@ -167,7 +167,7 @@ def _is_place_unwritten(access: PartialAccess, wholes: Wholes) -> bool:
     unit, start = places.unit, places.start
     begin = start + int(units[0]) * unit
     end = min(start + (int(units[-1]) + 1) * unit, places.end)
-    touched = drawn(begin, end, wholes)
+    touched = touched_bytes(begin, end, wholes)
     if touched is None:
         return not wholes
     here: Array = np.repeat(missing[int(units[0]) : int(units[-1]) + 1], unit)[: end - begin]

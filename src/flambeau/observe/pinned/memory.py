@@ -39,7 +39,7 @@ _ADOPTING = ("from_numpy()", "from_dlpack()")
 _LARGEST = 1 << 26  # bytes of a copy of a real GPU that are compared: some 10 ms
 
 
-class Use(NamedTuple):
+class PinnedUse(NamedTuple):
     """What a command does to pinned memory. It keeps nothing alive.
 
     Attributes:
@@ -53,7 +53,7 @@ class Use(NamedTuple):
     is_awaited: bool
 
     @classmethod
-    def of(cls, memory: HostMemory, kind: str) -> Use:
+    def of(cls, memory: HostMemory, kind: str) -> PinnedUse:
         return cls(memory.ptr, memory.nbytes, kind, memory.awaited)
 
 
@@ -92,7 +92,7 @@ class Export:
         return self._view is None or self._view() is not None
 
 
-class Life:
+class PinnedLifetime:
     """One life of a block of pinned memory, from its allocation to its end.
 
     Attributes:
@@ -154,7 +154,7 @@ class Window:
 
     __slots__ = ("command", "end", "is_compared", "kind", "life", "start", "views")
 
-    def __init__(self, life: Life, start: int, end: int, kind: str, command: Command) -> None:
+    def __init__(self, life: PinnedLifetime, start: int, end: int, kind: str, command: Command) -> None:
         self.life = life
         self.start, self.end = start, end
         self.kind = kind
@@ -170,7 +170,7 @@ class Window:
         """Whether a view was there for a look at what the copy writes: it came and went while the copy was pending."""
         return self.kind is WRITE and taken_meanwhile and not view.is_alive and not view.is_adopted
 
-    def overlaps(self, life: Life, start: int, end: int) -> bool:
+    def overlaps(self, life: PinnedLifetime, start: int, end: int) -> bool:
         return self.life is life and self.start < end and start < self.end
 
 
@@ -188,7 +188,7 @@ class PinnedMemory:
         self.simulated = False
         self._detector = detector
         self._first = self._end = 0  # addresses between which all of it lies
-        self._lives: dict[int, Life] = {}  # by the block's address
+        self._lives: dict[int, PinnedLifetime] = {}  # by the block's address
         self._windows: dict[tuple[object, ...], Window] = {}
         self._changes: list[Change] = []  # not reported yet
 
@@ -238,7 +238,7 @@ class PinnedMemory:
                 self._detector.host_looked(window, former[0])
 
     # -- commands ----------------------------------------------------------------------------------------
-    def used(self, use: Use, command: Command) -> None:
+    def used(self, use: PinnedUse, command: Command) -> None:
         """A command that reads or writes pinned memory is about to be queued."""
         self._report_changes((command[3], command[4]))
         life = self._life_at(use.ptr)
@@ -300,21 +300,21 @@ class PinnedMemory:
 
     # -- of `driver.api.Watch`: inside of the driver's lock, without the detector's -------------------------
     def about_to_use(self, memory: HostMemory) -> None:
-        for life in self._watched():
+        for life in self._watched_lifetimes():
             self._look(life, memory.ptr, memory.ptr + memory.nbytes)
 
-    def changed(self, memory: HostMemory) -> None:
-        for life in self._watched():
+    def on_change(self, memory: HostMemory) -> None:
+        for life in self._watched_lifetimes():
             start = max(memory.ptr, life.block.start)
             end = min(memory.ptr + memory.nbytes, life.block.end)
             if start < end and life.expected is not None:
                 life.expect(start, end)
 
-    def _watched(self) -> set[Life]:
+    def _watched_lifetimes(self) -> set[PinnedLifetime]:
         return {window.life for window in list(self._windows.values())}
 
     # -- lives and windows ---------------------------------------------------------------------------------
-    def _life_at(self, ptr: int) -> Life | None:
+    def _life_at(self, ptr: int) -> PinnedLifetime | None:
         """The present life of the block at an address; None if nobody has allocated it."""
         block = self._detector.shadow.owner(ptr)
         if block is NOWHERE or not block.host:
@@ -322,7 +322,7 @@ class PinnedMemory:
         life = self._lives.get(block.start)
         if life is None or life.block is not block or life.born != block.born:
             self._drop([key for key, w in self._windows.items() if w.life is life])
-            life = self._lives[block.start] = Life(block)
+            life = self._lives[block.start] = PinnedLifetime(block)
         return life
 
     def _drop(self, keys: Sequence[tuple[object, ...]]) -> None:
@@ -330,7 +330,7 @@ class PinnedMemory:
         for key in keys:
             self._report_views(self._windows.pop(key), "the end of the memory")
 
-    def _adopt(self, use: Use, site: Site) -> Life:
+    def _adopt(self, use: PinnedUse, site: Site) -> PinnedLifetime:
         """Another library has pinned this memory, and has it."""
         self._detector.own(use.ptr, use.nbytes, None, site, host=True)
         self.added(use.ptr, use.nbytes)
@@ -342,7 +342,7 @@ class PinnedMemory:
         life.exports = [life.exported]
         return life
 
-    def _open(self, life: Life, start: int, end: int, kind: str, command: Command) -> Window:
+    def _open(self, life: PinnedLifetime, start: int, end: int, kind: str, command: Command) -> Window:
         key = start, end, kind, command[0], command[3], command[4]
         self._look(life, start, end)
         window = self._windows.get(key)
@@ -361,17 +361,17 @@ class PinnedMemory:
         written = any(other.kind is WRITE for other in self._open_windows(window.life, start, end))
         return not written and end - start <= _LARGEST
 
-    def _distrust(self, life: Life, start: int, end: int) -> None:
+    def _distrust(self, life: PinnedLifetime, start: int, end: int) -> None:
         """A real GPU will write these bytes, and nobody knows when: compare them for the last time."""
         if not self.simulated:
             self._look(life, start, end)
             for window in self._open_windows(life, start, end):
                 window.is_compared = False
 
-    def _open_windows(self, life: Life, start: int, end: int) -> Iterator[Window]:
+    def _open_windows(self, life: PinnedLifetime, start: int, end: int) -> Iterator[Window]:
         return (window for window in list(self._windows.values()) if window.overlaps(life, start, end))
 
-    def _look(self, life: Life, start: int, end: int) -> None:
+    def _look(self, life: PinnedLifetime, start: int, end: int) -> None:
         """Compare what windows show of these bytes with what it should be."""
         changed = [
             found
@@ -403,7 +403,7 @@ class PinnedMemory:
             else:
                 uses.view(view.what, view.site, "reads or writes", window.site, until)
 
-    def _report_unwritten(self, life: Life, command: Command) -> None:
+    def _report_unwritten(self, life: PinnedLifetime, command: Command) -> None:
         site, view, findings = (command[3], command[4]), life.exported, self._detector.findings
         if view is not None:
             findings.unseen.write(view.what, view.site, command[2][0], site)

@@ -103,7 +103,7 @@ class Proposer:
             awaited = own_name(scope, earlier, first) or default_name(spot.source, earlier)
             if waiter and awaited:
                 yield self._before(depth, first, earlier, _wait_lines(waiter, awaited))
-        others = _after_first, self._kept, self._device_synchronized
+        others = _after_first, self._bind_stream, self._device_synchronized
         yield from filter(None, [way(first, earlier, later) for way in others])
 
     def synchronize(self, first: Site, earlier: Agent) -> Code | None:
@@ -140,7 +140,7 @@ class Proposer:
     def _before(
         self, depth: int, first: Site, earlier: Agent, lines: tuple[str, ...], hint: str = ""
     ) -> Code:
-        return _inserted(self._places[depth].spot, lines, self._is_certain(depth, first, earlier), hint)
+        return _insert_before(self._places[depth].spot, lines, self._is_certain(depth, first, earlier), hint)
 
     def _is_certain(self, depth: int, first: Site, earlier: Agent) -> bool:
         """Return True if the first access was issued before the statement at `depth` began, each time."""
@@ -151,7 +151,7 @@ class Proposer:
             return ran[0] is not False
         return True in ran
 
-    def _kept(self, first: Site, earlier: Agent, later: Agent) -> Code | None:
+    def _bind_stream(self, first: Site, earlier: Agent, later: Agent) -> Code | None:
         """Return code that gives the stream of the first access, which has no name, a variable, and waits for it."""
         begin = spot_of(first)
         _, stream = _selected_at(begin)
@@ -253,7 +253,7 @@ def record_stream(first: Site, user: Agent, operand: int, allocated: Site | None
         text = f"{cuda}.default_stream({user.device})"
     else:
         text = ast.unparse(stream) if is_simple(stream) else f"{cuda}.current_stream()"
-    return _inserted(spot, (f"{tensor}.record_stream({text})",))
+    return _insert_before(spot, (f"{tensor}.record_stream({text})",))
 
 
 def synchronize_after(first: Site, earlier: Agent, hint: str) -> Code | None:
@@ -284,9 +284,9 @@ def capture_wait(first: Site, second: Site) -> Code | None:
     if cuda and later and earlier == later[1:] and is_simple(later[0]):  # in a block within the first one's
         block, _ = next(spot.selections())
         lines = (f"{ast.unparse(later[0])}.wait_stream({cuda}.current_stream())",)
-        return _inserted(Spot(spot.source, block, block), lines)
+        return _insert_before(Spot(spot.source, block, block), lines)
     if cuda and earlier and is_simple(earlier[0]):
-        return _inserted(spot, (f"{cuda}.current_stream().wait_stream({ast.unparse(earlier[0])})",))
+        return _insert_before(spot, (f"{cuda}.current_stream().wait_stream({ast.unparse(earlier[0])})",))
     return None
 
 
@@ -310,7 +310,7 @@ def _after_first(first: Site, earlier: Agent, later: Agent) -> Code | None:
     return Code(f"After {line_place(spot.source.path, block.end_lineno)} insert", lines, (edit,), True)
 
 
-def _inserted(spot: Spot, lines: tuple[str, ...], certain: bool = True, hint: str = "") -> Code:
+def _insert_before(spot: Spot, lines: tuple[str, ...], certain: bool = True, hint: str = "") -> Code:
     """Return lines before the statement of a spot."""
     where = f"Before {line_place(spot.source.path, spot.line)} insert"
     return Code(where, lines, (spot.before(*lines),), certain, hint)

@@ -36,7 +36,7 @@ def public_name(kernel: str, site: Site) -> str:
         kernel: Name of a kernel, or of another command.
         site: Where the program issued it.
     """
-    called, is_function = _called(site)
+    called, is_function = _called_function(site)
     if kernel in _DIRECTIONS:
         return f"{_DIRECTIONS[kernel]} ({called.removeprefix('F.')})" if called else _DIRECTIONS[kernel]
     if kernel == ACCESS:
@@ -65,7 +65,7 @@ def kernel_name(kernel: str) -> str:
 def reads_as_well(kernel: str, site: Site) -> bool:
     """Return True if a command that writes one of its operands in place reads it, too, as far as its line shows."""
     name = kernel_name(kernel)
-    return name not in _WRITE_ALONE and _called(site)[0] == f"{name}_"
+    return name not in _WRITE_ALONE and _called_function(site)[0] == f"{name}_"
 
 
 def repetition(first: Site, second: Site) -> str:
@@ -79,7 +79,7 @@ def repetition(first: Site, second: Site) -> str:
     return "" if first[0].co_name == "<module>" else "of a previous call"
 
 
-def _called(site: Site) -> tuple[str, bool]:
+def _called_function(site: Site) -> tuple[str, bool]:
     """Return the name of the function that the program called, and True if it is one of a module; else "" and False."""
     source = source_file(site[0])
     node = source.node_at(site) if source is not None else None

@@ -87,7 +87,7 @@ class Scope:
         level = [(name, value) for name, value in self.locals.items() if self._is_bound(name)]
         if self.is_function:
             level += [(name, value) for name, value in self.globals.items() if name not in self.locals]
-        level = [(name, value) for name, value in level if _is_telling(name)]
+        level = [(name, value) for name, value in level if _is_given_by_a_person(name)]
         for depth in range(_DEPTH + 1):
             yield from [text for text, value in level if wanted(value)]
             if depth < _DEPTH:
@@ -147,7 +147,7 @@ def has_method(value: Any, name: str) -> bool:
     return any(name in vars(kind) for kind in type(value).__mro__)
 
 
-def _is_telling(name: str) -> bool:
+def _is_given_by_a_person(name: str) -> bool:
     """Return True for names that a person gave: not `__builtins__`, nor the `_`, `_1`, `.0` of interpreters."""
     return name.isidentifier() and not name.startswith("__") and bool(name.strip("_0123456789"))
 

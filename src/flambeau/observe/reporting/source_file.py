@@ -128,7 +128,7 @@ def source_file(code: CodeType) -> SourceFile | None:
     """Return the file of a code object; None where its text cannot be read."""
     path = code.co_filename
     lines = linecache.getlines(path)
-    return _parsed(path, _Text(lines)) if lines else None
+    return _parse(path, _Text(lines)) if lines else None
 
 
 class _Text:
@@ -145,7 +145,7 @@ class _Text:
 
 
 @lru_cache(maxsize=64)
-def _parsed(path: str, text: _Text) -> SourceFile | None:
+def _parse(path: str, text: _Text) -> SourceFile | None:
     try:
         return SourceFile(path, "".join(text.lines))
     except (SyntaxError, ValueError):  # not Python, or the file changed while it ran

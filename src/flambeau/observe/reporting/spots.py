@@ -64,7 +64,7 @@ class Spot(NamedTuple):
         for inner, around in self.within_function():
             if isinstance(around, (ast.With, ast.AsyncWith)) and inner in around.body:
                 for item in reversed(around.items):
-                    if (stream := _selected(item.context_expr)) is not None:
+                    if (stream := _selected_stream(item.context_expr)) is not None:
                         yield around, stream
 
     def loop_with(self, other: Spot) -> ast.stmt | None:
@@ -144,7 +144,7 @@ def is_simple(node: ast.AST) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _selected(item: ast.expr) -> ast.expr | None:
+def _selected_stream(item: ast.expr) -> ast.expr | None:
     if not isinstance(item, ast.Call):
         return item if is_simple(item) else None
     name = last_name(item.func)

@@ -420,13 +420,13 @@ def _wait(context: Context, streams: Iterable[int]) -> None:
 class _Closing:
     """Settles accounts when a machine closes: a `Watcher`."""
 
-    def starting(self, machine: Machine) -> None:
+    def before_open(self, machine: Machine) -> None:
         pass
 
-    def started(self, machine: Machine) -> None:
+    def after_open(self, machine: Machine) -> None:
         pass
 
-    def closing(self, machine: Machine) -> None:
+    def before_close(self, machine: Machine) -> None:
         """All work is done. Raises what the warning raises if that is an error."""
         for receipt in list(_state.receipts):
             if receipt.segment.context in machine.contexts:

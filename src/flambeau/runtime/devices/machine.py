@@ -34,13 +34,13 @@ _NOT_EXPANDABLE = (
 class Watcher(Protocol):
     """Whoever reports on machines, as the command line does."""
 
-    def starting(self, machine: Machine) -> None:
+    def before_open(self, machine: Machine) -> None:
         """Its drivers are open and no context is made yet: a driver may be put around `machine.driver`."""
 
-    def started(self, machine: Machine) -> None:
+    def after_open(self, machine: Machine) -> None:
         """The machine's contexts are made; no work yet."""
 
-    def closing(self, machine: Machine) -> None:
+    def before_close(self, machine: Machine) -> None:
         """Its work is done, or was interrupted; its contexts and driver still answer."""
 
 
@@ -56,7 +56,7 @@ class Machine:
     def __init__(self, wish: Settings, host: Driver, watchers: Sequence[Watcher]) -> None:
         self.wish = wish
         self.host = host
-        self.watchers = watchers
+        self.observers = watchers
         self.driver = self.bare = _open(wish)  # `driver` is what observers make of it
         self.visible_text = configuration.visible_text()
         self.visible = _visible(self.driver, self.visible_text)
@@ -83,8 +83,8 @@ class Machine:
                 strict=self.wish.strict,
                 select=_selection,
             )
-        for watcher in self.watchers:
-            watcher.starting(self)
+        for watcher in self.observers:
+            watcher.before_open(self)
         self.started_at = caller()
         contexts = []
         policy, orders = from_environment(), StreamClocks()
@@ -101,8 +101,8 @@ class Machine:
             contexts.append(context)
         self.selection = current.Selection([*[c.default_stream for c in contexts], host_stream])
         self.contexts = contexts
-        for watcher in self.watchers:
-            watcher.started(self)
+        for watcher in self.observers:
+            watcher.after_open(self)
 
     def leave(self) -> None:
         """Another machine takes its place: nothing of this one is of use, and its tensors are kept apart."""
@@ -126,13 +126,13 @@ class Machine:
             then.callback(self._watch.close)
             then.callback(self.driver.close)
             then.callback(self.forget, errors.MACHINE_CLOSED)
-            then.callback(self._tell_watchers)
+            then.callback(self._notify_observers)
             return self._finish()
 
-    def _tell_watchers(self) -> None:
+    def _notify_observers(self) -> None:
         if self.contexts:
-            for watcher in self.watchers:
-                watcher.closing(self)
+            for watcher in self.observers:
+                watcher.before_close(self)
 
     def _finish(self) -> list[Exception]:
         problems: list[Exception] = []

@@ -15,7 +15,7 @@ from typing import Any
 import flambeau as torch
 from flambeau.core.sites import Site, line_of
 from flambeau.observe.reports import Edit
-from flambeau.report.fix_diff import edited
+from flambeau.report.fix_diff import apply_edits
 from flambeau.runtime import system
 from flambeau.testing.soundness.programs import Program, Where
 
@@ -65,7 +65,7 @@ class Executor:
 
     def run_edited(self, edits: Iterable[Edit]) -> Run:
         """Insert text into the program, for good, and run it with races on."""
-        self._lines = edited(self._lines, edits)
+        self._lines = apply_edits(self._lines, edits)
         self.source = "".join(self._lines)
         self._code = compile(self.source, FILE, "exec", dont_inherit=True)
         return self._run(self._code, "earliest", "warn", "default", False)

@@ -34,7 +34,7 @@ from flambeau.core.baton import Seat, seat
 from flambeau.core.errors import DriverError
 from flambeau.core.sites import Site, caller, place
 from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, Course, Key, agreed, described, duplicate, spans
+from flambeau.driver.meetings import PAIRED, Course, Key, common_arguments, describe, duplicate, spans
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.deadlock import asked_in_vain, deadlock, waiting
 from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, Engine, Scheduler, Stream
@@ -95,8 +95,16 @@ class Outside(Protocol):
         ...
 
 
-class Part:
-    """What one member was asked for, and where."""
+class Contribution:
+    """What one member brings to a collective: its call and its call site.
+
+    Attributes:
+        rank: The member's number in the communicator.
+        called: The ranks under which the program knows the members; empty if they are equal.
+        call: The collective as the driver received it.
+        stream: The stream in which the collective waits.
+        site: The call site.
+    """
 
     __slots__ = ("call", "called", "rank", "site", "stream")
 
@@ -118,14 +126,19 @@ class Part:
 
     @property
     def asks(self) -> str:
-        return described(self.call, self.called)
+        return describe(self.call, self.called)
 
 
-class Meeting(Command):
-    """One collective, or one message. `ranks` are those that it takes, a message's sender first.
+class CollectiveInstance(Command):
+    """One execution of a collective or of one message.
 
-    `parts` are those queued so far, by their place in `ranks`; `arrived` counts those whose arrival is in a stream.
-    `mine` are the places of this process.
+    Attributes:
+        comm: The communicator.
+        key: Sender, receiver (-1 for collectives) and sequence number.
+        ranks: The ranks that take part; for a message, the sender first.
+        parts: Position in `ranks` -> contribution queued so far.
+        mine: Positions in `ranks` that this process has.
+        arrived: The number of contributions whose stream has reached the collective.
     """
 
     __slots__ = ("arrived", "comm", "key", "mine", "parts", "ranks")
@@ -141,12 +154,12 @@ class Meeting(Command):
         self.key = key
         self.ranks: Sequence[int] = ranks
         self.mine = [place for place, rank in enumerate(ranks) if rank in comm.members]
-        self.parts: dict[int, Part | Offer] = {}
+        self.parts: dict[int, Contribution | Offer] = {}
         self.arrived = 0
 
     @property
     def arrivals(self) -> int:
-        """How many it waits for: one of each place here, and one of all others together."""
+        """The number of arrivals to wait for: one for each rank of this process, and one for all others together."""
         return len(self.mine) + (len(self.mine) < len(self.ranks))
 
     @property
@@ -190,9 +203,11 @@ class Meeting(Command):
     def __str__(self) -> str:
         what = self.name
         if self.key[0] >= 0:
-            told = [f"{part.who}'s {part.asks}" for part in self.parts.values() if isinstance(part, Part)]
+            contributions = [
+                f"{part.who}'s {part.asks}" for part in self.parts.values() if isinstance(part, Contribution)
+            ]
             sender, receiver = map(self.comm.name, self.ranks)
-            what = told[0] if len(told) == 1 else f"the message from {sender} to {receiver}"
+            what = contributions[0] if len(contributions) == 1 else f"the message from {sender} to {receiver}"
         return f"{what}, call {self.key[2]} of {self.comm}"
 
 
@@ -230,7 +245,7 @@ class Communicator:
         self.called: Sequence[int] = ()
         self.purpose = ""
         self.failed: str | None = None
-        self.meetings: dict[Key, Meeting] = {}  # those that somebody is missing from
+        self.meetings: dict[Key, CollectiveInstance] = {}  # those that somebody is missing from
         self.state = DeviceState(NOWHERE)
         self._route = route
 
@@ -270,7 +285,7 @@ class Communicators:
         self._changed = changed
         self._handles = handles
         self._route = route
-        core.come = self.come
+        core.wait_for_progress = self.wait_for_progress
         self._vain = 0  # questions in a row to which the answer cannot change
         self._since = (0, 0)
         self.outside: Outside | None = None
@@ -313,7 +328,7 @@ class Communicators:
             comm.devices[rank] = state.index
         if len(members) < size:
             self._core.before = self.before
-        self._tell()
+        self._notify()
         try:
             self._join_others(comm, [(rank, state.index) for rank, _, state in members])
         except BaseException:
@@ -358,7 +373,7 @@ class Communicators:
             if devices.count(index) > 1:
                 if comm is not None:  # as NCCL's, all of its ranks hear of it
                     comm.failed = duplicate(index)
-                    self._tell()
+                    self._notify()
                 raise DriverError(duplicate(index))
 
     def destroy(self, handle: int, abort: bool) -> None:
@@ -381,7 +396,7 @@ class Communicators:
             if member.state.error is None:
                 member.state.error = error
         self._excuse_all(comm)
-        self._tell()
+        self._notify()
 
     def _excuse_all(self, comm: Communicator) -> None:
         """Nobody comes to its meetings any more."""
@@ -398,28 +413,30 @@ class Communicators:
     def queue(
         self,
         parts: Sequence[tuple[Member, Collective, Stream]],
-        effect: Callable[[Meeting], None],
+        effect: Callable[[CollectiveInstance], None],
         site: Site,
     ) -> None:
         """Queue parts as one group. They were checked one by one; DriverError: members disagree."""
-        groups: dict[Stream, list[tuple[Member, Meeting]]] = {}
+        groups: dict[Stream, list[tuple[Member, CollectiveInstance]]] = {}
         for member, call, stream in parts:
             meeting = self._join_meeting(
-                member, Part(member.rank, call, stream, site, member.comm.called), effect
+                member, Contribution(member.rank, call, stream, site, member.comm.called), effect
             )
             groups.setdefault(stream, []).append((member, meeting))
         arrivals = [self._arrive(stream, group, site) for stream, group in groups.items()]
         for (stream, group), arrival in zip(groups.items(), arrivals, strict=True):
             self._end(stream, arrival, group, site)
-        self._tell()
+        self._notify()
 
-    def _join_meeting(self, member: Member, part: Part, effect: Callable[[Meeting], None]) -> Meeting:
+    def _join_meeting(
+        self, member: Member, part: Contribution, effect: Callable[[CollectiveInstance], None]
+    ) -> CollectiveInstance:
         """The meeting that a part belongs to, with the part in it."""
         comm, call = member.comm, part.call
         key = member.course.next_key(call)
         meeting = comm.meetings.get(key)
         if meeting is None:
-            meeting = Meeting(comm, Stream(next(self._handles), comm.state, 0), call, key)
+            meeting = CollectiveInstance(comm, Stream(next(self._handles), comm.state, 0), call, key)
             meeting.effect, meeting.args, meeting.site = effect, (meeting,), part.site
             comm.meetings[key] = meeting
             self._core.announce(meeting, meeting.arrivals)
@@ -427,7 +444,7 @@ class Communicators:
         self._check(meeting)
         return meeting
 
-    def _check(self, meeting: Meeting) -> None:
+    def _check(self, meeting: CollectiveInstance) -> None:
         """Another part has come. DriverError: it disagrees with the others."""
         why = _disagreement(meeting)
         if why is not None:
@@ -436,7 +453,7 @@ class Communicators:
         if len(meeting.parts) == len(meeting.ranks):
             del meeting.comm.meetings[meeting.key]
 
-    def _arrive(self, stream: Stream, group: list[tuple[Member, Meeting]], site: Site) -> Command:
+    def _arrive(self, stream: Stream, group: list[tuple[Member, CollectiveInstance]], site: Site) -> Command:
         """The marker by which members come to meetings, after their last groups."""
         before = dict.fromkeys([member.last for member, _ in group if member.last is not None])
         effect = self._offer if any(member.comm.unique in self._shared for member, _ in group) else None
@@ -450,7 +467,9 @@ class Communicators:
             self._core.attend(meeting, arrival, meeting.arrived == len(meeting.ranks))
         return arrival
 
-    def _end(self, stream: Stream, arrival: Command, group: list[tuple[Member, Meeting]], site: Site) -> None:
+    def _end(
+        self, stream: Stream, arrival: Command, group: list[tuple[Member, CollectiveInstance]], site: Site
+    ) -> None:
         """The marker that a stream goes on from."""
         meetings = tuple([meeting for _, meeting in group])
         name = " and ".join(dict.fromkeys([meeting.name for meeting in meetings]))
@@ -464,12 +483,12 @@ class Communicators:
             member.last = end
 
     # -- members of other processes ---------------------------------------------------------------------
-    def _offer(self, arrival: Command, meetings: Sequence[Meeting], stream: Stream) -> None:
+    def _offer(self, arrival: Command, meetings: Sequence[CollectiveInstance], stream: Stream) -> None:
         """What stands before a group is done: let other processes have its parts."""
         for meeting in meetings:
             for slot in meeting.mine:
                 part = meeting.parts[slot]
-                if self.outside is None or not isinstance(part, Part) or part.stream is not stream:
+                if self.outside is None or not isinstance(part, Contribution) or part.stream is not stream:
                     continue
                 _, read = spans(part.call, part.rank, meeting.comm.size)
                 data = b"" if read is None or not read[1] else bytes(self.numbers(*read))
@@ -535,7 +554,7 @@ class Communicators:
         if mine is not None:
             mine.wait(lambda: not target.pending, lambda: waiting(target), self._changed, lazy=True)
 
-    def come(self, target: Stream | DeviceState | Command) -> bool:
+    def wait_for_progress(self, target: Stream | DeviceState | Command) -> bool:
         """No command can run: wait until another thread has done something about it. False: it is nobody's turn."""
         if not self._waits_for_others:
             return False
@@ -575,7 +594,7 @@ class Communicators:
             others = [str(s) for s in mine.baton.seats if s is not mine] if mine is not None else []
             raise DriverError(asked_in_vain(target, others))
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news += 1
         self._changed.notify_all()
 
@@ -617,10 +636,10 @@ def _not_joined(comm: Communicator) -> str:
     return f"comm_create of {comm} waits for {', '.join(missing)} to join"
 
 
-def _disagreement(meeting: Meeting) -> str | None:
+def _disagreement(meeting: CollectiveInstance) -> str | None:
     """How its parts differ in what they must agree on."""
     first, *others = meeting.parts.values()
-    if all(agreed(first.call) == agreed(other.call) for other in others):
+    if all(common_arguments(first.call) == common_arguments(other.call) for other in others):
         return None
     lines = [str(meeting.parts[place]) for place in sorted(meeting.parts)]
     comm = meeting.comm

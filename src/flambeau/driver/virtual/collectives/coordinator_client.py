@@ -93,7 +93,7 @@ class Exchange:
 
     def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
         call = offer.call
-        told = [
+        contribution = [
             call.kind,
             call.count,
             call.dtype.name,
@@ -103,7 +103,7 @@ class Exchange:
             offer.data,
             offer.ready_ns,
         ]
-        self._ask("offer", unique, list(key), place, told)
+        self._ask("offer", unique, list(key), place, contribution)
 
     def wait(self, why: Callable[[], str]) -> list[Outcome]:
         news = self._ask("wait", "", alone())
@@ -136,13 +136,13 @@ class Exchange:
         """Take bytes of a device's capacity, which other ranks may use, too. OutOfMemoryError: they are not there."""
         others = self._ask("reserve", index, key, nbytes, capacity)
         if others is not None:
-            told = ", ".join(f"process {process} holds {held:,} bytes" for process, held in others)
+            contribution = ", ".join(f"process {process} holds {held:,} bytes" for process, held in others)
             raise OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {nbytes:,} bytes on cuda:{index}, which has {capacity:,} for "
-                f"all ranks; {told}"
+                f"all ranks; {contribution}"
             )
 
-    def held(self, index: int) -> list[tuple[int, int]]:
+    def reserved_by_other_ranks(self, index: int) -> list[tuple[int, int]]:
         """(process, bytes) of the other ranks' part of a device."""
         return [(process, nbytes) for process, nbytes in self._ask("held", index) or []]
 
@@ -152,10 +152,10 @@ class Exchange:
 
     # -- messages -------------------------------------------------------------------------------------------
     def _outcomes(self, news: list[Any] | None) -> list[Outcome]:
-        told, self._late = [*self._late, *(news or [])], []
+        contribution, self._late = [*self._late, *(news or [])], []
         return [
             (unique, (key[0], key[1], key[2]), {slot: _offer(part) for slot, part in parts})
-            for unique, key, parts in told
+            for unique, key, parts in contribution
         ]
 
     def _ask(self, *request: Any, other: Awaited | None = None) -> Any:
@@ -192,7 +192,7 @@ class Exchange:
         """The next message; None: a wait was interrupted, or `other` has come."""
         assert self._connection is not None
         while not self._read:
-            if waits and _interrupted():
+            if waits and _interrupt_is_pending():
                 return None
             if other is not None:
                 come, answered = other.look(self._connection)
@@ -210,13 +210,13 @@ class Exchange:
         return self._read.popleft()
 
 
-def _offer(told: list[Any]) -> Offer:
-    kind, count, name, op, peer, text, data, ready = told
+def _offer(contribution: list[Any]) -> Offer:
+    kind, count, name, op, peer, text, data, ready = contribution
     word = op if isinstance(op, str) else PreMul(float.fromhex(op[0]))
     return Offer(Collective(kind, 0, 0, count, _KINDS[name], word, peer), text, data, ready)
 
 
-def _interrupted() -> bool:
+def _interrupt_is_pending() -> bool:
     """Whether a Ctrl-C is held back (see interrupts.py)."""
     holder = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
     return isinstance(holder, Interrupts) and holder.pending is not None
@@ -235,19 +235,19 @@ def of_process() -> Exchange | None:
 
 def go_on(other: Awaited | None) -> None:
     """What `registry.go_on` says."""
-    machine = _served()
+    machine = _current_machine()
     if machine is not None:
         machine.go_on(other)
 
 
 def ask_around() -> None:
     """What `registry.ask_around` says."""
-    machine = _served()
+    machine = _current_machine()
     if machine is not None:
         machine.ask_around()
 
 
-def _served() -> Machine | None:
+def _current_machine() -> Machine | None:
     return None if _exchange is None or _exchange.idles else _exchange.machine()
 
 

@@ -162,7 +162,7 @@ class Arena:
     def back(self, ptr: int, nbytes: int) -> None:
         """Put memory behind reserved addresses that have none."""
         self._check_reserved("range_map", ptr, nbytes)
-        if self._backed(ptr, nbytes):
+        if self._is_backed(ptr, nbytes):
             raise self.invalid("range_map", ptr, nbytes, "has memory already, or some behind it has")
         if nbytes > self.free:
             raise OutOfMemoryError(self._out_of_memory(nbytes))
@@ -199,7 +199,7 @@ class Arena:
         end = self.ranges.get(ptr)
         if end is None:
             raise self.invalid("range_release", ptr, 0, "is not the start of a reserved range")
-        if self._backed(ptr, end - ptr):
+        if self._is_backed(ptr, end - ptr):
             raise self.invalid("range_release", ptr, end - ptr, "has memory still")
         del self.ranges[ptr]
 
@@ -209,7 +209,7 @@ class Arena:
         if not any(start <= ptr and ptr + nbytes <= end for start, end in self.ranges.items()):
             raise self.invalid(what, ptr, nbytes, "is not reserved")
 
-    def _backed(self, ptr: int, nbytes: int) -> bool:
+    def _is_backed(self, ptr: int, nbytes: int) -> bool:
         """Whether any of these addresses has memory."""
         at = bisect_right(self.starts, ptr + nbytes - 1) - 1
         return at >= 0 and self.ends[self.starts[at]] > ptr

@@ -45,7 +45,7 @@ class HostBudget:
         """Grant bytes to a device. Raises HostMemoryError if the host has less."""
         if nbytes > self._lease:
             self._lease = max(
-                nbytes, self._left(what, index, nbytes) // 4
+                nbytes, self._remaining(what, index, nbytes) // 4
             )  # then it looks again: others take memory
         self._lease -= nbytes
 
@@ -56,14 +56,14 @@ class HostBudget:
     def require(self, what: str, index: int, nbytes: int) -> None:
         """Raise HostMemoryError if the host has less, of memory that is committed at once."""
         if nbytes > _UNASKED:
-            self._left(what, index, nbytes)
+            self._remaining(what, index, nbytes)
 
-    def _left(self, what: str, index: int, nbytes: int) -> int:
+    def _remaining(self, what: str, index: int, nbytes: int) -> int:
         """Return how much may be granted. Raises HostMemoryError if that is less than `nbytes`."""
         available = host_memory.available()
         if available is None:
             return _UNLIMITED
-        promised = sum(uncommitted(arena) for arena in self._arenas)
+        promised = sum(count_uncommitted(arena) for arena in self._arenas)
         left = available - min(_MARGIN, available // 8) - promised
         if nbytes > left:
             raise HostMemoryError(
@@ -76,7 +76,7 @@ class HostBudget:
         return left
 
 
-def uncommitted(arena: Arena) -> int:
+def count_uncommitted(arena: Arena) -> int:
     """Return how many granted bytes of a device have no page yet."""
     granted = np.array(sorted(arena.granted), np.int64)
     runs = np.split(granted, np.flatnonzero(np.diff(granted) != 1) + 1) if len(granted) else []

@@ -25,7 +25,7 @@ class PinnedTraffic:
         self._writes: dict[Command, HostMemory] = {}
         self._calls: set[Command] = set()
 
-    def queued(self, command: Command) -> None:
+    def on_queue(self, command: Command) -> None:
         """Note a command that was just queued."""
         if command.done:
             return
@@ -38,9 +38,9 @@ class PinnedTraffic:
             if not target.awaited:
                 self._poison(target.ptr, target.ptr + target.nbytes)
                 if target.watch is not None:
-                    target.watch.changed(target)
+                    target.watch.on_change(target)
 
-    def finished(self, command: Command) -> None:
+    def on_finish(self, command: Command) -> None:
         """Forget a command that has run, and poison the targets that it kept from being poisoned."""
         self._calls.discard(command)
         memory = self._reads.pop(command, None) or self._writes.pop(command, None)
@@ -51,7 +51,7 @@ class PinnedTraffic:
             if not target.awaited:
                 self._poison(max(start, target.ptr), min(end, target.ptr + target.nbytes))
         if memory.watch is not None:
-            memory.watch.changed(memory)
+            memory.watch.on_change(memory)
 
     def _poison(self, start: int, end: int) -> None:
         """Poison the bytes from `start` to `end` that no queued command reads."""

@@ -79,7 +79,7 @@ class SharedPages:
         """Pages that were never written stay uncommitted."""
         page = start // _PAGE
         for first, last in _unset(
-            ~_committed(self._at + start, stop - start), 0, -(-(stop - start) // _PAGE)
+            ~_committed_pages(self._at + start, stop - start), 0, -(-(stop - start) // _PAGE)
         ):
             self._copy((page + first) * _PAGE, min((page + last) * _PAGE, stop))
         map_shared(self._fd, stop - start, start, over=self._at + start)
@@ -88,7 +88,7 @@ class SharedPages:
         for at in range(start, stop, _PIECE):
             os.pwrite(self._fd, self._arena.bytes[at : min(at + _PIECE, stop)].data, at)
 
-    def released(self, ptr: int, end: int) -> None:
+    def on_segment_freed(self, ptr: int, end: int) -> None:
         """A segment was freed: the contents of its shared pages go."""
         first, last = -(-(ptr - self._arena.base) // _PAGE) * _PAGE, (end - self._arena.base) // _PAGE * _PAGE
         if self._fd >= 0 and last > first:
@@ -97,10 +97,10 @@ class SharedPages:
     # -- others', for us ------------------------------------------------------------------------------
     def open(self, handle: bytes) -> tuple[int, int]:
         """The address of another process's segment here, and its bytes."""
-        door, start, nbytes = _parsed(handle, _MEMORY, self.uuid)
+        door, start, nbytes = _parse_handle(handle, _MEMORY, self.uuid)
         if door.pid == os.getpid():
             raise DriverError("CUDA error: invalid device context: the memory is this process's own")
-        fd = _entered(door)
+        fd = _enter(door)
         try:
             return self._open(fd, start, nbytes), nbytes
         finally:
@@ -153,7 +153,7 @@ def event_handle(index_uuid: bytes, number: int) -> bytes:
 
 def check_event(handle: bytes, uuid: bytes) -> None:
     """Whether it is a handle of an event of this device, made by a process that lives."""
-    door, _, _ = _parsed(handle, _EVENT, uuid)
+    door, _, _ = _parse_handle(handle, _EVENT, uuid)
     try:
         os.kill(door.pid, 0)
     except PermissionError:
@@ -164,7 +164,7 @@ def check_event(handle: bytes, uuid: bytes) -> None:
         ) from None
 
 
-def _parsed(handle: bytes, kind: bytes, uuid: bytes) -> tuple[Door, int, int]:
+def _parse_handle(handle: bytes, kind: bytes, uuid: bytes) -> tuple[Door, int, int]:
     if len(handle) != NBYTES:
         raise DriverError(
             f"CUDA error: invalid argument: an IPC handle has {NBYTES} bytes, not {len(handle)}"
@@ -179,14 +179,14 @@ def _parsed(handle: bytes, kind: bytes, uuid: bytes) -> tuple[Door, int, int]:
     return Door.unpack(door), start, nbytes
 
 
-def _entered(door: Door) -> int:
+def _enter(door: Door) -> int:
     try:
         return door.enter()
     except ProcessLookupError as error:
         raise DriverError(f"CUDA error: invalid resource handle: {error}") from None
 
 
-def _committed(address: int, nbytes: int) -> np.ndarray[Any, Any]:
+def _committed_pages(address: int, nbytes: int) -> np.ndarray[Any, Any]:
     """Which pages have anything in them; all, where the system does not say."""
     count = -(-nbytes // _PAGE)
     try:

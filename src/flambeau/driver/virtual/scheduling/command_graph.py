@@ -162,7 +162,7 @@ class Graph:
         self._known: dict[int, int] = {}  # by stream: how many commands the host has waited for
 
     # -- recording --------------------------------------------------------------------------------------
-    def enqueued(self, command: Command) -> None:
+    def on_enqueue(self, command: Command) -> None:
         """A command was put at the end of its stream."""
         stream = command.stream
         queue = self._of.get(stream.handle)
@@ -219,24 +219,24 @@ class Graph:
             rest.remove((ptr, meta, True, False))
         return tuple(rest)
 
-    def waited(self, target: Stream | DeviceState | Command) -> None:
+    def on_wait(self, target: Stream | DeviceState | Command) -> None:
         """The host waits for all that a stream or device was given, or for one command."""
         if isinstance(target, DeviceState):
             self._wait_for({handle: len(self._of[handle]) for handle in self._device.get(target.index, ())})
         else:
-            self._wait_for(self._asked(target))
+            self._wait_for(self._count_commands(target))
 
-    def polled(self, question: Question | None, done: bool) -> None:
+    def on_poll(self, question: Question | None, done: bool) -> None:
         """The host asked whether a stream or command is done, and was told."""
-        counts = {} if question is None else self._asked(question.target)
+        counts = {} if question is None else self._count_commands(question.target)
         stream, count = next(iter(counts.items()), (-1, 0))
         internal = question is None or question.internal
         poll = Poll(stream, count, str(question and question.target), done, internal, self._host, caller(3))
-        step = self._add_host("the host asks", self._learned(counts) if done else [])
+        step = self._add_host("the host asks", self._newly_done(counts) if done else [])
         step.poll = poll
         self.polls.append(step)
 
-    def _asked(self, target: Stream | Command) -> dict[int, int]:
+    def _count_commands(self, target: Stream | Command) -> dict[int, int]:
         """How many commands of which stream that is."""
         if isinstance(target, Stream):
             return {target.handle: len(self._of.get(target.handle, ()))}
@@ -245,11 +245,11 @@ class Graph:
 
     def _wait_for(self, counts: dict[int, int]) -> None:
         """The host waits for so many commands of each stream."""
-        needs = self._learned(counts)
+        needs = self._newly_done(counts)
         if needs:
             self._add_host("the host waits", needs)
 
-    def _learned(self, counts: dict[int, int]) -> list[int]:
+    def _newly_done(self, counts: dict[int, int]) -> list[int]:
         """The host knows that so many commands of each stream are done: the last ones, where it did not before."""
         new = {handle: n for handle, n in counts.items() if n > self._known.get(handle, 0)}
         self._known.update(new)

@@ -37,7 +37,7 @@ def _stuck(target: Stream | DeviceState | Command) -> list[str]:
     chain, circle = _chain(target.head)
     devices = {head.stream.device: None for head in chain}
     stuck = chain | {head: None for device in devices for head in device.heads()}
-    lines = [_told(head) for head in list(stuck)[:_MOST]]
+    lines = [_describe_wait(head) for head in list(stuck)[:_MOST]]
     if circle is not None:
         lines.insert(
             min(len(chain), _MOST),
@@ -56,18 +56,18 @@ def _chain(command: Command | None) -> tuple[dict[Command, None], Command | None
         if head in chain:
             return chain, head
         chain[head] = None
-        awaited = _awaited(head)
+        awaited = _first_unfinished_wait(head)
         here = awaited is not None and (awaited.seq >= 0 or awaited.absent)  # else: it stands in no queue
         command = awaited if here else None
     return chain, None
 
 
-def _awaited(command: Command) -> Command | None:
+def _first_unfinished_wait(command: Command) -> Command | None:
     return next((other for other in command.waits if not other.done), None)
 
 
-def _told(head: Command) -> str:
-    return f"{_with_line(head)} waits for {head.absent or _with_line(_awaited(head))}"
+def _describe_wait(head: Command) -> str:
+    return f"{_with_line(head)} waits for {head.absent or _with_line(_first_unfinished_wait(head))}"
 
 
 def _with_line(command: Command | None) -> str:

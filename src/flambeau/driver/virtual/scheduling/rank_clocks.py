@@ -20,13 +20,13 @@ class Hosts:
             self._at_start = core.now
         self._times[before] = core.now
         core.now = self._times.get(after, self._at_start)
-        if core.journal is not None:
-            core.journal.switch_host(before, after)
+        if core.request_log is not None:
+            core.request_log.switch_host(before, after)
 
     def join(self) -> None:
         """The ranks have ended: whoever started them has waited for the last."""
         core = self._core
         core.now = max([core.now, *self._times.values()])
         self._times = {}
-        if core.journal is not None:
-            core.journal.join_hosts()
+        if core.request_log is not None:
+            core.request_log.join_hosts()

@@ -333,19 +333,19 @@ class Answers(Oldest):
         self._at = 0
 
     def take(self, now: int | None, question: Question | None = None) -> Command | None:
-        wanted = now is None or (self._tells_yes(question) and question.target.pending)  # type: ignore[union-attr]
+        wanted = now is None or (self._answers_yes(question) and question.target.pending)  # type: ignore[union-attr]
         return self._oldest() if wanted else None
 
     def answer(self, question: Question | None) -> int:
         if question is None or question.internal:
             return STOP
-        yes = self._tells_yes(question)
+        yes = self._answers_yes(question)
         self._at += 1
         if yes:
             return STOP if question.target.pending else LATE
         return EARLY
 
-    def _tells_yes(self, question: Question | None) -> bool:
+    def _answers_yes(self, question: Question | None) -> bool:
         return (
             question is not None and not question.internal and self._answers[self._at : self._at + 1] != "n"
         )

@@ -52,10 +52,17 @@ class CommandRecord:
 
 
 class Stream:
-    """A queue of one device. `end` is when its last finished command ended, `pending` counts the others.
+    """A queue of commands of one device.
 
-    `gone` says that it was destroyed: it leaves its device with its last command. `name` is what a program's stream is
-    called in reports, as the race detector counts them.
+    Attributes:
+        handle: The driver's handle.
+        device: The device.
+        end: Simulated time at which the last finished command ended.
+        pending: The number of unfinished commands.
+        gone: True if the stream was destroyed; it leaves its device with its last command.
+        name: The name of a program's stream in reports, as the race detector numbers them.
+        priority: The stream's priority.
+        tail: The last command.
     """
 
     __slots__ = ("device", "end", "gone", "handle", "index", "name", "pending", "priority", "tail")
@@ -82,10 +89,17 @@ class Stream:
 
 
 class DeviceState:
-    """What the scheduler knows of a device: unfinished work, the time of the last end, the sticky error and whether
-    a call said it."""
+    """What the scheduler stores for a device.
 
-    __slots__ = ("end", "error", "index", "pending", "streams", "told")
+    Attributes:
+        streams: handle -> stream, for streams that exist or have unfinished commands.
+        pending: The number of unfinished commands.
+        end: Simulated time at which the last finished command ended.
+        error: The device's sticky error, if any.
+        was_reported: True if a call has raised the sticky error.
+    """
+
+    __slots__ = ("end", "error", "index", "pending", "streams", "was_reported")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -93,10 +107,10 @@ class DeviceState:
         self.pending = 0
         self.end = 0
         self.error: DriverError | None = None
-        self.told = False
+        self.was_reported = False
 
     def heads(self) -> list[Command]:
-        """The first command of each stream that has any left."""
+        """Return the first command of each stream that has one."""
         return [s.tail.head for s in self.streams.values() if s.tail is not None]
 
     @property
@@ -292,25 +306,25 @@ class Command:
         return (self.kind * 31 + self.nbytes * 7 + self.origin) % 251
 
 
-class Journal(Protocol):
-    """Whoever records what was asked for, in the order of the requests."""
+class RequestLog(Protocol):
+    """A subscriber that records the program's requests, in their order."""
 
-    def polled(self, question: Question | None, done: bool) -> None: ...
-    def enqueued(self, command: Command) -> None: ...
-    def waited(self, target: Stream | DeviceState | Command) -> None: ...
+    def on_poll(self, question: Question | None, done: bool) -> None: ...
+    def on_enqueue(self, command: Command) -> None: ...
+    def on_wait(self, target: Stream | DeviceState | Command) -> None: ...
     def switch_host(self, before: int, after: int) -> None: ...
     def join_hosts(self) -> None: ...
 
 
-class Traffic(Protocol):
-    """Whoever follows the commands that use host memory."""
+class HostMemoryTracker(Protocol):
+    """A subscriber that follows the commands that use host memory."""
 
-    def queued(self, command: Command) -> None: ...
-    def finished(self, command: Command) -> None: ...
+    def on_queue(self, command: Command) -> None: ...
+    def on_finish(self, command: Command) -> None: ...
 
 
 class Scheduler:
-    """Runs commands; owner of simulated time, of the trace and of the choices made."""
+    """Runs commands in simulated time, and owns the trace and the choices of a run."""
 
     def __init__(
         self, policy: Policy, queue: int, leave: Callable[[object], None] = lambda what: None
@@ -321,9 +335,11 @@ class Scheduler:
         self.given = 0  # commands so far: the next one's `seq`
         self.on_command: Callable[[CommandRecord], None] | None = None
         self.running: Command | None = None
-        self.traffic: Traffic | None = None
-        self.journal: Journal | None = None
-        self.come: Callable[[Stream | DeviceState | Command], bool] = lambda target: False  # see `step`
+        self.host_memory_tracker: HostMemoryTracker | None = None
+        self.request_log: RequestLog | None = None
+        self.wait_for_progress: Callable[[Stream | DeviceState | Command], bool] = lambda target: (
+            False
+        )  # see `step`
         self.before: Callable[[Stream | DeviceState | Command], None] | None = None
         self._policy = policy
         self._queue = queue
@@ -359,8 +375,8 @@ class Scheduler:
         command.waits += (marker,)
         if last:
             self._number(command)
-            if self.journal is not None:
-                self.journal.enqueued(command)
+            if self.request_log is not None:
+                self.request_log.on_enqueue(command)
         if marker.done:
             self._unblock(command, marker.end, [])
         elif marker.followers is None:
@@ -391,8 +407,8 @@ class Scheduler:
     def _link(self, command: Command, stream: Stream) -> None:
         command.seq = self.given
         self.given += 1
-        if self.journal is not None:
-            self.journal.enqueued(command)
+        if self.request_log is not None:
+            self.request_log.on_enqueue(command)
         tail = stream.tail
         stream.tail = command
         stream.pending += 1
@@ -423,8 +439,8 @@ class Scheduler:
 
         KeyboardInterrupt comes between two commands; the rest stays queued.
         """
-        if self.journal is not None:
-            self.journal.waited(target)
+        if self.request_log is not None:
+            self.request_log.on_wait(target)
         self._wait(target, 0)
 
     def run_ahead(self, command: Command) -> None:
@@ -466,8 +482,8 @@ class Scheduler:
         if answer == LATE and question is not None:
             self.now = max(self.now, question.target.end)
         done = answer != EARLY and self._is_over(question)
-        if self.journal is not None:
-            self.journal.polled(question, done)
+        if self.request_log is not None:
+            self.request_log.on_poll(question, done)
         return done
 
     def _is_over(self, question: Question | None) -> bool:
@@ -475,15 +491,25 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Whether no command can run, at whatever time."""
+        """True if no command can run at any time."""
         return not self._policy.runnable
 
     # -- the device's side ------------------------------------------------------------------------------
     def step(self, target: Stream | DeviceState | Command, full: bool = False) -> bool:
-        """Run one command, or let `come` wait for what other threads may bring that one can run. `before` goes first.
+        """Run one command, or wait until another thread makes one runnable.
 
-        DriverError if none ever can though the host waits for `target`. False: the host waits because a queue is full,
-        and none can run. A rank that has not come to a collective may need this thread's lock to come: the queue grows.
+        `before` runs first. The queue of a stream may grow beyond its limit if a rank that has not joined a
+        collective needs this thread's lock to join.
+
+        Args:
+            target: What the host waits for.
+            full: True if the host waits only because a queue is full.
+
+        Returns:
+            False if no command can run and `full` is set.
+
+        Raises:
+            DriverError: If no command can ever run although the host waits for `target`.
         """
         if self.running is not None:
             raise DriverError(
@@ -499,7 +525,7 @@ class Scheduler:
             self._run(command)
         elif full:
             return False
-        elif not self.come(target):
+        elif not self.wait_for_progress(target):
             raise DriverError(deadlock(target))
         return True
 
@@ -553,8 +579,8 @@ class Scheduler:
                 for follower in followers:
                     self._unblock(follower, end, done)
             if command.effect is not None and command.kind != KERNEL:  # kernels keep no memory alive
-                if self.traffic is not None and command.kind in USERS:
-                    self.traffic.finished(command)
+                if self.host_memory_tracker is not None and command.kind in USERS:
+                    self.host_memory_tracker.on_finish(command)
                 self._leave((command.effect, command.args))
             command.effect = command.args = command.successor = command.followers = None
             command.waits = ()
