@@ -42,7 +42,7 @@ def test_importing_takes_what_a_program_needs_at_once() -> None:
     """
     later = (
         "dataclasses", "ml_dtypes", "multiprocessing", "numpy.random", "pathlib", "traceback", "flambeau.amp",
-        "flambeau.core.shared", "flambeau.distributed", "flambeau.multiprocessing", "flambeau.nn.modules.linear",
+        "flambeau.core.ipc.shared_memory", "flambeau.distributed", "flambeau.multiprocessing", "flambeau.nn.modules.linear",
         "flambeau.observe.races", "flambeau.ops.multi_tensor.foreach", "flambeau.ops.multi_tensor.optimizer", "flambeau.optim",
         "flambeau.runtime.devices.device_ipc", "flambeau.serialization", "flambeau.tensor.functions.foreach_update", "flambeau.tensor.exchange.sharing",
     )  # fmt: skip

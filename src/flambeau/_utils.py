@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flambeau.core.caught import ExceptionWrapper
+from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
 from flambeau.core.names import lacking
 from flambeau.nn.parallel.coalescing import buckets, flattened, unflattened
 from flambeau.tensor.tensor import Tensor

@@ -15,7 +15,7 @@ import pytest
 from cli_kit import environment, program
 
 from flambeau.cli import trace_page
-from flambeau.core.sites import caller
+from flambeau.core.callsite import caller
 from flambeau.observe.ranges import Range
 from flambeau.observe.trace import Arrow, Lane, Slice, Trace
 

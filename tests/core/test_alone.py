@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from flambeau.core.alone import alone
+from flambeau.core.host.thread_liveness import alone
 
 
 @contextmanager

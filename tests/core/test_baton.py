@@ -7,8 +7,8 @@ from itertools import chain, repeat
 
 import pytest
 
-from flambeau.core.baton import Baton, local, seat
 from flambeau.core.errors import DriverError
+from flambeau.core.host.turn_scheduler import Baton, local, seat
 
 
 def waits_for(condition, what="a thing"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flambeau.core.record import Record, Value
+from flambeau.core.frozen import Record, Value
 
 
 def double(x: int) -> int:

@@ -29,7 +29,7 @@ from loader_kit import (
 )
 
 import flambeau as torch
-from flambeau.core.caught import ExceptionWrapper
+from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
 from flambeau.data.pin import Pinner, pin_memory
 from flambeau.utils.data import DataLoader
 

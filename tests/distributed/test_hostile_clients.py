@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flambeau.core import greeting
-from flambeau.core.greeting import SECRET, RefusedError, greet, is_same_host
-from flambeau.core.wire import Either, fits, frame_message, pack, receive, send
+from flambeau.core.ipc import handshake
+from flambeau.core.ipc.codec import Either, fits, frame_message, pack, receive, send
+from flambeau.core.ipc.handshake import SECRET, RefusedError, greet, is_same_host
 from flambeau.distributed.errors import DistNetworkError
 from flambeau.distributed.stores import store_server
 from flambeau.distributed.stores.coordinator import REQUESTS, MeetingPlace
@@ -185,7 +185,7 @@ def test_values_fit_their_own_schema(value: Any) -> None:
 
 def test_a_long_message_before_the_greeting_is_refused(master: TCPStore) -> None:
     with closing(socket.create_connection(("127.0.0.1", master.port), timeout=20)) as client:
-        client.sendall(struct.pack("!Q", greeting.UNGREETED + 1))
+        client.sendall(struct.pack("!Q", handshake.UNGREETED + 1))
         assert client.recv(1) == b""
     assert is_served(master)
 
@@ -225,7 +225,7 @@ def test_a_client_that_reads_nothing_is_not_served_for_ever(
 @pytest.fixture
 def another_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every connection counts as one of another host."""
-    monkeypatch.setattr(greeting, "is_same_host", lambda connection: False)
+    monkeypatch.setattr(handshake, "is_same_host", lambda connection: False)
     yield
 
 

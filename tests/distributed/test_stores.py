@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from flambeau.core.baton import Baton
 from flambeau.core.errors import DriverError
-from flambeau.core.wire import Inbox, frame_message, pack, unpack
+from flambeau.core.host.turn_scheduler import Baton
+from flambeau.core.ipc.codec import Inbox, frame_message, pack, unpack
 from flambeau.distributed import errors
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from flambeau.distributed.stores.file_store import FileStore

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import flambeau as torch
 import flambeau.distributed as dist
-from flambeau.core.sites import caller
+from flambeau.core.callsite import caller
 from flambeau.distributed.backends import processes, watchdog
 from flambeau.distributed.backends.communicator import Begun, Line
 from flambeau.distributed.backends.rank_progress import Whereabouts

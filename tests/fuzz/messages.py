@@ -9,7 +9,7 @@ from typing import Any
 from harness import Fuzzer
 from mutations import NUMBERS, mutate_bytes
 
-from flambeau.core.wire import Inbox, frame_message, pack
+from flambeau.core.ipc.codec import Inbox, frame_message, pack
 from flambeau.distributed.stores.store_server import _request_of
 
 _LIMIT = 1 << 20

@@ -27,8 +27,8 @@ from hypothesis.stateful import (
 from messages import _value
 from mutations import mutate_bytes
 
-from flambeau.core.greeting import SECRET, greet
-from flambeau.core.wire import frame_message, receive, send
+from flambeau.core.ipc.codec import frame_message, receive, send
+from flambeau.core.ipc.handshake import SECRET, greet
 from flambeau.distributed.stores.coordinator import REQUESTS, MeetingPlace
 from flambeau.distributed.stores.kv_store import OPERATIONS
 from flambeau.distributed.stores.tcp_store import TCPStore

@@ -18,7 +18,7 @@ import torch
 
 import flambeau
 import flambeau.multiprocessing as mp
-from flambeau.core.shared import Door
+from flambeau.core.ipc.shared_memory import Door
 
 METHODS = ("fork", "spawn", "forkserver")
 

@@ -12,7 +12,7 @@ import random
 import numpy as np
 
 import flambeau as torch
-from flambeau.core.sites import line_of
+from flambeau.core.callsite import line_of
 from flambeau.runtime import system
 
 SHAPES = [(24,), (6, 4), (2, 6, 4)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import flambeau as torch
-from flambeau.core.sites import Site, caller, is_inside, line_of
+from flambeau.core.callsite import Site, caller, is_inside, line_of
 from flambeau.nn import functional as F
 from flambeau.runtime import system
 

@@ -9,7 +9,7 @@ from fix_kit import apply, certificate_of, random_program, write
 
 import flambeau as torch
 import flambeau.distributed as dist
-from flambeau.core.sites import line_of
+from flambeau.core.callsite import line_of
 from flambeau.runtime import system
 from flambeau.testing.ranks import ranks
 

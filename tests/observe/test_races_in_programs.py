@@ -8,7 +8,7 @@ import pytest
 import flambeau
 import flambeau as torch
 import flambeau.distributed as dist
-from flambeau.core.sites import line_of, place
+from flambeau.core.callsite import line_of, place
 from flambeau.runtime import system
 from flambeau.testing.ranks import ranks
 

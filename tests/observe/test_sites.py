@@ -7,7 +7,7 @@ from pathlib import Path
 
 from race_kit import kernel, machine, meta
 
-from flambeau.core import sites
+from flambeau.core import callsite
 from flambeau.driver.api import Launch
 
 
@@ -25,7 +25,7 @@ def test_the_site_of_a_command_is_the_users_line():
 
 
 def test_a_line_of_no_file_has_a_place_and_no_source():
-    scope = {"caller": sites.caller}
+    scope = {"caller": callsite.caller}
     exec(
         compile(
             "def ask():\n    return between()\n\ndef between():\n    return caller()", "<made up>", "exec"
@@ -33,22 +33,22 @@ def test_a_line_of_no_file_has_a_place_and_no_source():
         scope,
     )
     found = scope["ask"]()
-    assert sites.place(found) == "<made up>:2"
-    assert sites.source(found) == ""
+    assert callsite.place(found) == "<made up>:2"
+    assert callsite.source(found) == ""
 
 
 def test_the_outermost_line_of_a_program_is_searched_for_once(tmp_path):
     """Nobody calls it; it is known after the first search all the same."""
     program = tmp_path / "program.py"
     program.write_text(
-        "from flambeau.core import sites\n"
+        "from flambeau.core import callsite as sites\n"
         "search, searches = sites._slow_caller, []\n"
         "sites._slow_caller = lambda *given: searches.append(given) or search(*given)\n"
         "for _ in range(3):\n"
         "    place = sites.place(sites.caller(0))\n"
         "print(len(searches), place)\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(sites.__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(Path(callsite.__file__).parents[2])}
     done = subprocess.run(
         [sys.executable, program], capture_output=True, text=True, cwd=tmp_path, env=environment, check=True
     )

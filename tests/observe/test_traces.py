@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import flambeau as torch
-from flambeau.core.sites import line_of, place
+from flambeau.core.callsite import line_of, place
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.observe import measured as measured_module
 from flambeau.observe.measured import Measured

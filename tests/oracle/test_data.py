@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support import torch
 
 import flambeau
-from flambeau.core.caught import ExceptionWrapper
+from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
 from flambeau.utils.data._utils import collate as our_rules
 
 PACKAGES = pytest.mark.parametrize("package", [flambeau, torch], ids=["flambeau", "torch"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import flambeau as torch
-from flambeau.core import host_memory
+from flambeau.core.host import host_memory
 from flambeau.driver.virtual.memory.arena import Arena
 from flambeau.driver.virtual.memory.host_budget import HostBudget, count_uncommitted
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import flambeau
-from flambeau.core.host_memory import address_space_left, is_shortage
+from flambeau.core.host.host_memory import address_space_left, is_shortage
 
 # The child opens a virtual GPU, limits its address space, and then computes with it until it fails.
 CHILD = """

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import bfloat16, dtype, float16
-from flambeau.core.sites import warn_program
 from flambeau.runtime import system
 from flambeau.tensor import autocast as state
 from flambeau.tensor.tensor import Tensor

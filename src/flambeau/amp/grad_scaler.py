@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.device import device
 from flambeau.core.dtype import float16, float32, int32
-from flambeau.core.sites import warn_program
 from flambeau.ops.multi_tensor.optimizer import unscale
 from flambeau.runtime import system
 from flambeau.tape.mode import recording

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING
-from flambeau.core.sites import warn_program
 from flambeau.ops.view import view
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Edge, Node

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import complex128, float64
-from flambeau.core.sites import warn_program
 from flambeau.tape.mode import recording
 from flambeau.tensor.functions.gradients import run_grad
 from flambeau.tensor.tensor import Tensor

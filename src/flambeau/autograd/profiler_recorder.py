@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from flambeau.autograd.profiler_events import FunctionEvent, Interval
 from flambeau.autograd.profiler_memory import MemoryNotes
 from flambeau.autograd.profiler_work import Watched, Work, request_of
+from flambeau.core.callsite import is_inside
 from flambeau.core.device import CPU
 from flambeau.core.meta import Meta
-from flambeau.core.sites import is_inside
 from flambeau.driver.api import AUTOCAST, Driver, Executable
 from flambeau.observe.requests import Request
 from flambeau.runtime import current, system

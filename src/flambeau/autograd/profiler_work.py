@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Protocol
 
 from flambeau.autograd.profiler_events import DeviceType, FunctionEvent, Interval
-from flambeau.core.sites import Site
+from flambeau.core.callsite import Site
 from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Launch, Launcher
 from flambeau.observe.forward import Forward
 from flambeau.observe.measured import Measured

@@ -9,7 +9,7 @@ from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.flags import flags
-from flambeau.core.record import Record
+from flambeau.core.frozen import Record
 from flambeau.nn.attention import SDPBackend, sdpa_kernel
 from flambeau.nn.functional import attention_choice as choice
 from flambeau.tensor.tensor import Tensor

@@ -28,8 +28,8 @@ from flambeau.cli import finder
 from flambeau.cli.plugin_reports import Reports, add_options, check_options, reports_here, set_properties
 from flambeau.cli.race_entries import write_races
 from flambeau.cli.screen import Screen
+from flambeau.core.callsite import is_inside
 from flambeau.core.errors import RaceError
-from flambeau.core.sites import is_inside
 from flambeau.observe import handovers
 from flambeau.observe.reports import Certificate
 from flambeau.report.document import races_of

@@ -15,8 +15,8 @@ from pickle import UnpicklingError
 from typing import Any
 
 from flambeau.core.brief import brief
-from flambeau.core.collector import without_collections
-from flambeau.core.pickles import read_plain
+from flambeau.core.host.gc_pause import without_collections
+from flambeau.core.ipc.pickle_reader import read_plain
 
 _LIMIT = 1 << 63
 _MOST_DEVICES = 1024

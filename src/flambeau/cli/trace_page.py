@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from flambeau.core.sites import Site, place, source
+from flambeau.core.callsite import Site, place, source
 from flambeau.observe.ranges import Range
 from flambeau.observe.reports import Access, Race
 from flambeau.observe.trace import Trace

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.record import Record
+from flambeau.core.frozen import Record
 
 Array = np.ndarray[Any, Any]
 U32 = np.uint64(0xFFFFFFFF)

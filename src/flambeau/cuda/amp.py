@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau import amp
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import dtype, float16
 from flambeau.core.names import lacking
-from flambeau.core.sites import warn_program
 from flambeau.runtime.system import is_available
 
 

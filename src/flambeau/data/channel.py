@@ -23,8 +23,8 @@ from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype, uint8
+from flambeau.core.ipc.shared_memory import anonymous
 from flambeau.core.meta import Meta
-from flambeau.core.shared import anonymous
 from flambeau.tensor.exchange.interop import numpy
 from flambeau.tensor.exchange.pickling import row_of, storage_of
 from flambeau.tensor.exchange.sharing import NON_LEAF

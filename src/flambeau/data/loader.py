@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NoReturn, TypeVar
 
-from flambeau.core.caught import ExceptionWrapper
+from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
 from flambeau.data.collate import default_collate, default_convert
 from flambeau.data.dataset import Dataset, IterableDataset
 from flambeau.data.fetch import fetcher_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, Queue
 from typing import Any
 
-from flambeau.core.caught import ExceptionWrapper
+from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
 from flambeau.data.collate import is_named_tuple, like_mapping, like_sequence
 from flambeau.runtime import current
 from flambeau.tensor.tensor import Tensor

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.caught import ExceptionWrapper
+from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
 from flambeau.data.channel import Channel
 from flambeau.data.fetch import Fetcher, fetcher_of
 from flambeau.tensor.functions.random import manual_seed

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from flambeau.core.sites import caller, place
+from flambeau.core.callsite import caller, place
 from flambeau.distributed.backends import processes
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.errors import DistBackendError

@@ -10,8 +10,8 @@ from itertools import count
 from types import GenericAlias
 from typing import Any
 
-from flambeau.core.baton import seat
 from flambeau.core.errors import RaceError
+from flambeau.core.host.turn_scheduler import seat
 from flambeau.runtime import current
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream

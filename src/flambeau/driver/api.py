@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from flambeau.core.dtype import dtype
+from flambeau.core.frozen import Record, Value
 from flambeau.core.meta import Meta
-from flambeau.core.record import Record, Value
 
 
 class Watch(Protocol):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.driver.api import Driver
 
 if TYPE_CHECKING:
-    from flambeau.core.awaited import Awaited
+    from flambeau.core.host.host_wait import Awaited
 
 _DRIVERS = {
     "host": ("flambeau.driver.host", "HostDriver"),

@@ -11,9 +11,9 @@ from typing import Any
 
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
+from flambeau.core.ipc.shared_memory import Anonymous, Door
 from flambeau.core.meta import Meta
 from flambeau.core.names import lacking
-from flambeau.core.shared import Anonymous, Door
 from flambeau.nn.parameter import Parameter
 from flambeau.runtime import system
 from flambeau.runtime.devices.device_ipc import Parcel

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from flambeau.core.sites import warn_program
+from flambeau.core.callsite import warn_program
 from flambeau.runtime.generator import Generator
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.arithmetic import where

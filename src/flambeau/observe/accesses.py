@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from flambeau.core.callsite import Site
 from flambeau.core.meta import Meta
-from flambeau.core.sites import Site
 from flambeau.driver.api import AUTOCAST, Touches
 from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock
 from flambeau.observe.indexed.partial import LastPartial, PartialAccess

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import TypeAlias
 
-from flambeau.core.sites import Site, is_within
+from flambeau.core.callsite import Site, is_within
 
 Clock: TypeAlias = "Mapping[Agent, int]"
 Snapshot: TypeAlias = "tuple[Agent, int, Clock]"

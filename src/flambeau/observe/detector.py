@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from flambeau.core.sites import Site, caller, place
+from flambeau.core.callsite import Site, caller, place
 from flambeau.observe.accesses import (
     NOWHERE,
     Block,

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
+from flambeau.core.callsite import Site, caller, line_of, place
 from flambeau.core.errors import RaceError
-from flambeau.core.sites import Site, caller, line_of, place
 from flambeau.observe.pinned.lines import UnseenUses
 from flambeau.observe.reports import Certificate, Race, RaceWarning
 

@@ -37,7 +37,7 @@ from collections.abc import Collection, Iterator, Sequence, Set
 from functools import reduce
 from operator import itemgetter
 
-from flambeau.core.sites import Site, caller, place
+from flambeau.core.callsite import Site, caller, place
 from flambeau.observe.accesses import (
     MANY,
     NO_POOL,

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from flambeau.core.baton import seat
-from flambeau.core.sites import Site, caller
+from flambeau.core.callsite import Site, caller
+from flambeau.core.host.turn_scheduler import seat
 from flambeau.observe.clocks import (
     NOTHING,
     Agent,

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
-from flambeau.core.sites import Site, line_of, place
+from flambeau.core.callsite import Site, line_of, place
 from flambeau.driver.api import AUTOCAST
 from flambeau.observe.accesses import Block, Cell, Command, FreedUse, Operation
 from flambeau.observe.clocks import Agent, Clock, join_clock, snapshot

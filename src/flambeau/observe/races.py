@@ -11,8 +11,8 @@ from functools import wraps
 from threading import get_ident
 from typing import Any, TypeVar, cast
 
+from flambeau.core.callsite import caller, is_within
 from flambeau.core.errors import DriverError
-from flambeau.core.sites import caller, is_within
 from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Launch, Launcher
 from flambeau.driver.meetings import spans
 from flambeau.observe import handovers

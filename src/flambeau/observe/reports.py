@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-from flambeau.core.sites import Site, place, source
+from flambeau.core.callsite import Site, place, source
 
 
 class RaceWarning(UserWarning):

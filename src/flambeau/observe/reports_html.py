@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from flambeau.core.sites import place, source
+from flambeau.core.callsite import place, source
 from flambeau.observe.reports import Access, Certificate, Fix, Race
 
 _RED, _GREEN, _YELLOW = "#e03131", "#2f9e44", "#e67700"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from flambeau.core.sites import Site
+from flambeau.core.callsite import Site
 from flambeau.driver.api import Launch
 from flambeau.observe.timeline import Record
 

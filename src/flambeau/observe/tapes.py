@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from flambeau.core.callsite import Site
 from flambeau.core.errors import RaceError
-from flambeau.core.sites import Site
 from flambeau.observe.accesses import Block
 from flambeau.observe.clocks import Agent
 from flambeau.observe.detector import Check, Detector

@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from flambeau.core.callsite import Site
 from flambeau.core.meta import Meta
-from flambeau.core.sites import Site
 from flambeau.driver.api import Launch
 from flambeau.observe.ranges import Range, Ranges
 from flambeau.observe.reports import Access, Race

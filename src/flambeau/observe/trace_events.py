@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from flambeau.core.sites import Site, place
+from flambeau.core.callsite import Site, place
 from flambeau.observe.chrome import PROGRAM, ChromeTrace
 from flambeau.observe.reports import Race
 from flambeau.observe.requests import NOWHERE

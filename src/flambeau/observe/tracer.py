@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from flambeau.core.sites import Site, caller, is_within
+from flambeau.core.callsite import Site, caller, is_within
 from flambeau.driver.api import Collective, Driver, Executable, HostMemory
 from flambeau.observe.clocks import side_stream
 from flambeau.observe.forward import Forward

@@ -29,8 +29,8 @@ from typing import Any
 from flambeau.core import errors
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
+from flambeau.core.frozen import Record
 from flambeau.core.meta import Meta
-from flambeau.core.record import Record
 from flambeau.driver.api import Kernel
 
 Operand = Meta | type

@@ -16,9 +16,9 @@ import numpy as np
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.dtype import dtype
+from flambeau.core.frozen import Record
 from flambeau.core.layout import Shape, Strides, contiguous_strides, may_self_overlap, view_strides, wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.core.record import Record
 
 
 class Layout(NamedTuple):

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from flambeau.core.callsite import enter_shell, is_package, leave_shell
 from flambeau.core.errors import RaceError
-from flambeau.core.sites import enter_shell, is_package, leave_shell
 from flambeau.observe.reports import Certificate, Race
 from flambeau.observe.reports_html import races_html
 from flambeau.report.machine_page import RecentTimeline, machine_page

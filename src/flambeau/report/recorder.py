@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from flambeau.core.sites import file_of, line_of, place, source
+from flambeau.core.callsite import file_of, line_of, place, source
 from flambeau.observe.ranges import Ranges
 from flambeau.observe.reports import Access, Certificate, Race
 from flambeau.observe.trace import Trace, trace_of

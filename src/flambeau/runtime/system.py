@@ -20,9 +20,9 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core import errors
+from flambeau.core.callsite import place
 from flambeau.core.device import CPU, device
 from flambeau.core.flags import flags
-from flambeau.core.sites import place
 from flambeau.driver.api import Driver
 from flambeau.driver.registry import driver_versions, open_driver, why_no_gpu
 from flambeau.runtime import current

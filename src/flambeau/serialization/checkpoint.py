@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from flambeau.core.files import replacing
-from flambeau.core.pickles import Refused
+from flambeau.core.ipc.pickle_reader import Refused
 from flambeau.serialization import safety
 from flambeau.serialization.archive import ALIGNMENT, ArchiveReader, ArchiveWriter, Damaged, is_archive
 from flambeau.serialization.legacy import load_legacy

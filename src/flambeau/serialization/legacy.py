@@ -9,7 +9,7 @@ import numpy as np
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.brief import brief
-from flambeau.core.pickles import Refused
+from flambeau.core.ipc.pickle_reader import Refused
 from flambeau.serialization.archive import Damaged, size_of
 from flambeau.serialization.names import StorageKind
 from flambeau.serialization.places import Restore

@@ -1,10 +1,10 @@
 """`PickleMachine`: reads a checkpoint's pickle and calls nothing that is not on its list.
 
 # Note [Why weights_only is safe]
-The machine is that of `core/pickles.py`, which calls nothing. This one can call the functions and types of a list, by
-identity, each through a function of this file that checks the arguments first. It can fill lists, dicts and sets that
-the pickle itself made, and give attributes to ordered dicts (of strings) and to objects of types that the program's
-user has declared safe. It refuses everything else by name.
+The machine is that of `core/ipc/pickle_reader.py`, which calls nothing. This one can call the functions and types of
+a list, by identity, each through a function of this file that checks the arguments first. It can fill lists, dicts
+and sets that the pickle itself made, and give attributes to ordered dicts (of strings) and to objects of types that
+the program's user has declared safe. It refuses everything else by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from flambeau.core.brief import brief, brief_text
 from flambeau.core.device import device
-from flambeau.core.pickles import GETS, PUTS, PickleReader, Refused, opcodes
+from flambeau.core.ipc.pickle_reader import GETS, PUTS, PickleReader, Refused, opcodes
 from flambeau.core.size import Size
 from flambeau.nn.parameter import _rebuild_parameter_with_state
 from flambeau.serialization import names

@@ -11,8 +11,8 @@ import numpy as np
 from flambeau.core import dtype as dtypes
 from flambeau.core.brief import brief, brief_text
 from flambeau.core.device import CPU
+from flambeau.core.ipc.pickle_reader import Refused
 from flambeau.core.meta import Meta
-from flambeau.core.pickles import Refused
 from flambeau.serialization import names, safety
 from flambeau.serialization.archive import ArchiveReader, Damaged, size_of
 from flambeau.serialization.machine import PickleMachine

@@ -25,8 +25,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING
-from flambeau.core.sites import warn_program
 from flambeau.runtime import current, system
 from flambeau.runtime.hooks import launch_hooks
 from flambeau.runtime.streams.event import Event

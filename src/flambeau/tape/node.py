@@ -12,9 +12,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
+from flambeau.core.callsite import program_stack
 from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
-from flambeau.core.sites import program_stack
 from flambeau.runtime import current
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tape.mode import mode

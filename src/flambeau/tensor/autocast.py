@@ -20,8 +20,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flambeau.core.baton import seat
 from flambeau.core.dtype import bfloat16, dtype, float16, float32, float64
+from flambeau.core.host.turn_scheduler import seat
 from flambeau.ops.copy import weight_cast
 from flambeau.ops.op import Op, table
 from flambeau.tape.mode import mode, recording

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.device import device
 from flambeau.core.dtype import BOOL, COMPLEX, FLOATING, INTEGRAL, can_cast, dtype, int64
 from flambeau.core.errors import type_name
@@ -23,7 +24,6 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import is_dense, may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
-from flambeau.core.sites import warn_program
 from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
 from flambeau.ops.copy import checked_scalar

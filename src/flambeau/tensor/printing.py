@@ -11,7 +11,7 @@ import numpy as np
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
 from flambeau.core.flags import flags
-from flambeau.core.record import Record
+from flambeau.core.frozen import Record
 from flambeau.tape.node import Leaf
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.arguments.options import default_complex

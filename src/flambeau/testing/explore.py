@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import flambeau as torch
-from flambeau.core.collector import without_collections
+from flambeau.core.host.gc_pause import without_collections
 from flambeau.testing import called
 from flambeau.testing.answers import Answers
 from flambeau.testing.exploration import Exploration

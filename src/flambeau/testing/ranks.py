@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from flambeau.core.baton import Baton, seat
+from flambeau.core.host.turn_scheduler import Baton, seat
 from flambeau.distributed import world
 from flambeau.distributed.setup import _abort_process_group
 from flambeau.distributed.stores.store import HashStore

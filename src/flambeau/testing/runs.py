@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 
 import flambeau as torch
-from flambeau.core.sites import file_of, is_inside, line_of, place, source
+from flambeau.core.callsite import file_of, is_inside, line_of, place, source
 from flambeau.distributed import world
 from flambeau.distributed.setup import _abort_process_group
 from flambeau.observe.reporting.operators import public_name

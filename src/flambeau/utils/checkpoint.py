@@ -10,8 +10,8 @@ from typing import Any
 from flambeau import amp
 from flambeau.autograd.function import Function
 from flambeau.autograd.graph import saved_tensors_hooks
+from flambeau.core.callsite import warn_program
 from flambeau.core.meta import Meta
-from flambeau.core.sites import warn_program
 from flambeau.core.size import Size
 from flambeau.runtime.generator import default_cpu, default_of
 from flambeau.tape.mode import mode, recording

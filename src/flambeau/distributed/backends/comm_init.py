@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from flambeau.core import sites
+from flambeau.core import callsite
 from flambeau.core.errors import DriverError
 from flambeau.distributed.backends import processes, watchdog
 from flambeau.distributed.backends.backend import Place
@@ -113,4 +113,4 @@ def _in_time(create: Callable[[], list[int]], place: Place, timeout: timedelta) 
 
 def _here() -> str:
     """The line of the program."""
-    return sites.place(sites.caller())
+    return callsite.place(callsite.caller())

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
+from flambeau.core.callsite import Site, caller, place, source
 from flambeau.core.errors import DriverError
-from flambeau.core.sites import Site, caller, place, source
 from flambeau.distributed.backends.rank_progress import Whereabouts
 from flambeau.distributed.backends.watchdog import Handling
 from flambeau.driver.api import Collective

@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flambeau.core import dtype as dtypes
-from flambeau.core.alone import alone
-from flambeau.core.awaited import readable
+from flambeau.core.callsite import Site, caller, place
 from flambeau.core.dtype import dtype
+from flambeau.core.host.host_wait import readable
+from flambeau.core.host.thread_liveness import alone
 from flambeau.core.memory import array_at, bytes_at
-from flambeau.core.sites import Site, caller, place
 from flambeau.distributed.backends import mpi_world
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing

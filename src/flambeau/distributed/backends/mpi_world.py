@@ -26,7 +26,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from flambeau.core.greeting import SECRET, new_secret
+from flambeau.core.ipc.handshake import SECRET, new_secret
 from flambeau.distributed.backends import processes
 from flambeau.distributed.backends.mpi_waits import Waits
 from flambeau.distributed.backends.process_manager import ProcessManager

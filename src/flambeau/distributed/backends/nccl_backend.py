@@ -20,8 +20,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.errors import DriverError
-from flambeau.core.sites import warn_program
 from flambeau.distributed.backends import watchdog
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.comm_init import join

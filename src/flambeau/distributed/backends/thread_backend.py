@@ -1,7 +1,7 @@
 """`ThreadBackend`: collectives of CPU tensors between ranks that are threads; of a group of one, anywhere.
 
-Such ranks take turns (`core/baton.py`). A part is kept until the last rank has come with its own; that one does what
-the operation does, so results do not depend on who comes when. Whoever waits gives the baton away.
+Such ranks take turns (`core/host/turn_scheduler.py`). A part is kept until the last rank has come with its own; that
+one does what the operation does, so results do not depend on who comes when. Whoever waits gives the baton away.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from flambeau.core.baton import seat
+from flambeau.core.callsite import Site, caller, place
 from flambeau.core.dtype import uint8 as _BYTE
+from flambeau.core.host.turn_scheduler import seat
 from flambeau.core.memory import bytes_at
-from flambeau.core.sites import Site, caller, place
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing
 from flambeau.distributed.errors import DistBackendError

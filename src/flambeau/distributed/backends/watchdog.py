@@ -28,7 +28,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, Protocol
 
-from flambeau.core.sites import is_inside, place, source
+from flambeau.core.callsite import is_inside, place, source
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.excepthook import by_rank, note
 from flambeau.runtime import system

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.device import device
-from flambeau.core.sites import warn_program
 from flambeau.distributed.collectives import collective_checks
 from flambeau.distributed.collectives.coalescing import kept, not_yet, noted
 from flambeau.distributed.collectives.reduce_op import ReduceOp

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
-from flambeau.core.greeting import SECRET, new_secret
+from flambeau.core.ipc.handshake import SECRET, new_secret
 from flambeau.distributed.errors import DistError
 from flambeau.distributed.launching.cluster_environment import INNER
 from flambeau.distributed.launching.stalls import Stalls

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flambeau.core.wire import Either, fits
+from flambeau.core.ipc.codec import Either, fits
 from flambeau.driver.meetings import duplicate
 
 Answer = list[Any]

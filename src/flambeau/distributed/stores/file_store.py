@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from flambeau.core.wire import Inbox, frame_message
+from flambeau.core.ipc.codec import Inbox, frame_message
 from flambeau.distributed.stores.kv_store import CHANGES, Table
 from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, seconds, told
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from flambeau.core.baton import seat
 from flambeau.core.errors import DriverError
+from flambeau.core.host.turn_scheduler import seat
 from flambeau.distributed.errors import DistNetworkError, DistStoreError
 from flambeau.distributed.stores.kv_store import CHANGES, Table
 

@@ -24,8 +24,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from flambeau.core.greeting import SECRET, UNGREETED, Greeting
-from flambeau.core.wire import LARGEST, Inbox, fits, frame_message
+from flambeau.core.ipc.codec import LARGEST, Inbox, fits, frame_message
+from flambeau.core.ipc.handshake import SECRET, UNGREETED, Greeting
 from flambeau.distributed.stores.coordinator import MeetingPlace
 from flambeau.distributed.stores.kv_store import CHANGES, OPERATIONS, Table
 

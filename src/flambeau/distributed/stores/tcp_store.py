@@ -15,12 +15,12 @@ from errno import EADDRNOTAVAIL, errorcode
 from ipaddress import ip_address
 from typing import Any
 
-from flambeau.core.alone import alone
-from flambeau.core.awaited import Readable
-from flambeau.core.baton import seat
-from flambeau.core.greeting import RefusedError, greet
-from flambeau.core.sites import caller, place
-from flambeau.core.wire import receive, send
+from flambeau.core.callsite import caller, place
+from flambeau.core.host.host_wait import Readable
+from flambeau.core.host.thread_liveness import alone
+from flambeau.core.host.turn_scheduler import seat
+from flambeau.core.ipc.codec import receive, send
+from flambeau.core.ipc.handshake import RefusedError, greet
 from flambeau.distributed.errors import DistNetworkError, DistStoreError, QueueEmptyError
 from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, refuse, seconds
 from flambeau.distributed.stores.store_server import StoreServer

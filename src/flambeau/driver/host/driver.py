@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
-from flambeau.core.host_memory import require_space
+from flambeau.core.host.errstate import Quiet
+from flambeau.core.host.host_memory import require_space
 from flambeau.core.memory import address_of, array_at, bytes_at
 from flambeau.core.meta import Meta
-from flambeau.core.quiet import Quiet
 from flambeau.driver.api import Body, Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
 
 Array = np.ndarray[Any, Any]

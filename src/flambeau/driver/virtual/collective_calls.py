@@ -9,8 +9,8 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 
+from flambeau.core.callsite import caller
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.core.sites import caller
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import check, spans
 from flambeau.driver.virtual.capture import Captures

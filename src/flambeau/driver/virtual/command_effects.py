@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.host.errstate import Quiet
 from flambeau.core.memory import bytes_at
-from flambeau.core.quiet import Quiet
 from flambeau.driver.api import HostMemory
 from flambeau.driver.meetings import perform
 from flambeau.driver.virtual.collectives.collectives import CollectiveInstance

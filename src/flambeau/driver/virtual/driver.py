@@ -58,8 +58,8 @@ from functools import partial
 from threading import Condition
 from typing import Any
 
-from flambeau.core.awaited import Awaited
 from flambeau.core.errors import DriverError, NotSupportedError
+from flambeau.core.host.host_wait import Awaited
 from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
 from flambeau.driver.virtual.allocations import Allocations
 from flambeau.driver.virtual.capture import Captures

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flambeau.core.callsite import caller
 from flambeau.core.errors import DriverError
-from flambeau.core.host_memory import require_space
-from flambeau.core.sites import caller
+from flambeau.core.host.host_memory import require_space
 from flambeau.driver.api import Launch
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.capture import Captures

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flambeau.core.callsite import caller
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.core.sites import caller
 from flambeau.driver.virtual.capture import UNSUPPORTED, Captures
 from flambeau.driver.virtual.collectives.collectives import Communicators
 from flambeau.driver.virtual.machine import VirtualMachine, check_error

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import INTEGRAL, bool_, dtype, float64, promote_types
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import wrap_dim
-from flambeau.core.sites import warn_program
 from flambeau.ops.op import Op
 from flambeau.ops.pointwise import activation as ops
 from flambeau.ops.pointwise import pointwise_functions as functions

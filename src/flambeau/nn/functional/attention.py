@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import bfloat16, bool_, dtype, float16
 from flambeau.core.flags import flags
-from flambeau.core.sites import warn_program
 from flambeau.nn.functional import attention_choice as choice
 from flambeau.nn.functional.activation import checked, softmax
 from flambeau.nn.functional.convolution import linear

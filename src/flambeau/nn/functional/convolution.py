@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.errors import argument_type
-from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.padding import constant_pad
 from flambeau.ops.nn import convolution as ops

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.errors import argument_type
-from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.functions import creation

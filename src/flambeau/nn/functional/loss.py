@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING, INTEGRAL, int64
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import broadcast_shapes
-from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked, logsigmoid
 from flambeau.nn.functional.distance import pairwise_distance
 from flambeau.ops.nn import loss as ops

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.core.sites import warn_program
+from flambeau.core.callsite import warn_program
 from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from flambeau.ops.nn.interpolation import Resampling

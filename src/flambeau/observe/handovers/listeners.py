@@ -17,7 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from flambeau.core.sites import Site, is_program, is_standard, is_standard_file
+from flambeau.core.callsite import Site, is_program, is_standard, is_standard_file
 from flambeau.observe.detector import Detector
 
 Wrap = Callable[[Any], Any]

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from flambeau.core.sites import Site, place, program_site
+from flambeau.core.callsite import Site, place, program_site
 from flambeau.observe.clocks import Agent
 from flambeau.observe.detector import Detector
 from flambeau.observe.handovers.listeners import Changes, asker, beyond_standard, listening, notes_of

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from flambeau.core.sites import Site, is_program, place, program_site
+from flambeau.core.callsite import Site, is_program, place, program_site
 from flambeau.observe.detector import Detector
 from flambeau.observe.handovers.futures import Promise
 from flambeau.observe.handovers.listeners import (

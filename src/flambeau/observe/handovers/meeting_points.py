@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
-from flambeau.core.sites import program_site
+from flambeau.core.callsite import program_site
 from flambeau.observe.handovers.listeners import Changes, asker, listening, notes_of
 from flambeau.observe.handovers.words import Polled, Word
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from flambeau.core.sites import Site
+from flambeau.core.callsite import Site
 from flambeau.observe.handovers.listeners import Changes, Wrap, asker, listening
 
 Args = tuple[Any, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary, ref
 
-from flambeau.core.sites import Site, program_site
+from flambeau.core.callsite import Site, program_site
 from flambeau.observe.clocks import Agent, Snapshot
 from flambeau.observe.detector import Detector
 from flambeau.observe.handovers.listeners import listening

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flambeau.core.sites import Site
+from flambeau.core.callsite import Site
 from flambeau.observe.accesses import Cell, Command
 from flambeau.observe.indexed.partial import PartialAccess
 from flambeau.observe.race_builder import Launches

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flambeau.core.callsite import place
 from flambeau.core.meta import Meta
-from flambeau.core.sites import place
 from flambeau.driver.api import Touches
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flambeau.core.sites import Site, place
+from flambeau.core.callsite import Site, place
 from flambeau.observe.accesses import NOWHERE, Cell, Command
 from flambeau.observe.findings import Findings
 from flambeau.observe.indexed.partial import Array, PartialAccess

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.sites import Site, place
+from flambeau.core.callsite import Site, place
 
 _MANY = 3  # windows of one view that are named
 _SHAPES = {"numpy()": "array", "__dlpack__()": "tensor", "data_ptr()": "address"}

@@ -23,8 +23,8 @@ from weakref import ref
 
 import numpy as np
 
+from flambeau.core.callsite import Site, caller, is_within, place
 from flambeau.core.memory import bytes_at
-from flambeau.core.sites import Site, caller, is_within, place
 from flambeau.driver.api import HostMemory
 from flambeau.observe.accesses import NOWHERE, Block, Command
 from flambeau.observe.layouts import Extent, span_of

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from flambeau.core.sites import Site, is_inside, line_place, place, program_frame
+from flambeau.core.callsite import Site, is_inside, line_place, place, program_frame
 from flambeau.observe.clocks import Agent
 from flambeau.observe.reporting.callers import earlier_call
 from flambeau.observe.reporting.names import Name, cuda_module, default_name, own_name, target_of, work_on

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from flambeau.core.sites import Site
+from flambeau.core.callsite import Site
 from flambeau.observe.clocks import Agent
 from flambeau.observe.reporting.scopes import Scope, attributes, has_method
 from flambeau.observe.reporting.source_file import SourceFile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from flambeau.core.sites import Site
+from flambeau.core.callsite import Site
 from flambeau.observe.reporting.names import root_of, target_of
 from flambeau.observe.reporting.spots import Spot, is_simple, spot_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from flambeau.core.sites import Site
+from flambeau.core.callsite import Site
 from flambeau.driver.api import AUTOCAST
 from flambeau.observe.reporting.source_file import last_name, source_file
 from flambeau.observe.reporting.spots import is_comprehension, is_simple, spot_of

@@ -20,7 +20,7 @@ from functools import cached_property
 from types import FrameType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
-from flambeau.core.sites import Site, is_command, is_inside, program_frame
+from flambeau.core.callsite import Site, is_command, is_inside, program_frame
 from flambeau.observe.reporting.spots import is_comprehension, is_simple, spot_of
 
 _DEPTH, _ITEMS, _VALUES = 2, 4_096, 10_000  # how far, how wide and at how many values a search looks

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from itertools import islice
 from types import CodeType
 
-from flambeau.core.sites import Site
+from flambeau.core.callsite import Site
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

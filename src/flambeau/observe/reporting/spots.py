@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import NamedTuple
 
-from flambeau.core.sites import Site
+from flambeau.core.callsite import Site
 from flambeau.observe.reporting.source_file import FUNCTIONS, SourceFile, first_line, last_name, source_file
 from flambeau.observe.reports import Edit
 

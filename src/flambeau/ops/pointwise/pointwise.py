@@ -42,9 +42,9 @@ from flambeau.core.dtype import (
     uint32,
     uint64,
 )  # fmt: skip
+from flambeau.core.frozen import Record
 from flambeau.core.layout import broadcast_shapes, expand_strides, result_strides
 from flambeau.core.meta import Meta
-from flambeau.core.record import Record
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Steps
 from flambeau.ops.copy import caster
 from flambeau.ops.op import (

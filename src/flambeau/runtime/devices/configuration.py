@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flambeau.core.record import Value
+from flambeau.core.frozen import Value
 from flambeau.driver.registry import why_no_gpu
 from flambeau.runtime.memory.placement import DEFAULT, check_placement
 

@@ -27,8 +27,8 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from flambeau.core.brief import brief
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.core.shared import Door, Mapping, birth
-from flambeau.core.slots import Receipt, Senders, Slots, finish, is_slot
+from flambeau.core.ipc.shared_memory import Door, Mapping, birth
+from flambeau.core.ipc.shared_slots import Receipt, Senders, Slots, finish, is_slot
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.devices.machine import Machine

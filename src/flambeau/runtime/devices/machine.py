@@ -9,9 +9,9 @@ from typing import Protocol
 
 from flambeau import observe
 from flambeau.core import errors
+from flambeau.core.callsite import Site, caller, warn_program
 from flambeau.core.device import device
 from flambeau.core.meta import Meta, set_aside, take_up
-from flambeau.core.sites import Site, caller, warn_program
 from flambeau.driver.api import Driver
 from flambeau.driver.registry import open_driver
 from flambeau.runtime import current

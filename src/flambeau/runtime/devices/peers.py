@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.memory import array_at
-from flambeau.core.sites import warn_program
 from flambeau.driver.api import Driver, HostMemory
 from flambeau.runtime import system
 from flambeau.runtime.context import Context

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flambeau.core.sites import Site, caller, place
+from flambeau.core.callsite import Site, caller, place
 from flambeau.driver.api import Executable
 from flambeau.runtime.context import Block, Context
 from flambeau.runtime.hooks import launch_hooks, memory_hooks

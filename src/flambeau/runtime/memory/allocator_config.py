@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from flambeau.core.record import Value
+from flambeau.core.frozen import Value
 
 KIB, MIB = 1 << 10, 1 << 20
 ROUND: Final = 512

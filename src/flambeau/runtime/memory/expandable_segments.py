@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.core.sites import warn_program
 from flambeau.driver.api import Driver
 from flambeau.runtime.memory.allocator_config import MIB
 from flambeau.runtime.memory.blocks import Block, Pool, merge_right

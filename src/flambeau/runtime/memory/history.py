@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flambeau.core.sites import Site, is_command, is_inside, line_of
+from flambeau.core.callsite import Site, is_command, is_inside, line_of
 from flambeau.runtime.memory.log_entries import Array, Batch, Entry
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flambeau.core.sites import Site, place, source
+from flambeau.core.callsite import Site, place, source
 from flambeau.runtime.memory.blocks import Block, Pool
 from flambeau.runtime.memory.resources import DriverMemory
 from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, format_size

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
-from flambeau.core.collector import without_collections
 from flambeau.core.device import device
 from flambeau.core.errors import OutOfMemoryError
+from flambeau.core.host.gc_pause import without_collections
 from flambeau.driver.api import DeviceProperties, Driver
 from flambeau.runtime.context import Context
 from flambeau.runtime.memory.allocator import CachingAllocator

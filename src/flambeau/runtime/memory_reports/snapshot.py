@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flambeau.core.collector import without_collections
+from flambeau.core.host.gc_pause import without_collections
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.blocks import Block, Pool
 from flambeau.runtime.memory.log_entries import SMALL

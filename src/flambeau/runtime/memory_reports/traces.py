@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flambeau.core.collector import without_collections
+from flambeau.core.host.gc_pause import without_collections
 from flambeau.runtime.memory.history import Columns
 from flambeau.runtime.memory.log_entries import (
     ALLOC,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.flags import flags
-from flambeau.core.sites import warn_program
 
 WARN, ERROR = 1, 2
 _TEXT = "called a synchronizing CUDA operation"

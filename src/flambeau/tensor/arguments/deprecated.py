@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.sites import warn_program
+from flambeau.core.callsite import warn_program
 from flambeau.tensor.tensor import Tensor
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flambeau.core.record import Record
+from flambeau.core.frozen import Record
 from flambeau.ops.op import Derivative
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.autograd.autograd_meta import requires_grad

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import dtype as dtypes
+from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype
 from flambeau.core.flags import flags
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
-from flambeau.core.sites import warn_program
 from flambeau.ops.copy import caster
 from flambeau.runtime import system
 from flambeau.tensor.arguments.options import default_device, kind_of, kind_of_number, new_leaf, place, refuse

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
 from flambeau.core.dtype import from_numpy as dtype_of
 from flambeau.core.flags import flags
 from flambeau.core.layout import contiguous_strides, is_contiguous
 from flambeau.core.meta import Meta
-from flambeau.core.sites import warn_program
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import because

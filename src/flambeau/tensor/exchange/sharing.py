@@ -21,10 +21,10 @@ from weakref import WeakValueDictionary
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.errors import NotSupportedError
+from flambeau.core.ipc.shared_memory import Anonymous, Door, Mapping, anonymous, key_of
+from flambeau.core.ipc.shared_slots import Senders, Slots, finish
 from flambeau.core.memory import bytes_at
 from flambeau.core.meta import Meta
-from flambeau.core.shared import Anonymous, Door, Mapping, anonymous, key_of
-from flambeau.core.slots import Senders, Slots, finish
 from flambeau.runtime import current, system
 from flambeau.runtime.devices import device_ipc
 from flambeau.runtime.streams.event import Event
@@ -165,7 +165,7 @@ def _new_memory(nbytes: int) -> Any:
     try:
         if sharing.strategy == FILE_DESCRIPTOR:
             return Anonymous(anonymous(size), size)
-        return import_module("flambeau.core.named").Named.create(size)
+        return import_module("flambeau.core.ipc.named_memory").Named.create(size)
     except OSError as error:
         raise RuntimeError(
             f"unable to allocate shared memory(shm) for {nbytes} bytes: {error.strerror} ({error.errno})"
@@ -236,7 +236,7 @@ def storage_of_door(door: bytes, counter: bytes, slot: int, nbytes: int) -> Stor
 
 def storage_of_name(name: str, nbytes: int) -> Storage:
     """The same of a name, with the count of the message that brought it."""
-    named = import_module("flambeau.core.named")
+    named = import_module("flambeau.core.ipc.named_memory")
     with sharing.lock:
         found = sharing.known.get(name)
         if found is None:

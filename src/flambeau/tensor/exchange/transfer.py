@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import dtype as dtypes
+from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU
 from flambeau.core.device import device as torch_device
 from flambeau.core.dtype import dtype
@@ -26,7 +27,6 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import contiguous_strides, is_dense, may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
-from flambeau.core.sites import warn_program
 from flambeau.ops import copy as ops
 from flambeau.runtime import current, system
 from flambeau.runtime.devices import peers

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import BOOL, INTEGRAL, complex64, complex128, float64, uint8
 from flambeau.core.errors import argument_type, type_name
-from flambeau.core.sites import warn_program
 from flambeau.core.typeinfo import finfo
 from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
 from flambeau.ops.pointwise import pointwise_functions as functions

@@ -11,13 +11,13 @@ import math
 from typing import Any, Unpack, cast
 
 from flambeau.core import dtype as dtypes
+from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, COMPLEX, INTEGRAL, dtype
 from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import Shape, contiguous_strides, span
 from flambeau.core.meta import Meta
-from flambeau.core.sites import warn_program
 from flambeau.ops.shape import creation as ops
 from flambeau.runtime import current, system
 from flambeau.tensor.arguments.arg_errors import IntTuple, Number

@@ -6,11 +6,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
-from flambeau.core.sites import warn_program
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.tape import engine
 from flambeau.tape.mode import mode

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import dtype as dtypes
+from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU
 from flambeau.core.layout import broadcast_shapes, wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.core.sites import warn_program
 from flambeau.ops import view as records
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.index import indexing as ops

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import dtype as dtypes
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.core.sites import warn_program
 from flambeau.ops import view as records
 from flambeau.ops.pointwise.pointwise import result_type
 from flambeau.ops.shape import joining as ops

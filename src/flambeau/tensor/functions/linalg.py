@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU
 from flambeau.core.dtype import float64, promote_types
 from flambeau.core.errors import LinAlgError, argument_type
-from flambeau.core.sites import warn_program
 from flambeau.core.typeinfo import finfo
 from flambeau.ops.linalg import linalg as ops
 from flambeau.ops.op import Op

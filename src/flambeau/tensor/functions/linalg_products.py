@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING, bfloat16, bool_, float16, int64
 from flambeau.core.layout import broadcast_shapes, wrap_dim
-from flambeau.core.sites import warn_program
 from flambeau.ops.linalg import geometry
 from flambeau.ops.linalg import linalg as ops
 from flambeau.tensor import autocast

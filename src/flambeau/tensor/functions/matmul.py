@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING, bool_, dtype, promote_types
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import wrap_dim
-from flambeau.core.sites import warn_program
 from flambeau.ops.linalg import matmul as ops
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments.arg_errors import Number

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, FLOATING, bool_, dtype, float32, float64
 from flambeau.core.errors import type_name
 from flambeau.core.layout import wrap_dim
-from flambeau.core.sites import warn_program
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Op

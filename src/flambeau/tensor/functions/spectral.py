@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU
 from flambeau.core.dtype import FLOATING, float64
 from flambeau.core.flags import flags
-from flambeau.core.sites import warn_program
 from flambeau.ops.linalg.fft import kaiser_window as kaiser
 from flambeau.tensor.arguments.options import Given, Options, integer
 from flambeau.tensor.arguments.public import both, function, functions

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, float32, float64, uint8
 from flambeau.core.layout import wrap_dim
-from flambeau.core.sites import warn_program
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments import return_types

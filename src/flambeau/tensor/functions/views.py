@@ -11,10 +11,10 @@ from functools import lru_cache
 from operator import index
 from typing import Any
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import INTEGRAL, dtype
 from flambeau.core.layout import Shape, broadcast_shapes, view_strides, wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.core.sites import warn_program
 from flambeau.core.size import Size, size_of
 from flambeau.ops import view as records
 from flambeau.tape.node import Leaf

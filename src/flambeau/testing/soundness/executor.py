@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import flambeau as torch
-from flambeau.core.sites import Site, line_of
+from flambeau.core.callsite import Site, line_of
 from flambeau.observe.reports import Edit
 from flambeau.report.fix_diff import apply_edits
 from flambeau.runtime import system

@@ -19,8 +19,8 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
+from flambeau.core.callsite import Site, caller, launched_at
 from flambeau.core.errors import DriverError
-from flambeau.core.sites import Site, caller, launched_at
 from flambeau.driver.cuda.device.calls import check
 
 _WORDS = 4  # the launch's number and the assertion's, index, size, dim

@@ -28,11 +28,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from flambeau.core.alone import alone
-from flambeau.core.awaited import Awaited
-from flambeau.core.baton import Seat, seat
+from flambeau.core.callsite import Site, caller, place
 from flambeau.core.errors import DriverError
-from flambeau.core.sites import Site, caller, place
+from flambeau.core.host.host_wait import Awaited
+from flambeau.core.host.thread_liveness import alone
+from flambeau.core.host.turn_scheduler import Seat, seat
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, Course, Key, common_arguments, describe, duplicate, spans
 from flambeau.driver.virtual.scheduling import scheduler

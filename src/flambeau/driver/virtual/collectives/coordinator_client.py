@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from flambeau.core import dtype as dtypes
-from flambeau.core.alone import alone
-from flambeau.core.awaited import Awaited
 from flambeau.core.errors import DriverError, OutOfMemoryError
-from flambeau.core.greeting import RefusedError, greet
-from flambeau.core.wire import LARGEST, Inbox, send
+from flambeau.core.host.host_wait import Awaited
+from flambeau.core.host.thread_liveness import alone
+from flambeau.core.ipc.codec import LARGEST, Inbox, send
+from flambeau.core.ipc.handshake import RefusedError, greet
 from flambeau.driver.api import Collective, PreMul
 from flambeau.driver.meetings import Key
 from flambeau.driver.virtual.collectives.collectives import Meanwhile, Offer, Outcome

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flambeau.core.awaited import Awaited
 from flambeau.core.errors import NotSupportedError
+from flambeau.core.host.host_wait import Awaited
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, Key
 from flambeau.driver.virtual.collectives.collectives import Meanwhile, Offer, Outcome

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.errors import DriverError, HostMemoryError, InvalidAddressError, OutOfMemoryError
-from flambeau.core.host_memory import address_space_left
+from flambeau.core.host.host_memory import address_space_left
 from flambeau.driver.virtual.memory.host_budget import HostBudget
 
 ALIGNMENT = 512

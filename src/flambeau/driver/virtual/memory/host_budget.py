@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flambeau.core import host_memory
 from flambeau.core.errors import HostMemoryError
+from flambeau.core.host import host_memory
 
 if TYPE_CHECKING:
     from flambeau.driver.virtual.memory.arena import Arena

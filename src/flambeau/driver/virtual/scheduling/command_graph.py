@@ -18,9 +18,9 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
 from zlib import crc32
 
+from flambeau.core.callsite import Site, caller
 from flambeau.core.memory import compact_copy
 from flambeau.core.meta import Meta
-from flambeau.core.sites import Site, caller
 from flambeau.driver.api import Touches
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.schedule_policy import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flambeau.core.sites import caller, place
+from flambeau.core.callsite import caller, place
 
 if TYPE_CHECKING:
     from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, Stream

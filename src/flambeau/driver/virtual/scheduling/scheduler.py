@@ -19,9 +19,9 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from flambeau.core.callsite import Site, launched_at
 from flambeau.core.errors import DriverError, HostMemoryError, RaceError
-from flambeau.core.host_memory import is_shortage
-from flambeau.core.sites import Site, launched_at
+from flambeau.core.host.host_memory import is_shortage
 from flambeau.driver.virtual.scheduling.deadlock import deadlock
 from flambeau.driver.virtual.scheduling.interrupts import Interrupts
 from flambeau.driver.virtual.scheduling.schedule_policy import EARLY, LATE, Policy, Question

@@ -10,8 +10,8 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 
+from flambeau.core.callsite import Site, caller, place
 from flambeau.core.errors import DriverError
-from flambeau.core.sites import Site, caller, place
 
 
 class Stopped(BaseException):

@@ -21,7 +21,7 @@ from multiprocessing import resource_tracker, util
 from typing import Any
 from weakref import WeakSet
 
-from flambeau.core.shared import Mapping
+from flambeau.core.ipc.shared_memory import Mapping
 
 _HEADER = 64  # bytes before the data: keeps it aligned
 _COUNT = struct.Struct("<qQ")  # users, the tracker

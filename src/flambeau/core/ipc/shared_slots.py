@@ -11,8 +11,8 @@ import struct
 from collections import deque
 from functools import lru_cache
 
+from flambeau.core.ipc.shared_memory import Anonymous, Door, Mapping, anonymous, birth
 from flambeau.core.memory import bytes_at
-from flambeau.core.shared import Anonymous, Door, Mapping, anonymous, birth
 
 _SLOT = struct.Struct("<iiQ")  # state, the receiver's process id, when that began
 _SENT, _HELD = 1, 2

@@ -5,7 +5,7 @@ Anonymous memory belongs to nobody and needs no cleaning up: the system frees it
 killed when. Another process gets at it by a descriptor that is sent, or, where nothing can be sent (an IPC handle is
 64 bytes), through its owner's entry in /proc: a `Door` names it, and says by inode whether it still is what it was.
 So a door leads somewhere only while its owner lives, which is CUDA's own rule for IPC handles. Named memory, for
-those whose descriptors are few, is in `named.py`.
+those whose descriptors are few, is in `named_memory.py`.
 """
 
 from __future__ import annotations

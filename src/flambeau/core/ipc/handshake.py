@@ -19,7 +19,7 @@ import socket
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
-from flambeau.core.wire import fits, receive, send
+from flambeau.core.ipc.codec import fits, receive, send
 
 SECRET = "FLAMBEAU_STORE_SECRET"
 UNGREETED = 1 << 16  # bytes of the longest message before a connection is admitted
