@@ -14,7 +14,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import flambeau
-from flambeau.observe.timeline import Timeline
+from flambeau.observe.tracing.timeline import Timeline
 from flambeau.report.machine_page import RecentTimeline
 from flambeau.report.notebook import install, program_frames, uninstall
 from flambeau.runtime import system

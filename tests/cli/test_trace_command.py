@@ -16,8 +16,8 @@ from cli_kit import environment, program
 
 from flambeau.cli import trace_page
 from flambeau.core.callsite import caller
-from flambeau.observe.ranges import Range
-from flambeau.observe.trace import Arrow, Lane, Slice, Trace
+from flambeau.observe.tracing.range_recorder import Range
+from flambeau.observe.tracing.trace import Arrow, Lane, Slice, Trace
 
 RACE = """
 import sys

@@ -4,7 +4,7 @@ addresses."""
 from __future__ import annotations
 
 from flambeau.driver.api import HostMemory
-from flambeau.observe.forward import Forward
+from flambeau.observe.driver_proxy import Forward
 
 
 class Addresses(Forward):

@@ -14,7 +14,7 @@ import torch as oracle
 import flambeau as torch
 from flambeau.driver import registry
 from flambeau.driver.cuda.libraries import nvml
-from flambeau.observe.ranges import Ranges
+from flambeau.observe.tracing.range_recorder import Ranges
 from flambeau.runtime.hooks import annotations
 
 

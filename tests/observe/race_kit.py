@@ -10,7 +10,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Executable, HostMemory, Kernel, Launch
 from flambeau.driver.host import HostDriver
 from flambeau.observe import observed
-from flambeau.observe.forward import Forward
+from flambeau.observe.driver_proxy import Forward
 
 
 class StillDriver(Forward):

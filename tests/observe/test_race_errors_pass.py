@@ -68,7 +68,7 @@ KEPT = {  # by file and function: what becomes of a race there
     "nn/parallel/distributed.py _check_default_group": "asks for a group",
     "nn/parallel/parallel_apply.py _applied": "raised again where all replicas are done",
     "observe/indexed/place_map.py region_of": "places are computed on the host",
-    "observe/measured.py records": "below the detector",
+    "observe/tracing/gpu_timing.py records": "below the detector",
     "ops/pointwise/expression.py _slope": "formulas use no device",
     "ops/index/indexing.py _fitted": "shapes use no device",
     "ops/index/indexing.py body": "shapes use no device",

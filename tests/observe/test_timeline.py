@@ -7,8 +7,8 @@ import pytest
 from race_kit import machine, meta, run, wait
 
 from flambeau.driver.virtual import VirtualDriver
-from flambeau.observe.picture import format_ns
-from flambeau.observe.timeline import Timeline, svg
+from flambeau.observe.tracing.picture import format_ns
+from flambeau.observe.tracing.timeline import Timeline, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 M = meta((1 << 10,))

@@ -17,11 +17,11 @@ import pytest
 import flambeau as torch
 from flambeau.core.callsite import line_of, place
 from flambeau.driver.virtual import VirtualDriver
-from flambeau.observe import measured as measured_module
-from flambeau.observe.measured import Measured
-from flambeau.observe.trace import Slice, Trace, trace_of
-from flambeau.observe.trace_events import chrome_trace
-from flambeau.observe.tracer import Tracer
+from flambeau.observe.tracing import gpu_timing as measured_module
+from flambeau.observe.tracing.gpu_timing import Measured
+from flambeau.observe.tracing.trace import Slice, Trace, trace_of
+from flambeau.observe.tracing.trace_events import chrome_trace
+from flambeau.observe.tracing.tracer import Tracer
 from flambeau.report.recorder import Recorder
 from flambeau.runtime import system
 from flambeau.runtime.streams.wait_reason import because, reason

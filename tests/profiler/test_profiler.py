@@ -15,7 +15,7 @@ from gpus import either, gpus, simulated
 
 import flambeau as torch
 from flambeau.autograd import profiler_recorder
-from flambeau.observe.ranges import Ranges
+from flambeau.observe.tracing.range_recorder import Ranges
 from flambeau.profiler import DeviceType, ProfilerAction, ProfilerActivity, profile, record_function, schedule
 from flambeau.runtime.hooks import annotations, launch_hooks
 

@@ -14,7 +14,7 @@ import pytest
 import flambeau as torch
 from flambeau.cuda import nvtx
 from flambeau.driver.registry import nvtx_tool
-from flambeau.observe.ranges import Range, Ranges
+from flambeau.observe.tracing.range_recorder import Range, Ranges
 from flambeau.runtime.hooks import annotations
 
 

@@ -15,7 +15,7 @@ from flambeau.core.callsite import is_inside
 from flambeau.core.device import CPU
 from flambeau.core.meta import Meta
 from flambeau.driver.api import AUTOCAST, Driver, Executable
-from flambeau.observe.requests import Request
+from flambeau.observe.tracing.driver_calls import Request
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Block, Context
 from flambeau.runtime.hooks import annotations, launch_hooks, memory_hooks

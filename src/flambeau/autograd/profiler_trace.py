@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.autograd.profiler_events import DeviceType, FunctionEvent
 from flambeau.autograd.profiler_memory import MemoryNote
-from flambeau.observe.chrome import PROGRAM, ChromeTrace
+from flambeau.observe.tracing.chrome import PROGRAM, ChromeTrace
 
 _KINETO = {DeviceType.CPU: 0, DeviceType.CUDA: 1}  # c10::DeviceType
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from flambeau.autograd.profiler_events import DeviceType, FunctionEvent, Interval
 from flambeau.core.callsite import Site
 from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Launch, Launcher
-from flambeau.observe.forward import Forward
-from flambeau.observe.measured import Measured
-from flambeau.observe.requests import GIVE, Request, Simulated, Source
-from flambeau.observe.timeline import MARKERS
+from flambeau.observe.driver_proxy import Forward
+from flambeau.observe.tracing.driver_calls import GIVE, Request, Simulated, Source
+from flambeau.observe.tracing.gpu_timing import Measured
+from flambeau.observe.tracing.timeline import MARKERS
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 

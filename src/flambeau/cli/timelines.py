@@ -6,9 +6,9 @@ from pathlib import Path
 
 from flambeau.cli.trace_page import page
 from flambeau.core.files import replace_file
-from flambeau.observe.timeline import svg
-from flambeau.observe.trace import Trace
-from flambeau.observe.trace_events import chrome_trace
+from flambeau.observe.tracing.timeline import svg
+from flambeau.observe.tracing.trace import Trace
+from flambeau.observe.tracing.trace_events import chrome_trace
 from flambeau.report.recorder import Recorder
 
 

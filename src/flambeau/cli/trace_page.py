@@ -12,9 +12,9 @@ from importlib.resources import files
 from typing import Any
 
 from flambeau.core.callsite import Site, place, source
-from flambeau.observe.ranges import Range
 from flambeau.observe.reports import Access, Race
-from flambeau.observe.trace import Trace
+from flambeau.observe.tracing.range_recorder import Range
+from flambeau.observe.tracing.trace import Trace
 
 _MOST = 500_000  # slices on a page: a browser holds them; the format for Perfetto has no bound
 _MOST_POINTS = 6_000  # of a memory curve

@@ -9,7 +9,7 @@ from typing import Any
 
 from flambeau.core.errors import DriverError, OutOfMemoryError
 from flambeau.driver.api import Driver, Executable, HostMemory
-from flambeau.observe.forward import Forward
+from flambeau.observe.driver_proxy import Forward
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,20 +17,20 @@ from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Laun
 from flambeau.driver.meetings import spans
 from flambeau.observe import handovers
 from flambeau.observe.accesses import Footprint, Key, Operation
+from flambeau.observe.capture_log import Tape
 from flambeau.observe.clocks import Reached
 from flambeau.observe.detector import Check, Detector
-from flambeau.observe.forward import Forward
+from flambeau.observe.driver_proxy import Forward
 from flambeau.observe.indexed.partial import NO_DATA, NOT_READ, PartialAccess, Probe
 from flambeau.observe.indexed.reporting import reporting
+from flambeau.observe.ipc_events import Others
 from flambeau.observe.layouts import Extent, extent_of
 from flambeau.observe.meetings import Meetings
-from flambeau.observe.others import Others
 from flambeau.observe.pinned.memory import PinnedUse
 from flambeau.observe.race_builder import READ as _READ
 from flambeau.observe.race_builder import WRITE as _WRITE
 from flambeau.observe.reporting.fixes import Select
 from flambeau.observe.reporting.operators import ACCESS
-from flambeau.observe.tapes import Tape
 
 _COPY: Operation = ("copy", (), 0)
 _SIZES = 1024  # of copies and fills, whose cells are remembered
@@ -317,7 +317,7 @@ class RaceDriver(Forward):
                 self.detector.findings.asked("Event.elapsed_time() before a wait for the events")
         return self.inner.event_elapsed_ns(start, end)
 
-    # -- other processes: see Note [Other processes] in others.py ---------------------------------------
+    # -- other processes: see Note [Other processes] in ipc_events.py ---------------------------------------
     def ipc_memory(self, ptr: int) -> bytes:
         self.detector.findings.shared_memory(caller())
         return self.inner.ipc_memory(ptr)

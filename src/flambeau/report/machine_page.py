@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flambeau.observe.picture import format_ns
 from flambeau.observe.reports import Race
 from flambeau.observe.reports_html import certificate_html, row_html, table_html
-from flambeau.observe.timeline import MARKERS, Record, Timeline, svg
+from flambeau.observe.tracing.picture import format_ns
+from flambeau.observe.tracing.timeline import MARKERS, Record, Timeline, svg
 from flambeau.report.recorder import DeviceReport, MachineReport
 from flambeau.runtime.memory.statistics import format_size
 

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flambeau.core.callsite import file_of, line_of, place, source
-from flambeau.observe.ranges import Ranges
 from flambeau.observe.reports import Access, Certificate, Race
-from flambeau.observe.trace import Trace, trace_of
-from flambeau.observe.tracer import Tracer
+from flambeau.observe.tracing.range_recorder import Ranges
+from flambeau.observe.tracing.trace import Trace, trace_of
+from flambeau.observe.tracing.tracer import Tracer
 from flambeau.runtime.devices.machine import Machine
 from flambeau.runtime.hooks import annotations
 from flambeau.runtime.memory import statistics

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from flambeau.driver.api import Driver
-from flambeau.observe.requests import GIVE, RECORD, WAIT, Request
-from flambeau.observe.timeline import Record
+from flambeau.observe.tracing.driver_calls import GIVE, RECORD, WAIT, Request
+from flambeau.observe.tracing.timeline import Record
 
 _MANY = 4096  # pairs of events that may be outstanding before those of finished work are taken up again
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flambeau.observe.reports import Race
 
 if TYPE_CHECKING:
-    from flambeau.observe.timeline import Record
+    from flambeau.observe.tracing.timeline import Record
 
 Lane = tuple[int, int]
 Edge = tuple["Record", "Record"]

@@ -14,9 +14,8 @@ from typing import Any
 from flambeau.core.callsite import Site, caller, is_within
 from flambeau.driver.api import Collective, Driver, Executable, HostMemory
 from flambeau.observe.clocks import side_stream
-from flambeau.observe.forward import Forward
-from flambeau.observe.measured import Measured
-from flambeau.observe.requests import (
+from flambeau.observe.driver_proxy import Forward
+from flambeau.observe.tracing.driver_calls import (
     ASK,
     GIVE,
     MEMORY,
@@ -28,6 +27,7 @@ from flambeau.observe.requests import (
     Simulated,
     Source,
 )
+from flambeau.observe.tracing.gpu_timing import Measured
 
 Change = tuple[int, int, int, int]
 """Memory: host's time, device (NOWHERE: pinned host memory), bytes more that are in use, and that are reserved."""

@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from flambeau.core.files import replace_file
-from flambeau.observe.ranges import Range
+from flambeau.observe.tracing.range_recorder import Range
 
 PROGRAM = -1  # its process
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from flambeau.core.callsite import Site
 from flambeau.driver.api import Launch
-from flambeau.observe.timeline import Record
+from flambeau.observe.tracing.timeline import Record
 
 NOWHERE = -1  # the device of a call that is of none, and of pinned host memory
 

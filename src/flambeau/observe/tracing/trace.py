@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from flambeau.core.callsite import Site
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.observe.ranges import Range, Ranges
 from flambeau.observe.reports import Access, Race
-from flambeau.observe.requests import ASK, GIVE, MEMORY, NOWHERE, RECORD, SYNC, Request
-from flambeau.observe.timeline import MARKERS, Record, Timeline
-from flambeau.observe.tracer import Queue, Tracer
+from flambeau.observe.tracing.driver_calls import ASK, GIVE, MEMORY, NOWHERE, RECORD, SYNC, Request
+from flambeau.observe.tracing.range_recorder import Range, Ranges
+from flambeau.observe.tracing.timeline import MARKERS, Record, Timeline
+from flambeau.observe.tracing.tracer import Queue, Tracer
 
 NAMES = {
     "copy_in": "copy to the device",

@@ -7,10 +7,10 @@ from functools import cache
 from typing import Any
 
 from flambeau.core.callsite import Site, place
-from flambeau.observe.chrome import PROGRAM, ChromeTrace
 from flambeau.observe.reports import Race
-from flambeau.observe.requests import NOWHERE
-from flambeau.observe.trace import Arrow, Slice, Trace
+from flambeau.observe.tracing.chrome import PROGRAM, ChromeTrace
+from flambeau.observe.tracing.driver_calls import NOWHERE
+from flambeau.observe.tracing.trace import Arrow, Slice, Trace
 
 
 def chrome_trace(trace: Trace) -> ChromeTrace:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from flambeau.observe.picture import draw
 from flambeau.observe.reports import Race
+from flambeau.observe.tracing.picture import draw
 
 MARKERS = frozenset({"record", "wait", "poison"})  # take no time and are no work of the program
 
