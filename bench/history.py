@@ -28,7 +28,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from allocator import MIB, NullDriver, slots, training
 
-from flambeau.cli import memory, memory_page
+from flambeau.cli import memory
+from flambeau.cli.output import memory_page
 from flambeau.core.device import device
 from flambeau.runtime.context import Context
 from flambeau.runtime.memory.allocator import CachingAllocator

@@ -98,10 +98,10 @@ def _sanitizer() -> Callable[[], str]:
 
 
 def _flambeau() -> Callable[[], str]:
-    from flambeau.cli import finder
+    from flambeau.cli import import_hook
     from flambeau.runtime import system
 
-    finder.install()
+    import_hook.install()
 
     def report() -> str:
         certificate = system.accelerator().detector.certificate()  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from runpy import run_path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from flambeau.cli import finder
+from flambeau.cli import import_hook
 from flambeau.observe.reports import Certificate, Race
 from flambeau.report.fix_diff import apply_edits
 from flambeau.runtime import system
@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--page", action="store_true", help="print the scorecard as Markdown")
     parser.add_argument("pairs", nargs="*", help="names of pairs; all of them by default")
     options = parser.parse_args(arguments)
-    finder.install()
+    import_hook.install()
     gc.freeze()  # what is imported stays: explorations collect garbage before they begin
     scores = [
         score(path) for path in sorted(PAIRS.glob("*.py")) if not options.pairs or path.stem in options.pairs

@@ -132,7 +132,7 @@ def test_tracebacks_name_errors_as_programs_catch_them(error: type[Exception]) -
 
 def test_where_torch_is_flambeau_pickles_and_types_say_torch() -> None:
     said = run(
-        "from flambeau.cli.finder import install; install()\n"
+        "from flambeau.cli.import_hook import install; install()\n"
         "import pickle, torch\n"
         "values = torch.device('cuda:1'), torch.float32, torch.Size([2, 3]), torch.strided, torch.cuda.Stream, "
         "torch.add, torch.OutOfMemoryError, torch.UntypedStorage\n"
@@ -147,7 +147,7 @@ def test_where_torch_is_flambeau_pickles_and_types_say_torch() -> None:
 
 def test_modules_imported_later_say_torch_too() -> None:
     said = run(
-        "from flambeau.cli.finder import install; install()\n"
+        "from flambeau.cli.import_hook import install; install()\n"
         "import sys; assert 'flambeau.testing.conformance' not in sys.modules\n"
         "import inspect\n"
         "from torch.testing import conformance\n"

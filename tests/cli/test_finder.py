@@ -130,7 +130,9 @@ def test_real_pytorch_is_importable_beside_flambeau(tmp_path):
 
 def test_an_installed_finder_refuses_to_mix_with_real_pytorch(tmp_path):
     pytest.importorskip("torch", reason="oracle PyTorch is not installed")
-    done = python(tmp_path, "import torch\nfrom flambeau.cli import finder\nfinder.install()\n")
+    done = python(
+        tmp_path, "import torch\nfrom flambeau.cli import import_hook as finder\nfinder.install()\n"
+    )
     assert "RuntimeError: `torch` is imported already" in done.stderr
 
 

@@ -13,8 +13,9 @@ from cli_kit import flambeau_run, program
 from memory_kit import in_browser, needs_chromium, pieces, stack_of
 
 import flambeau as torch
-from flambeau.cli import memory, memory_page, snapshot_file
+from flambeau.cli import memory, snapshot_file
 from flambeau.cli.main import main
+from flambeau.cli.output import memory_page
 
 MIB = 1 << 20
 

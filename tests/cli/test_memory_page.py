@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_kit import in_browser, needs_chromium, pieces, stack_of
 
-from flambeau.cli import memory_page
+from flambeau.cli.output import memory_page
 
 MIB = 1 << 20
 FRAMES: list[list[dict[str, Any]]] = [

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from cli_kit import environment, program
 
-from flambeau.cli import trace_page
+from flambeau.cli.output import trace_page
 from flambeau.core.callsite import caller
 from flambeau.observe.tracing.range_recorder import Range
 from flambeau.observe.tracing.trace import Arrow, Lane, Slice, Trace

@@ -220,7 +220,7 @@ import json, os, resource, sys
 from pathlib import Path
 import flambeau as torch
 from flambeau.cli import memory, snapshot_file
-from flambeau.cli.timelines import write_picture, write_trace
+from flambeau.cli.output.timelines import write_picture, write_trace
 from flambeau.report.document import run_document, write_document
 from flambeau.report.recorder import Recorder
 from flambeau.runtime import system

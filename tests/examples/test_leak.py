@@ -7,7 +7,8 @@ import re
 from cli.cli_kit import EXAMPLES, flambeau_run
 from cli.memory_kit import stack_of
 
-from flambeau.cli import memory, memory_page
+from flambeau.cli import memory
+from flambeau.cli.output import memory_page
 
 LEAK = EXAMPLES / "leak.py"
 LINE = next(i for i, text in enumerate(LEAK.read_text().splitlines(), 1) if "loss = (model(x) - x)" in text)

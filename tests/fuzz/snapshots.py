@@ -15,7 +15,7 @@ from harness import Fuzzer
 from mutations import mutate_bytes, mutate_pickle, mutate_value
 
 import flambeau as torch
-from flambeau.cli.memory_page import page
+from flambeau.cli.output.memory_page import page
 from flambeau.cli.snapshot_file import load
 
 FILE = "hostile.pickle"

@@ -85,7 +85,7 @@ for path in sys.argv[1:]:
 
 def test_what_is_absent_raises_by_its_name():
     gone = [m for m in contents_page.MODULES if contents_page.found(m) is None and m != "distributed.rpc"]
-    command = "import sys; from flambeau.cli.finder import install; install(); " + f"exec({ASK!r})"
+    command = "import sys; from flambeau.cli.import_hook import install; install(); " + f"exec({ASK!r})"
     done = subprocess.run(
         [sys.executable, "-c", command, *gone], capture_output=True, text=True, timeout=60, env=environment()
     )

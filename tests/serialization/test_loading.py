@@ -194,7 +194,7 @@ def test_where_torch_is_flambeau_names_are_pytorchs_too() -> None:
     import sys
 
     program = (
-        "from flambeau.cli.finder import install; install()\n"
+        "from flambeau.cli.import_hook import install; install()\n"
         "import io, zipfile, torch\n"
         "file = io.BytesIO(); torch.save([torch.nn.Linear(2, 2), torch.utils.data.TensorDataset(torch.ones(1))], file)\n"
         "print(b'flambeau' in file.getvalue())\n"

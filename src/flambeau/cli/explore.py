@@ -16,14 +16,14 @@ from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-from flambeau.cli import finder
+from flambeau.cli import import_hook
 from flambeau.cli.environment import why_not_readable
-from flambeau.cli.explore_report import exploration_document, write_exploration, write_first
+from flambeau.cli.output.explore_report import exploration_document, write_exploration, write_first
 from flambeau.cli.outputs import add_outputs, why_no_outputs, write_outputs
 from flambeau.cli.progress import Progress
 from flambeau.cli.run import INTERRUPTED, RACE_STATUS, execute, exit_status, processes_so_far, traceback_of
 from flambeau.cli.signals import Stopping, Terminated
-from flambeau.cli.trailing import take_last
+from flambeau.cli.trailing_options import take_last
 from flambeau.runtime.devices import configuration
 from flambeau.testing.exploration import Exploration
 from flambeau.testing.explore import POLICIES, explore, is_policy
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     _take_last(options)
     if options.schedules is None and options.time is None:
         options.schedules = _SCHEDULES
-    finder.install()
+    import_hook.install()
     processes = processes_so_far()
     with Stopping(signal.SIGINT, signal.SIGTERM) as stopping:
         watch = _Watch(Progress(sys.stderr, options.schedules, options.time))

@@ -9,9 +9,9 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-from flambeau.cli import finder
+from flambeau.cli import import_hook
 from flambeau.cli.environment import export_options, why_no_machine
-from flambeau.cli.launch_report import REPORT, launch_document, write_ranks
+from flambeau.cli.output.launch_report import REPORT, launch_document, write_ranks
 from flambeau.cli.outputs import add_outputs, why_no_outputs, write_outputs
 from flambeau.cli.run import RACE_STATUS
 from flambeau.report.document import has_failed
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"flambeau launch: {why}", file=sys.stderr)
         return 2
     _set_environment(options)
-    finder.install()  # the ranks find it by their environment
+    import_hook.install()  # the ranks find it by their environment
     launcher = import_module("flambeau.distributed.run")
     reported = f"{import_module('flambeau.distributed.launching.workers').FOLDER}/{REPORT}"
     outcome: list[int] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flambeau.cli.environment import why_not_readable, why_not_writable
-from flambeau.cli.memory_page import page
+from flambeau.cli.output.memory_page import page
 from flambeau.cli.snapshot_file import load
 from flambeau.core.files import replace_file
 from flambeau.runtime.memory.allocator_config import Policy, from_environment, policy_of

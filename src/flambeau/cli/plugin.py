@@ -24,10 +24,10 @@ from typing import Any
 
 import pytest
 
-from flambeau.cli import finder
+from flambeau.cli import import_hook
+from flambeau.cli.output.console import Screen
+from flambeau.cli.output.race_entries import write_races
 from flambeau.cli.plugin_reports import Reports, add_options, check_options, reports_here, set_properties
-from flambeau.cli.race_entries import write_races
-from flambeau.cli.screen import Screen
 from flambeau.core.callsite import is_inside
 from flambeau.core.errors import RaceError
 from flambeau.observe import handovers
@@ -103,7 +103,7 @@ def _install(count: int, profile: str | None) -> None:
     if profile is not None:
         os.environ["FLAMBEAU_VIRTUAL_PROFILE"] = profile
     try:
-        finder.install()
+        import_hook.install()
     except RuntimeError as error:
         raise pytest.UsageError(
             f"--virtual-gpus: {error}: another plugin imported it; take that out (-p no:NAME)"

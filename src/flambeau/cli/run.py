@@ -20,13 +20,13 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from zipfile import is_zipfile
 
-from flambeau.cli import finder
+from flambeau.cli import import_hook
 from flambeau.cli.environment import export_options, why_no_machine, why_not_readable
+from flambeau.cli.output.run_report import write_screen
+from flambeau.cli.output.timelines import write_picture, write_trace
 from flambeau.cli.outputs import add_outputs, why_no_outputs, write_files, write_outputs
-from flambeau.cli.run_report import write_screen
 from flambeau.cli.signals import Stopping, Terminated
-from flambeau.cli.timelines import write_picture, write_trace
-from flambeau.cli.trailing import take_last
+from flambeau.cli.trailing_options import take_last
 from flambeau.core.errors import NotSupportedError, RaceError
 from flambeau.observe import handovers
 from flambeau.observe.reports import Edit
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
         _say(options, why)
         return 2
     _set_environment(options)
-    finder.install()
+    import_hook.install()
     _write_whole_lines()
     recorder = Recorder(timeline=bool(options.trace or options.picture))
     system.watch(recorder)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flambeau.cli.outputs import add_outputs
 from flambeau.cli.run import add_options, run
-from flambeau.cli.trailing import take_last
+from flambeau.cli.trailing_options import take_last
 
 _FORMS = (".html", ".svg", ".json", ".json.gz")
 

@@ -3,7 +3,7 @@
 # Note [Where a class says it is from]
 Classes and functions are written in rooms that programs do not know, and shown in modules that they do. Reprs,
 tracebacks and pickles go by `__module__`, so that is the public module: `flambeau.cuda`, from which a pickle leads
-back. Where `torch` is Flambeau (`flambeau run`) it is `torch.cuda`, as in PyTorch: see cli/finder.py. Elsewhere
+back. Where `torch` is Flambeau (`flambeau run`) it is `torch.cuda`, as in PyTorch: see cli/import_hook.py. Elsewhere
 it is not, for PyTorch itself may lie beside, and `torch.Size` would name its class, not ours.
 """
 

@@ -1,8 +1,8 @@
-"""Stands first on PYTHONPATH in the children of `flambeau run`; gives way to Flambeau (see cli/finder.py)."""
+"""Stands first on PYTHONPATH in the children of `flambeau run`; gives way to Flambeau (see cli/import_hook.py)."""
 
 import sys
 
-from flambeau.cli.finder import install
+from flambeau.cli.import_hook import install
 
 del sys.modules["torch"]
 install()

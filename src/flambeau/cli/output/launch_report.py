@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from flambeau.cli.process_entries import write_processes
-from flambeau.cli.screen import Screen
+from flambeau.cli.output.console import Screen
+from flambeau.cli.output.process_entries import write_processes
 from flambeau.report.document import Document, head, machines_of
 
 REPORT = "report.json"

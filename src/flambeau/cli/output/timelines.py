@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flambeau.cli.trace_page import page
+from flambeau.cli.output.trace_page import page
 from flambeau.core.files import replace_file
 from flambeau.observe.tracing.timeline import svg
 from flambeau.observe.tracing.trace import Trace

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
-from flambeau.cli.race_entries import write_races
-from flambeau.cli.screen import GREEN, MARGIN, RED, YELLOW, Screen
+from flambeau.cli.output.console import GREEN, MARGIN, RED, YELLOW, Screen
+from flambeau.cli.output.race_entries import write_races
 from flambeau.observe.reports import Race
 from flambeau.report.document import Document, head
 from flambeau.report.recorder import race_fields

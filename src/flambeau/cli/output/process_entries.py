@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.cli.race_entries import write_races, write_uncertified
-from flambeau.cli.screen import GREEN, Screen, time_text
+from flambeau.cli.output.console import GREEN, Screen, time_text
+from flambeau.cli.output.race_entries import write_races, write_uncertified
 from flambeau.runtime.memory.statistics import format_size
 
 _MOST = 8  # processes shown one by one

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TextIO
 
-from flambeau.cli.process_entries import write_processes
-from flambeau.cli.race_entries import write_races, write_uncertified
-from flambeau.cli.screen import GREEN, Screen, time_text
+from flambeau.cli.output.console import GREEN, Screen, time_text
+from flambeau.cli.output.process_entries import write_processes
+from flambeau.cli.output.race_entries import write_races, write_uncertified
 from flambeau.report.document import Document, machines_of
 from flambeau.runtime.memory.statistics import format_size
 

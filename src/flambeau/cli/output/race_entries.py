@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from flambeau.cli.screen import GREEN, MARGIN, RED, YELLOW, Screen
+from flambeau.cli.output.console import GREEN, MARGIN, RED, YELLOW, Screen
 
 RaceFields = dict[str, Any]
 """A race as the report's JSON has it (`race_fields`); of several processes with the name of its own as "process"."""
