@@ -95,7 +95,7 @@ from flambeau.version import __version__
 newaxis = None
 globals().update({d.name: d for d in _dtypes.DTYPES} | _dtypes.ALIASES)
 globals().update(_public.functions)
-_share.announce(nn.Parameter)
+_share.announce(lambda: _import_module("flambeau.multiprocessing.reductions"), nn.Parameter)
 _overriding.announce(
     _public.functions,
     *map(vars, (fft, linalg, nn.functional, special)),

@@ -1,3 +1,5 @@
+"""The CPU behind the contract of drivers, in driver."""
+
 from flambeau.driver.host.driver import HostDriver
 
 __all__ = ["HostDriver"]

@@ -4,6 +4,7 @@ when it is first needed."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -14,13 +15,15 @@ from flambeau.tensor.storages import Face, UntypedStorage
 from flambeau.tensor.tensor import Tensor
 
 
-def announce(*kinds: type) -> None:
-    """Let `multiprocessing`, if the program has imported it, know of these types, tensors and storages.
+def announce(reductions: Callable[[], Any], *kinds: type) -> None:
+    """Register these types, tensors and storages with `multiprocessing`, if the program has imported it.
+
+    `reductions` returns the module that reduces them.
 
     Where it is imported later, `flambeau.multiprocessing` has to be: importing it here would take 7 ms of all others.
     """
     if "multiprocessing.reduction" in sys.modules:
-        _sharing().announce(*kinds)
+        _sharing().announce(reductions, *kinds)
 
 
 def _sharing() -> Any:

@@ -293,16 +293,20 @@ def received(*parcel: Any) -> UntypedStorage:
 STORAGES = (Storage, ForeignStorage, PinnedStorage, SharedStorage, SentStorage, ReceivedStorage)
 
 
-def announce(*kinds: type) -> None:
-    """Let `multiprocessing` know of these types, tensors and storages."""
+def announce(reductions: Callable[[], Any], *kinds: type) -> None:
+    """Register these types, tensors and storages with `multiprocessing`.
+
+    Args:
+        reductions: Returns the module whose REDUCERS pickle them; called when the first object is sent.
+        kinds: Types besides those of tensors, events and storages.
+    """
+
+    def reduced(obj: Any) -> Any:
+        return reductions().REDUCERS[type(obj)](obj)  # registers its own functions, too
+
     reduction = import_module("multiprocessing.reduction")
     for kind in (*kinds, Tensor, Event, *STORAGES):
-        reduction.register(kind, _reduced)
-
-
-def _reduced(obj: Any) -> Any:
-    reductions = import_module("flambeau.multiprocessing.reductions")  # which registers its own functions
-    return reductions.REDUCERS[type(obj)](obj)
+        reduction.register(kind, reduced)
 
 
 def unserializable_hook(f: F) -> F:
