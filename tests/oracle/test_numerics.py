@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*experimental")
 HALVES = ["float16", "bfloat16"]
 POINTWISE = [op for op in table.values() if isinstance(op, Pointwise) and hasattr(torch, op.name)]
 OF_THEIR_DTYPE = ("nan_to_num", "nextafter")  # what they give is the dtype's own
-OTHER_ARGUMENTS = ("polygamma", "prelu")
+OTHER_ARGUMENTS = ("hardshrink", "polygamma", "prelu")  # the second is a number, or of another shape
 NAMES = [
     (op.name, op.arity)
     for op in POINTWISE

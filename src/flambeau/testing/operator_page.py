@@ -96,22 +96,22 @@ or are NaN, huge, 0-dimensional or not contiguous. Of 40,000 calls of two fresh 
 | a hang, or a virtual GPU lost by arguments that the host could refuse | 0 | 0 |
 | an error of Flambeau's own code (AttributeError, AssertionError, ...) | 0 | 0 |
 | PyTorch raises TypeError, Flambeau another error | 31 | 0 |
-| PyTorch accepts the call, Flambeau refuses it | 23 | 3 |
+| PyTorch accepts the call, Flambeau refuses it | 25 | 5 |
 | PyTorch refuses the call, Flambeau accepts it | 70 | 1 |
 | another dtype, shape or value | 40 | 2 |
 | the virtual GPU behaves unlike the CPU | 136 | 0 |
 
-Some 300,000 calls of 25 seeds were drawn. `tests/hunt/listed.py` lists the known differences by
+Some 270,000 calls of 14 seeds were drawn. `tests/hunt/listed.py` lists the known differences by
 function and error; `make test` fails for any other difference in its 1,100 calls. In groups:
 
-- **Order.** If a call has several faults, another one may be reported. Functions that PyTorch writes
-  in Python, or that consist of several steps, meet another fault first.
+- **Order.** If a call has several faults, another one may be reported. Functions that PyTorch
+  writes in Python, or that consist of several steps, meet another fault first.
 - **More is accepted.** Operators accept more dtypes than PyTorch's CPU kernels. Flambeau accepts
   layouts and dtypes for which a step of PyTorch's implementation fails (`kron`, `isin`,
   `take_along_dim` of transposed tensors). Indices may be int32, storages can grow, transforms of
   empty tensors are empty, and `norm` converts its result to any dtype.
-- **Less is accepted.** Losses compare shapes and dtypes before they broadcast. Numbers beyond 63 bits
-  are refused. Dimensions of empty tensors are checked, too. `LinAlgError` is raised for singular
+- **Less is accepted.** Losses compare shapes and dtypes before they broadcast. Numbers beyond 63
+  bits are refused. Dimensions of empty tensors are checked, too. `LinAlgError` is raised for singular
   values and eigenvalues of matrices with infinities; PyTorch sometimes returns NaN.
 - **A virtual GPU differs from the CPU** as PyTorch's CUDA kernels differ from its CPU kernels:
   integer division by zero, dtypes of products and factorizations, probabilities, singular matrices.

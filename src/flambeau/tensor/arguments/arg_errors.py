@@ -33,9 +33,9 @@ TensorList = Any
 Number = Any
 
 HOT = {
-    "cat", "empty", "full", "ones", "stack", "zeros",
+    "cat", "empty", "full", "ones", "rand", "randn", "stack", "zeros",
     "Tensor.contiguous", "Tensor.copy_", "Tensor.expand", "Tensor.permute", "Tensor.reshape", "Tensor.to",
-    "Tensor.view",
+    "Tensor.transpose", "Tensor.unsqueeze", "Tensor.view",
 }  # fmt: skip
 """What is called too often, and refuses too much itself, to compare its arguments first."""
 

@@ -268,8 +268,8 @@ _property(_retains_grad)
 def backward(
     self: Tensor,
     gradient: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
+    retain_graph: Any = None,  # PyTorch takes anything that is true or false
+    create_graph: Any = False,
     inputs: Any = None,
 ) -> None:
     """Compute the gradients of this tensor with respect to the leaves and add them to their `.grad`.
