@@ -71,8 +71,9 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name in _LATER:
-        globals()[name] = _accepting(unwrap(_functions[name]), f"special_{name}")
-        return globals()[name]
+        found = globals()[name] = _accepting(unwrap(_functions[name]), f"special_{name}")
+        _publish({"__name__": __name__, name: found})
+        return found
     raise AttributeError(
         f"module 'torch.special' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
     )

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import errno
 import mmap
-from pathlib import Path
+import os
 
 from flambeau.core.errors import HostMemoryError
 
-_SYSTEM = Path("/")
+Folder = str | os.PathLike[str]
 _SPACE = 1 << 27  # bytes that the libraries of a kernel may map; OpenBLAS waits for ever where it cannot
 _SHORTAGES = ("failed to map segment", "annot allocate memory", "can't start new thread")
 
 
-def address_space_left(system: Path = _SYSTEM) -> int | None:
+def address_space_left(system: Folder = "/") -> int | None:
     """Return how many bytes this process may still map; None if it has no limit, or the system does not say."""
     try:
         import resource
     except ImportError:
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    pages = [] if limit == resource.RLIM_INFINITY else _text(system / "proc/self/statm").split()
+    pages = [] if limit == resource.RLIM_INFINITY else _text(f"{system}/proc/self/statm").split()
     return max(limit - int(pages[0]) * mmap.PAGESIZE, 0) if pages else None
 
 
@@ -52,7 +52,7 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, ImportError | RuntimeError) and any(text in str(error) for text in _SHORTAGES)
 
 
-def available(system: Path = _SYSTEM) -> int | None:
+def available(system: Folder = "/") -> int | None:
     """Return how many bytes the host has left for this process; None where the system does not say.
 
     Args:
@@ -62,40 +62,40 @@ def available(system: Path = _SYSTEM) -> int | None:
     return min(found) if found else None
 
 
-def _left_of_host(system: Path) -> int | None:
-    kib = _fields(system / "proc/meminfo").get("MemAvailable:")
+def _left_of_host(system: Folder) -> int | None:
+    kib = _fields(f"{system}/proc/meminfo").get("MemAvailable:")
     return None if kib is None else kib << 10
 
 
-def _left_of_groups(system: Path) -> int | None:
+def _left_of_groups(system: Folder) -> int | None:
     """Return the least that a memory group of this process, or one above it, has left."""
-    root = system / "sys/fs/cgroup"
+    root = f"{system}/sys/fs/cgroup"
     found = []
-    for line in _text(system / "proc/self/cgroup").splitlines():
+    for line in _text(f"{system}/proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers == "":  # the unified hierarchy
             limit, usage, cache, top = "memory.max", "memory.current", "inactive_file", root
         elif "memory" in controllers.split(","):
             limit, usage, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-            top = root / "memory"
+            top = f"{root}/memory"
         else:
             continue
         for folder in _groups(top, path):
-            most, used = _text(folder / limit).strip(), _text(folder / usage).strip()
+            most, used = _text(f"{folder}/{limit}").strip(), _text(f"{folder}/{usage}").strip()
             if most.isdigit() and used.isdigit():  # "max" is no limit
-                idle = _fields(folder / "memory.stat").get(cache, 0)  # of files: the system takes it back
+                idle = _fields(f"{folder}/memory.stat").get(cache, 0)  # of files: the system takes it back
                 found.append(max(int(most) - int(used) + idle, 0))
     return min(found) if found else None
 
 
-def _groups(top: Path, path: str) -> list[Path]:
+def _groups(top: str, path: str) -> list[str]:
     """Return the folders of a group and of those above it. In a container its path may name nothing."""
-    group = Path(path.lstrip("/"))
-    return [top, *[top / part for part in (group, *group.parents) if part != Path(".")]]
+    parts = [part for part in path.split("/") if part]
+    return [top, *["/".join([top, *parts[:n]]) for n in range(len(parts), 0, -1)]]
 
 
-def _fields(file: Path) -> dict[str, int]:
+def _fields(file: str) -> dict[str, int]:
     """Return the numbers of a file whose lines begin with a name and a number."""
     found = {}
     for line in _text(file).splitlines():
@@ -105,8 +105,9 @@ def _fields(file: Path) -> dict[str, int]:
     return found
 
 
-def _text(file: Path) -> str:
+def _text(file: str) -> str:
     try:
-        return file.read_text()
+        with open(file) as text:
+            return text.read()
     except OSError:
         return ""

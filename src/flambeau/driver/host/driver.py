@@ -10,13 +10,13 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 import numpy as np
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
 from flambeau.core.host.errstate import Quiet
-from flambeau.core.host.host_memory import require_space
 from flambeau.core.memory import address_of, array_at, bytes_at
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
@@ -280,7 +280,8 @@ class HostDriver:
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> HostExecutable:
         self._check_device(index)
-        require_space(f"cpu: '{launch.kernel.name}'")
+        host_memory = import_module("flambeau.core.host.host_memory")  # not when a program starts
+        host_memory.require_space(f"cpu: '{launch.kernel.name}'")
         return HostExecutable(launch)
 
     def unload(self, exe: Executable) -> None:
