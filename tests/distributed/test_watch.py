@@ -209,7 +209,7 @@ def test_the_thread_is_there_as_long_as_somebody_is_watched(monkeypatch: pytest.
     other = Communicator()
     scene.watch.add(other)
     assert len(scene.threads) == 1  # a new one
-    scene.watch.closing(None)  # type: ignore[arg-type]
+    scene.watch.before_close(None)  # type: ignore[arg-type]
     scene.threads.pop()()
     assert looks == [1]
 
@@ -239,7 +239,7 @@ def test_at_its_end_a_process_waits_for_nobody(why: str, monkeypatch: pytest.Mon
         monkeypatch.setattr(watchdog, "within", lambda *runs: False)
     if why == "no threads":
         monkeypatch.setattr(watchdog.threading.Thread, "start", no_thread)
-    scene.watch.closing(None)  # type: ignore[arg-type]
+    scene.watch.before_close(None)  # type: ignore[arg-type]
     assert scene.line.closed == ([False] if why == "all is well" else ["forgotten"])
     assert scene.line.told == (why not in ("another does not leave", "no threads"))
 

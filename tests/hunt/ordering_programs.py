@@ -399,6 +399,22 @@ def across_through_the_host():
     return a.tolist(), b.tolist(), c.tolist(), seen_after_the_source(full(5, "cuda:0"), b)
 
 
+@program
+def across_through_the_host_behind_the_target():
+    """What the target's stream waits for comes before a copy, though the source's stream has not waited for it."""
+    pair = [system.context_of(torch.device("cuda", i)) for i in range(2)]
+    peers._pairs[pair[0], pair[1]] = peers._pairs[pair[1], pair[0]] = peers.CORRUPT
+    a, b = full(1, "cuda:0"), full(2, "cuda:1")
+    (side,) = streams(1, device=0)
+    side.wait_stream(torch.cuda.default_stream(0))
+    with torch.cuda.stream(side):
+        a.mul_(3)
+    torch.cuda.default_stream(1).wait_stream(side)
+    b.copy_(a)
+    a.record_stream(side)
+    return b.tolist()
+
+
 def seen_after_the_source(a, b):
     """What waits for the source's stream after a copy sees the copy."""
     (side,) = streams(1, device=1)
@@ -761,9 +777,15 @@ class Branches(torch.nn.Module):
 def branches(both, steps=2, side=None, **options):
     torch.manual_seed(0)
     model = Branches().cuda()
+    if side is not None:  # the reducer keeps the leaves' nodes, and these their streams: of the first use
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            first_use = [p * 1 for p in model.second.parameters()]
+        torch.cuda.current_stream().wait_stream(side)
     parallel = torch.nn.parallel.DistributedDataParallel(model, device_ids=[dist.get_rank()], **options)
     x = torch.full((4, 8), dist.get_rank() + 1.0, device="cuda")
     if side is not None:
+        del first_use
         x.record_stream(side)
     for _ in range(steps):
         parallel.zero_grad()

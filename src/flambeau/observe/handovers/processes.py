@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import selectors
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -72,11 +71,12 @@ def changes(module: ModuleType) -> Changes:
         }
     if name == "select":
         return {module: {"select": _name_calls("select.select()")}}
-    kinds = [kind for kind in vars(selectors).values() if isinstance(kind, type) and "select" in vars(kind)]
+    assert name == "selectors"
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and "select" in vars(kind)]
     return {
         kind: {"select": _name_calls("select() of a selector")}
         for kind in kinds
-        if kind is not selectors.BaseSelector
+        if kind is not module.BaseSelector
     }
 
 

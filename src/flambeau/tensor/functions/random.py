@@ -495,7 +495,7 @@ def _looked_up(weights: Any, count: int, source: Generator | None) -> Any:
 
 
 @function
-def manual_seed(seed: int) -> Generator:
+def manual_seed(seed: Any) -> Generator:  # PyTorch's makes an int of it
     """Seed the default generators of the CPU and of every CUDA device; the CPU's generator."""
     seed = int(seed)
     generator.seed_all_cuda(seed)
