@@ -658,12 +658,31 @@ def test_how_many_ranks_a_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- what `flambeau launch` says ------------------------------------------------------------------------------
 
 
+# The launcher ends the other ranks when one fails, so rank 1 fails only after rank 0 has ended and written its report:
+# the kernel releases a process's file locks when it ends.
+IN_ORDER = """
+import fcntl, os, sys, torch
+torch.ones(1, device="cuda")
+file = os.open(sys.argv[1], os.O_RDWR)
+if os.environ["RANK"] == "0":
+    fcntl.flock(file, fcntl.LOCK_EX)
+    os.write(file, b"locked")
+else:
+    while os.fstat(file).st_size == 0:
+        pass
+    fcntl.flock(file, fcntl.LOCK_EX)
+    sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks files with fcntl")
 @pytest.mark.parametrize(
     ("status", "races"), [(0, "schedule, each rank"), (1, "schedule as far as they came, each")]
 )
-def test_the_screen_of_ranks_says_of_what_it_speaks(tmp_path: Path, status: int, races: str) -> None:
-    program = script(tmp_path, f"import sys, torch; torch.ones(1, device='cuda'); sys.exit({status})")
-    said = finish(start("-m", "flambeau", "launch", "--nproc-per-node", "2", program))
+def test_summary_of_ranks_names_what_it_certifies(tmp_path: Path, status: int, races: str) -> None:
+    (tmp_path / "lock").touch()
+    arguments = script(tmp_path, IN_ORDER), str(tmp_path / "lock"), str(status)
+    said = finish(start("-m", "flambeau", "launch", "--nproc-per-node", "2", *arguments))
     assert said.status == status and f"Race-free under every {races}" in said.err, said.err
 
 
