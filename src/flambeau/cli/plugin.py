@@ -288,23 +288,20 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if run is None:
         return report
     machine, schedule, devices, children = run
-    race, processes = None, []
+    race, races, processes = None, "", []
     if call.when == "call":
         processes = children.read()
-        certificate = _judge(item, machine, schedule, report, processes)
+        races = _judge(item, machine, schedule, report, processes)
         if call.excinfo is not None and call.excinfo.errisinstance(RaceError):
             race = str(call.excinfo.value).partition("\n")[0]
-    else:
-        certificate = None
     if call.when == "call" or report.failed:
-        has_races = _has_races(certificate) or bool(_child_races(processes))
-        replay = _replay(item, machine, devices) if report.failed or has_races else None
+        replay = _replay(item, machine, devices) if report.failed or races else None
         if report.failed:
             report.sections.append(("virtual GPUs", f"replay: {replay}"))
-        set_properties(item, _races_text(certificate, processes) if has_races else None, replay)
+        set_properties(item, races or None, replay)
         report.flambeau = {
             "name": _name(item), "schedule": schedule, "race": race,
-            "counts": _counts(item, call, report, has_races),
+            "counts": _counts(item, call, report, bool(races)),
             "document": _document(item, machine, schedule, replay, processes) if replay is not None else None,
         }  # fmt: skip
     return report
@@ -312,22 +309,20 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def _judge(
     item: pytest.Item, machine: Any, schedule: str, report: pytest.TestReport, processes: list[dict[str, Any]]
-) -> Certificate | None:
-    """Return what the detector says of a test that has run, and fail it for races that it swallowed."""
+) -> str:
+    """Return the races of a test that has run, empty without any; fail the test if nothing raised them."""
     certificate = _certificate(machine)
-    raced = _has_races(certificate) or bool(_child_races(processes))
     proved = certificate is not None and certificate.race_free and all(map(_is_proved, processes))
     if report.passed and schedule == "earliest" and proved:
         item.config.stash[_CERTIFIED].add(_name(item))
-    if report.passed and raced:
-        text = _races_text(certificate, processes)
-        if (
-            item.config.getoption("gpu_races") == "error"
-        ):  # raised and caught by the test, or in a process that it started
-            report.outcome, report.longrepr = "failed", text
+    races = _races_text(certificate, processes)
+    if report.passed and races:
+        # The test caught the error, or a process that the test started raised it.
+        if item.config.getoption("gpu_races") == "error":
+            report.outcome, report.longrepr = "failed", races
         else:
-            report.sections.append(("races", text))
-    return certificate
+            report.sections.append(("races", races))
+    return races
 
 
 def _is_proved(process: dict[str, Any]) -> bool:
@@ -336,25 +331,16 @@ def _is_proved(process: dict[str, Any]) -> bool:
     return bool(process["finished"]) and all(each is not None and each["race_free"] for each in certificates)
 
 
-def _child_races(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the races of the processes that a test started, each with its process's name."""
-    return list(races_of({"processes": processes}))
-
-
 def _races_text(certificate: Certificate | None, processes: list[dict[str, Any]]) -> str:
-    """Return the races of a test and of the processes that it started, as people read them."""
+    """Return the races of a test and of the processes that it started, as text; empty if there are none."""
     text = io.StringIO()
-    if _has_races(certificate):
+    if certificate is not None and certificate.races:
         print(certificate, file=text)
-    if races := _child_races(processes):
+    if races := list(races_of({"processes": processes})):
         names = ", ".join(dict.fromkeys(race["process"] for race in races))
         print(f"In processes that the test started ({names}):", file=text)
         write_races(races, Screen(text))
     return text.getvalue().rstrip("\n")
-
-
-def _has_races(certificate: Certificate | None) -> bool:
-    return certificate is not None and bool(certificate.races)
 
 
 def _counts(
