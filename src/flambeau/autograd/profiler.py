@@ -190,10 +190,10 @@ class emit_nvtx:
         """It is queued."""
         annotations.pop()
 
-    def entered(self, name: str) -> None:
+    def on_scope_begin(self, name: str) -> None:
         """A function of the tape runs."""
         annotations.push(name)
 
-    def left(self) -> None:
+    def on_scope_end(self) -> None:
         """It has run."""
         annotations.pop()

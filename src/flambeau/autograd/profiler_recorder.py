@@ -95,15 +95,15 @@ class Recorder:
                 context.driver.device_sync(context.driver_index)
 
     # -- ranges ---------------------------------------------------------------------------------------
-    def began(self, text: str, number: int | None) -> None:
+    def on_range_begin(self, text: str, number: int | None) -> None:
         if number is None:
             self._begin(text).is_user_annotation = True
 
-    def ended(self, number: int | None) -> None:
+    def on_range_end(self, number: int | None) -> None:
         if number is None:
             self._close(self._stack())
 
-    def marked(self, text: str) -> None:
+    def on_mark(self, text: str) -> None:
         now = self._now()
         self.events.append(FunctionEvent(text, Interval(now, now), self._thread(), is_user_annotation=True))
 
@@ -128,10 +128,10 @@ class Recorder:
             self._work.end(request, gave=True)
         self._close(self._stack())
 
-    def entered(self, name: str) -> None:
+    def on_scope_begin(self, name: str) -> None:
         self._begin(name)
 
-    def left(self) -> None:
+    def on_scope_end(self) -> None:
         self._close(self._stack())
 
     # -- other work -----------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Recorder:
             self._close(self._stack())
 
     # -- memory ---------------------------------------------------------------------------------------
-    def handed_out(self, context: Context, block: Block, nbytes: int, to_launch: bool) -> None:
+    def on_allocate(self, context: Context, block: Block, nbytes: int, to_launch: bool) -> None:
         assert self.memory is not None
         if to_launch:
             self.memory.asked(self._now(), self._thread(), context, block, nbytes)
@@ -179,7 +179,7 @@ class Recorder:
         self.memory.allocated(event, self._now(), context, block, nbytes)
         self._close(self._stack())
 
-    def taken_back(self, context: Context, block: Block) -> None:
+    def on_free(self, context: Context, block: Block) -> None:
         assert self.memory is not None
         stack = self._stack()
         self.memory.freed(stack[-1] if stack else None, self._now(), self._thread(), context, block)

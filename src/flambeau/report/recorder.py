@@ -68,7 +68,7 @@ class Recorder:
             machine.driver, self._traced[machine] = tracer, (tracer, ranges)
             annotations.subscribe(ranges)
             for text in annotations.open_here():  # begun before the program first asked for a device
-                ranges.began(text, None)
+                ranges.on_range_begin(text, None)
 
     def after_open(self, machine: Machine) -> None:
         pass

@@ -33,14 +33,14 @@ class Ranges:
         self._open: dict[int, list[tuple[str, int]]] = {}
         self._numbered: dict[int, tuple[str, int, int]] = {}
 
-    def began(self, text: str, number: int | None) -> None:
+    def on_range_begin(self, text: str, number: int | None) -> None:
         thread = self._thread()
         if number is None:
             self._open.setdefault(thread, []).append((text, self._clock()))
         else:
             self._numbered[number] = (text, thread, self._clock())
 
-    def ended(self, number: int | None) -> None:
+    def on_range_end(self, number: int | None) -> None:
         if number is not None:
             if (start := self._numbered.pop(number, None)) is not None:
                 text, thread, begin = start
@@ -63,7 +63,7 @@ class Ranges:
             self.found.append(Range(text, thread, begin, now, 0, number))
         self._numbered.clear()
 
-    def marked(self, text: str) -> None:
+    def on_mark(self, text: str) -> None:
         now = self._clock()
         self.found.append(Range(text, self._thread(), now, now, -1))
 

@@ -64,18 +64,18 @@ class Liveness:
     def after(self, exe: Executable, stream: int) -> None:
         pass
 
-    def entered(self, name: str) -> None:
+    def on_scope_begin(self, name: str) -> None:
         pass
 
-    def left(self) -> None:
+    def on_scope_end(self) -> None:
         pass
 
     # -- memory -------------------------------------------------------------------------------------------
-    def handed_out(self, context: Context, block: Block, nbytes: int, to_launch: bool) -> None:
+    def on_allocate(self, context: Context, block: Block, nbytes: int, to_launch: bool) -> None:
         if _part_of(block) is self._part:
             self._own.append((block.ptr, block.ptr + block.size))
 
-    def taken_back(self, context: Context, block: Block) -> None:
+    def on_free(self, context: Context, block: Block) -> None:
         """Of the graph's own memory nothing is lost: its pool keeps it."""
         if context is not self._context or _part_of(block) is self._part:
             return

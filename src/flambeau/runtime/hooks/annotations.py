@@ -14,13 +14,13 @@ from typing import Protocol
 class Listener(Protocol):
     """`number` is None for a range on its thread's stack; else it tells apart ranges that end anywhere."""
 
-    def began(self, text: str, number: int | None, /) -> None:
+    def on_range_begin(self, text: str, number: int | None, /) -> None:
         """A range begins now."""
 
-    def ended(self, number: int | None, /) -> None:
+    def on_range_end(self, number: int | None, /) -> None:
         """The last range of this thread's stack ends now, or the one of that number."""
 
-    def marked(self, text: str, /) -> None:
+    def on_mark(self, text: str, /) -> None:
         """Something happens now."""
 
 
@@ -64,7 +64,7 @@ def push(text: str) -> int:
     texts = _stack.texts
     texts.append(text)
     for listener in _listeners:
-        listener.began(text, None)
+        listener.on_range_begin(text, None)
     return len(texts) - 1
 
 
@@ -74,7 +74,7 @@ def pop() -> int:
     if texts:
         texts.pop()
         for listener in _listeners:
-            listener.ended(None)
+            listener.on_range_end(None)
         return len(texts)
     return -1
 
@@ -83,17 +83,17 @@ def start(text: str) -> int:
     """Begin a range that may end in another thread; its number."""
     number = next(_numbers)
     for listener in _listeners:
-        listener.began(text, number)
+        listener.on_range_begin(text, number)
     return number
 
 
 def end(number: int) -> None:
     """End the range of that number."""
     for listener in _listeners:
-        listener.ended(number)
+        listener.on_range_end(number)
 
 
 def mark(text: str) -> None:
     """Something happens now."""
     for listener in _listeners:
-        listener.marked(text)
+        listener.on_mark(text)

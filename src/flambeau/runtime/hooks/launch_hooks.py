@@ -19,10 +19,10 @@ class Recorder(Protocol):
 
     def before(self, exe: Executable, stream: int, ptrs: Sequence[int], /) -> None: ...
     def after(self, exe: Executable, stream: int, /) -> None: ...
-    def entered(self, name: str, /) -> None:
-        """What is launched from now on, in this thread, is part of this, until `left`."""
+    def on_scope_begin(self, name: str, /) -> None:
+        """What is launched from now on, in this thread, is part of this, until `on_scope_end`."""
 
-    def left(self) -> None: ...
+    def on_scope_end(self) -> None: ...
 
 
 _recorders: tuple[Recorder, ...] = ()
@@ -52,12 +52,12 @@ def within(name: str) -> Iterator[None]:
     """What is launched inside is part of `name`, a function of the tape."""
     recorders = _recorders
     for recorder in recorders:
-        recorder.entered(name)
+        recorder.on_scope_begin(name)
     try:
         yield
     finally:
         for recorder in reversed(recorders):
-            recorder.left()
+            recorder.on_scope_end()
 
 
 def told(exe: Executable, launch: Launcher) -> Launcher:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Witness(Protocol):
-    """It is told in the thread that asked. `taken_back` may come at any time, from a destructor."""
+    """It is told in the thread that asked. `on_free` may come at any time, from a destructor."""
 
-    def handed_out(self, context: Context, block: Block, nbytes: int, to_launch: bool, /) -> None:
+    def on_allocate(self, context: Context, block: Block, nbytes: int, to_launch: bool, /) -> None:
         """`nbytes` were asked for and more than 0; `to_launch`: for this thread's next launch, which writes them."""
 
-    def taken_back(self, context: Context, block: Block, /) -> None:
+    def on_free(self, context: Context, block: Block, /) -> None:
         """A block of more than 0 bytes comes back."""
 
 
@@ -79,7 +79,7 @@ def _allocating(
         block = allocate(nbytes, stream)
         if nbytes:
             for witness in _witnesses:
-                witness.handed_out(context, block, nbytes, to_launch)
+                witness.on_allocate(context, block, nbytes, to_launch)
         return block
 
     return allocate_and_tell
@@ -89,7 +89,7 @@ def _freeing(context: Context, free: Callable[[Block], None]) -> Callable[[Block
     def tell_and_free(block: Block) -> None:
         if block.size:
             for witness in _witnesses:
-                witness.taken_back(context, block)
+                witness.on_free(context, block)
         free(block)
 
     return tell_and_free

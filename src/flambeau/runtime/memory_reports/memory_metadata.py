@@ -31,16 +31,16 @@ class Labels:
         self._thread = thread
         self._open: dict[tuple[int, int | None], list[str]] = {}
 
-    def began(self, text: str, number: int | None) -> None:
+    def on_range_begin(self, text: str, number: int | None) -> None:
         if self._thread in (None, get_ident()):
             self._open.setdefault(_key(number), []).append(text)
             self._note(text, "START")
 
-    def ended(self, number: int | None) -> None:
+    def on_range_end(self, number: int | None) -> None:
         if texts := self._open.get(_key(number)):
             self._note(texts.pop(), "END")
 
-    def marked(self, text: str) -> None:
+    def on_mark(self, text: str) -> None:
         """Marks are no ranges: PyTorch has none here."""
 
     def end(self) -> None:

@@ -17,19 +17,19 @@ class Nvtx:
         self._package = package
         self._open: dict[int, Any] = {}
 
-    def began(self, text: str, number: int | None) -> None:
+    def on_range_begin(self, text: str, number: int | None) -> None:
         if number is None:
             self._package.push_range(text)
         else:
             self._open[number] = self._package.start_range(text)
 
-    def ended(self, number: int | None) -> None:
+    def on_range_end(self, number: int | None) -> None:
         if number is None:
             self._package.pop_range()
         elif (begun := self._open.pop(number, None)) is not None:
             self._package.end_range(begun)
 
-    def marked(self, text: str) -> None:
+    def on_mark(self, text: str) -> None:
         self._package.mark(text)
 
 
