@@ -6,6 +6,7 @@ import pickle
 import pickletools
 import random
 import struct
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
@@ -40,6 +41,13 @@ def hostile(rng: random.Random) -> Any:
             lambda: nested(rng.choice([tuple, list]), rng.choice([3, 50, 300])),
         ]
     )()  # fmt: skip
+
+
+def damaged(rng: random.Random) -> Any:
+    """A plain value that readers may not expect, but can hash and print."""
+    return rng.choice(
+        [rng.choice(NUMBERS), rng.choice(TEXTS), rng.choice([None, True, 0.5, 1e308, b"", [], {}, (), (1,)])]
+    )
 
 
 def shared(kind: Any, levels: int) -> Any:
@@ -96,7 +104,12 @@ def instructions(data: bytes) -> list[bytes]:
     return [data[place:end] for (name, place), end in parts if name != "FRAME"]
 
 
-def mutate_pickle(rng: random.Random, data: bytes, names: tuple[str, ...] = ()) -> bytes:
+def mutate_pickle(
+    rng: random.Random,
+    data: bytes,
+    names: tuple[str, ...] = (),
+    value: Callable[[random.Random], Any] = hostile,
+) -> bytes:
     """Delete, repeat, move or replace instructions of a pickle, or insert values and names among them."""
     parts = instructions(data)
     for _ in range(rng.choice([1, 1, 1, 2, 3, 6])):
@@ -110,9 +123,9 @@ def mutate_pickle(rng: random.Random, data: bytes, names: tuple[str, ...] = ()) 
                 other = rng.randrange(len(parts))
                 parts[at], parts[other] = parts[other], parts[at]
             case 3:
-                parts[at] = value_of(hostile(rng))
+                parts[at] = value_of(value(rng))
             case 4:
-                parts.insert(at, value_of(hostile(rng)))
+                parts.insert(at, value_of(value(rng)))
             case 5:
                 parts.insert(at, rng.choice(_CODES))
             case 6 if names:

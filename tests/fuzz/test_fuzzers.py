@@ -22,6 +22,7 @@ EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 SEED = int(os.environ.get("FLAMBEAU_FUZZ_SEED", "20261122"))
 COUNTS = {
     "checkpoints": 400,
+    "unpickling": 300,
     "snapshots": 60,
     "replays": 150,
     "tokens": 80,

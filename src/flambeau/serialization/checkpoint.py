@@ -122,7 +122,7 @@ def load(
     elif weights_only and pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
     read = reader(weights_only, pickle_module or pickle, {"encoding": "utf-8"} | pickle_load_args)
-    with _to_read(f) as file, _explaining(f):
+    with _to_read(f) as file, _explaining(f, weights_only):
         return _load(file, f, bool(mmap), restorer(map_location), read)
 
 
@@ -172,19 +172,19 @@ def _load(file: Any, path: Any, mapped: bool, restore: Restore, read: Read) -> A
 
 
 @contextmanager
-def _explaining(f: Any) -> Iterator[None]:
+def _explaining(f: Any, weights_only: bool = True) -> Iterator[None]:
     """Say of errors in which file they are, and where."""
     name = os.fspath(f) if isinstance(f, (str, os.PathLike)) else getattr(f, "name", type(f).__name__)
     try:
         yield
     except Refused as error:
         place = name if error.position is None else f"{name}, byte {error.position} of the pickle"
-        explained = UnpicklingError(_explain_refusal(error, place))
+        explained = UnpicklingError(_explain_refusal(error, place) if weights_only else f"{error} ({place})")
         explained.add_note(f"in {place}")
-        raise explained from None
+        raise explained from (None if weights_only else error.__cause__)
     except Damaged as error:
         raise RuntimeError(f"{error} ({name}{'' if error.at is None else f', byte {error.at}'})") from None
-    except RuntimeError as error:
+    except Exception as error:
         error.add_note(f"while {name} was loaded")
         raise
 

@@ -27,7 +27,11 @@ def restorer(map_location: Any) -> Restore:
             storage, map_location.get(location, location)
         )
     if isinstance(map_location, (str, bytes, device)):
-        name = map_location.decode("ascii") if isinstance(map_location, bytes) else str(map_location)
+        name = (
+            map_location.decode("ascii", "backslashreplace")
+            if isinstance(map_location, bytes)
+            else str(map_location)
+        )
         return lambda storage, location: default_restore_location(storage, name)
     return lambda storage, location: _by_function(map_location, storage, location)
 

@@ -13,11 +13,12 @@ from flambeau.core.brief import brief, brief_text
 from flambeau.core.device import CPU
 from flambeau.core.ipc.pickle_reader import Refused
 from flambeau.core.meta import Meta
-from flambeau.serialization import names, safety
+from flambeau.serialization import safety
 from flambeau.serialization.archive import ArchiveReader, Damaged, size_of
 from flambeau.serialization.machine import PickleMachine
 from flambeau.serialization.names import StorageKind
 from flambeau.serialization.places import Restore
+from flambeau.serialization.unpickler import PersistentLoad, unpickler
 from flambeau.tensor.call import empty
 from flambeau.tensor.exchange.data import over
 from flambeau.tensor.exchange.pickling import face_of
@@ -25,7 +26,6 @@ from flambeau.tensor.exchange.transfer import host_array
 from flambeau.tensor.storage import ForeignStorage, Storage
 from flambeau.tensor.storages import Face, TypedStorage, UntypedStorage
 
-PersistentLoad = Callable[[Any], Any]
 Read = Callable[[Any, PersistentLoad], Any]
 """Reads one pickled object from a file; `persistent_load` gives the storages."""
 
@@ -35,20 +35,7 @@ def reader(weights_only: bool, module: ModuleType, options: dict[str, Any]) -> R
     if weights_only:
         return lambda file, persistent_load: _read_safely(file, persistent_load, options["encoding"])
 
-    class Unpickler(module.Unpickler):  # type: ignore[misc, name-defined]
-        def __init__(self, file: Any, persistent_load: PersistentLoad) -> None:
-            super().__init__(file, **options)
-            self._persistent_load = persistent_load
-
-        def persistent_load(self, pid: Any) -> Any:
-            return self._persistent_load(pid)
-
-        def find_class(self, module: str, name: str) -> Any:
-            if module.partition(".")[0] == "torch":
-                return names.find(module, name)
-            return super().find_class(module, name)
-
-    return lambda file, persistent_load: Unpickler(file, persistent_load).load()
+    return unpickler(module, options)
 
 
 def _read_safely(file: Any, persistent_load: PersistentLoad, encoding: str) -> Any:
