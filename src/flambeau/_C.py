@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flambeau.core.names import lacking, publish
 from flambeau.tensor.arguments.torch_function import DisableTorchFunction, DisableTorchFunctionSubclass
-from flambeau.tensor.arguments.torch_function import disabled as _disabled_torch_function_impl
+from flambeau.tensor.arguments.torch_function import ignore_overrides as _disabled_torch_function_impl
 from flambeau.tensor.arguments.torch_function import is_enabled as _is_torch_function_enabled
 
 __all__ = [

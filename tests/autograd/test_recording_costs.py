@@ -24,7 +24,7 @@ def test_under_no_grad_the_tape_is_not_asked(name: str, monkeypatch: pytest.Monk
     x = torch.ones(3, requires_grad=True)
     expected = CALLS[name](x).detach().tolist()  # plans
     asked: list[Any] = []
-    monkeypatch.setattr(call, "begin", lambda *args: asked.append(args))
+    monkeypatch.setattr(call, "begin_recording", lambda *args: asked.append(args))
     if name != "call":
         monkeypatch.setattr(call, "call", lambda *args: asked.append(args))
     with torch.no_grad():
@@ -39,14 +39,14 @@ def test_under_no_grad_the_tape_is_not_asked(name: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_saved_is_decided_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    original = recorded_call.Use.__init__
+    original = recorded_call.SavedSpec.__init__
 
     def counted(self: Any, *args: Any) -> None:
         made.append(args)
         original(self, *args)
 
     CALLS[name](torch.ones(3, requires_grad=True))
-    monkeypatch.setattr(recorded_call.Use, "__init__", counted)
+    monkeypatch.setattr(recorded_call.SavedSpec, "__init__", counted)
     for size in (3, 3, 5):  # of another plan, too
         CALLS[name](torch.ones(size, requires_grad=True)).sum().backward()
     assert len(made) <= (name != "call"), "only the sum's"

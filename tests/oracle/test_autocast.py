@@ -196,7 +196,7 @@ def test_every_operator_of_pytorchs_list_for_cuda_is_on_ours():
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     every = torch._C._dispatch_get_all_op_names()
     theirs = {n[6:].split(".")[0] for n in every if n.startswith("aten::") and has(n, "AutocastCUDA")}
-    named = set(autocast._named["cuda"])
+    named = set(autocast._policies["cuda"])
     ours = named | {other for name, others in SAME.items() if name in named for other in others.split()}
     assert theirs - ours == set()
 
@@ -457,5 +457,5 @@ def test_outside_of_autocast_the_warm_path_is_the_cache_of_plans_itself(monkeypa
         assert not engine.warm and (a @ a).dtype is flambeau.bfloat16
         flambeau.backends.cuda.matmul.allow_tf32 = not flambeau.backends.cuda.matmul.allow_tf32
     assert engine.warm is engine.plans
-    monkeypatch.setattr(autocast, "casted", None)  # so that asking the lists would fail
+    monkeypatch.setattr(autocast, "cast_inputs", None)  # so that asking the lists would fail
     assert (a @ a + a).dtype is flambeau.float32

@@ -255,14 +255,14 @@ def test_timing_events_stand_in_where_no_driver_tells(monkeypatch: pytest.Monkey
     """As on real GPUs: the times of a pair of events around each piece of work."""
     x = torch.ones(1 << 22, device="cuda:1")
     y = torch.ones(1 << 20)
-    real = profiler_recorder.Recorder.start
+    real = profiler_recorder.ProfileRecorder.start
 
     def start(self: Any) -> None:
         monkeypatch.setattr(profiler_recorder.system, "is_virtual", lambda: False)
         real(self)
         monkeypatch.undo()
 
-    monkeypatch.setattr(profiler_recorder.Recorder, "start", start)
+    monkeypatch.setattr(profiler_recorder.ProfileRecorder, "start", start)
     with profile() as prof:
         x.mul(2)
         torch.cuda._sleep(10**6)

@@ -18,7 +18,7 @@ from flambeau.driver.api import Kernel, Launch
 from flambeau.driver.cuda import probe
 from flambeau.runtime import system
 from flambeau.runtime.devices import configuration
-from flambeau.tensor.call import spend
+from flambeau.tensor.call import launch_sleep
 
 
 @pytest.fixture(autouse=True)
@@ -263,12 +263,12 @@ def test_d07_d08_errors_come_late_and_with_launch_blocking_at_the_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with torch.virtual(devices=1):
-        spend(FAILING, device("cuda:0"), 1)
+        launch_sleep(FAILING, device("cuda:0"), 1)
         with pytest.raises(RuntimeError):
             torch.cuda.synchronize()
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     with torch.virtual(devices=1), pytest.raises(RuntimeError):
-        spend(FAILING, device("cuda:0"), 1)
+        launch_sleep(FAILING, device("cuda:0"), 1)
 
 
 @pytest.mark.parametrize(("value", "blocking"), [("1", True), ("0", False), ("", False), (None, False)])

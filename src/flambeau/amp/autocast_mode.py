@@ -51,10 +51,10 @@ class autocast:
         self.device = device_type
         self.fast_dtype = get_autocast_dtype(device_type) if dtype is None else dtype
         self._cache_enabled = is_autocast_cache_enabled() if cache_enabled is None else cache_enabled
-        self._enabled = enabled and self._possible()
-        self._left: list[tuple[bool, Any, bool]] = []
+        self._enabled = enabled and self._is_supported()
+        self._outer: list[tuple[bool, Any, bool]] = []
 
-    def _possible(self) -> bool:
+    def _is_supported(self) -> bool:
         if self.device == "cuda":
             if not system.is_available():
                 warn_program(
@@ -72,7 +72,7 @@ class autocast:
 
     def __enter__(self) -> autocast:
         local = state.local
-        self._left.append((local.enabled[self.device], local.lower[self.device], local.cache_enabled))
+        self._outer.append((local.enabled[self.device], local.lower[self.device], local.cache_enabled))
         self._switch(self._enabled, self.fast_dtype, self._cache_enabled)
         autocast_increment_nesting()
         return self
@@ -80,7 +80,7 @@ class autocast:
     def __exit__(self, *error: object) -> None:
         if autocast_decrement_nesting() == 0:
             clear_autocast_cache()
-        self._switch(*self._left.pop())
+        self._switch(*self._outer.pop())
 
     def _switch(self, enabled: bool, lower: dtype, cache_enabled: bool) -> None:
         state.enable(self.device, enabled)
@@ -97,11 +97,11 @@ class autocast:
             )
 
         @functools.wraps(func)
-        def decorated(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return func(*args, **kwargs)
 
-        return decorated
+        return wrapper
 
 
 # -- custom Functions ---------------------------------------------------------------------------------------
@@ -119,16 +119,16 @@ def custom_fwd(
         return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
 
     @functools.wraps(fwd)
-    def decorated(*args: Any, **kwargs: Any) -> Any:
-        ctx, on = args[0], is_autocast_enabled(device_type)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        ctx, enabled = args[0], is_autocast_enabled(device_type)
         ctx._dtype = get_autocast_dtype(device_type)
-        ctx._fwd_used_autocast = on and cast_inputs is None
-        if cast_inputs is None or not on:
+        ctx._fwd_used_autocast = enabled and cast_inputs is None
+        if cast_inputs is None or not enabled:
             return fwd(*args, **kwargs)
         with autocast(device_type, enabled=False):
             return fwd(*_cast(args, device_type, cast_inputs), **_cast(kwargs, device_type, cast_inputs))
 
-    return decorated
+    return wrapper
 
 
 def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Any:
@@ -138,11 +138,11 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
         return functools.partial(custom_bwd, device_type=device_type)
 
     @functools.wraps(bwd)
-    def decorated(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         with autocast(device_type, enabled=args[0]._fwd_used_autocast, dtype=args[0]._dtype):
             return bwd(*args, **kwargs)
 
-    return decorated
+    return wrapper
 
 
 def _cast(value: Any, device_type: str, to: dtype) -> Any:

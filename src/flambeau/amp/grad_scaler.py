@@ -31,7 +31,7 @@ def _fresh() -> dict[str, Any]:
     return {"stage": OptState.READY, "found_inf_per_device": {}}
 
 
-class _Copies:
+class _DeviceCopies:
     """A number on each device that asks for it."""
 
     def __init__(self, first: Any) -> None:
@@ -87,19 +87,19 @@ class GradScaler:
         """A loss, or an iterable of them, times the factor."""
         if not self._enabled:
             return outputs
-        return self._scaled(outputs, [])
+        return self._scale_outputs(outputs, [])
 
-    def _scaled(self, x: Any, copies: list[_Copies]) -> Any:
+    def _scale_outputs(self, x: Any, copies: list[_DeviceCopies]) -> Any:
         if isinstance(x, Tensor):
             if self._scale is None:
                 self._start(x.meta.device)
             if x.meta.device is self._scale.device:
                 return x * self._scale  # type: ignore[operator]
             if not copies:
-                copies.append(_Copies(self._scale))
+                copies.append(_DeviceCopies(self._scale))
             return x * copies[0].on(x.meta.device)  # type: ignore[operator]
         if isinstance(x, Iterable):
-            several = (self._scaled(one, copies) for one in x)
+            several = (self._scale_outputs(one, copies) for one in x)
             return type(x)(several) if isinstance(x, list | tuple) else several  # type: ignore[call-arg]
         raise ValueError("outputs must be a Tensor or an iterable of Tensors")
 
@@ -107,7 +107,7 @@ class GradScaler:
         self._scale = creation.full((), self._init_scale, dtype=float32, device=where)
         self._growth_tracker = creation.full((), self._init_growth_tracker, dtype=int32, device=where)
 
-    def _started(self, name: str) -> None:
+    def _require_scale(self, name: str) -> None:
         for attribute in ("_scale", "_growth_tracker"):
             if getattr(self, attribute) is None:
                 raise AssertionError(
@@ -122,7 +122,7 @@ class GradScaler:
         """
         if not self._enabled:
             return
-        self._started("unscale_")
+        self._require_scale("unscale_")
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.UNSCALED:
             raise RuntimeError(
@@ -132,7 +132,7 @@ class GradScaler:
             raise RuntimeError("unscale_() is being called after step().")
         with recording(False):
             inverse = self._scale.double().reciprocal().float()
-            state["found_inf_per_device"] = _unscaled(_gradients(optimizer), inverse)
+            state["found_inf_per_device"] = _unscale_in_place(_gradients(optimizer), inverse)
         state["stage"] = OptState.UNSCALED
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -144,7 +144,7 @@ class GradScaler:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs:
             raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
-        self._started("step")
+        self._require_scale("step")
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
@@ -162,17 +162,17 @@ class GradScaler:
         """Find the factor of the next iteration, on the device; or take `new_scale`. Waits for nothing."""
         if not self._enabled:
             return
-        self._started("update")
+        self._require_scale("update")
         with recording(False):
             if new_scale is None:
-                self._adapt()
+                self._update_scale()
             elif isinstance(new_scale, float):
                 self._scale.fill_(new_scale)
             else:
-                self._take(new_scale)
+                self._set_scale(new_scale)
         self._per_optimizer_states = defaultdict(_fresh)
 
-    def _take(self, new: Any) -> None:
+    def _set_scale(self, new: Any) -> None:
         if new.device.type != self._device or new.numel() != 1 or new.requires_grad:
             raise AssertionError(
                 "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor with "
@@ -180,7 +180,7 @@ class GradScaler:
             )
         self._scale.copy_(new)
 
-    def _adapt(self) -> None:
+    def _update_scale(self) -> None:
         scale, tracker = self._scale, self._growth_tracker
         founds = [
             found.to(scale.device, non_blocking=True)
@@ -286,9 +286,12 @@ def _gradients(optimizer: Any) -> list[Any]:
     return grads
 
 
-def _unscaled(grads: list[Any], inverse: Any) -> dict[device, Any]:
+def _unscale_in_place(grads: list[Any], inverse: Any) -> dict[device, Any]:
     """Multiply gradients in place; by device, 1 where one of them is not finite, else 0."""
-    inverses, founds = _Copies(inverse), _Copies(creation.zeros((), dtype=float32, device=inverse.device))
+    inverses, founds = (
+        _DeviceCopies(inverse),
+        _DeviceCopies(creation.zeros((), dtype=float32, device=inverse.device)),
+    )
     batches: dict[Any, list[Any]] = {}
     for g in grads:
         batches.setdefault((g.meta.device, g.meta.dtype), []).append(g)

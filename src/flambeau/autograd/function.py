@@ -13,10 +13,10 @@ from flambeau.ops.view import view
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Edge, Node
 from flambeau.tensor.autograd.autograd_meta import edge_of, run
-from flambeau.tensor.autograd.grad_validation import fitted, zeros_of
+from flambeau.tensor.autograd.grad_validation import fit_gradient, zeros_of
 from flambeau.tensor.autograd.in_place import replace_node
 from flambeau.tensor.autograd.saved import FREED, save
-from flambeau.tensor.tensor import CUSTOM, SEVERAL, History, Tensor, retyped
+from flambeau.tensor.tensor import CUSTOM, SEVERAL, AutogradMeta, Tensor, as_type
 
 
 class FunctionCtx:
@@ -54,22 +54,22 @@ class _Node(Node, FunctionCtx):
         self.dirty_tensors: tuple[Any, ...] = ()
         self.non_differentiable: tuple[Any, ...] = ()
         self.materialize_grads = True
-        self._saved: list[_Kept | None] | None = []
-        self._metas: tuple[Any, ...] = ()
-        self._runs = True  # forward, still
+        self._saved: list[_SavedArgument | None] | None = []
+        self._input_metas: tuple[Any, ...] = ()
+        self._forward_is_running = True  # forward, still
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What `save_for_backward` kept. Raises RuntimeError if it was freed or changed in place."""
         if self._saved is None:
             raise RuntimeError(FREED)
-        if self._runs:
+        if self._forward_is_running:
             return tuple(self.to_save)
-        return tuple([None if kept is None else kept.shown(self) for kept in self._saved])
+        return tuple([None if kept is None else kept.restore(self) for kept in self._saved])
 
     saved_variables = saved_tensors
 
-    def release(self, walked: Container[Node]) -> None:
+    def release(self, finished: Container[Node]) -> None:
         self._saved = None
 
     def __repr__(self) -> str:
@@ -81,7 +81,7 @@ class _Node(Node, FunctionCtx):
             grads = [g if m is None or g is not None else zeros_of(m) for g, m in metas]
         given = self._backward()(self, *grads)
         listed = given if isinstance(given, tuple) else (given,)
-        count = len(self._metas)
+        count = len(self._input_metas)
         while len(listed) > count and listed[-1] is None:
             listed = listed[:-1]
         if len(listed) != count:
@@ -89,7 +89,10 @@ class _Node(Node, FunctionCtx):
                 f"function {self.name()} returned an incorrect number of gradients (expected {count}, got "
                 f"{len(listed)})"
             )
-        return [self._checked(i, g, m) for i, (g, m) in enumerate(zip(listed, self._metas, strict=True))]
+        return [
+            self._check_gradient(i, g, m)
+            for i, (g, m) in enumerate(zip(listed, self._input_metas, strict=True))
+        ]
 
     def _backward(self) -> Callable[..., Any]:
         function = self._function
@@ -102,7 +105,7 @@ class _Node(Node, FunctionCtx):
             )
         return function.vjp  # type: ignore[no-any-return]
 
-    def _checked(self, position: int, grad: Any, meta: Any) -> Any:
+    def _check_gradient(self, position: int, grad: Any, meta: Any) -> Any:
         if grad is None:
             return None
         if meta is None:
@@ -121,7 +124,7 @@ class _Node(Node, FunctionCtx):
                 f"Function {self.name()} returned an invalid gradient at index {position} - got "
                 f"{list(grad.meta.shape)} but expected shape compatible with {list(meta.shape)}"
             )
-        return fitted(grad, meta)
+        return fit_gradient(grad, meta)
 
 
 class Function:
@@ -180,15 +183,19 @@ class Function:
 
 
 def _apply(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    apart = function.setup_context is not Function.setup_context
-    if apart:
+    has_setup_context = function.setup_context is not Function.setup_context
+    if has_setup_context:
         args, kwargs = _by_position(function.forward, args, kwargs), {}
     node = function._node()
     edges = [edge_of(a) if isinstance(a, Tensor) and a.history is not None else None for a in args]
     node.needs_input_grad = tuple([e is not None for e in edges])
     with recording(False):
-        result = function.forward(*args, **kwargs) if apart else function.forward(node, *args, **kwargs)
-        if apart:
+        result = (
+            function.forward(*args, **kwargs)
+            if has_setup_context
+            else function.forward(node, *args, **kwargs)
+        )
+        if has_setup_context:
             function.setup_context(node, args, result)
     outputs = list(result) if isinstance(result, tuple) else [result]
     _check(node, args, outputs)
@@ -197,13 +204,15 @@ def _apply(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     _check_dirty(node, tensors, needed)
     for t in node.dirty_tensors:
         t.counter.version += 1
-    owned = [_own(t, args, node, needed) if isinstance(t, Tensor) else t for t in outputs]
+    distinct = [_own(t, args, node, needed) if isinstance(t, Tensor) else t for t in outputs]
     fixed = node.non_differentiable
-    node.non_differentiable = tuple([new for new, t in zip(owned, outputs, strict=True) if _among(t, fixed)])
-    outputs = owned
+    node.non_differentiable = tuple(
+        [new for new, t in zip(distinct, outputs, strict=True) if _is_among(t, fixed)]
+    )
+    outputs = distinct
     if needed:
         _record(node, edges, args, outputs)
-    node._runs = False
+    node._forward_is_running = False
     return tuple(outputs) if isinstance(result, tuple) else outputs[0]
 
 
@@ -219,7 +228,7 @@ def _check(node: _Node, args: Sequence[Any], outputs: Sequence[Any]) -> None:
             raise TypeError(
                 f"save_for_backward can only save variables, but argument {i} is of type {type(t).__name__}"
             )
-    if any(not _among(t, outputs) for t in node.dirty_tensors):
+    if any(not _is_among(t, outputs) for t in node.dirty_tensors):
         raise RuntimeError(
             "Some elements marked as dirty during the forward method were not returned as output. The inputs that are "
             "modified inplace must all be outputs of the Function."
@@ -241,13 +250,13 @@ def _check_dirty(node: _Node, tensors: Sequence[Any], needed: bool) -> None:
             )
 
 
-def _among(t: Any, listed: Sequence[Any]) -> bool:
+def _is_among(t: Any, listed: Sequence[Any]) -> bool:
     return any(t is other for other in listed)
 
 
 def _own(t: Any, args: Sequence[Any], node: _Node, needed: bool) -> Any:
     """An input that is returned unchanged is returned as a view, so that it keeps its own history."""
-    if not _among(t, args) or _among(t, node.dirty_tensors):
+    if not _is_among(t, args) or _is_among(t, node.dirty_tensors):
         return t
     with recording(False):
         return run(view, t, t.meta.shape) if needed else t.detach()
@@ -255,27 +264,31 @@ def _own(t: Any, args: Sequence[Any], node: _Node, needed: bool) -> Any:
 
 def _record(node: Any, edges: Sequence[Edge], args: Sequence[Any], outputs: Sequence[Any]) -> None:
     node.edges = tuple(edges)
-    node._metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
+    node._input_metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
     tensors = [t for t in outputs if isinstance(t, Tensor)]
     node.set_outputs(tuple([t.meta for t in tensors]))
     node.outputs = tuple(
         [t.meta if isinstance(t, Tensor) else None for t in outputs]
     )  # backward counts them all
     for i, t in enumerate(outputs):
-        if node.outputs[i] is None or t.meta.dtype.category < FLOATING or _among(t, node.non_differentiable):
+        if (
+            node.outputs[i] is None
+            or t.meta.dtype.category < FLOATING
+            or _is_among(t, node.non_differentiable)
+        ):
             continue
-        if _among(t, node.dirty_tensors):
+        if _is_among(t, node.dirty_tensors):
             replace_node(t, node, next((k for k, a in enumerate(args) if a is t), None), i)
         elif t.history is not None and t.history.base is not None:
             t.history.node, t.history.index, t.history.version = node, i, t.counter.version
-            t.history.made = CUSTOM if len(tensors) == 1 else SEVERAL
+            t.history.restriction = CUSTOM if len(tensors) == 1 else SEVERAL
         else:
-            t.history = History(node, i)
-    node._saved = [None if t is None else _Kept(t, outputs) for t in node.to_save]
+            t.history = AutogradMeta(node, i)
+    node._saved = [None if t is None else _SavedArgument(t, outputs) for t in node.to_save]
     node.to_save = ()
 
 
-class _Kept:
+class _SavedArgument:
     """A tensor that `save_for_backward` was given; an input of a subclass with its class and attributes."""
 
     __slots__ = ("attributes", "kind", "saved")
@@ -286,20 +299,20 @@ class _Kept:
         self.kind = Tensor if places else type(t)
         self.attributes = None if self.kind is Tensor else t.__dict__
 
-    def shown(self, node: Node) -> Tensor:
+    def restore(self, node: Node) -> Tensor:
         t = self.saved.unpack(node)
         if self.attributes is None:
             return t
-        made: Tensor = retyped(t, self.kind)
-        made.__dict__.update(self.attributes)
-        return made
+        restored: Tensor = as_type(t, self.kind)
+        restored.__dict__.update(self.attributes)
+        return restored
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a `backward` that cannot be differentiated itself: a walk through its results raises RuntimeError."""
 
     @functools.wraps(backward)
-    def wrapped(ctx: Any, *grads: Any) -> Any:
+    def wrapper(ctx: Any, *grads: Any) -> Any:
         with recording(False):
             given = backward(ctx, *grads)
         if not (mode.recording and any(isinstance(g, Tensor) and edge_of(g) is not None for g in grads)):
@@ -309,7 +322,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         refused = tuple([_refusing(g, grads) if isinstance(g, Tensor) else g for g in listed])
         return refused[0] if single else refused
 
-    return wrapped
+    return wrapper
 
 
 class _Refuses(Function):

@@ -12,8 +12,10 @@ from flambeau.tensor.tensor import Tensor
 
 Tensors = tuple[Any, ...]
 
+_NO_VECTOR = "The vector v can only be None if {} a single Tensor with a single element."
 
-def _tuple(x: Any, what: str, function: str) -> tuple[bool, Tensors]:
+
+def _to_tuple(x: Any, what: str, function: str) -> tuple[bool, Tensors]:
     """Whether it was several, and the tensors. Raises TypeError for anything else."""
     several = isinstance(x, tuple)
     listed = x if several else (x,)
@@ -35,16 +37,16 @@ def _leaves(inputs: Tensors, create: bool) -> Tensors:
         )
 
 
-def _called(func: Callable[..., Any], inputs: Any, create: bool, function: str) -> tuple[Any, ...]:
-    several, listed = _tuple(inputs, "inputs", function)
+def _call_on_leaves(func: Callable[..., Any], inputs: Any, create: bool, function: str) -> tuple[Any, ...]:
+    several, listed = _to_tuple(inputs, "inputs", function)
     leaves = _leaves(listed, create)
     with recording(True):
         result = func(*leaves)
-    several_outputs, outputs = _tuple(result, "outputs of the user-provided function", function)
+    several_outputs, outputs = _to_tuple(result, "outputs of the user-provided function", function)
     return several, leaves, several_outputs, outputs
 
 
-def _strict(outputs: Tensors, strict: bool) -> None:
+def _check_strict(outputs: Tensors, strict: bool) -> None:
     if not strict:
         return
     for i, t in enumerate(outputs):
@@ -80,29 +82,28 @@ def _gradients(
     return tuple([t.new_zeros(t.shape) if g is None else g for t, g in zip(inputs, found, strict=True)])
 
 
-def _given(tensors: Tensors, create: bool, several: bool) -> Any:
-    done = tensors if create and mode.recording else tuple([t.detach() for t in tensors])
-    return done if several else done[0]
+def _to_result(tensors: Tensors, create: bool, several: bool) -> Any:
+    results = tensors if create and mode.recording else tuple([t.detach() for t in tensors])
+    return results if several else results[0]
 
 
 def vjp(
     func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
     """The outputs of `func`, and the product of a vector `v` (of the outputs' shapes) with its Jacobian."""
-    several, leaves, several_outputs, outputs = _called(func, inputs, create_graph, "vjp")
-    _strict(outputs, strict)
-    seeds = _seeds(v, outputs, "vjp", "The vector v can only be None if the user-provided function returns a single "
-                   "Tensor with a single element.")  # fmt: skip
+    several, leaves, several_outputs, outputs = _call_on_leaves(func, inputs, create_graph, "vjp")
+    _check_strict(outputs, strict)
+    seeds = _check_vector(v, outputs, "vjp", _NO_VECTOR.format("the user-provided function returns"))
     found = _gradients(outputs, leaves, seeds, create_graph, strict)
-    return _given(outputs, create_graph, several_outputs), _given(found, create_graph, several)
+    return _to_result(outputs, create_graph, several_outputs), _to_result(found, create_graph, several)
 
 
-def _seeds(v: Any, like: Tensors, function: str, message: str) -> Sequence[Any] | None:
+def _check_vector(v: Any, like: Tensors, function: str, message: str) -> Sequence[Any] | None:
     if v is None:
         if len(like) != 1 or like[0].numel() != 1:
             raise RuntimeError(message)
         return [t.new_ones(t.shape) for t in like]
-    _, listed = _tuple(v, "v", function)
+    _, listed = _to_tuple(v, "v", function)
     if len(listed) != len(like):
         raise RuntimeError(f"v is a tuple of invalid length: should be {len(like)} but got {len(listed)}.")
     for i, (t, want) in enumerate(zip(listed, like, strict=True)):
@@ -119,15 +120,16 @@ def jvp(
 
     By differentiating twice backward: the product with a vector is linear in that vector.
     """
-    _, leaves, several_outputs, outputs = _called(func, inputs, create_graph, "jvp")
-    _strict(outputs, strict)
-    vector = _seeds(v, leaves, "jvp", "The vector v can only be None if the input to the user-provided function is a "
-                    "single Tensor with a single element.")  # fmt: skip
+    _, leaves, several_outputs, outputs = _call_on_leaves(func, inputs, create_graph, "jvp")
+    _check_strict(outputs, strict)
+    vector = _check_vector(v, leaves, "jvp", _NO_VECTOR.format("the input to the user-provided function is"))
     with recording(True):
         dummies = tuple([t.new_zeros(t.shape).requires_grad_() for t in outputs])
         rows = _gradients(outputs, leaves, dummies, True, strict)
     found = _gradients(rows, dummies, vector, create_graph, strict)
-    return _given(outputs, create_graph, several_outputs), _given(found, create_graph, several_outputs)
+    return _to_result(outputs, create_graph, several_outputs), _to_result(
+        found, create_graph, several_outputs
+    )
 
 
 def jacobian(
@@ -147,8 +149,8 @@ def jacobian(
         raise NotImplementedError(
             "Flambeau has no vmap and no forward mode: jacobian goes row by row, backward"
         )
-    several, leaves, several_outputs, outputs = _called(func, inputs, create_graph, "jacobian")
-    _strict(outputs, strict)
+    several, leaves, several_outputs, outputs = _call_on_leaves(func, inputs, create_graph, "jacobian")
+    _check_strict(outputs, strict)
     whole = tuple([_rows(output, leaves, create_graph, strict, several) for output in outputs])
     return whole if several_outputs else whole[0]
 
@@ -163,7 +165,7 @@ def _rows(output: Any, leaves: Tensors, create: bool, strict: bool, several: boo
             else t.new_zeros((*output.shape, *t.shape))
             for k, t in enumerate(leaves)
         ]
-    return _given(tuple(blocks), create, several)
+    return _to_result(tuple(blocks), create, several)
 
 
 def hessian(
@@ -175,7 +177,7 @@ def hessian(
     outer_jacobian_strategy: str = "reverse-mode",
 ) -> Any:
     """The second derivatives of a scalar function: for each pair of inputs, their shapes one after the other."""
-    several, _ = _tuple(inputs, "inputs", "hessian")
+    several, _ = _to_tuple(inputs, "inputs", "hessian")
 
     def first(*leaves: Any) -> Any:
         gradient = jacobian(_scalar(func, "hessian"), leaves, create_graph=True, strict=strict)
@@ -185,7 +187,7 @@ def hessian(
 
 
 def _scalar(func: Callable[..., Any], function: str) -> Callable[..., Any]:
-    def checked(*args: Any) -> Any:
+    def scalar_function(*args: Any) -> Any:
         result = func(*args)
         if not isinstance(result, Tensor):
             raise RuntimeError(f"The function given to {function} should return a single Tensor")
@@ -195,19 +197,18 @@ def _scalar(func: Callable[..., Any], function: str) -> Callable[..., Any]:
             )
         return result.squeeze()  # type: ignore[attr-defined]
 
-    return checked
+    return scalar_function
 
 
 def vhp(
     func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
     """The value of a scalar function, and the product of a vector `v` with its Hessian."""
-    several, leaves, _, outputs = _called(_scalar(func, "vhp"), inputs, create_graph, "vhp")
-    vector = _seeds(v, leaves, "vhp", "The vector v can only be None if the input to the user-provided function is a "
-                    "single Tensor with a single element.")  # fmt: skip
+    several, leaves, _, outputs = _call_on_leaves(_scalar(func, "vhp"), inputs, create_graph, "vhp")
+    vector = _check_vector(v, leaves, "vhp", _NO_VECTOR.format("the input to the user-provided function is"))
     gradient = _gradients(outputs, leaves, None, True, strict)
     found = _gradients(gradient, leaves, vector, create_graph, strict)
-    return _given(outputs, create_graph, False), _given(found, create_graph, several)
+    return _to_result(outputs, create_graph, False), _to_result(found, create_graph, several)
 
 
 def hvp(

@@ -39,15 +39,15 @@ class _Manager:
             return self._generator(function)  # type: ignore[return-value]
 
         @functools.wraps(function)
-        def decorated(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             with self.clone():
                 return function(*args, **kwargs)
 
-        return decorated  # type: ignore[return-value]
+        return wrapper  # type: ignore[return-value]
 
     def _generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def decorated(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             generator = function(*args, **kwargs)
             try:
                 with self.clone():
@@ -68,16 +68,16 @@ class _Manager:
             except StopIteration as end:
                 return end.value
 
-        return decorated
+        return wrapper
 
 
 class _Recording(_Manager):
     on: bool
 
     def __new__(cls, function: Any = None) -> Any:
-        made = super().__new__(cls)
-        made.__init__()  # type: ignore[misc]
-        return made if function is None else made(function)
+        manager = super().__new__(cls)
+        manager.__init__()  # type: ignore[misc]
+        return manager if function is None else manager(function)
 
     def __init__(self, function: Any = None) -> None:
         self._saved: list[bool] = []
@@ -136,11 +136,11 @@ class inference_mode(_Manager):
     """As `no_grad`; what is made inside counts no changes, so it can never be saved for a walk or changed outside."""
 
     def __new__(cls, mode: Any = True) -> Any:
-        made = super().__new__(cls)
+        manager = super().__new__(cls)
         if isinstance(mode, bool):
-            return made
-        made.__init__()  # type: ignore[misc]
-        return made(mode)
+            return manager
+        manager.__init__()  # type: ignore[misc]
+        return manager(mode)
 
     def __init__(self, mode: bool = True) -> None:
         self.mode = mode

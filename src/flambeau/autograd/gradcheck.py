@@ -131,29 +131,29 @@ def _numeric(func: Callable[..., Any], args: Sequence[Any], place: int, eps: flo
     """Of each output the same from central differences, column by column: all outputs of one call."""
     t = args[place]
     if not t.meta.numel:
-        return [np.zeros((len(_seen(output)), 0)) for output in _outputs(func, args)]
+        return [np.zeros((len(_to_real(output)), 0)) for output in _outputs(func, args)]
     own = t.detach().clone().contiguous().requires_grad_()  # the function may take gradients
     flat = own.detach().view(-1)
-    moved = [own if i == place else x for i, x in enumerate(args)]
-    columns = [_column(func, moved, flat, k, eps) for k in range(t.meta.numel)]
+    perturbed = [own if i == place else x for i, x in enumerate(args)]
+    columns = [_column(func, perturbed, flat, k, eps) for k in range(t.meta.numel)]
     return [np.stack(given, axis=1) for given in zip(*columns, strict=True)]
 
 
-def _column(func: Callable[..., Any], moved: Sequence[Any], flat: Any, k: int, eps: float) -> list[Any]:
-    """How each output changes as `flat[k]`, a view of one of `moved`, does."""
-    held = flat[k].clone()
+def _column(func: Callable[..., Any], perturbed: Sequence[Any], flat: Any, k: int, eps: float) -> list[Any]:
+    """How each output changes as `flat[k]`, a view of one of `perturbed`, does."""
+    original = flat[k].clone()
     changes = []
     for direction in _directions(flat):
-        flat[k] = held + eps * direction
-        above = [_seen(output) for output in _outputs(func, moved)]
-        flat[k] = held - eps * direction
-        below = [_seen(output) for output in _outputs(func, moved)]
+        flat[k] = original + eps * direction
+        above = [_to_real(output) for output in _outputs(func, perturbed)]
+        flat[k] = original - eps * direction
+        below = [_to_real(output) for output in _outputs(func, perturbed)]
         changes.append([direction * (a - b) / (2 * eps) for a, b in zip(above, below, strict=True)])
-    flat[k] = held
+    flat[k] = original
     return [sum(along) for along in zip(*changes, strict=True)]
 
 
-def _seen(t: Any) -> Any:
+def _to_real(t: Any) -> Any:
     """A result as real numbers: real and imaginary part by turns, as `_analytic` asks for them."""
     flat = _flat(t)
     return np.stack((flat.real, flat.imag), axis=-1).reshape(-1) if t.meta.dtype.is_complex else flat

@@ -103,23 +103,23 @@ def register_multi_grad_hook(tensors: Sequence[Any], fn: Callable[..., None], *,
     if mode not in ("all", "any"):
         raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
     edges = [edge_of(t) for t in tensors]
-    arrived: list[Any] = [None] * len(tensors)
-    walk = expected = -1
+    grads: list[Any] = [None] * len(tensors)
+    run_number = expected = -1
 
     def hook_of(i: int) -> Callable[[Any], None]:
         def hook(grad: Any) -> None:
-            nonlocal walk, expected
-            if state.engine.number != walk:
-                walk = state.engine.number
-                arrived[:] = [None] * len(tensors)
-                coming = sum(edge is not None and state.engine.expects_gradient(edge[0]) for edge in edges)
-                expected = 1 if mode == "any" else coming
-            arrived[i] = grad
+            nonlocal run_number, expected
+            if state.engine.number != run_number:
+                run_number = state.engine.number
+                grads[:] = [None] * len(tensors)
+                count = sum(edge is not None and state.engine.expects_gradient(edge[0]) for edge in edges)
+                expected = 1 if mode == "any" else count
+            grads[i] = grad
             expected -= 1
             if expected == 0:
-                given = grad if mode == "any" else list(arrived)
-                arrived[:] = [None] * len(tensors)
-                fn(given)
+                argument = grad if mode == "any" else list(grads)
+                grads[:] = [None] * len(tensors)
+                fn(argument)
 
         return hook
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from flambeau.autograd.profiler_events import DeviceType, FunctionEvent, FunctionEventAvg
 from flambeau.autograd.profiler_list import EventList
-from flambeau.autograd.profiler_recorder import Recorder, name_of, shapes_of
+from flambeau.autograd.profiler_recorder import ProfileRecorder, name_of, shapes_of
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacking
 from flambeau.driver.api import Executable
@@ -78,14 +78,14 @@ class profile:
         self.profile_memory = profile_memory
         self.entered = False
         self.function_events: EventList | None = None
-        self._recorder: Recorder | None = None
+        self._recorder: ProfileRecorder | None = None
 
     def __enter__(self) -> profile:
         if self.entered:
             raise RuntimeError("Profiler context manager is not reentrant")
         self.entered = True
         if self.enabled:
-            self._recorder = Recorder(
+            self._recorder = ProfileRecorder(
                 self.use_cuda, self.record_shapes, self.with_flops, self.with_stack, self.profile_memory
             )
             self._recorder.start()
@@ -167,12 +167,12 @@ class emit_nvtx:
 
     def __init__(self, enabled: bool = True, record_shapes: bool = False) -> None:
         self.enabled, self.record_shapes = enabled, record_shapes
-        self._begun = False
+        self._is_entered = False
 
     def __enter__(self) -> emit_nvtx:
-        if self._begun:
+        if self._is_entered:
             raise RuntimeError("NVTX annotation context manager is not reentrant")
-        self._begun = True
+        self._is_entered = True
         if self.enabled:
             launch_hooks.subscribe(self)
         return self

@@ -36,23 +36,23 @@ def time_text(us: float, unit: str | None = None) -> str:
     return f"{us / _UNITS[unit]:.3f}{unit}"
 
 
-def _told(name: str) -> property:
+def _text_property(name: str) -> property:
     return property(lambda self: time_text(getattr(self, name)), doc=f"`{name}` as people read it.")
 
 
-class _Times:
+class _TimeStatistics:
     """Figures that events and averages share."""
 
     count: int
     cpu_time_total: float
     device_time_total: float
 
-    cpu_time_str = _told("cpu_time")
-    device_time_str = _told("device_time")
-    cpu_time_total_str = _told("cpu_time_total")
-    device_time_total_str = _told("device_time_total")
-    self_cpu_time_total_str = _told("self_cpu_time_total")
-    self_device_time_total_str = _told("self_device_time_total")
+    cpu_time_str = _text_property("cpu_time")
+    device_time_str = _text_property("device_time")
+    cpu_time_total_str = _text_property("cpu_time_total")
+    device_time_total_str = _text_property("device_time_total")
+    self_cpu_time_total_str = _text_property("self_cpu_time_total")
+    self_device_time_total_str = _text_property("self_device_time_total")
 
     @property
     def cpu_time(self) -> float:
@@ -67,24 +67,24 @@ class _Times:
     @property
     def cuda_time(self) -> float:
         """The old name of `device_time`. Warns."""
-        return self._renamed("cuda_time")
+        return self._warn_and_read("cuda_time")
 
     @property
     def cuda_time_total(self) -> float:
         """The old name of `device_time_total`. Warns."""
-        return self._renamed("cuda_time_total")
+        return self._warn_and_read("cuda_time_total")
 
     @property
     def self_cuda_time_total(self) -> float:
         """The old name of `self_device_time_total`. Warns."""
-        return self._renamed("self_cuda_time_total")
+        return self._warn_and_read("self_cuda_time_total")
 
     @property
     def self_cuda_memory_usage(self) -> float:
         """The old name of `self_device_memory_usage`. Warns."""
-        return self._renamed("self_cuda_memory_usage")
+        return self._warn_and_read("self_cuda_memory_usage")
 
-    def _renamed(self, old: str) -> float:
+    def _warn_and_read(self, old: str) -> float:
         new = old.replace("cuda", "device")
         warnings.warn(f"`{old}` is deprecated, please use `{new}` instead.", FutureWarning, stacklevel=3)
         found: float = getattr(self, new)
@@ -92,7 +92,7 @@ class _Times:
 
 
 @dataclass(eq=False)
-class FunctionEvent(_Times):
+class FunctionEvent(_TimeStatistics):
     """An operator's call, a `record_function` block, or what a device did.
 
     thread: of the host, numbered from 0; for a device's event, its stream. kernels: what the call itself started on
@@ -161,7 +161,7 @@ class FunctionEvent(_Times):
 
 
 @dataclass(eq=False)
-class FunctionEventAvg(_Times):
+class FunctionEventAvg(_TimeStatistics):
     """Events of one name, added up."""
 
     key: str

@@ -40,29 +40,29 @@ class MemoryNotes(list[MemoryNote]):
 
     def __init__(self, contexts: list[Context]) -> None:
         super().__init__()
-        self._allocated: dict[Context, int] = {c: _figures_of(c).allocated_bytes() for c in contexts}
+        self._allocated: dict[Context, int] = {c: _allocator_of(c).allocated_bytes() for c in contexts}
         self._sizes: dict[int, int] = {}  # of CPU memory, by address
-        self._asked: dict[int, list[MemoryNote]] = {}  # by thread: for its next launch
-        self._alone: list[MemoryNote] = []  # outside of all events
+        self._requested: dict[int, list[MemoryNote]] = {}  # by thread: for its next launch
+        self._top_level: list[MemoryNote] = []  # outside of all events
 
-    def asked(self, time: float, thread: int, context: Context, block: Block, nbytes: int) -> None:
+    def note_request(self, time: float, thread: int, context: Context, block: Block, nbytes: int) -> None:
         """Memory was allocated for the next launch of this thread."""
-        self._asked.setdefault(threading.get_ident(), []).append(
+        self._requested.setdefault(threading.get_ident(), []).append(
             self._allocation(time, thread, context, block, nbytes)
         )
 
-    def launched(self, event: FunctionEvent) -> None:
+    def assign_requests(self, event: FunctionEvent) -> None:
         """It is this launch."""
-        for note in self._asked.pop(threading.get_ident(), ()):
-            _book(event, note)
+        for note in self._requested.pop(threading.get_ident(), ()):
+            _add_to_event(event, note)
 
-    def allocated(
+    def note_allocation(
         self, event: FunctionEvent, time: float, context: Context, block: Block, nbytes: int
     ) -> None:
         """An event allocated memory."""
-        _book(event, self._allocation(time, event.thread, context, block, nbytes))
+        _add_to_event(event, self._allocation(time, event.thread, context, block, nbytes))
 
-    def freed(
+    def note_free(
         self, event: FunctionEvent | None, time: float, thread: int, context: Context, block: Block
     ) -> None:
         """Memory was freed, inside of an event or of none. Takes no lock: a destructor calls."""
@@ -71,17 +71,17 @@ class MemoryNotes(list[MemoryNote]):
             return
         note = self._note(time, thread, context, block.ptr, -nbytes)
         if event is None:
-            self._alone.append(note)
+            self._top_level.append(note)
         else:
-            _book(event, note)
+            _add_to_event(event, note)
 
     def top_level(self) -> list[FunctionEvent]:
         """What happened outside of all events, as events of their own."""
-        left = [note for notes in self._asked.values() for note in notes]  # their launch never came
+        left = [note for notes in self._requested.values() for note in notes]  # their launch never came
         found = []
-        for note in self._alone + left:
+        for note in self._top_level + left:
             event = FunctionEvent("[memory]", Interval(note.time, note.time), note.thread)
-            _book(event, note)
+            _add_to_event(event, note)
             found.append(event)
         return found
 
@@ -95,19 +95,19 @@ class MemoryNotes(list[MemoryNote]):
 
     def _note(self, time: float, thread: int, context: Context, ptr: int, nbytes: int) -> MemoryNote:
         self._allocated[context] = total = self._allocated.get(context, 0) + nbytes
-        reserved = 0 if context is system.host else _figures_of(context).reserved_bytes()
+        reserved = 0 if context is system.host else _allocator_of(context).reserved_bytes()
         note = MemoryNote(time, thread, context.index, ptr, nbytes, total, reserved)
         self.append(note)
         return note
 
 
-def _book(event: FunctionEvent, note: MemoryNote) -> None:
+def _add_to_event(event: FunctionEvent, note: MemoryNote) -> None:
     if note.device_index < 0:
         event.self_cpu_memory_usage += note.nbytes
     else:
         event.self_device_memory_usage += note.nbytes
 
 
-def _figures_of(context: Context) -> Any:
+def _allocator_of(context: Context) -> Any:
     """A CUDA device's allocator: it knows more than storages ask."""
     return context.allocator

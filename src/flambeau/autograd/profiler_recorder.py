@@ -1,4 +1,4 @@
-"""`Recorder`: what a profile hears while it runs, as events: ranges, launches, other work, memory."""
+"""`ProfileRecorder`: what a profile hears while it runs, as events: ranges, launches, other work, memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from flambeau.autograd.profiler_events import FunctionEvent, Interval
 from flambeau.autograd.profiler_memory import MemoryNotes
-from flambeau.autograd.profiler_work import Watched, Work, request_of
+from flambeau.autograd.profiler_work import ProfiledDriver, Work, request_of
 from flambeau.core.callsite import is_inside
 from flambeau.core.device import CPU
 from flambeau.core.meta import Meta
@@ -38,7 +38,7 @@ def shapes_of(exe: Executable) -> list[list[int]]:
     return [list(x.shape) if isinstance(x, Meta) else [] for x in exe.launch.inputs]
 
 
-class Recorder:
+class ProfileRecorder:
     """Listens to ranges and launches, to the machine's commands and to allocators, from `start` to `stop`.
 
     use_cuda: what devices do too. shapes, flops, stacks: what is kept of each call. memory: of allocators too.
@@ -59,14 +59,14 @@ class Recorder:
         if self._contexts and system.is_virtual():
             self._clock = self._contexts[0].clock
         self._work: Work | None = None
-        self._watched: list[Watched] = []
+        self._profiled_drivers: list[ProfiledDriver] = []
         self.memory = MemoryNotes(self._contexts) if memory else None
 
     def start(self) -> None:
         self._synchronize()
         if self._use_cuda:
             self._work = Work(self._contexts)
-        self._watch()
+        self._install_drivers()
         if self.memory is not None:
             memory_hooks.subscribe(self, [system.host, *self._contexts])
         annotations.subscribe(self)
@@ -77,7 +77,7 @@ class Recorder:
         annotations.unsubscribe(self)
         if self.memory is not None:
             memory_hooks.unsubscribe(self)
-        self._watch_no_more()
+        self._remove_drivers()
         if self._work is not None:
             self._synchronize()
             self.events += self._work.stop()
@@ -115,7 +115,7 @@ class Recorder:
         if self._flops:
             event.flops = exe.launch.kernel.flops(exe.launch)
         if self.memory is not None:
-            self.memory.launched(event)
+            self.memory.assign_requests(event)
         if self._work is not None and not _on_host(exe):
             index = _context_of(exe, stream).driver_index
             request = request_of(exe.launch.kernel.name, stream, index, launch=exe.launch)
@@ -135,24 +135,24 @@ class Recorder:
         self._close(self._stack())
 
     # -- other work -----------------------------------------------------------------------------------
-    def _watch(self) -> None:
+    def _install_drivers(self) -> None:
         """Stand in the place of the contexts' driver, which is one for all of a machine's."""
-        made: dict[Driver, Watched] = {}
+        made: dict[Driver, ProfiledDriver] = {}
         for context in self._contexts:
             if context.driver not in made:
-                made[context.driver] = Watched(context.driver, self._told, self._contexts)
+                made[context.driver] = ProfiledDriver(context.driver, self._record_work, self._contexts)
             context.driver = made[context.driver]
-        self._watched = list(made.values())
+        self._profiled_drivers = list(made.values())
 
-    def _watch_no_more(self) -> None:
-        for watched in self._watched:
-            watched.teller = None  # for who still holds it
+    def _remove_drivers(self) -> None:
+        for watched in self._profiled_drivers:
+            watched.on_work = None  # for who still holds it
             for context in self._contexts:
                 if context.driver is watched:
                     context.driver = watched.inner
 
     @contextmanager
-    def _told(
+    def _record_work(
         self, kind: str, call: str, label: str, stream: int, where: Context | None, nbytes: int
     ) -> Iterator[None]:
         event = self._begin(call)
@@ -173,16 +173,16 @@ class Recorder:
     def on_allocate(self, context: Context, block: Block, nbytes: int, to_launch: bool) -> None:
         assert self.memory is not None
         if to_launch:
-            self.memory.asked(self._now(), self._thread(), context, block, nbytes)
+            self.memory.note_request(self._now(), self._thread(), context, block, nbytes)
             return
         event = self._begin("aten::empty")
-        self.memory.allocated(event, self._now(), context, block, nbytes)
+        self.memory.note_allocation(event, self._now(), context, block, nbytes)
         self._close(self._stack())
 
     def on_free(self, context: Context, block: Block) -> None:
         assert self.memory is not None
         stack = self._stack()
-        self.memory.freed(stack[-1] if stack else None, self._now(), self._thread(), context, block)
+        self.memory.note_free(stack[-1] if stack else None, self._now(), self._thread(), context, block)
 
     # -- events ---------------------------------------------------------------------------------------
     def _begin(self, name: str) -> FunctionEvent:

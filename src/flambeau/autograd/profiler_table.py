@@ -27,14 +27,14 @@ def table_of(
             raise AttributeError(f"nothing is sorted by {sort_by!r}; by {', '.join(_SORTABLE)} it is")
         rows.sort(key=lambda event: -getattr(event, name))
     rows = rows[:row_limit]
-    figures = _Figures(events, time_unit)
+    figures = _FigureColumns(events, time_unit)
     columns = [*figures.times(widths[0]), *figures.devices(), *figures.memory(), *_counts()]
     columns += [*_words(rows, widths[1], widths[2]), *figures.operations(rows)]
     lines = [[title for title, _ in columns], *[[cell(event) for _, cell in columns] for event in rows]]
-    return _titled(_laid_out(lines), header, top_level_events_only) + figures.totals()
+    return _add_title(_align_columns(lines), header, top_level_events_only) + figures.totals()
 
 
-class _Figures:
+class _FigureColumns:
     """Columns of figures: of all events there are, whichever are shown."""
 
     def __init__(self, events: Any, time_unit: str | None) -> None:
@@ -81,8 +81,8 @@ class _Figures:
             )
 
     def totals(self) -> str:
-        said = f"Self CPU time total: {self._time(self._host)}\n"
-        return said + (f"Self CUDA time total: {self._time(self._device)}\n" if self._device else "")
+        text = f"Self CPU time total: {self._time(self._host)}\n"
+        return text + (f"Self CUDA time total: {self._time(self._device)}\n" if self._device else "")
 
 
 _OPERATIONS = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs")
@@ -103,7 +103,7 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _titled(table: str, header: str | None, top_level_events_only: bool) -> str:
+def _add_title(table: str, header: str | None, top_level_events_only: bool) -> str:
     title = ""
     if header is not None:
         rule = "=" * table.index("\n") + "\n"
@@ -127,7 +127,7 @@ def size_text(nbytes: float) -> str:
     return f"{nbytes} B"
 
 
-def _laid_out(lines: list[list[str]]) -> str:
+def _align_columns(lines: list[list[str]]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     rule = "  ".join("-" * width for width in widths) + "\n"
     texts = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]

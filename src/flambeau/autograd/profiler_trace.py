@@ -17,25 +17,25 @@ def chrome_trace(events: Iterable[FunctionEvent], memory: Sequence[MemoryNote] =
 
     What was allocated and freed are instants of the program's threads, "[memory]".
     """
-    made = ChromeTrace()
+    trace = ChromeTrace()
     seen: set[int] = set()
     for event in events:
         if event.name == "[memory]":
             continue  # it is among `memory`
         if event.device_index not in seen:
             seen.add(event.device_index)
-            made.process(
+            trace.process(
                 event.device_index, "program" if event.device_index < 0 else f"cuda:{event.device_index}"
             )
         pid, tid, begin_ns = _begin(event)
-        made.slice(
+        trace.slice(
             pid, tid, event.name, _category(event), begin_ns, event.time_range.end * 1000, _args(event)
         )
         for kernel in event.kernels:
-            made.arrow("ac2g", "ac2g", _begin(event), _begin(kernel))
+            trace.arrow("ac2g", "ac2g", _begin(event), _begin(kernel))
     for note in memory:
-        made.instant(PROGRAM, note.thread, "[memory]", "cpu_instant_event", note.time * 1000, _memory(note))
-    return made
+        trace.instant(PROGRAM, note.thread, "[memory]", "cpu_instant_event", note.time * 1000, _memory(note))
+    return trace
 
 
 def _begin(event: FunctionEvent) -> tuple[int, int, float]:

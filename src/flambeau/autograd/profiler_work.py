@@ -32,7 +32,7 @@ _COPIED = "aten::copy_"  # what PyTorch calls the host's side of all copies
 _NOWHERE: Site = ((lambda: None).__code__, 0)  # lines are the profile's own affair
 
 
-class Teller(Protocol):
+class WorkCallback(Protocol):
     """Who hears of work that a driver is given: `with` it around the call.
 
     kind: as requests name it. call: the host's side, as PyTorch names it. label: the device's side. where: the
@@ -50,13 +50,13 @@ class Work:
     def __init__(self, contexts: Sequence[Context]) -> None:
         bare = system.bare_driver()
         self._source: Source = Simulated(bare) if system.is_virtual() else Measured(bare)
-        self._shown = {context.driver_index: context.index for context in contexts}
-        self._given: dict[int, list[tuple[Request, FunctionEvent, str]]] = {}  # by stream
+        self._device_indices = {context.driver_index: context.index for context in contexts}
+        self._issued: dict[int, list[tuple[Request, FunctionEvent, str]]] = {}  # by stream
 
     def begin(self, request: Request, call: FunctionEvent, label: str = "") -> None:
         """A call begins that gives a stream something; `label` names a copy or a fill."""
         request.first = self._source.given()
-        self._given.setdefault(request.stream, []).append((request, call, label))
+        self._issued.setdefault(request.stream, []).append((request, call, label))
         self._source.before(request)
 
     def end(self, request: Request, gave: bool) -> None:
@@ -69,20 +69,22 @@ class Work:
         records = self._source.records()
         self._source.close()
         for r in sorted(records, key=lambda r: (r.index, r.stream, r.seq)):
-            if r.kind in MARKERS or r.index not in self._shown:
+            if r.kind in MARKERS or r.index not in self._device_indices:
                 continue
-            call, label = self._giver(r.stream, r.seq)
+            call, label = self._issuing_call(r.stream, r.seq)
             name = (label or _LABELS[r.kind]) if r.kind in _LABELS else r.name
             span = Interval(r.start_ns / 1000, r.end_ns / 1000)
             nbytes = r.nbytes if r.kind in _LABELS else 0
-            event = FunctionEvent(name, span, r.stream, DeviceType.CUDA, self._shown[r.index], nbytes=nbytes)
+            event = FunctionEvent(
+                name, span, r.stream, DeviceType.CUDA, self._device_indices[r.index], nbytes=nbytes
+            )
             if call is not None:
                 call.kernels.append(event)
             yield event
 
-    def _giver(self, stream: int, seq: int) -> tuple[FunctionEvent | None, str]:
+    def _issuing_call(self, stream: int, seq: int) -> tuple[FunctionEvent | None, str]:
         """The call that gave a command, and what it says of it."""
-        given = self._given.get(stream, [])
+        given = self._issued.get(stream, [])
         at = bisect_right(given, seq, key=lambda entry: entry[0].first) - 1
         if at < 0 or seq >= given[at][0].last:
             return None, ""
@@ -96,63 +98,63 @@ def request_of(kind: str, stream: int, index: int, nbytes: int = 0, launch: Laun
     return request
 
 
-class Watched(Forward):
-    """A driver that tells of copies, fills, graphs and collectives, until `teller` is None."""
+class ProfiledDriver(Forward):
+    """A driver that tells of copies, fills, graphs and collectives, until `on_work` is None."""
 
-    def __init__(self, inner: Driver, teller: Teller, contexts: Sequence[Context]) -> None:
+    def __init__(self, inner: Driver, on_work: WorkCallback, contexts: Sequence[Context]) -> None:
         super().__init__(inner)
         self.detector: Any = getattr(inner, "detector", None)
-        self.teller: Teller | None = teller
-        self._places = _Places(contexts)
+        self.on_work: WorkCallback | None = on_work
+        self._addresses = _AddressMap(contexts)
 
-    def _tell(
+    def _notify(
         self, kind: str, call: str, label: str, stream: int, ptr: int = 0, nbytes: int = 0
     ) -> AbstractContextManager[object]:
-        if self.teller is None:
+        if self.on_work is None:
             return nullcontext()
-        where = next((s.context for s in current.local.streams if s.handle == stream), None)
-        return self.teller(kind, call, label, stream, where or self._places.of(ptr), nbytes)
+        context = next((s.context for s in current.local.streams if s.handle == stream), None)
+        return self.on_work(kind, call, label, stream, context or self._addresses.of(ptr), nbytes)
 
     def launcher(self, exe: Executable) -> Launcher:
         return self.inner.launcher(exe)  # launches tell of themselves
 
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
         label = f"Memcpy HtoD ({_kind(source)} -> Device)"
-        with self._tell("copy_in", _COPIED, label, stream, target, source.nbytes):
+        with self._notify("copy_in", _COPIED, label, stream, target, source.nbytes):
             self.inner.copy_in(target, source, stream)
 
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
         label = f"Memcpy DtoH (Device -> {_kind(target)})"
-        with self._tell("copy_out", _COPIED, label, stream, source, target.nbytes):
+        with self._notify("copy_out", _COPIED, label, stream, source, target.nbytes):
             self.inner.copy_out(target, source, stream)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        way = "DtoD" if self._places.of(target) is self._places.of(source) else "PtoP"
+        way = "DtoD" if self._addresses.of(target) is self._addresses.of(source) else "PtoP"
         label = f"Memcpy {way} (Device -> Device)"
-        with self._tell("copy", _COPIED, label, stream, source, nbytes):
+        with self._notify("copy", _COPIED, label, stream, source, nbytes):
             self.inner.copy(target, source, nbytes, stream)
 
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
-        with self._tell("fill", "aten::fill_", _LABELS["fill"], stream, target, nbytes):
+        with self._notify("fill", "aten::fill_", _LABELS["fill"], stream, target, nbytes):
             self.inner.fill(target, byte, nbytes, stream)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
-        with self._tell("host function", "cudaLaunchHostFunc", "", stream):
+        with self._notify("host function", "cudaLaunchHostFunc", "", stream):
             self.inner.host_call(call, stream)
 
     def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
-        with self._tell("graph", "cudaGraphLaunch", "", stream):
+        with self._notify("graph", "cudaGraphLaunch", "", stream):
             self.inner.graph_launch(graph, stream, seeds)
 
     def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
         by_stream: dict[int, list[Collective]] = {}
         for _, part, stream in parts:
             by_stream.setdefault(stream, []).append(part)
-        with ExitStack() as told:
+        with ExitStack() as notified:
             for stream, group in by_stream.items():
                 first, nbytes = group[0], sum([part.count * part.dtype.itemsize for part in group])
                 at = first.source or first.target
-                told.enter_context(self._tell(first.kind, f"nccl:{first.kind}", "", stream, at, nbytes))
+                notified.enter_context(self._notify(first.kind, f"nccl:{first.kind}", "", stream, at, nbytes))
             self.inner.collective(parts)
 
 
@@ -160,7 +162,7 @@ def _kind(memory: HostMemory) -> str:
     return "Pinned" if memory.pinned else "Pageable"
 
 
-class _Places:
+class _AddressMap:
     """Which device an address lies on. Segments that were found are remembered: to look through all takes time."""
 
     def __init__(self, contexts: Sequence[Context]) -> None:

@@ -9,7 +9,7 @@ from flambeau.runtime import current, system
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.guards import StreamContext, select
 from flambeau.runtime.streams.stream import Stream
-from flambeau.tensor.call import spend
+from flambeau.tensor.call import launch_sleep
 
 __all__ = [
     "Event", "ExternalStream", "Stream", "StreamContext", "_sleep", "current_stream", "default_stream",
@@ -100,7 +100,7 @@ def _sleep(cycles: int) -> None:
     if not -(1 << 63) <= cycles < 1 << 63:
         raise RuntimeError("Overflow when unpacking long long")
     system.init()
-    spend(SLEEP, current.stream_at(current.local.device).device, cycles)
+    launch_sleep(SLEEP, current.stream_at(current.local.device).device, cycles)
 
 
 def _index(device: Any) -> int:

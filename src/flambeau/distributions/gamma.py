@@ -19,7 +19,7 @@ from flambeau.distributions.distribution import Distribution
 from flambeau.distributions.utils import broadcast_all
 from flambeau.ops.random.gamma import standard_gamma
 from flambeau.tensor.arguments.public import functions
-from flambeau.tensor.functions.random import drawn
+from flambeau.tensor.functions.random import draw_by_rejection
 from flambeau.tensor.tensor import Tensor
 
 _STEP = 1e-4  # of the concentration, or of its root, which says how wide the numbers lie: right to its square
@@ -30,7 +30,7 @@ class _Drawn(Function):
 
     @staticmethod
     def forward(ctx: Any, concentration: Any) -> Any:  # type: ignore[override]
-        value = drawn(standard_gamma, concentration.detach().contiguous())
+        value = draw_by_rejection(standard_gamma, concentration.detach().contiguous())
         ctx.save_for_backward(concentration, value)
         return value
 

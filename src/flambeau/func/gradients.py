@@ -44,11 +44,14 @@ def grad_and_value(
 
     @wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        places = places_of(argnums, len(args))
+        places = positions_of(argnums, len(args))
         recording = is_grad_enabled()
         with enable_grad():
             own: list[Tensor] = []
-            given = [mapped(lambda t: fresh(t, own), a) if i in places else a for i, a in enumerate(args)]
+            given = [
+                map_leaves(lambda t: replace_tensor(t, own), a) if i in places else a
+                for i, a in enumerate(args)
+            ]
             value, aux = _value(func(*given, **kwargs), has_aux)
             wanted = [leaf for i in places for leaf in leaves(given[i])]
             found = _gradients(value, wanted)
@@ -56,15 +59,15 @@ def grad_and_value(
         found = found if keep else [t.detach() for t in found]
         result: Any = value if keep else value.detach()
         if has_aux:
-            result = (result, aux if keep else mapped(Tensor.detach, aux))
+            result = (result, aux if keep else map_leaves(Tensor.detach, aux))
         following = iter(found)
-        forms = tuple([mapped(lambda t: next(following), given[i]) for i in places])
+        forms = tuple([map_leaves(lambda t: next(following), given[i]) for i in places])
         return (forms[0] if isinstance(argnums, int) else forms), result
 
     return wrapper
 
 
-def places_of(argnums: Any, count: int) -> list[int]:
+def positions_of(argnums: Any, count: int) -> list[int]:
     if not isinstance(argnums, (int, tuple)) or not all(isinstance(n, int) for n in _as_tuple(argnums)):
         raise RuntimeError(f"argnums must be int or Tuple[int, ...], got: {type(argnums)}")
     for n in _as_tuple(argnums):
@@ -77,7 +80,7 @@ def _as_tuple(argnums: Any) -> tuple[Any, ...]:
     return argnums if isinstance(argnums, tuple) else (argnums,)
 
 
-def fresh(t: Any, own: list[Tensor]) -> Tensor:
+def replace_tensor(t: Any, own: list[Tensor]) -> Tensor:
     """What the function gets in the place of an argument's tensor; new leaves are put on the list."""
     if not isinstance(t, Tensor):
         raise ValueError(f"Thing passed to transform API must be Tensor, got {type(t)}")
@@ -136,12 +139,12 @@ def reaches_others(results: Sequence[Tensor], own: Sequence[Tensor]) -> bool:
 # -- forms: tensors in dicts, lists and tuples -----------------------------------------------------------------
 
 
-def mapped(change: Callable[[Any], Any], form: Any) -> Any:
+def map_leaves(change: Callable[[Any], Any], form: Any) -> Any:
     """The same form with each leaf changed, in the order of `leaves`."""
     if isinstance(form, dict):
-        return type(form)((key, mapped(change, value)) for key, value in form.items())
+        return type(form)((key, map_leaves(change, value)) for key, value in form.items())
     if isinstance(form, (list, tuple)):
-        values = [mapped(change, value) for value in form]
+        values = [map_leaves(change, value) for value in form]
         return type(form)(*values) if hasattr(form, "_fields") else type(form)(values)
     return change(form)
 

@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any
 
 from flambeau.autograd.grad_mode import enable_grad, is_grad_enabled
-from flambeau.func.gradients import fresh, leaves, mapped, places_of, reaches_others
+from flambeau.func.gradients import leaves, map_leaves, positions_of, reaches_others, replace_tensor
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions.gradients import run_grad
 from flambeau.tensor.tensor import Tensor
@@ -26,10 +26,11 @@ class _Call:
         self.recording = is_grad_enabled()
         self.own: list[Tensor] = []
         with enable_grad():
-            self.given = [
-                mapped(lambda t: fresh(t, self.own), a) if i in places else a for i, a in enumerate(args)
+            self.inputs = [
+                map_leaves(lambda t: replace_tensor(t, self.own), a) if i in places else a
+                for i, a in enumerate(args)
             ]
-            returned = func(*self.given, **kwargs)
+            returned = func(*self.inputs, **kwargs)
         self.form, self.aux = returned if aux else (returned, None)
         self.outputs = list(leaves(self.form))
         for output in self.outputs:
@@ -38,9 +39,9 @@ class _Call:
                     "vjp(f, *primals): expected f(*primals) to return only tensors, got unsupported type "
                     f"{type(output)}"
                 )
-        self.wanted = [leaf for i in places for leaf in leaves(self.given[i])]
+        self.wanted = [leaf for i in places for leaf in leaves(self.inputs[i])]
 
-    def pulled(self, outputs: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+    def pull_back(self, outputs: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
         """The gradients of the weighted sum of outputs, on the tape."""
         pairs = [(o, w) for o, w in zip(outputs, weights, strict=True) if o.requires_grad]
         if not pairs:
@@ -48,18 +49,18 @@ class _Call:
         with enable_grad():
             return list(run_grad(*_columns(pairs, self.wanted), True, True, True, True))
 
-    def settled(self, results: Sequence[Any]) -> list[Any]:
+    def detach_results(self, results: Sequence[Any]) -> list[Any]:
         """Results as the program gets them: off the tape, unless more than this call comes into them."""
         keep = self.recording and reaches_others(results, self.own)
         return list(results) if keep else [t.detach() for t in results]
 
-    def shown(self) -> Any:
+    def detach_outputs(self) -> Any:
         """What the function returned, as the program gets it."""
-        following = iter(self.settled(self.outputs))
-        return mapped(lambda t: next(following), self.form)
+        following = iter(self.detach_results(self.outputs))
+        return map_leaves(lambda t: next(following), self.form)
 
-    def shown_aux(self) -> Any:
-        return mapped(Tensor.detach, self.aux)
+    def detach_aux(self) -> Any:
+        return map_leaves(Tensor.detach, self.aux)
 
 
 def _columns(pairs: Sequence[tuple[Any, Any]], wanted: Sequence[Any]) -> tuple[Any, Any, Any]:
@@ -78,10 +79,12 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
     def products(
         cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None
     ) -> tuple[Any, ...]:
-        following = iter(call.settled(call.pulled(call.outputs, list(leaves(cotangents)))))
-        return tuple([mapped(lambda t: next(following), primal) for primal in primals])
+        following = iter(call.detach_results(call.pull_back(call.outputs, list(leaves(cotangents)))))
+        return tuple([map_leaves(lambda t: next(following), primal) for primal in primals])
 
-    return (call.shown(), products, call.shown_aux()) if has_aux else (call.shown(), products)
+    return (
+        (call.detach_outputs(), products, call.detach_aux()) if has_aux else (call.detach_outputs(), products)
+    )
 
 
 def jvp(
@@ -111,16 +114,16 @@ def jvp(
                 f"not supported. Tensor is of size {list(t.shape)} while the given forward gradient is of size "
                 f"{list(tangent.shape)}."
             )
-    following = iter(call.settled(_pushed(call, along)))
-    found = mapped(lambda t: next(following), call.form)
-    return (call.shown(), found, call.shown_aux()) if has_aux else (call.shown(), found)
+    following = iter(call.detach_results(_push_forward(call, along)))
+    found = map_leaves(lambda t: next(following), call.form)
+    return (call.detach_outputs(), found, call.detach_aux()) if has_aux else (call.detach_outputs(), found)
 
 
-def _pushed(call: _Call, along: Sequence[Any]) -> list[Any]:
+def _push_forward(call: _Call, along: Sequence[Any]) -> list[Any]:
     """How the outputs change along tangents: the gradient, by the rows' weights, of what the walk gives."""
     with enable_grad():
         weights = [o.detach().new_zeros(o.shape).requires_grad_() for o in call.outputs]
-        pulled = call.pulled(call.outputs, weights)
+        pulled = call.pull_back(call.outputs, weights)
         pairs = [(g, t) for g, t in zip(pulled, along, strict=True) if g.requires_grad]
         if not pairs:
             return [w.detach() for w in weights]
@@ -139,16 +142,16 @@ def jacrev(
 
     @wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        places = places_of(argnums, len(args))
+        places = positions_of(argnums, len(args))
         call = _Call(func, args, kwargs, places, has_aux)
 
         def whole(output: Any) -> Any:
-            following = iter(call.settled(_jacobians(call, output)))
-            forms = tuple([mapped(lambda t: next(following), call.given[i]) for i in places])
+            following = iter(call.detach_results(_jacobians(call, output)))
+            forms = tuple([map_leaves(lambda t: next(following), call.inputs[i]) for i in places])
             return forms[0] if isinstance(argnums, int) else forms
 
-        found = mapped(whole, call.form)
-        return (found, call.shown_aux()) if has_aux else found
+        found = map_leaves(whole, call.form)
+        return (found, call.detach_aux()) if has_aux else found
 
     return wrapper
 
@@ -159,7 +162,7 @@ def _jacobians(call: _Call, output: Any) -> list[Any]:
     for k in range(output.numel()):
         weights = output.detach().new_zeros(output.shape)
         weights.view(-1)[k] = 1
-        rows.append(call.pulled([output], [weights]))
+        rows.append(call.pull_back([output], [weights]))
     with enable_grad():
         return [
             functions["stack"]([row[n] for row in rows]).view(*output.shape, *t.shape)

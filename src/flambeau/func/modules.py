@@ -22,11 +22,11 @@ def functional_call(
     strict: the names must be those of the module, else RuntimeError.
     Raises ValueError: no dict, names in two dicts, or several values for a tied tensor.
     """
-    tensors = _joined(parameter_and_buffer_dicts)
+    tensors = _merge_dicts(parameter_and_buffer_dicts)
     return call_with(module, tensors, args, kwargs, tie_weights, strict)
 
 
-def _joined(given: Any) -> dict[str, Tensor]:
+def _merge_dicts(given: Any) -> dict[str, Tensor]:
     if isinstance(given, dict):
         return given
     if not isinstance(given, Sequence):

@@ -51,7 +51,7 @@ def reduce_tensor(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
     if tensor.meta.device is not CPU:
         return _reduce_cuda(tensor)
     if tensor.memory.nbytes:
-        sharing.shared(tensor)
+        sharing.move_to_shared_memory(tensor)
     kind = tensor.meta.dtype
     face: Any = tensor.untyped_storage() if kind in NEW_KINDS else tensor.storage()  # type: ignore[attr-defined]
     layout = (tensor.storage_offset(), tensor.meta.shape, tensor.meta.strides, tensor.requires_grad)
@@ -120,7 +120,7 @@ def reduce_storage(storage: Any) -> tuple[Any, tuple[Any, ...]]:
         raise RuntimeError("Cannot pickle CUDA storage; try pickling a CUDA tensor instead")
     if not memory.nbytes:
         return rebuild_storage_empty, ()
-    owner = sharing.shared(row_of(memory))
+    owner = sharing.move_to_shared_memory(row_of(memory))
     if isinstance(owner, Anonymous):
         if Door.opens():
             return rebuild_storage_door, (*sharing.sharing.post(owner), memory.nbytes)

@@ -13,7 +13,7 @@ from typing import Any
 from flambeau.core.device import device
 from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.flags import flags
-from flambeau.tensor.arguments.torch_function import disabled, overrides
+from flambeau.tensor.arguments.torch_function import ignore_overrides, overrides
 from flambeau.tensor.arguments.typing import preserve_format
 from flambeau.tensor.functions import creation
 from flambeau.tensor.printing import unnamed
@@ -40,7 +40,7 @@ class Parameter(Tensor, metaclass=_ParameterType):
     """
 
     __slots__ = ()
-    __torch_function__ = disabled
+    __torch_function__ = ignore_overrides
 
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:
         tensor = creation.empty(0) if data is None else data
@@ -120,7 +120,7 @@ class Buffer(Tensor, metaclass=_BufferType):
     """
 
     __slots__ = ()
-    __torch_function__ = disabled
+    __torch_function__ = ignore_overrides
 
     def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Any:
         tensor = creation.empty(0) if data is None else data
@@ -244,7 +244,7 @@ class UninitializedBuffer(UninitializedTensorMixin, Tensor):
     """A buffer whose shape is not known yet."""
 
     __slots__ = ()
-    __torch_function__ = disabled
+    __torch_function__ = ignore_overrides
 
     cls_to_become = Tensor
 

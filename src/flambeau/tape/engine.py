@@ -81,7 +81,7 @@ class BackwardEngine:
         dependencies: node -> the number of edges whose gradients are not computed yet.
         needed_nodes: The nodes that lead to `slots`; None if all nodes run.
         callers: The current streams and device of the thread that called backward.
-        selected: The device index for which current streams are set; None at the beginning.
+        selected_index: The device index for which current streams are set; None at the beginning.
         profiled: True if a profiler subscribes to calls.
         on_slow_path: True under a profiler or anomaly detection.
         number: Identifies this run within the process.

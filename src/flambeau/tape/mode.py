@@ -42,8 +42,8 @@ class SharedMode:
     """The mode of all threads together.
 
     Attributes:
-        inferring: How many `inference_mode` blocks are open. While none is, no inference tensor is created.
-        warns_of_streams: Whether the next gradient that crosses streams to reach its leaf raises a warning.
+        inference_blocks: The number of open `inference_mode` blocks; with 0, no inference tensor is created.
+        warns_of_streams: True if the next gradient that crosses streams to reach its leaf raises a warning.
     """
 
     __slots__ = ("inference_blocks", "lock", "warns_of_streams")

@@ -3,14 +3,15 @@
 # Note [Autocast]
 PyTorch's lists say, for each kind of device, which functions take their inputs in the lower precision, which in
 float32, and which in the widest dtype among them. Where a function is one record, the engine casts the record's
-inputs; a function that is made of several says so itself (`cast`, `settled`). In-place and `out=` calls are left alone.
+inputs; a function that is made of several says so itself (`cast`, `call_cast`). In-place and `out=` calls are
+left alone.
 
 The casts of weights are kept in a cache as PyTorch's is: one for all threads and all streams, cleared by every thread
 that leaves its outermost block. It orders nothing: a stream that uses a cast of another stream must wait for it, and
 the other stream must wait before the cast is freed. A change of the weight makes it be cast anew; in PyTorch it is not.
 
 Calls outside of autocast pay nothing for it: the engine's warm path looks in a cache of plans that is empty while any
-thread autocasts, so that then, and only then, every call comes by `casted`.
+thread autocasts, so that then, and only then, every call comes by `cast_inputs`.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _volumes(tensors: Sequence[Any], kind: str) -> list[Any]:
     return _float32(tensors, kind) if tensors[0].meta.ndim == 5 else list(tensors)
 
 
-def _refused(tensors: Sequence[Any], kind: str) -> list[Any]:
+def _refuse(tensors: Sequence[Any], kind: str) -> list[Any]:
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
         "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
@@ -180,7 +181,7 @@ _LISTS: dict[str, dict[Policy, str]] = {
         _widest: (
             "addcdiv addcmul atan2 bilinear linalg_cross dot vdot grid_sample index_put tensordot scatter_add"
         ),
-        _refused: "binary_cross_entropy",
+        _refuse: "binary_cross_entropy",
     },
     "cpu": {
         _lower: (
@@ -199,16 +200,16 @@ _LISTS: dict[str, dict[Policy, str]] = {
         _as_is: "mv addmv dot vdot",
     },
 }  # fmt: skip
-_named: dict[str, dict[str, Policy]] = {
+_policies: dict[str, dict[str, Policy]] = {
     kind: {name: policy for policy, names in lists.items() for name in names.split()}
     for kind, lists in _LISTS.items()
 }
 
 
 @functools.cache
-def _recorded(kind: str) -> dict[Op, Policy]:
+def _policies_of_operators(kind: str) -> dict[Op, Policy]:
     """The policies of records; asked for first when all records are there."""
-    return {table[name]: policy for name, policy in _named[kind].items() if name in table}
+    return {table[name]: policy for name, policy in _policies[kind].items() if name in table}
 
 
 def _kind_of(args: Sequence[Any]) -> str | None:
@@ -225,10 +226,10 @@ def _kind_of(args: Sequence[Any]) -> str | None:
     return kind if kind is not None and local.enabled[kind] else None
 
 
-def casted(op: Op, args: Sequence[Any]) -> Sequence[Any]:
+def cast_inputs(op: Op, args: Sequence[Any]) -> Sequence[Any]:
     """The inputs of a call as the lists want them: `args` itself where nothing changes."""
     kind = _kind_of(args)
-    policy = None if kind is None else _recorded(kind).get(op)
+    policy = None if kind is None else _policies_of_operators(kind).get(op)
     if policy is None:
         return args
     assert kind is not None
@@ -239,14 +240,14 @@ def casted(op: Op, args: Sequence[Any]) -> Sequence[Any]:
 def cast(name: str, *tensors: Any) -> Sequence[Any]:
     """The inputs (some may be None) of a function of several records as the lists want them."""
     kind = _kind_of(tensors)
-    policy = None if kind is None else _named[kind].get(name)
+    policy = None if kind is None else _policies[kind].get(name)
     return tensors if policy is None else policy(tensors, kind)  # type: ignore[arg-type]
 
 
-def settled(name: str, function: Callable[..., Any], tensors: Sequence[Any], *more: Any) -> Any:
+def call_cast(name: str, function: Callable[..., Any], tensors: Sequence[Any], *more: Any) -> Any:
     """`function(*tensors, *more)` with tensors as the lists want them, after which nothing inside is cast."""
     kind = _kind_of(tensors)
-    policy = None if kind is None else _named[kind].get(name)
+    policy = None if kind is None else _policies[kind].get(name)
     if policy is None:
         return function(*tensors, *more)
     tensors = policy(tensors, kind)  # type: ignore[arg-type]

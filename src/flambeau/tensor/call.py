@@ -38,21 +38,31 @@ from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.autograd.autograd_meta import requires_grad
-from flambeau.tensor.autograd.grad_validation import called_by
+from flambeau.tensor.autograd.grad_validation import set_callers
 from flambeau.tensor.autograd.in_place import begin_in_place, finish_in_place
 from flambeau.tensor.autograd.inplace_checks import refuse_inference
-from flambeau.tensor.autograd.recording import Taped, begin, finish
+from flambeau.tensor.autograd.recording import RecordPlan, begin_recording, finish_recording
 from flambeau.tensor.tensor import Tensor, make_in
 
 _NO_OPERANDS = (tuple, list, dict, set, str, bytes, type(None), dtype, slice, range, type, device)
 _LIMIT = 20_000  # plans kept before the cache starts anew: programs of ever new shapes stay bounded
 
 
-class Plan:
+class CallPlan:
     """A call with everything decided but addresses and scalar values."""
 
     __slots__ = (
-        "allocate", "context", "exe", "index", "launch", "more", "nbytes", "output", "outputs", "scalars", "taped",
+        "allocate",
+        "context",
+        "executable",
+        "index",
+        "launch",
+        "more_outputs",
+        "nbytes",
+        "output",
+        "outputs",
+        "record_plan",
+        "scalars",
         "tensors",
     )  # fmt: skip
 
@@ -61,39 +71,39 @@ class Plan:
         self.index = context.index
         self.allocate = context.allocator.allocate if exe is None else context.allocator.allocate_output
         self.launch = _launch_nothing if exe is None else _launcher(context.driver, exe)
-        self.exe = exe
+        self.executable = exe
         self.outputs = signature.outputs
         self.output, *more = signature.outputs
-        self.more = tuple(more)
+        self.more_outputs = tuple(more)
         self.nbytes = self.output.nbytes
-        self.taped: Taped | None = None  # until a call is recorded
+        self.record_plan: RecordPlan | None = None  # until a call is recorded
         self.tensors = tuple(i for i, x in enumerate(signature.inputs) if isinstance(x, Meta))
         self.scalars = tuple(
-            (i, _sender(x, i in signature.checked))
+            (i, _scalar_converter(x, i in signature.checked))
             for i, x in enumerate(signature.inputs)
             if not isinstance(x, Meta)
         )
 
 
-plans: dict[tuple[Any, ...], Plan] = {}
-warm = plans  # where the warm path looks; `_NOTHING` while a thread autocasts
-_caches: dict[tuple[Any, ...], dict[tuple[Any, ...], Plan]] = {flags.key(): plans}
-_NOTHING: dict[tuple[Any, ...], Plan] = {}
+plans: dict[tuple[Any, ...], CallPlan] = {}
+fast_plans = plans  # where the warm path looks; `_NO_PLANS` while a thread autocasts
+_caches: dict[tuple[Any, ...], dict[tuple[Any, ...], CallPlan]] = {flags.key(): plans}
+_NO_PLANS: dict[tuple[Any, ...], CallPlan] = {}
 
 
-_spending: dict[device, Executable] = {}
+_sleep_kernels: dict[device, Executable] = {}
 
 
 def _flags_changed() -> None:
-    global plans, warm
+    global plans, fast_plans
     plans = _caches.setdefault(flags.key(), {})
-    warm = _NOTHING if autocast.threads else plans
+    fast_plans = _NO_PLANS if autocast.threads else plans
 
 
 def _forget_plans() -> None:
     for cache in _caches.values():
         cache.clear()
-    _spending.clear()
+    _sleep_kernels.clear()
 
 
 flags.subscribe(_flags_changed)
@@ -103,12 +113,12 @@ system.on_close(_forget_plans)
 
 def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     """`call(op, (a, b))` of two tensors, written out: the warm path of arithmetic."""
-    plan = warm.get((op, (), a.meta, b.meta))
+    plan = fast_plans.get((op, (), a.meta, b.meta))
     if plan is None or plan.scalars:
         return call(op, (a, b))
     node = None
     if (a.history is not None or b.history is not None) and mode.recording:
-        node = begin(plan.taped or _taped(plan, op, (a, b), ()), (a, b))
+        node = begin_recording(plan.record_plan or _make_record_plan(plan, op, (a, b), ()), (a, b))
     stream = current.local.streams[plan.index]
     handle = stream.handle
     if a.memory.stream != handle or b.memory.stream != handle:
@@ -118,20 +128,20 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     plan.launch((out.ptr, a.ptr, b.ptr), (), handle)
     stream.queue.busy = True  # see Note [Ticks] in runtime/streams/stream_order.py
     if node is not None:
-        finish(node, (out,))
+        finish_recording(node, (out,))
     return out
 
 
 def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     """`call(op, (a, value))` of a tensor and a Python bool, int, float or complex, written out."""
-    plan = warm.get((op, (), a.meta, value.__class__))
+    plan = fast_plans.get((op, (), a.meta, value.__class__))
     if plan is None:
         return call(op, (a, value))
     _, send = plan.scalars[0]
     number = send(value)
     node = None
     if a.history is not None and mode.recording:
-        node = begin(plan.taped or _taped(plan, op, (a, value), ()), (a, value))
+        node = begin_recording(plan.record_plan or _make_record_plan(plan, op, (a, value), ()), (a, value))
     stream = current.local.streams[plan.index]
     handle = stream.handle
     if a.memory.stream != handle:
@@ -140,18 +150,18 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     plan.launch((out.ptr, a.ptr), (number,), handle)
     stream.queue.busy = True
     if node is not None:
-        finish(node, (out,))
+        finish_recording(node, (out,))
     return out
 
 
 def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
     """`call(op, (a,), params)`, written out for one result."""
-    plan = warm.get((op, params, a.meta))
-    if plan is None or plan.more:
+    plan = fast_plans.get((op, params, a.meta))
+    if plan is None or plan.more_outputs:
         return call(op, (a,), params)
     node = None
     if a.history is not None and mode.recording:
-        node = begin(plan.taped or _taped(plan, op, (a,), params), (a,))
+        node = begin_recording(plan.record_plan or _make_record_plan(plan, op, (a,), params), (a,))
     stream = current.local.streams[plan.index]
     handle = stream.handle
     if a.memory.stream != handle:
@@ -160,7 +170,7 @@ def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
     plan.launch((out.ptr, a.ptr), (), handle)
     stream.queue.busy = True
     if node is not None:
-        finish(node, (out,))
+        finish_recording(node, (out,))
     return out
 
 
@@ -183,23 +193,23 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
         else:
             metas.append(a.__class__)
     key = (op, params, *metas)
-    plan = warm.get(key)
+    plan = fast_plans.get(key)
     if plan is None:
-        if autocast.threads and (cast := autocast.casted(op, args)) is not args:
+        if autocast.threads and (cast := autocast.cast_inputs(op, args)) is not args:
             return call(op, cast, params)
         plan = plans.get(key)
         if plan is None:
             if any(isinstance(p, Tensor) for p in params):
-                return call(op, args, _numbers(op, params))
+                return call(op, args, _params_to_numbers(op, params))
             plan = plans[key] = _plan(op, args, params)
     node = None
     if tracked and mode.recording:
-        node = begin(plan.taped or _taped(plan, op, args, params), args)
+        node = begin_recording(plan.record_plan or _make_record_plan(plan, op, args, params), args)
     stream = current.local.streams[plan.index]
     handle, context = stream.handle, plan.context
     result: Any = make_in(plan.allocate(plan.nbytes, stream), plan.output, context)
     ptrs, results = [result.ptr], [result]
-    for meta in plan.more:
+    for meta in plan.more_outputs:
         one = make_in(plan.allocate(meta.nbytes, stream), meta, context)
         ptrs.append(one.ptr)
         results.append(one)
@@ -211,8 +221,8 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     plan.launch(ptrs, [send(args[i]) for i, send in plan.scalars] if plan.scalars else (), handle)
     stream.queue.busy = True
     if node is not None:
-        finish(node, results)
-    return tuple(results) if plan.more else result
+        finish_recording(node, results)
+    return tuple(results) if plan.more_outputs else result
 
 
 def call_into(
@@ -295,13 +305,13 @@ def _call_into(
     plan = plans.get((op, params, *metas, "into"))
     if plan is None:
         if any(isinstance(p, Tensor) for p in params):
-            return _call_into(op, outputs, args, _numbers(op, params), resize)
+            return _call_into(op, outputs, args, _params_to_numbers(op, params), resize)
         plan = _plan_into(op, outputs, args, params, resize)
         if plan is None:
-            return _through_temporary(op, outputs, args, params)
+            return _call_through_temporary(op, outputs, args, params)
     node = None
     if tracked and mode.recording:
-        node = begin_in_place(plan.taped or _taped(plan, op, args, params), args, outputs[0])
+        node = begin_in_place(plan.record_plan or _make_record_plan(plan, op, args, params), args, outputs[0])
     for target in outputs:
         if target.memory.version < 0:
             refuse_inference(target)
@@ -320,8 +330,8 @@ def _call_into(
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def _taped(plan: Plan, op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> Taped:
-    plan.taped = taped = Taped(op, params, args, plan.outputs)
+def _make_record_plan(plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> RecordPlan:
+    plan.record_plan = taped = RecordPlan(op, params, args, plan.outputs)
     return taped
 
 
@@ -342,7 +352,7 @@ def _key_into(
 
 def _plan_into(
     op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
-) -> Plan | None:
+) -> CallPlan | None:
     """The plan of a call into `outputs`, resized if that is wanted; None if a dtype needs a temporary."""
     for target in outputs:
         system.require_open(target.memory.context)
@@ -357,7 +367,7 @@ def _plan_into(
     return plan
 
 
-def _through_temporary(
+def _call_through_temporary(
     op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...]
 ) -> Any:
     results = call(op, args, params)
@@ -373,7 +383,7 @@ def empty(meta: Meta) -> Tensor:
     return make_in(block, meta, context)
 
 
-def _launch(plan: Plan, ptrs: list[int], args: Sequence[Any], stream: Stream) -> None:
+def _launch(plan: CallPlan, ptrs: list[int], args: Sequence[Any], stream: Stream) -> None:
     """Launch with the outputs' addresses, `ptrs`, and the inputs'."""
     handle = stream.handle
     for i in plan.tensors:
@@ -405,12 +415,12 @@ def _launcher(driver: Driver, exe: Executable) -> Launcher:
     return launch_and_wait
 
 
-def spend(kernel: Kernel, where: device, cycles: int) -> None:
+def launch_sleep(kernel: Kernel, where: device, cycles: int) -> None:
     """Launch a kernel that has no tensors and only spends time, on the current stream of a CUDA device."""
     context = system.context_of(where)
-    exe = _spending.get(context.device)
+    exe = _sleep_kernels.get(context.device)
     if exe is None:
-        exe = _spending[context.device] = context.driver.load(
+        exe = _sleep_kernels[context.device] = context.driver.load(
             Launch(kernel, (), (int64,)), context.driver_index
         )
     stream = current.local.streams[context.index]
@@ -418,7 +428,7 @@ def spend(kernel: Kernel, where: device, cycles: int) -> None:
     stream.queue.busy = True
 
 
-def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
+def _scalar_converter(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
     """How a scalar input becomes the Python value that is launched: a scalar, or what a 0-dim CPU tensor holds.
 
     Integers wrap to the dtype; where `checked`, PyTorch's overflow error is raised instead.
@@ -432,7 +442,7 @@ def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
     if to.category == INTEGRAL:
         modulus = 1 << to.itemsize * 8
         half = modulus >> 1 if to.is_signed else 0
-        convert = partial(_wrapped, half=half, modulus=modulus)
+        convert = partial(_wrap_integer, half=half, modulus=modulus)
         least, most = -half, modulus - half - 1
     elif to.category == COMPLEX:
         as_is = type(None)  # complex numbers have no order
@@ -473,7 +483,7 @@ def _real(x: Any, kind: dtype) -> float:
     return float(x)
 
 
-def _wrapped(x: Any, half: int, modulus: int) -> int:
+def _wrap_integer(x: Any, half: int, modulus: int) -> int:
     return (int(x) + half) % modulus - half
 
 
@@ -487,7 +497,7 @@ def _operands(args: Sequence[Any]) -> list[Operand]:
     return [a.meta if isinstance(a, Tensor) else type(a) for a in args]
 
 
-def _numbers(op: Op, params: tuple[Any, ...]) -> tuple[Any, ...]:
+def _params_to_numbers(op: Op, params: tuple[Any, ...]) -> tuple[Any, ...]:
     """The same with the numbers of tensors of no dimensions in their place, as PyTorch's parser takes them."""
     for p in params:
         if isinstance(p, Tensor) and (p.meta.shape or p.requires_grad):
@@ -504,11 +514,11 @@ def signature(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Sign
     return op.rule(_operands(args), _with_flags(op, params))
 
 
-def _plan(op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> Plan:
+def _plan(op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> CallPlan:
     return _load(op, args, op.rule(_operands(args), _with_flags(op, params)))
 
 
-def _load(op: Op, args: Sequence[Any], signature: Signature) -> Plan:
+def _load(op: Op, args: Sequence[Any], signature: Signature) -> CallPlan:
     """The slow half of a call: check where the inputs lie, load the kernel there."""
     if len(plans) >= _LIMIT:
         plans.clear()
@@ -525,10 +535,10 @@ def _load(op: Op, args: Sequence[Any], signature: Signature) -> Plan:
         if op.planned and context is not system.host:
             return _load_each_time(context, launch, signature)
         exe = context.driver.load(launch, context.driver_index)
-    return Plan(context, exe, signature)
+    return CallPlan(context, exe, signature)
 
 
-def _load_each_time(context: Context, launch: Launch, signature: Signature) -> Plan:
+def _load_each_time(context: Context, launch: Launch, signature: Signature) -> CallPlan:
     """A plan whose executable the device's cache of library plans holds: asked for at each launch."""
     cache = cache_of(context)
     key = (launch.kernel, launch.outputs, launch.inputs, launch.params)
@@ -537,7 +547,7 @@ def _load_each_time(context: Context, launch: Launch, signature: Signature) -> P
         kept = cache.get(key, launch)  # loaded for as long as this holds it, whatever capacity the cache has
         _launcher(context.driver, kept.exe)(ptrs, scalars, stream)
 
-    plan = Plan(context, None, signature)
+    plan = CallPlan(context, None, signature)
     plan.launch = through_cache
     return plan
 
@@ -616,4 +626,4 @@ def refuse_overlap(target: Tensor, source: Tensor) -> None:
     )
 
 
-called_by(call, empty)
+set_callers(call, empty)

@@ -23,7 +23,7 @@ from flambeau.tensor.exchange.data import new as made_of
 from flambeau.tensor.promotion import set_default_dtype
 from flambeau.tensor.settings import set_default_device
 from flambeau.tensor.storages import Face, TypedStorage, face, new_row, no_storage, row_as, wrapped_row
-from flambeau.tensor.tensor import Tensor, retyped
+from flambeau.tensor.tensor import Tensor, as_type
 
 
 def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
@@ -58,7 +58,7 @@ def _new_tensor(cls: type[Tensor], *args: Any, device: Any = None) -> Tensor:
     where = CPU if device is None else place(device)
     _require_kind_of_device("cpu", where)
     made = _construct(flags.default_dtype, CPU, args)
-    return made if cls is Tensor else retyped(made, cls)
+    return made if cls is Tensor else as_type(made, cls)
 
 
 def _require_kind_of_device(wanted: str, where: device) -> None:

@@ -88,7 +88,7 @@ def apply_(self: Any, callable: Callable[[Any], Any]) -> Any:
     Raises TypeError on CUDA devices, RuntimeError where it requires a gradient.
     """
     _require_plain(self, "apply_")
-    return _refilled(self, [callable(x) for x in self.reshape(-1).tolist()])
+    return _refill(self, [callable(x) for x in self.reshape(-1).tolist()])
 
 
 @method
@@ -99,7 +99,7 @@ def map_(self: Any, tensor: Any, callable: Callable[[Any, Any], Any]) -> Any:
     if tensor.dtype is not self.dtype:
         raise TypeError(f"map_: expected {self.type()} for 'tensor' (got {tensor.type()})")
     others = tensor.expand_as(self).reshape(-1).tolist()
-    return _refilled(self, list(map(callable, self.reshape(-1).tolist(), others)))
+    return _refill(self, list(map(callable, self.reshape(-1).tolist(), others)))
 
 
 def _require_plain(t: Any, name: str) -> None:
@@ -111,7 +111,7 @@ def _require_plain(t: Any, name: str) -> None:
         raise TypeError(f"{name} is only implemented on CPU tensors")
 
 
-def _refilled(t: Any, values: list[Any]) -> Any:
+def _refill(t: Any, values: list[Any]) -> Any:
     return t.copy_(tensor(values, dtype=t.dtype, device=CPU).reshape(t.shape))
 
 
@@ -124,7 +124,7 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1, out: Any =
     if size < 0:
         raise RuntimeError(f"nonzero_static: 'size' must be an non-negative integer, but got {size}")
     found = _places(input, size)
-    rows = [found] if input.ndim <= 1 else _unraveled(found, input.shape)
+    rows = [found] if input.ndim <= 1 else _unravel(found, input.shape)
     made = functions["stack"](rows[: input.ndim], 1) if input.ndim else found.new_empty((size, 0))
     return deliver(made.masked_fill((found < 0).unsqueeze(1), fill_value) if input.ndim else made, out)
 
@@ -139,7 +139,7 @@ def _places(input: Any, size: int) -> Any:
     return places.scatter_(0, slot, index)[:size]
 
 
-def _unraveled(places: Any, shape: Any) -> list[Any]:
+def _unravel(places: Any, shape: Any) -> list[Any]:
     found = []
     for n in reversed(shape):
         n = max(n, 1)
@@ -164,4 +164,4 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
         raise ValueError(f"'shape' cannot have negative values, but got {sizes}")
     if not sizes:
         return ()
-    return tuple(functions["stack"](_unraveled(indices.long(), sizes), -1).unbind(-1))
+    return tuple(functions["stack"](_unravel(indices.long(), sizes), -1).unbind(-1))

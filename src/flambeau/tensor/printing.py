@@ -23,7 +23,7 @@ from flambeau.tensor.tensor import Tensor, make
 Array = np.ndarray[Any, Any]
 
 
-class Options(Record):
+class PrintOptions(Record):
     """How numbers are printed. Lengths in characters, `threshold` in elements."""
 
     precision: int = 4
@@ -34,9 +34,9 @@ class Options(Record):
 
 
 _PROFILES = {
-    "default": Options(),
-    "short": Options(precision=2, edgeitems=2),
-    "full": Options(threshold=math.inf),
+    "default": PrintOptions(),
+    "short": PrintOptions(precision=2, edgeitems=2),
+    "full": PrintOptions(threshold=math.inf),
 }
 _options = _PROFILES["default"]
 
@@ -133,7 +133,7 @@ def _body(t: Tensor, indent: int) -> str:
         style = _FloatStyle(values)
     else:
         style = _PlainStyle(values)
-    return _nested(values.tolist(), cut, style, indent)
+    return _format_nested(values.tolist(), cut, style, indent)
 
 
 def _values(t: Tensor) -> Array:
@@ -174,12 +174,12 @@ def _part(t: Tensor, ranges: tuple[tuple[int, int], ...]) -> Tensor:
     return make(meta, t.memory, t.ptr + offset * meta.itemsize)
 
 
-def _nested(values: Any, cut: tuple[bool, ...], style: _Style, indent: int) -> str:
+def _format_nested(values: Any, cut: tuple[bool, ...], style: _Style, indent: int) -> str:
     if not cut:
         return style.text(values)
     if len(cut) == 1:
         return _line(values, cut[0], style, indent)
-    parts = [_nested(v, cut[1:], style, indent + 1) for v in values]
+    parts = [_format_nested(v, cut[1:], style, indent + 1) for v in values]
     if cut[0]:
         parts.insert(_options.edgeitems, "...")
     return "[" + ("," + "\n" * (len(cut) - 1) + " " * (indent + 1)).join(parts) + "]"

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from flambeau.core.device import CPU
 from flambeau.core.meta import Meta, ShortMeta
 from flambeau.runtime import current
-from flambeau.tensor.autograd.saved import Saved
+from flambeau.tensor.autograd.saved import SavedTensor
 from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
 from flambeau.tensor.tensor import Tensor
 
 
-def holders(row: Tensor) -> tuple[Sequence[Tensor | Saved], bool]:
+def holders(row: Tensor) -> tuple[Sequence[Tensor | SavedTensor], bool]:
     """All that look at a tensor's storage by address, and whether others refer to it."""
     if sys.getrefcount(row.memory) == 2 + (row.counter is row.memory):
         return [row], False
@@ -33,7 +33,7 @@ def holders(row: Tensor) -> tuple[Sequence[Tensor | Saved], bool]:
     if frozen:
         gc.collect()
         gc.freeze()
-    found = [x for x in referrers if isinstance(x, Tensor | Saved)]
+    found = [x for x in referrers if isinstance(x, Tensor | SavedTensor)]
     return [x for x in found if x.memory is row.memory], len(found) < len(referrers)
 
 
@@ -52,7 +52,7 @@ def resize_storage(t: Tensor, nbytes: int) -> None:
         storage.nbytes = nbytes  # the memory stays: arrays of other libraries may be over it
         _mark_short(looking, storage)
         return
-    other = resized(storage, nbytes)
+    other = copy_resized(storage, nbytes)
     shift = other.ptr - storage.ptr
     for name in _PINNED if isinstance(storage, PinnedStorage) else _CONTENTS:
         mine, its = getattr(storage, name), getattr(other, name)
@@ -63,7 +63,7 @@ def resize_storage(t: Tensor, nbytes: int) -> None:
     _mark_short(looking, storage)
 
 
-def _mark_short(looking: Sequence[Tensor | Saved], storage: Storage) -> None:
+def _mark_short(looking: Sequence[Tensor | SavedTensor], storage: Storage) -> None:
     """Exchange the metas of tensors that now reach beyond a storage, and of those that no longer do."""
     for each in looking:
         meta = each.meta
@@ -73,7 +73,7 @@ def _mark_short(looking: Sequence[Tensor | Saved], storage: Storage) -> None:
             )
 
 
-def resized(old: Storage, nbytes: int) -> Storage:
+def copy_resized(old: Storage, nbytes: int) -> Storage:
     """A storage of another size that begins with the bytes of `old`; what is more is uninitialized."""
     if isinstance(old, ForeignStorage):
         raise RuntimeError("Trying to resize storage that is not resizable")

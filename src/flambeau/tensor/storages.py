@@ -23,7 +23,7 @@ from flambeau.tensor.arguments.options import integer, place
 from flambeau.tensor.arguments.public import method
 from flambeau.tensor.arguments.typing import parse_type
 from flambeau.tensor.autograd.autograd_meta import edge_of, requires_grad
-from flambeau.tensor.autograd.in_place import Unwritten, replace_node
+from flambeau.tensor.autograd.in_place import NotImplementedNode, replace_node
 from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
 from flambeau.tensor.call import empty
 from flambeau.tensor.exchange.data import new as made_of
@@ -200,7 +200,7 @@ class Face:
     def __hash__(self) -> int:
         return hash((self._row.ptr, self.nbytes()))
 
-    def _shown(self, what: str) -> str:
+    def _format(self, what: str) -> str:
         return "".join(f" {x}\n" for x in self.tolist()) + f"[torch.storage.{what} of size {self.size()}]"
 
 
@@ -241,7 +241,7 @@ class UntypedStorage(Face):
         return TypedStorage.from_buffer(buffer, byte_order, count, offset, dtype=dtype).untyped()
 
     def __repr__(self) -> str:
-        return self._shown(f"UntypedStorage(device={self.device})")
+        return self._format(f"UntypedStorage(device={self.device})")
 
 
 def _bytes_of(values: Sequence[Any]) -> list[int]:
@@ -310,7 +310,7 @@ class TypedStorage(Face):
         return f"torch.{'cuda.' if self.is_cuda else ''}{self.pickle_storage_type()}"
 
     def __repr__(self) -> str:
-        return self._shown(f"TypedStorage(dtype={self.dtype}, device={self.device})")
+        return self._format(f"TypedStorage(dtype={self.dtype}, device={self.device})")
 
 
 def no_storage(function: str, why: str) -> RuntimeError:
@@ -448,7 +448,7 @@ def _point(t: Any, other: Tensor) -> Tensor:
     node = None
     if mode.recording and (requires_grad(t) or requires_grad(other)):
         require_changeable(t)
-        node = Unwritten("set_", (edge_of(t), edge_of(other)), (other.meta,))
+        node = NotImplementedNode("set_", (edge_of(t), edge_of(other)), (other.meta,))
     t.counter.version += 1  # views of what it was share that
     t.data = other
     if node is not None:

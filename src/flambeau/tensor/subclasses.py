@@ -8,16 +8,21 @@ from flambeau.core.dtype import FLOATING
 from flambeau.core.errors import NotSupportedError, type_name
 from flambeau.ops import view as records
 from flambeau.tensor.arguments.public import method
-from flambeau.tensor.arguments.torch_function import DisableTorchFunctionSubclass, arm, disabled, overrides
+from flambeau.tensor.arguments.torch_function import (
+    DisableTorchFunctionSubclass,
+    arm,
+    ignore_overrides,
+    overrides,
+)
 from flambeau.tensor.autograd.autograd_meta import run
-from flambeau.tensor.tensor import Tensor, retyped
+from flambeau.tensor.tensor import Tensor, as_type
 
 
 @method
 def as_subclass(self: Tensor, cls: type[Any]) -> Any:
     """A view of the whole tensor as an instance of `cls`. TypeError: no subclass of Tensor."""
     _require_subclass(cls)
-    return retyped(run(records.alias, self), cls)
+    return as_type(run(records.alias, self), cls)
 
 
 def make_subclass(cls: type[Any], data: Tensor, require_grad: bool = False, **other: Any) -> Any:
@@ -31,7 +36,7 @@ def make_subclass(cls: type[Any], data: Tensor, require_grad: bool = False, **ot
     if require_grad and data.meta.dtype.category < FLOATING:
         raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
     with DisableTorchFunctionSubclass():
-        made = retyped(data.detach(), cls)
+        made = as_type(data.detach(), cls)
         return made.requires_grad_(require_grad)
 
 
@@ -62,7 +67,7 @@ def _torch_function(cls: type[Any], func: Any, types: Any, args: Any = (), kwarg
         return NotImplemented
     with DisableTorchFunctionSubclass():
         result = func(*args, **kwargs or {})
-        return result if func in kept_plain() else _converted(result, cls)
+        return result if func in kept_plain() else _convert_result(result, cls)
 
 
 def kept_plain() -> set[Any]:
@@ -71,18 +76,18 @@ def kept_plain() -> set[Any]:
     return {members["_base"].__get__, members["grad"].__get__}
 
 
-def _converted(result: Any, cls: type[Any]) -> Any:
+def _convert_result(result: Any, cls: type[Any]) -> Any:
     if isinstance(result, Tensor):
         return result if isinstance(result, cls) else as_subclass(result, cls)
     if isinstance(result, tuple | list):
-        return type(result)([_converted(each, cls) for each in result])
+        return type(result)([_convert_result(each, cls) for each in result])
     return result
 
 
-def _subclassed(cls: type[Any], /, **named: Any) -> None:
+def _init_subclass(cls: type[Any], /, **named: Any) -> None:
     """Called for each new subclass."""
     super(Tensor, cls).__init_subclass__(**named)
-    if cls.__dict__.get("__torch_dispatch__", disabled) is not disabled:
+    if cls.__dict__.get("__torch_dispatch__", ignore_overrides) is not ignore_overrides:
         raise NotImplementedError(
             f"{cls.__name__}.__torch_dispatch__: Flambeau has no dispatcher below autograd that could ask it; all "
             "public functions ask __torch_function__"
@@ -91,7 +96,7 @@ def _subclassed(cls: type[Any], /, **named: Any) -> None:
         arm()
 
 
-Tensor.__init_subclass__ = classmethod(_subclassed)  # type: ignore[assignment, method-assign]
+Tensor.__init_subclass__ = classmethod(_init_subclass)  # type: ignore[assignment, method-assign]
 Tensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]
 Tensor._make_subclass = staticmethod(make_subclass)  # type: ignore[attr-defined]
 Tensor._make_wrapper_subclass = staticmethod(_make_wrapper_subclass)  # type: ignore[attr-defined]

@@ -28,18 +28,18 @@ NO_GRAD, INFERENCE, SEVERAL, CUSTOM = "no_grad", "inference", "several", "custom
 several outputs of a node, or of a custom Function."""
 
 
-class History:
+class AutogradMeta:
     """Where a tensor comes from: output number `index` of `node`; None if it requires no gradient.
 
-    rested: the leaf that it was before, with its hooks; set nowhere else. The rest is told of views, by `ViewHistory`.
+    rested: the leaf that it was before, with its hooks; set nowhere else. The rest is told of views, by `ViewMeta`.
     """
 
-    __slots__ = ("index", "node", "rested")
+    __slots__ = ("former_leaf", "index", "node")
 
     base: Tensor | None = None
     steps: Steps = None
-    seen: Node | None = None
-    made: str | None = None
+    base_node: Node | None = None
+    restriction: str | None = None
     version: int = 0
 
     def __init__(self, node: Node | None, index: int = 0) -> None:
@@ -47,7 +47,7 @@ class History:
         self.index = index
 
 
-class ViewHistory(History):
+class ViewMeta(AutogradMeta):
     """That of a view.
 
     base, steps: what it is a view of, and by which views. seen: the node of `base` when `node` was made: where
@@ -56,7 +56,7 @@ class ViewHistory(History):
     Made in tensor/autograd/autograd_meta.py.
     """
 
-    __slots__ = ("base", "made", "seen", "steps", "version")
+    __slots__ = ("base", "base_node", "restriction", "steps", "version")
 
 
 class Tensor:
@@ -72,7 +72,7 @@ class Tensor:
     memory: Storage
     ptr: int
     counter: Counter
-    history: History | None
+    history: AutogradMeta | None
 
     if TYPE_CHECKING:  # most methods are bound by tensor/arguments/public.py
 
@@ -149,7 +149,7 @@ def make(meta: Meta, storage: Storage, ptr: int) -> Tensor:
     return self
 
 
-def retyped(t: Tensor, kind: type[Any]) -> Any:
+def as_type(t: Tensor, kind: type[Any]) -> Any:
     """What `t` shows as an instance of a subclass: in place of `t`, which must be new and no leaf."""
     self = new_object(kind)
     self.meta, self.memory, self.ptr = t.meta, t.memory, t.ptr

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from flambeau.core.names import lacking, publish
 from flambeau.core.size import Size
-from flambeau.tensor.arguments.return_types import Named
+from flambeau.tensor.arguments.return_types import NamedResult
 
 __all__ = [
     "SUPPORTED_NODES", "Context", "DumpableContext", "FlattenFn", "FromDumpableContextFn", "GetAttrKey", "KeyPath",
@@ -211,7 +211,7 @@ def is_structseq(obj: Any) -> bool:
 
 def is_structseq_class(cls: Any) -> bool:
     """Whether it is one of torch.return_types."""
-    return isinstance(cls, type) and issubclass(cls, Named) and cls is not Named
+    return isinstance(cls, type) and issubclass(cls, NamedResult) and cls is not NamedResult
 
 
 def is_structseq_instance(obj: Any) -> bool:

@@ -17,7 +17,7 @@ from flambeau.runtime.generator import default_cpu, default_of
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor import autocast
 from flambeau.tensor.autograd.autograd_meta import edge_of, requires_grad
-from flambeau.tensor.autograd.saved import Saved, save
+from flambeau.tensor.autograd.saved import SavedTensor, save
 from flambeau.tensor.functions.gradients import run_backward
 from flambeau.tensor.tensor import Tensor
 
@@ -290,8 +290,8 @@ def _kept(a: Any) -> Any:
 
 
 def _alike(a: Any) -> Any:
-    if isinstance(a, tuple) and len(a) == 2 and isinstance(a[0], Saved):
-        t: Any = a[0].shown(None)
+    if isinstance(a, tuple) and len(a) == 2 and isinstance(a[0], SavedTensor):
+        t: Any = a[0].unpack_detached(None)
         return t.detach().requires_grad_(a[1])
     return a
 

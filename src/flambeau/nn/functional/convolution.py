@@ -44,7 +44,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """sum over i, j of input1[..., i] weight[o, i, j] input2[..., j], plus bias (o)."""
     if autocast.threads:
-        return autocast.settled("bilinear", _bilinear, (input1, input2, weight, bias))
+        return autocast.call_cast("bilinear", _bilinear, (input1, input2, weight, bias))
     return _bilinear(input1, input2, weight, bias)
 
 

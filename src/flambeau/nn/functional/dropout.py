@@ -13,7 +13,7 @@ from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.functions import creation
-from flambeau.tensor.functions.random import dropped
+from flambeau.tensor.functions.random import dropout_on_cuda
 from flambeau.tensor.tensor import Tensor
 
 _ALPHA = 1.7580993408473766  # -selu(-inf)
@@ -35,7 +35,7 @@ def _drop(input: Tensor, p: float, train: bool, inplace: bool, feature: bool, al
         zero = creation.zeros((), dtype=input.dtype, device=input.device)
         return input.mul_(zero) if inplace else input.mul(zero)
     if not (feature or alpha or inplace) and input.is_cuda and input.meta.dtype.is_floating_point:
-        return dropped(input, p)
+        return dropout_on_cuda(input, p)
     noise = _channel_noise(input) if feature else creation.empty_like(input)
     noise.bernoulli_(1 - p)
     if not alpha:

@@ -17,7 +17,7 @@ from flambeau.ops.nn.ctc import ctc_loss as ctc_op
 from flambeau.ops.op import Derivative, Op, names_of
 from flambeau.ops.reduce.softmax import log_softmax
 from flambeau.tensor import autocast
-from flambeau.tensor.autograd.composites import Composite, recorded, wants_node
+from flambeau.tensor.autograd.composites import Composite, record_composite, wants_node
 from flambeau.tensor.call import call
 from flambeau.tensor.exchange import data
 from flambeau.tensor.functions import creation
@@ -50,8 +50,8 @@ def _loss(op: Op, args: Sequence[Any], mode: str) -> Tensor:
     if mode == "none" or not wants_node(args):
         return _reduced(call(op, args), mode)
     if autocast.threads:
-        args = autocast.casted(op, args)
-    return recorded(_reduced_losses[op, mode], args, lambda: _reduced(call(op, args), mode))
+        args = autocast.cast_inputs(op, args)
+    return record_composite(_reduced_losses[op, mode], args, lambda: _reduced(call(op, args), mode))
 
 
 class _OfReduced:

@@ -13,7 +13,7 @@ from flambeau.nn.functional.dropout import dropout as drop
 from flambeau.nn.functional.recurrence import Recurrence, Steps, joined
 from flambeau.ops.nn import recurrent as ops
 from flambeau.tensor import autocast
-from flambeau.tensor.arguments.arg_errors import TensorList, explained
+from flambeau.tensor.arguments.arg_errors import TensorList, explain_mismatch
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.joining import stack
@@ -41,7 +41,7 @@ def _network(mode: str, name: str) -> Callable[..., tuple[Tensor, ...]]:
         except RaceError:
             raise
         except Exception as error:
-            mistake = explained(define, name, (mode,), given, method=False)
+            mistake = explain_mismatch(define, name, (mode,), given, method=False)
             if mistake is None:
                 raise
             raise mistake from error

@@ -333,7 +333,7 @@ def _output_of(node: Node, number: int, t: Tensor) -> Tensor:
     """`t` as an output of the node. It may not be changed in place: the tensor that it shows would not know."""
     with recording(False):
         shown: Any = t.view_as(t)
-    shown.history.node, shown.history.index, shown.history.made = node, number, CUSTOM
+    shown.history.node, shown.history.index, shown.history.restriction = node, number, CUSTOM
     made: Tensor = shown
     return made
 

@@ -13,7 +13,7 @@ from types import FunctionType
 from typing import Any
 
 from flambeau.core.errors import RaceError
-from flambeau.tensor.arguments.arg_errors import HOT, KINDS, Parser, explained, standing_for
+from flambeau.tensor.arguments.arg_errors import HOT, KINDS, Parser, explain_mismatch, standing_for
 from flambeau.tensor.arguments.torch_function import arm_for
 from flambeau.tensor.signatures import signatures_of
 
@@ -102,7 +102,7 @@ def _comparing_late(define: FunctionType, name: str, method: bool) -> Any:
             known = isinstance(error, _SIGNS)
             again = _again(call, call, define, name, method, args, given) if known else None
             if again is None:
-                mistake = explained(define, name, args, given, method)
+                mistake = explain_mismatch(define, name, args, given, method)
                 if mistake is None:
                     raise
                 raise mistake from error

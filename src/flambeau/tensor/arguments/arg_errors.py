@@ -364,7 +364,7 @@ def checking(define: Callable[..., Any], name: str) -> Any:
             raise
         except Exception as error:
             worded = isinstance(error, ValueError | RuntimeError)
-            mistake = explained(define, name, args, given, False, _CHOICES if worded else ())
+            mistake = explain_mismatch(define, name, args, given, False, _CHOICES if worded else ())
             if mistake is None or str(error).startswith(f"{name}(): argument "):
                 raise
             raise mistake from error
@@ -380,7 +380,7 @@ def standing_for(call: Any, define: FunctionType) -> Any:
     return call
 
 
-def explained(
+def explain_mismatch(
     define: Callable[..., Any],
     name: str,
     args: tuple[Any, ...],

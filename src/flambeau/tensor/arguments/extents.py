@@ -96,10 +96,10 @@ def ints_of(values: Any, function: str, name: str, position: int) -> tuple[int, 
     """Return a sequence of ints, as PyTorch's argument parser reads one, as plain ints. Raises TypeError."""
     if not isinstance(values, (list, tuple)):
         values = (values,)
-    return tuple([_unpacked(value, at, function, name, position) for at, value in enumerate(values)])
+    return tuple([_unpack_size(value, at, function, name, position) for at, value in enumerate(values)])
 
 
-def _unpacked(value: Any, at: int, function: str, name: str, position: int) -> int:
+def _unpack_size(value: Any, at: int, function: str, name: str, position: int) -> int:
     plain = int_or_none(value) if at == 0 or not isinstance(value, bool) else int(value)
     if plain is None and at == 0:
         raise TypeError(

@@ -38,7 +38,7 @@ class Sized(Given, total=False):
     size: Any
 
 
-class Options:
+class CreationOptions:
     """A creation's keywords, checked. `kind` and `device` are None where the caller left them open."""
 
     __slots__ = ("device", "kind", "memory_format", "out", "pin_memory")

@@ -9,14 +9,14 @@ from typing import Any
 from flambeau.tensor.arguments import public
 
 
-class Named(tuple[Any, ...]):
+class NamedResult(tuple[Any, ...]):
     """A tuple whose members have names, printed as PyTorch prints it."""
 
     __slots__ = ()
     fields: tuple[str, ...] = ()
-    stored: type[Named]  # what it is where the results went to `out=`
+    stored: type[NamedResult]  # what it is where the results went to `out=`
 
-    def __new__(cls, members: Iterable[Any]) -> Named:
+    def __new__(cls, members: Iterable[Any]) -> NamedResult:
         self = tuple.__new__(cls, members)
         if len(self) != len(cls.fields):
             raise TypeError(
@@ -26,7 +26,7 @@ class Named(tuple[Any, ...]):
         return self
 
     @classmethod
-    def of(cls, members: Iterable[Any], out: Any) -> Named:
+    def of(cls, members: Iterable[Any], out: Any) -> NamedResult:
         """Results that went to `out`, or are new where that is None."""
         return (cls if out is None else cls.stored)(members)
 
@@ -42,20 +42,20 @@ def _member(at: int) -> property:
     return property(lambda self: self[at])
 
 
-def _define(name: str, *fields: str) -> type[Named]:
+def _define(name: str, *fields: str) -> type[NamedResult]:
     """The class of this name, and the one with `_out` after it."""
     body: dict[str, Any] = {
         "__slots__": (), "__module__": "torch.return_types", "__match_args__": fields, "fields": fields,
         "n_fields": len(fields), "n_sequence_fields": len(fields), "n_unnamed_fields": 0,
     }  # fmt: skip
     body.update({field: _member(at) for at, field in enumerate(fields)})
-    new: type[Named] = type(name, (Named,), body)
+    new: type[NamedResult] = type(name, (NamedResult,), body)
     stored = f"{name}_out"
-    globals()[stored] = new.stored = type(stored, (Named,), body)
+    globals()[stored] = new.stored = type(stored, (NamedResult,), body)
     return new
 
 
-def _rebuild(name: str, members: tuple[Any, ...]) -> Named:
+def _rebuild(name: str, members: tuple[Any, ...]) -> NamedResult:
     return globals()[name](members)
 
 

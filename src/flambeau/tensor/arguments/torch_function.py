@@ -51,7 +51,7 @@ def announce(*namespaces: dict[str, Any]) -> None:
 # -- who overrides --------------------------------------------------------------------------------------
 
 
-def disabled(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def ignore_overrides(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     """The `__torch_function__` of classes that override nothing, as parameters."""
     with DisableTorchFunctionSubclass():
         return func(*args, **kwargs or {})
@@ -61,7 +61,7 @@ def overrides(kind: type) -> bool:
     """Whether objects of a type override functions."""
     if kind is Tensor:
         return False
-    return getattr(kind, "__torch_function__", disabled) not in (None, disabled)
+    return getattr(kind, "__torch_function__", ignore_overrides) not in (None, ignore_overrides)
 
 
 def overriding(values: Iterable[Any]) -> list[Any]:
@@ -154,14 +154,14 @@ def handle(shown: Any, found: Iterable[Any], args: tuple[Any, ...], kwargs: dict
 
 
 def _nobody(shown: Any, asked: list[Any]) -> TypeError:
-    tried = "".join([f"\n\n  - {_called(each)}" for each in asked])
+    tried = "".join([f"\n\n  - {_describe_overrider(each)}" for each in asked])
     return TypeError(
         f"Multiple dispatch failed for '{name_of(shown) or shown}'; all __torch_function__ handlers returned "
         f"NotImplemented:{tried}"
     )
 
 
-def _called(asked: Any) -> str:
+def _describe_overrider(asked: Any) -> str:
     if isinstance(asked, TorchFunctionMode):
         return f"mode object {asked}"
     return f"{'tensor subclass' if isinstance(asked, Tensor) else 'object of'} {type(asked)}"

@@ -24,17 +24,17 @@ from flambeau.runtime import current
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import LEAF_SEQUENCE, Edge, Leaf, Node
 from flambeau.tensor.arguments.extents import out_of_bounds
-from flambeau.tensor.autograd.grad_validation import callers, fitted, unviewed, zeros_of
-from flambeau.tensor.autograd.inplace_checks import refused
+from flambeau.tensor.autograd.grad_validation import callers, fit_gradient, forget_base, zeros_of
+from flambeau.tensor.autograd.inplace_checks import explain_refusal
 from flambeau.tensor.autograd.node_classes import RecordedShape, node_class
 from flambeau.tensor.tensor import (
     INFERENCE,
     NO_GRAD,
     SEVERAL,
-    History,
+    AutogradMeta,
     Steps,
     Tensor,
-    ViewHistory,
+    ViewMeta,
     make,
     new_object,
 )
@@ -55,28 +55,28 @@ def node_of(t: Tensor) -> Node | None:
         return None
     base = history.base
     if base is not None and base.history is not None:
-        _renew(t, history, base.history.node)
+        _update_view_node(t, history, base.history.node)
     return history.node
 
 
-def _renew(t: Tensor, history: History, now: Node | None) -> None:
+def _update_view_node(t: Tensor, history: AutogradMeta, now: Node | None) -> None:
     """Bring a view's node up to date with `now`, that of its base: see Note [In-place changes] in in_place.py."""
     if now is None:
         return
-    if history.made is not None:
+    if history.restriction is not None:
         if history.version != t.counter.version:
-            raise RuntimeError(refused(history, "its base or another view of its base has been"))
-    elif now is not history.seen and (not isinstance(now, Leaf) or history.version != t.counter.version):
-        _view_anew(history)
+            raise RuntimeError(explain_refusal(history, "its base or another view of its base has been"))
+    elif now is not history.base_node and (not isinstance(now, Leaf) or history.version != t.counter.version):
+        _replay_view(history)
 
 
-def _view_anew(history: History) -> None:
-    assert isinstance(history, ViewHistory)
+def _replay_view(history: AutogradMeta) -> None:
+    assert isinstance(history, ViewMeta)
     assert history.base is not None
     with recording(True):
         fresh = replay(history.steps, history.base).history
     assert fresh is not None
-    history.node, history.index, history.seen = fresh.node, fresh.index, fresh.seen
+    history.node, history.index, history.base_node = fresh.node, fresh.index, fresh.base_node
 
 
 def edge_of(t: Tensor) -> Edge:
@@ -94,7 +94,7 @@ def edge_of(t: Tensor) -> Edge:
 
 def _references_of_unheld() -> int:
     """Count the references to a node that one history and one variable of the function that counts hold."""
-    history = History(object())  # type: ignore[arg-type]
+    history = AutogradMeta(object())  # type: ignore[arg-type]
     node = history.node
     return getrefcount(node)
 
@@ -140,7 +140,7 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
     result = make(plan.meta, t.memory, t.ptr + plan.offset)
     result.counter = t.counter
     if t.history is None:
-        result.history = _history_of_view(t, view, params, None if mode.recording else _made())
+        result.history = _history_of_view(t, view, params, None if mode.recording else _current_restriction())
     else:
         result.history = _recorded_view(t, view, params, plan)
     return result
@@ -149,14 +149,14 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
 def _view_plan(view: View, t: Tensor, params: tuple[Any, ...]) -> ViewPlan:
     plan = ViewPlan(view, t.meta, params)
     if t.meta.short:
-        return _of_short(t, plan)
+        return _limit_to_storage(t, plan)
     if len(_view_plans) >= _LIMIT:
         _view_plans.clear()
     _view_plans[view, t.meta, params] = plan
     return plan
 
 
-def _of_short(t: Tensor, plan: ViewPlan) -> ViewPlan:
+def _limit_to_storage(t: Tensor, plan: ViewPlan) -> ViewPlan:
     """The plan of a view of a tensor that reaches beyond its storage. See Note [Storages made smaller]."""
     meta, storage, offset = plan.meta, t.memory, t.ptr - t.memory.ptr + plan.offset
     if meta.numel and offset + meta.span > storage.nbytes:
@@ -168,11 +168,11 @@ def _of_short(t: Tensor, plan: ViewPlan) -> ViewPlan:
     return plan
 
 
-def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...], plan: ViewPlan) -> ViewHistory | None:
+def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...], plan: ViewPlan) -> ViewMeta | None:
     if view.derivative is None and requires_grad(t):
         return None
     if not mode.recording:
-        return _history_of_view(t, view, params, _made())
+        return _history_of_view(t, view, params, _current_restriction())
     edge = edge_of(t)
     result = _history_of_view(t, view, params, None)
     if edge is not None or requires_grad(t):
@@ -180,22 +180,22 @@ def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...], plan: ViewPla
     return result
 
 
-def _history_of_view(t: Tensor, view: View, params: tuple[Any, ...], made: str | None) -> ViewHistory:
+def _history_of_view(t: Tensor, view: View, params: tuple[Any, ...], restriction: str | None) -> ViewMeta:
     """That of a view without a node."""
     history, base, before = t.history, t, None
     if history is not None and history.base is not None:
         base, before = history.base, history.steps
-        made = made or history.made
-    result = new_object(ViewHistory)
-    result.node, result.index, result.made = None, 0, made
+        restriction = restriction or history.restriction
+    result = new_object(ViewMeta)
+    result.node, result.index, result.restriction = None, 0, restriction
     result.base, result.steps = base, (before, view, params)
-    unused = base.history is None or result.made is not None
-    result.seen = None if unused else base.history.node  # type: ignore[union-attr]
+    unused = base.history is None or result.restriction is not None
+    result.base_node = None if unused else base.history.node  # type: ignore[union-attr]
     result.version = t.counter.version
     return result
 
 
-def _made() -> str | None:
+def _current_restriction() -> str | None:
     return None if mode.recording else INFERENCE if mode.inference else NO_GRAD
 
 
@@ -203,19 +203,19 @@ def run_several(
     kind: type[RecordedParts], t: Tensor, dim: int, parts: Sequence[tuple[View, tuple[Any, ...]]]
 ) -> tuple[Tensor, ...]:
     """Several views of `t` that are the outputs of one node."""
-    results = [_shown(t, view, params) for view, params in parts]
+    results = [_make_view(t, view, params) for view, params in parts]
     edge = edge_of(t) if mode.recording else None
-    made = _made()
+    restriction = _current_restriction()
     node: Any = None
     if mode.recording and (edge is not None or requires_grad(t)):
         node = kind(edge, t.meta, dim, tuple([result.meta for result in results]))
     for i, (result, (view, params)) in enumerate(zip(results, parts, strict=True)):
-        result.history = history = _history_of_view(t, view, params, made)
-        history.node, history.index, history.made = node, i, history.made or SEVERAL
+        result.history = history = _history_of_view(t, view, params, restriction)
+        history.node, history.index, history.restriction = node, i, history.restriction or SEVERAL
     return tuple(results)
 
 
-def _shown(t: Tensor, view: View, params: tuple[Any, ...]) -> Tensor:
+def _make_view(t: Tensor, view: View, params: tuple[Any, ...]) -> Tensor:
     """A view without a history."""
     plan = _view_plans.get((view, t.meta, params)) or _view_plan(view, t, params)
     result = make(plan.meta, t.memory, t.ptr + plan.offset)
@@ -244,9 +244,9 @@ class RecordedView(RecordedShape):
 
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
         meta = self.meta
-        grad = fitted(self.record.derivative(grads[0], meta, run, *self.saved), meta)
+        grad = fit_gradient(self.record.derivative(grads[0], meta, run, *self.saved), meta)
         if not mode.recording and grad.history is not None:
-            unviewed(grad)  # who adds it to a leaf sees by the memory's holders whether it shows another's
+            forget_base(grad)  # who adds it to a leaf sees by the memory's holders whether it shows another's
         return (grad,)
 
 
@@ -257,9 +257,9 @@ class RecordedParts(RecordedShape):
 
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
         parts = [zeros_of(meta) if g is None else g for g, meta in zip(grads, self.outputs, strict=True)]
-        return (fitted(self.joined(parts, self.saved), self.meta),)
+        return (fit_gradient(self.join_gradients(parts, self.saved), self.meta),)
 
-    def joined(self, parts: list[Any], dim: int) -> Any:
+    def join_gradients(self, parts: list[Any], dim: int) -> Any:
         return callers[0](cat, parts, (dim,))
 
 
@@ -280,5 +280,5 @@ class UnbindBackward0(RecordedParts):
 
     __slots__ = ()
 
-    def joined(self, parts: list[Any], dim: int) -> Any:
-        return super().joined([part.unsqueeze(dim) for part in parts], dim)
+    def join_gradients(self, parts: list[Any], dim: int) -> Any:
+        return super().join_gradients([part.unsqueeze(dim) for part in parts], dim)

@@ -9,7 +9,7 @@ from flambeau.core.frozen import Record
 from flambeau.ops.op import Derivative
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.autograd.autograd_meta import requires_grad
-from flambeau.tensor.autograd.recording import record
+from flambeau.tensor.autograd.recording import record_result
 from flambeau.tensor.tensor import Tensor
 
 
@@ -29,11 +29,11 @@ def wants_node(args: Sequence[Any]) -> bool:
     return mode.recording and any(isinstance(a, Tensor) and requires_grad(a) for a in args)
 
 
-def recorded(
+def record_composite(
     composite: Any, args: Sequence[Any], run: Callable[[], Tensor], params: tuple[Any, ...] = ()
 ) -> Tensor:
     """What `run` computes of `args` off the tape, as one call on it. `params`: what its formulas see as such."""
     with recording(False):
         found = run()
-    record(composite, params, args, (found,))
+    record_result(composite, params, args, (found,))
     return found

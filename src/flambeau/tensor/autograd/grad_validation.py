@@ -7,13 +7,13 @@ from typing import Any
 
 from flambeau.core.meta import Meta
 from flambeau.ops.reduce.reduction import sum_
-from flambeau.tensor.tensor import History, Tensor
+from flambeau.tensor.tensor import AutogradMeta, Tensor
 
 callers: list[Callable[..., Any]] = []
 """Who runs a record, and who makes an empty tensor."""
 
 
-def called_by(call: Callable[..., Any], empty: Callable[..., Any]) -> None:
+def set_callers(call: Callable[..., Any], empty: Callable[..., Any]) -> None:
     """Say who runs records for formulas, and makes tensors: `tensor/call.py`, once."""
     callers[:] = call, empty
 
@@ -23,7 +23,7 @@ def zeros_of(meta: Meta) -> Any:
     return callers[1](plain).zero_()
 
 
-def fitted(grad: Any, meta: Meta | None) -> Any:
+def fit_gradient(grad: Any, meta: Meta | None) -> Any:
     """A formula's result as the gradient of an input: summed over what was broadcast, real, cast, moved."""
     if grad is None or meta is None or grad.meta is meta:
         return grad
@@ -45,12 +45,12 @@ def summed_to(grad: Any, shape: tuple[int, ...]) -> Any:
     if not within:
         return callers[0](sum_, (grad,), ((*range(lead),), False, None)) if lead else grad
     grad = callers[0](sum_, (grad,), ((*range(lead), *within), True, None))
-    return unviewed(grad.view(shape)) if lead else grad
+    return forget_base(grad.view(shape)) if lead else grad
 
 
-def unviewed(t: Tensor) -> Tensor:
+def forget_base(t: Tensor) -> Tensor:
     """A new view as a tensor of its own, with the same node: of memory that nothing else shows."""
     history = t.history
     assert history is not None
-    t.history = None if history.node is None else History(history.node, history.index)
+    t.history = None if history.node is None else AutogradMeta(history.node, history.index)
     return t

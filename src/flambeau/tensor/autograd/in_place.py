@@ -3,7 +3,7 @@
 # Note [In-place changes]
 A tensor that is changed in place gets the node of the change as its own. Where it is a view, its base gets a
 `CopySlices` node: outside the view gradients pass unchanged, inside they pass the change. The other views
-of that base find out when they are used next: their base has another node than the one they have `seen`, so
+of that base find out when they are used next: their base has another node than the one they have `base_node`, so
 their steps are walked again from the base as it is now.
 """
 
@@ -19,56 +19,58 @@ from flambeau.tensor.autograd.autograd_meta import edge_of, replay, requires_gra
 from flambeau.tensor.autograd.inplace_checks import require_changeable
 from flambeau.tensor.autograd.node_classes import node_class
 from flambeau.tensor.autograd.recorded_call import RecordedCall
-from flambeau.tensor.autograd.recording import Taped, begin, save_outputs
-from flambeau.tensor.tensor import History, Steps, Tensor, ViewHistory, new_object
+from flambeau.tensor.autograd.recording import RecordPlan, begin_recording, save_outputs
+from flambeau.tensor.tensor import AutogradMeta, Steps, Tensor, ViewMeta, new_object
 
 
-def begin_in_place(taped: Taped, args: Sequence[Any], target: Tensor) -> Any:
-    """`begin` of a call that changes `target`; a node even where only the target requires a gradient.
+def begin_in_place(record_plan: RecordPlan, args: Sequence[Any], target: Tensor) -> Any:
+    """`begin_recording` of a call that changes `target`; a node even where only the target requires a gradient.
 
     What was overwritten as a whole is given zeros: of a view's base `CopySlices` does that.
 
     Raises RuntimeError for a leaf, or a view of one, that requires a gradient.
     """
-    if _erased(taped, args, target):
+    if _erases_history(record_plan, args, target):
         args = (*args, target)
-        taped = taped.erasing(args)
-    node = begin(taped, args, target)
+        record_plan = record_plan.erasing(args)
+    node = begin_recording(record_plan, args, target)
     if node is None:
         if not requires_grad(target):
             return None
         require_changeable(target)
-        return _constant(taped)
+        return _node_without_inputs(record_plan)
     if target.meta.dtype.category < FLOATING:
         raise RuntimeError(
-            f"a tensor of dtype {target.meta.dtype} cannot hold what requires a gradient, which {taped.record.name} "
-            "would put there in place"
+            f"a tensor of dtype {target.meta.dtype} cannot hold what requires a gradient, which "
+            f"{record_plan.record.name} would put there in place"
         )
     require_changeable(target)
     return node
 
 
-def _erased(taped: Taped, args: Sequence[Any], target: Tensor) -> bool:
+def _erases_history(record_plan: RecordPlan, args: Sequence[Any], target: Tensor) -> bool:
     """Whether a call overwrites what has a node of its own, to which no gradient of it passes."""
     history = target.history
     if history is None or history.base is not None or history.node is None:
         return False
-    return not any(args[i] is target for i in taped.places)
+    return not any(args[i] is target for i in record_plan.positions)
 
 
-def _constant(taped: Taped) -> Any:
+def _node_without_inputs(record_plan: RecordPlan) -> Any:
     """The node of a call none of whose inputs requires a gradient."""
-    node: Any = new_object(node_class(RecordedCall, taped.record, taped.metas, taped.params))
-    node.use, node.saved, node.taped = taped.use(0), [], taped
-    node.node_hooks, node.edges = None, [None] * len(taped.metas)
-    node.set_outputs(taped.outputs)
+    node: Any = new_object(
+        node_class(RecordedCall, record_plan.record, record_plan.metas, record_plan.params)
+    )
+    node.saved_spec, node.saved, node.record_plan = record_plan.saved_spec(0), [], record_plan
+    node.node_hooks, node.edges = None, [None] * len(record_plan.metas)
+    node.set_outputs(record_plan.outputs)
     return node
 
 
 def finish_in_place(node: Any, args: Sequence[Any], target: Tensor) -> None:
     """Give a changed tensor its new node: see Note [In-place changes]."""
     replace_node(target, node, next((i for i, a in enumerate(args) if a is target), None))
-    if node.use.outputs:
+    if node.saved_spec.outputs:
         save_outputs(node, (target,))
 
 
@@ -79,23 +81,23 @@ def replace_node(target: Tensor, node: Any, place: int | None, index: int = 0) -
     """
     history = target.history
     if history is None or history.base is None:
-        kept = None if history is None else _keeper_of(history)
-        target.history = History(node, index)
+        retain_grad = None if history is None else _take_retain_grad(history)
+        target.history = AutogradMeta(node, index)
     else:
-        assert isinstance(history, ViewHistory)
-        kept = _keeper_of(history)
+        assert isinstance(history, ViewMeta)
+        retain_grad = _take_retain_grad(history)
         base: Any = history.base
         replace_node(base, CopySlices(edge_of(base), node, place, history.steps, base.meta), 0)
-        history.seen = node  # not the base's: walked again on next use
-    if kept is not None:
+        history.base_node = node  # not the base's: walked again on next use
+    if retain_grad is not None:
         edge = edge_of(target)
         assert edge is not None
-        edge[0].ensured_hooks.retain_grad_hooks[edge[1]] = kept
+        edge[0].ensured_hooks.retain_grad_hooks[edge[1]] = retain_grad
 
 
-def _keeper_of(history: History) -> Any:
-    watchers = None if history.node is None or isinstance(history.node, Leaf) else history.node.node_hooks
-    return None if watchers is None else watchers.retain_grad_hooks.pop(history.index, None)
+def _take_retain_grad(history: AutogradMeta) -> Any:
+    node_hooks = None if history.node is None or isinstance(history.node, Leaf) else history.node.node_hooks
+    return None if node_hooks is None else node_hooks.retain_grad_hooks.pop(history.index, None)
 
 
 class CopySlices(Node):
@@ -112,20 +114,20 @@ class CopySlices(Node):
         base = self.outputs[0]  # the views are of its layout
         whole = grads[0].new_empty_strided(base.shape, base.strides).copy_(grads[0])
         part: Any = replay(self.steps, whole)
-        given = list(self.change.gradients([part.clone()]))
-        inside = given.pop(self.place) if self.place is not None else None
+        input_grads = list(self.change.gradients([part.clone()]))
+        inside = input_grads.pop(self.place) if self.place is not None else None
         if inside is None:
             part.zero_()
         else:
             part.copy_(inside)
-        return (whole, *given)
+        return (whole, *input_grads)
 
-    def release(self, walked: Container[Node]) -> None:
-        if self.change not in walked:  # else a gradient led to what the change gave, too: its turn comes
-            self.change.release(walked)
+    def release(self, finished: Container[Node]) -> None:
+        if self.change not in finished:  # else a gradient led to what the change gave, too: its turn comes
+            self.change.release(finished)
 
 
-class Unwritten(Node):
+class NotImplementedNode(Node):
     """Of a change in place, `what`, that has no derivative: the walk backward raises there."""
 
     __slots__ = ("what",)
@@ -141,4 +143,4 @@ class Unwritten(Node):
         return "torch::autograd::NotImplemented"
 
 
-Unwritten.__name__ = Unwritten.__qualname__ = "NotImplemented"  # as programs know it
+NotImplementedNode.__name__ = NotImplementedNode.__qualname__ = "NotImplemented"  # as programs know it

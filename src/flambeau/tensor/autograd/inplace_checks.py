@@ -5,8 +5,8 @@ from __future__ import annotations
 from flambeau.tape.mode import mode
 from flambeau.tape.node import Leaf
 from flambeau.tensor.autograd.node_classes import RecordedShape
-from flambeau.tensor.autograd.saved import called
-from flambeau.tensor.tensor import CUSTOM, INFERENCE, NO_GRAD, SEVERAL, History, Tensor
+from flambeau.tensor.autograd.saved import operation_name
+from flambeau.tensor.tensor import CUSTOM, INFERENCE, NO_GRAD, SEVERAL, AutogradMeta, Tensor
 
 
 def require_changeable(target: Tensor) -> None:
@@ -16,9 +16,9 @@ def require_changeable(target: Tensor) -> None:
         return
     base = history.base
     if base is not None:
-        if history.made is not None:
-            raise RuntimeError(refused(history, "is being"))
-        if _shows_leaf(history):
+        if history.restriction is not None:
+            raise RuntimeError(explain_refusal(history, "is being"))
+        if _is_view_of_leaf(history):
             raise RuntimeError(
                 "a view of a leaf Variable that requires grad is being used in an in-place operation."
             )
@@ -26,7 +26,7 @@ def require_changeable(target: Tensor) -> None:
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
 
 
-def _shows_leaf(history: History) -> bool:
+def _is_view_of_leaf(history: AutogradMeta) -> bool:
     """Whether a view, or one that it was made of, is a leaf, or its base is."""
     assert history.base is not None
     node = history.node
@@ -45,18 +45,18 @@ def refuse_inference(target: Tensor) -> None:
         )
 
 
-def refused(history: History, what: str) -> str:
+def explain_refusal(history: AutogradMeta, what: str) -> str:
     """Why a view, or what it shows, may not be changed in place on the tape: in PyTorch's words."""
-    node, made = history.node, history.made
-    of = "" if node is None else f"Output {history.index} of {called(node)} is a view"
-    if node is None or made in (NO_GRAD, INFERENCE):
-        where = "inference mode" if made == INFERENCE else "no_grad mode"
-        after = "in normal mode" if made == INFERENCE else "with grad mode enabled"
+    node, restriction = history.node, history.restriction
+    of = "" if node is None else f"Output {history.index} of {operation_name(node)} is a view"
+    if node is None or restriction in (NO_GRAD, INFERENCE):
+        where = "inference mode" if restriction == INFERENCE else "no_grad mode"
+        after = "in normal mode" if restriction == INFERENCE else "with grad mode enabled"
         prefix = f"{of} of a view which was created in" if of else "A view was created in"
         message = f"{prefix} {where} and {what} modified inplace {after}."
     else:
         message = f"{of} and {what} modified inplace."
-    return message + _WHY[made or NO_GRAD]
+    return message + _REASONS[restriction or NO_GRAD]
 
 
 _CLARIFY = (
@@ -64,7 +64,7 @@ _CLARIFY = (
     "the view and the inplace either both inside the {0} block (if you don't want the inplace to be tracked) or both "
     "outside (if you want the inplace to be tracked)."
 )
-_WHY = {
+_REASONS = {
     NO_GRAD: _CLARIFY.format("no_grad"),
     INFERENCE: _CLARIFY.format("inference_mode"),
     SEVERAL: " This view is the output of a function that returns multiple views. Such functions do not allow the "

@@ -1,4 +1,4 @@
-"""`RecordedCall`: what an operator's call leaves on the tape. `Use`: what its derivative asks for."""
+"""`RecordedCall`: what an operator's call leaves on the tape. `SavedSpec`: what its derivative asks for."""
 
 from __future__ import annotations
 
@@ -9,77 +9,81 @@ from typing import TYPE_CHECKING, Any
 from flambeau.ops.op import INPUTS, MISSING, Derivative, Op, names_of, table
 from flambeau.tape.mode import mode
 from flambeau.tape.node import Node
-from flambeau.tensor.autograd.grad_validation import callers, fitted, zeros_of
-from flambeau.tensor.autograd.saved import FREED, Saved
+from flambeau.tensor.autograd.grad_validation import callers, fit_gradient, zeros_of
+from flambeau.tensor.autograd.saved import FREED, SavedTensor
 
 if TYPE_CHECKING:
-    from flambeau.tensor.autograd.recording import Taped
+    from flambeau.tensor.autograd.recording import RecordPlan
 
 
 class RecordedCall(Node):
     """A node of an operator's call; each operator has a class of its own, so that it has PyTorch's name.
 
     taped: what is known of the call beforehand. use: what its formulas ask for. saved: that, in the order of
-    `use.kept`; None once it was freed.
+    `use.saved_names`; None once it was freed.
     """
 
-    __slots__ = ("saved", "taped", "use")
+    __slots__ = ("record_plan", "saved", "saved_spec")
 
     record: Any
     saved: list[Any] | None
-    taped: Taped
-    use: Use
+    record_plan: RecordPlan
+    saved_spec: SavedSpec
 
-    def release(self, walked: Container[Node]) -> None:
-        if self.use.kept:
+    def release(self, finished: Container[Node]) -> None:
+        if self.saved_spec.saved_names:
             self.saved = None
 
-    def gradients(self, grads: Sequence[Any], asked: Sequence[bool] | None = None) -> Sequence[Any]:
-        use, metas = self.use, self.taped.metas
-        known = self.known(grads, asked)
-        given: list[Any]
-        if use.whole is None:
-            given = [None] * len(metas)
+    def gradients(self, grads: Sequence[Any], requested: Sequence[bool] | None = None) -> Sequence[Any]:
+        use, metas = self.saved_spec, self.record_plan.metas
+        values = self.formula_arguments(grads, requested)
+        input_grads: list[Any]
+        if use.joint_formula is None:
+            input_grads = [None] * len(metas)
             for i, formula, pick in use.formulas:
-                if asked is None or asked[i]:
-                    grad = formula(*pick(known))
-                    given[i] = grad if grad is None or grad.meta is metas[i] else fitted(grad, metas[i])
-            return given
-        given = list(use.whole(*use.pick(known)))
-        given += [None] * (len(metas) - len(given))
+                if requested is None or requested[i]:
+                    grad = formula(*pick(values))
+                    input_grads[i] = (
+                        grad if grad is None or grad.meta is metas[i] else fit_gradient(grad, metas[i])
+                    )
+            return input_grads
+        input_grads = list(use.joint_formula(*use.pick(values)))
+        input_grads += [None] * (len(metas) - len(input_grads))
         return [
-            None if edge is None else fitted(g, meta)
-            for g, edge, meta in zip(given, self.edges, metas, strict=False)
+            None if edge is None else fit_gradient(g, meta)
+            for g, edge, meta in zip(input_grads, self.edges, metas, strict=False)
         ]
 
-    def gradients_for(self, asked: Sequence[bool], grads: Sequence[Any]) -> Sequence[Any]:
-        return self.gradients(grads, asked)
+    def gradients_for(self, requested: Sequence[bool], grads: Sequence[Any]) -> Sequence[Any]:
+        return self.gradients(grads, requested)
 
-    def known(self, grads: Sequence[Any], asked: Sequence[bool] | None) -> list[Any]:
-        """What formulas may ask for, in the order of `_AT_WALK` and `use.kept`."""
-        use, taped, saved = self.use, self.taped, self.saved
+    def formula_arguments(self, grads: Sequence[Any], requested: Sequence[bool] | None) -> list[Any]:
+        """What formulas may ask for, in the order of `_AT_BACKWARD` and `use.saved_names`."""
+        use, taped, saved = self.saved_spec, self.record_plan, self.saved
         if saved is None:
             raise RuntimeError(FREED)
         if use.missing is not None:
             raise RuntimeError(use.missing)
         first, every, needs = grads[0], None, use.needs
-        if first is None and use.first:
+        if first is None and use.needs_grad:
             first = zeros_of(self.outputs[0])
-        if use.every:
+        if use.needs_grads:
             pairs = zip(grads, self.outputs, strict=True)
             every = tuple([zeros_of(meta) if g is None else g for g, meta in pairs])
-        if asked is not None:
-            needs = tuple([n and a for n, a in zip(needs, asked, strict=False)])
-        known = [first, every, grads, taped.params, taped.metas, needs, callers[0]]
+        if requested is not None:
+            needs = tuple([n and a for n, a in zip(needs, requested, strict=False)])
+        values = [first, every, grads, taped.params, taped.metas, needs, callers[0]]
         if saved:
-            bare = not mode.recording
+            detached = not mode.recording
             for x in saved:
-                if isinstance(x, Saved):
-                    x = x.shown(self) if bare else x.unpack(self)
-                known.append(x)
-            if use.outs:
-                known[-1] = tuple([x.shown(self) if bare else x.unpack(self) for x in known[-1]])
-        return known
+                if isinstance(x, SavedTensor):
+                    x = x.unpack_detached(self) if detached else x.unpack(self)
+                values.append(x)
+            if use.needs_outs:
+                values[-1] = tuple(
+                    [x.unpack_detached(self) if detached else x.unpack(self) for x in values[-1]]
+                )
+        return values
 
     def __getattr__(self, name: str) -> Any:
         """What was saved, under PyTorch's names; None if only other gradients need it.
@@ -87,15 +91,15 @@ class RecordedCall(Node):
         Raises AttributeError: no formula needs it. RuntimeError: it was freed, or changed in place.
         """
         names = _SAVED_AS.get(self.name(), _USUALLY)
-        asked = names.get(name)
-        if asked is None or asked not in _asked_by(self.record.derivative):
+        requested = names.get(name)
+        if requested is None or requested not in _parameters_of(self.record.derivative):
             raise AttributeError(f"'{self.name()}' object has no attribute '{name}'", name=name, obj=self)
-        if asked not in self.use.kept:
+        if requested not in self.saved_spec.saved_names:
             return None
         if self.saved is None:
             raise RuntimeError(FREED)
-        found = self.saved[self.use.kept.index(asked)]
-        return found.unpack(self) if isinstance(found, Saved) else found
+        found = self.saved[self.saved_spec.saved_names.index(requested)]
+        return found.unpack(self) if isinstance(found, SavedTensor) else found
 
 
 _USUALLY = {"_saved_self": "a", "_saved_other": "b", "_saved_result": "out"}
@@ -111,11 +115,11 @@ _SAVED_AS = {
 }
 
 
-class Use:
+class SavedSpec:
     """What a derivative needs where some of the inputs require a gradient: decided once for each set of them.
 
-    formulas: (input, formula, what picks its arguments) of those inputs; or `whole`, one for all, and its `pick`:
-        out of what is known `_AT_WALK`, followed by what is `kept`.
+    formulas: (input, formula, what picks its arguments) of those inputs; or `joint_formula`, one for all, and its
+        `pick`: out of what is known `_AT_BACKWARD`, followed by what is `saved_names`.
     inputs: positions of the inputs that are kept. outputs: whether any output is; outs: all, as one, the last.
     A node that keeps nothing may be walked again. needs: which inputs require a gradient.
     first: whether the first output's gradient must be there, of zeros if none came; every: all outputs'.
@@ -124,7 +128,17 @@ class Use:
     """
 
     __slots__ = (
-        "every", "first", "formulas", "inputs", "kept", "missing", "needs", "outputs", "outs", "pick", "whole",
+        "formulas",
+        "input_positions",
+        "joint_formula",
+        "missing",
+        "needs",
+        "needs_grad",
+        "needs_grads",
+        "needs_outs",
+        "outputs",
+        "pick",
+        "saved_names",
     )  # fmt: skip
 
     def __init__(self, record: Op, needs: tuple[bool, ...], erases: bool = False) -> None:
@@ -132,39 +146,47 @@ class Use:
         if erases:
             needs = needs[:-1]
         self.needs = needs
-        self.missing = _missing(record) if derivative is MISSING and any(needs) else None
-        self.whole = derivative.whole if any(needs) else None
-        bound = getattr(self.whole, "bound", None)  # what it asks for depends on who needs a gradient
+        self.missing = _missing_derivative(record) if derivative is MISSING and any(needs) else None
+        self.joint_formula = derivative.whole if any(needs) else None
+        bound = getattr(self.joint_formula, "bound", None)  # what it asks for depends on who needs a gradient
         if bound is not None:
-            self.whole = bound(needs)
-        names = () if self.whole is None else names_of(self.whole)
+            self.joint_formula = bound(needs)
+        names = () if self.joint_formula is None else names_of(self.joint_formula)
         formulas = [
             (i, formula, names_of(formula))
             for i, (formula, needed) in enumerate(zip(derivative.formulas, needs, strict=False))
             if formula is not None and needed
         ]
         if erases:
-            formulas.append((len(needs), _erased, names_of(_erased)))
-        asked = dict.fromkeys(names + tuple([name for _, _, each in formulas for name in each]))
-        inputs = [name for name in asked if name in _PLACES]
-        self.inputs = [_PLACES[name] for name in inputs]
-        self.kept = inputs + [name for name in _OUTPUTS if name in asked]
-        self.outputs = len(self.kept) > len(inputs)
-        self.outs = "outs" in asked
-        self.first, self.every = "grad" in asked, "grads" in asked
-        known = [*_AT_WALK, *self.kept]
-        self.formulas = [(i, formula, _picker(known, each)) for i, formula, each in formulas]
-        self.pick = _picker(known, names)
+            formulas.append((len(needs), _zeros_of_last, names_of(_zeros_of_last)))
+        requested = dict.fromkeys(names + tuple([name for _, _, each in formulas for name in each]))
+        inputs = [name for name in requested if name in _PLACES]
+        self.input_positions = [_PLACES[name] for name in inputs]
+        self.saved_names = inputs + [name for name in _OUTPUTS if name in requested]
+        self.outputs = len(self.saved_names) > len(inputs)
+        self.needs_outs = "outs" in requested
+        self.needs_grad, self.needs_grads = "grad" in requested, "grads" in requested
+        known = [*_AT_BACKWARD, *self.saved_names]
+        self.formulas = [(i, formula, _value_getter(known, each)) for i, formula, each in formulas]
+        self.pick = _value_getter(known, names)
 
 
-def _erased(metas: Sequence[Any]) -> Any:
+def _zeros_of_last(metas: Sequence[Any]) -> Any:
     return zeros_of(metas[-1])
 
 
-_AT_WALK = ("grad", "grads", "given", "params", "metas", "needs", "call")  # what is known without being saved
+_AT_BACKWARD = (
+    "grad",
+    "grads",
+    "given",
+    "params",
+    "metas",
+    "needs",
+    "call",
+)  # what is known without being saved
 
 
-def _picker(known: list[str], names: tuple[str, ...]) -> Callable[[list[Any]], Sequence[Any]]:
+def _value_getter(known: list[str], names: tuple[str, ...]) -> Callable[[list[Any]], Sequence[Any]]:
     """What picks the values of these names out of those of all that are known."""
     places = [known.index(name) for name in names]
     if len(places) > 1:
@@ -173,7 +195,7 @@ def _picker(known: list[str], names: tuple[str, ...]) -> Callable[[list[Any]], S
     return itemgetter(slice(first, first + len(places)))  # `itemgetter` of one place gives no sequence
 
 
-def _missing(record: Op) -> str:
+def _missing_derivative(record: Op) -> str:
     if table.get(record.name) is record:
         return f"derivative for torch.{record.name} is not implemented in Flambeau"
     return (
@@ -185,7 +207,7 @@ def _missing(record: Op) -> str:
 _OUTPUTS = ("out", "out1", "out2", "outs")
 
 
-def _asked_by(derivative: Derivative) -> set[str]:
+def _parameters_of(derivative: Derivative) -> set[str]:
     formulas = [f for f in (derivative.whole, *derivative.formulas) if f is not None]
     return {name for formula in formulas for name in names_of(formula)}
 

@@ -1,4 +1,4 @@
-"""Recording a call: its node, what is known beforehand (`Taped`), what is saved of its inputs and outputs."""
+"""Recording a call: its node, what is known beforehand (`RecordPlan`), what is saved of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from flambeau.tape.mode import mode
 from flambeau.tape.node import LEAF_SEQUENCE, Edge, next_sequence
 from flambeau.tensor.autograd.autograd_meta import UNHELD, edge_of, node_of, requires_grad
 from flambeau.tensor.autograd.node_classes import node_class
-from flambeau.tensor.autograd.recorded_call import RecordedCall, Use
+from flambeau.tensor.autograd.recorded_call import RecordedCall, SavedSpec
 from flambeau.tensor.autograd.saved import save
-from flambeau.tensor.tensor import History, Tensor, new_object
+from flambeau.tensor.tensor import AutogradMeta, Tensor, new_object
 
-_uses: dict[Any, Use] = {}  # by record and which inputs require a gradient: made when first recorded
-_taped: dict[Any, Taped] = {}  # of calls without a plan, which keeps that of others
+_saved_specs: dict[
+    Any, SavedSpec
+] = {}  # by record and which inputs require a gradient: made when first recorded
+_record_plans: dict[Any, RecordPlan] = {}  # of calls without a plan, which keeps that of others
 _LIMIT = 20_000  # as many are kept as plans of calls
 
 
-class Taped:
+class RecordPlan:
     """What is known of a call before it is recorded: decided once for each plan.
 
     record, params, node: the record, the call's static params, the class of its nodes.
@@ -34,7 +36,17 @@ class Taped:
     """
 
     __slots__ = (
-        "erases", "given", "index", "metas", "node", "of_erasing", "outputs", "params", "places", "record", "uses",
+        "differentiable",
+        "erases",
+        "erasing_plan",
+        "index",
+        "metas",
+        "node",
+        "outputs",
+        "params",
+        "positions",
+        "record",
+        "saved_specs",
     )  # fmt: skip
 
     def __init__(
@@ -48,7 +60,7 @@ class Taped:
         derivative = record.derivative
         self.record, self.params, self.outputs = record, params, outputs
         self.metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
-        self.places = [
+        self.positions = [
             i
             for i, meta in enumerate(self.metas)
             if meta is not None
@@ -56,43 +68,43 @@ class Taped:
             and (derivative.takes is None or i in derivative.takes)
         ]
         self.erases = erases
-        if erases and len(args) - 1 not in self.places:
-            self.places.append(len(args) - 1)
-        self.of_erasing: Taped | None = None
-        self.node: Any = node_class(RecordedCall, record, self.metas, params) if self.places else None
+        if erases and len(args) - 1 not in self.positions:
+            self.positions.append(len(args) - 1)
+        self.erasing_plan: RecordPlan | None = None
+        self.node: Any = node_class(RecordedCall, record, self.metas, params) if self.positions else None
         where = outputs[0].device.index
         self.index = -1 if where is None else where
         floating = [i for i, meta in enumerate(outputs) if meta.dtype.category >= FLOATING]
-        self.given = [i for i in floating if derivative.outputs is None or i < derivative.outputs]
-        self.uses: dict[int, Use] = {}
+        self.differentiable = [i for i in floating if derivative.outputs is None or i < derivative.outputs]
+        self.saved_specs: dict[int, SavedSpec] = {}
 
-    def erasing(self, args: Sequence[Any]) -> Taped:
+    def erasing(self, args: Sequence[Any]) -> RecordPlan:
         """The same of a call one more of whose `args` is what it overwrites: gradients of zeros pass to that."""
-        if self.of_erasing is None:
-            self.of_erasing = Taped(self.record, self.params, args, self.outputs, erases=True)
-        return self.of_erasing
+        if self.erasing_plan is None:
+            self.erasing_plan = RecordPlan(self.record, self.params, args, self.outputs, erases=True)
+        return self.erasing_plan
 
-    def use(self, wanted: int) -> Use:
+    def saved_spec(self, wanted: int) -> SavedSpec:
         key = (self.record, wanted, len(self.metas), self.erases)
-        use = _uses.get(key)
-        if use is None:
+        spec = _saved_specs.get(key)
+        if spec is None:
             needs = tuple([bool(wanted >> i & 1) for i in range(len(self.metas))])
-            use = _uses[key] = Use(self.record, needs, self.erases)
-        self.uses[wanted] = use
-        return use
+            spec = _saved_specs[key] = SavedSpec(self.record, needs, self.erases)
+        self.saved_specs[wanted] = spec
+        return spec
 
 
-def begin(taped: Taped, args: Sequence[Any], target: Tensor | None = None) -> Any:
+def begin_recording(record_plan: RecordPlan, args: Sequence[Any], target: Tensor | None = None) -> Any:
     """The node of a call that is about to run, with what it saves of the inputs; None if none requires a gradient.
 
     `target` is about to be overwritten: where a formula needs what it was, a copy is saved.
     """
     edges: list[Edge] = [None] * len(args)
     streams = current.local.streams
-    index = taped.index
+    index = record_plan.index
     stream = streams[index]
     wanted = 0
-    for i in taped.places:
+    for i in record_plan.positions:
         history = args[i].history
         if history is None:
             continue
@@ -103,12 +115,12 @@ def begin(taped: Taped, args: Sequence[Any], target: Tensor | None = None) -> An
         if source.sequence == LEAF_SEQUENCE and source.stream is not stream and getrefcount(source) <= UNHELD:
             source.stream = streams[source.index]  # as in `edge_of`
         edges[i] = (source, history.index)
-    if not wanted and not any(requires_grad(args[i]) for i in taped.places):
+    if not wanted and not any(requires_grad(args[i]) for i in record_plan.positions):
         return None
-    node: Any = new_object(taped.node)
-    node.use = use = taped.uses.get(wanted) or taped.use(wanted)
+    node: Any = new_object(record_plan.node)
+    node.saved_spec = spec = record_plan.saved_specs.get(wanted) or record_plan.saved_spec(wanted)
     node.saved = saved = []
-    for place in use.inputs:
+    for place in spec.input_positions:
         a = args[place] if place < len(args) else None
         if isinstance(a, Tensor):
             edge = edges[place]
@@ -116,46 +128,46 @@ def begin(taped: Taped, args: Sequence[Any], target: Tensor | None = None) -> An
                 edge = edge_of(a)
             a = save(a.clone() if a is target else a, edge)
         saved.append(a)
-    node.taped, node.edges, node.node_hooks = taped, edges, None
-    node.outputs, node.index, node.stream = taped.outputs, index, stream
+    node.record_plan, node.edges, node.node_hooks = record_plan, edges, None
+    node.outputs, node.index, node.stream = record_plan.outputs, index, stream
     node.sequence = next_sequence()
     if mode.anomaly:
         node.record_creation()
     return node
 
 
-def finish(node: Any, outputs: Sequence[Tensor]) -> None:
+def finish_recording(node: Any, outputs: Sequence[Tensor]) -> None:
     """Give a call's new tensors their node, and save those that its formulas need."""
-    for i in node.taped.given:
-        outputs[i].history = history = new_object(History)
+    for i in node.record_plan.differentiable:
+        outputs[i].history = history = new_object(AutogradMeta)
         history.node, history.index = node, i
-    if node.use.outputs:
+    if node.saved_spec.outputs:
         save_outputs(node, outputs)
 
 
-def record(op: Any, params: tuple[Any, ...], args: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+def record_result(op: Any, params: tuple[Any, ...], args: Sequence[Any], outputs: Sequence[Tensor]) -> None:
     """Put on the tape what was computed otherwise than by a plan, if an input requires a gradient."""
     if not mode.recording:
         return
     metas = tuple([t.meta for t in outputs])
     key = (op, params, tuple([a.meta if isinstance(a, Tensor) else None for a in args]), metas)
-    taped = _taped.get(key)
-    if taped is None:
-        if len(_taped) >= _LIMIT:
-            _taped.clear()
-        taped = _taped[key] = Taped(op, params, args, metas)
-    node = begin(taped, args)
+    record_plan = _record_plans.get(key)
+    if record_plan is None:
+        if len(_record_plans) >= _LIMIT:
+            _record_plans.clear()
+        record_plan = _record_plans[key] = RecordPlan(op, params, args, metas)
+    node = begin_recording(record_plan, args)
     if node is not None:
-        finish(node, outputs)
+        finish_recording(node, outputs)
 
 
 def save_outputs(node: Any, outputs: Sequence[Tensor]) -> None:
-    kept, saved = node.use.kept, node.saved
-    if "out" in kept:
+    names, saved = node.saved_spec.saved_names, node.saved
+    if "out" in names:
         saved.append(save(outputs[0], None, 0))
-    if "out1" in kept:
+    if "out1" in names:
         saved.append(save(outputs[1], None, 1))
-    if "out2" in kept:
+    if "out2" in names:
         saved.append(save(outputs[2], None, 2))
-    if "outs" in kept:
+    if "outs" in names:
         saved.append([save(t, None, i) for i, t in enumerate(outputs)])

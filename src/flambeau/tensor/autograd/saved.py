@@ -1,4 +1,4 @@
-"""`Saved`: a tensor that a node saved for its formulas.
+"""`SavedTensor`: a tensor that a node saved for its formulas.
 
 # Note [What is saved]
 Not tensors but what they are made of, with the version counter's count and the node: a node that held its own
@@ -14,10 +14,10 @@ from flambeau.core.meta import Meta
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Edge, Leaf, Node
 from flambeau.tensor.storage import Storage
-from flambeau.tensor.tensor import Counter, History, Tensor, make, new_object
+from flambeau.tensor.tensor import AutogradMeta, Counter, Tensor, make, new_object
 
 
-class Saved:
+class SavedTensor:
     """A tensor that a node saved: see Note [What is saved]. Made by `save`.
 
     node, index: what the tensor was an output of; where node is None, of the node that saved it, or (-1) of none.
@@ -35,26 +35,26 @@ class Saved:
 
     def unpack(self, node: Node | None) -> Tensor:
         """The tensor again. Raises RuntimeError if it was changed in place since."""
-        t = self.shown(node)
+        t = self.unpack_detached(node)
         source = self.source(node)
         if source is not None and t.meta.dtype.category >= FLOATING:
-            t.history = History(source, self.index)
+            t.history = AutogradMeta(source, self.index)
         return t
 
     def source(self, node: Node | None) -> Node | None:
         """What it was an output of; `node` is what saved it."""
         return node if self.node is None and self.index >= 0 else self.node
 
-    def shown(self, node: Node | None) -> Tensor:
+    def unpack_detached(self, node: Node | None) -> Tensor:
         """The same without its history."""
         if self.counter.version != self.version:
-            raise RuntimeError(_changed(self, self.source(node), self.index))
+            raise RuntimeError(_describe_change(self, self.source(node), self.index))
         t = make(self.meta, self.memory, self.ptr)
         t.counter = self.counter
         return t
 
 
-class Packed(Saved):
+class PackedTensor(SavedTensor):
     """One that went through the hooks around what nodes save."""
 
     __slots__ = ("hooked", "unpack_hook")
@@ -71,7 +71,7 @@ class Packed(Saved):
                 "issue if you need to perform in-place operations on the input to a pack hook."
             )
 
-    def shown(self, node: Node | None) -> Tensor:
+    def unpack_detached(self, node: Node | None) -> Tensor:
         with recording(False):
             t = self.unpack_hook(self.hooked)
         if not isinstance(t, Tensor):
@@ -81,7 +81,7 @@ class Packed(Saved):
         return make(t.meta, t.memory, t.ptr)
 
 
-def save(t: Tensor, edge: Edge = None, own: int = -1) -> Saved:
+def save(t: Tensor, edge: Edge = None, own: int = -1) -> SavedTensor:
     """Keep `t`: `edge` is the tensor's; or it is output number `own` of the node that saves it.
 
     Raises RuntimeError for a tensor made in `inference_mode`.
@@ -90,9 +90,9 @@ def save(t: Tensor, edge: Edge = None, own: int = -1) -> Saved:
     if memory.version < 0:
         raise RuntimeError(NOT_SAVED)
     if mode.pack_hooks:
-        saved: Saved = Packed(t, own >= 0)
+        saved: SavedTensor = PackedTensor(t, own >= 0)
     else:
-        saved = new_object(Saved)
+        saved = new_object(SavedTensor)
         saved.meta, saved.memory, saved.ptr = t.meta, memory, t.ptr
         saved.counter = counter = t.counter
         saved.version = counter.version
@@ -107,18 +107,18 @@ NOT_SAVED = (
 )
 
 
-def called(node: Node) -> str:
+def operation_name(node: Node) -> str:
     """What messages call a node: the operation whose gradients it computes."""
     return re.sub(r"Backward\d*$", "", node.name())
 
 
-def _changed(saved: Saved, source: Node | None, index: int | None) -> str:
+def _describe_change(saved: SavedTensor, source: Node | None, index: int | None) -> str:
     meta = saved.meta
     kind = f"{'torch.cuda' if meta.device.type == 'cuda' else 'torch'}.{meta.dtype.torch_name}Tensor"
     of = (
         ""
         if source is None or isinstance(source, Leaf)
-        else f", which is output {index} of {called(source)},"
+        else f", which is output {index} of {operation_name(source)},"
     )
     return (
         f"one of the variables needed for gradient computation has been modified by an inplace operation: "

@@ -21,7 +21,7 @@ from flambeau.tensor.arguments.options import default_device, kind_of, kind_of_n
 from flambeau.tensor.arguments.public import function, method
 from flambeau.tensor.arguments.torch_function import DisableTorchFunctionSubclass
 from flambeau.tensor.arguments.typing import strides_like
-from flambeau.tensor.exchange.transfer import copied, item
+from flambeau.tensor.exchange.transfer import copy_as, item
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import Tensor, make
 
@@ -43,7 +43,7 @@ def tensor(
     Raises ValueError for ragged sequences, TypeError or RuntimeError for what is no number.
     """
     _warn_of_tensor(data, "torch.tensor")
-    made = _detached(data, _kind(dtype, "tensor"), None if device is None else place(device), pin_memory)
+    made = _copy_detached(data, _kind(dtype, "tensor"), None if device is None else place(device), pin_memory)
     return new_leaf(made, requires_grad)
 
 
@@ -62,11 +62,11 @@ def new_tensor(
     refuse(layout)
     _warn_of_tensor(data, "tensor.new_tensor")
     kind = self.meta.dtype if dtype is None else kind_of(dtype, "new_tensor")
-    made = _detached(data, kind, self.meta.device if device is None else place(device), pin_memory)
+    made = _copy_detached(data, kind, self.meta.device if device is None else place(device), pin_memory)
     return new_leaf(made, requires_grad)
 
 
-def _detached(data: Any, kind: dtype | None, where: device | None, pin: bool) -> Tensor:
+def _copy_detached(data: Any, kind: dtype | None, where: device | None, pin: bool) -> Tensor:
     if isinstance(data, Tensor):
         with DisableTorchFunctionSubclass():
             data = data.detach()
@@ -90,12 +90,12 @@ def new(data: Any, kind: dtype | None, where: device | None, pin: bool = False) 
     """A new tensor with a copy of `data`, where the data lies unless told otherwise."""
     if isinstance(data, Tensor):
         meta = data.meta.with_(dtype=kind, device=where)
-        return copied(data, meta.with_(strides=strides_like(meta, None)), pin=pin)
+        return copy_as(data, meta.with_(strides=strides_like(meta, None)), pin=pin)
     where = default_device() if where is None else where
     here = _from_array(data, kind) if isinstance(data, np.ndarray) else _from_sequence(data, kind)
     if where is CPU and not pin:
         return here
-    return copied(here, here.meta.with_(device=where), pin=pin)
+    return copy_as(here, here.meta.with_(device=where), pin=pin)
 
 
 def over(array: Array, kind: dtype, storage: type[Storage] = Storage) -> Tensor:
@@ -110,10 +110,12 @@ def over(array: Array, kind: dtype, storage: type[Storage] = Storage) -> Tensor:
 
 
 def _from_array(array: Array, kind: dtype | None) -> Tensor:
-    return over(_converted(np.array(array, order="K"), numpy_kind(array), kind), kind or numpy_kind(array))
+    return over(
+        _convert_array(np.array(array, order="K"), numpy_kind(array), kind), kind or numpy_kind(array)
+    )
 
 
-def _converted(array: Array, source: dtype, target: dtype | None) -> Array:
+def _convert_array(array: Array, source: dtype, target: dtype | None) -> Array:
     if target is None or source is target:
         return array
     out = np.empty_like(array, dtype=target.numpy)
@@ -153,12 +155,12 @@ def _from_sequence(data: Any, kind: dtype | None) -> Tensor:
     if Tensor in types:
         types.discard(Tensor)
         data = _plain(data, len(shape), types)
-    inferred = _inferred(types)
+    inferred = _infer_dtype(types)
     target = kind or inferred
     if not all(shape):
         return over(np.empty(shape, target.numpy), target)
     source = _wide(inferred, target)
-    return over(_converted(_array(data, source, target), source, target), target)
+    return over(_convert_array(_array(data, source, target), source, target), target)
 
 
 def _is_sequence(x: Any) -> bool:
@@ -235,7 +237,7 @@ def _plain(data: Any, depth: int, kinds: set[Any]) -> Any:
     return item(data)
 
 
-def _inferred(types: set[Any]) -> dtype:
+def _infer_dtype(types: set[Any]) -> dtype:
     """The dtype of elements of these types (or dtypes); no elements: the default dtype."""
     kinds = [_kind_of_type(t) for t in types]
     return reduce(dtypes.promote_types, kinds) if kinds else flags.default_dtype

@@ -23,7 +23,7 @@ from flambeau.tensor.arguments.public import alias, function, method
 from flambeau.tensor.arguments.typing import strides_like, type_name
 from flambeau.tensor.exchange.data import new, numpy_kind, over
 from flambeau.tensor.exchange.dlpack import from_dlpack, is_real
-from flambeau.tensor.exchange.transfer import copied, on_host, stream_of
+from flambeau.tensor.exchange.transfer import copy_as, on_host, stream_of
 from flambeau.tensor.storage import ForeignStorage
 from flambeau.tensor.tensor import Tensor, make
 
@@ -250,7 +250,7 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | Non
     """
     kind = None if dtype is None else kind_of(dtype, "asarray")
     where = None if device is None else place(device)
-    shared = _shared(obj, kind)
+    shared = _share_memory_of(obj, kind)
     if shared is None:
         if copy is False:
             raise ValueError("can't alias arbitrary sequence into a tensor.")
@@ -260,10 +260,10 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | Non
         return shared
     if copy is False:
         raise ValueError(_why_no_alias(shared.meta, meta))
-    return copied(shared, meta.with_(strides=strides_like(meta, None)))
+    return copy_as(shared, meta.with_(strides=strides_like(meta, None)))
 
 
-def _shared(obj: Any, kind: dtype | None) -> Tensor | None:
+def _share_memory_of(obj: Any, kind: dtype | None) -> Tensor | None:
     """A tensor over the memory of `obj`, or None if it has none to share."""
     if isinstance(obj, Tensor):
         return obj

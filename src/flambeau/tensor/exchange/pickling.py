@@ -94,7 +94,7 @@ def rebuild_subclass(define: Any, kind: Any, arguments: Any, state: Any) -> Any:
     """A tensor that `define(*arguments)` makes, as a subclass and with Python attributes."""
     made = _of_class(define(*arguments), kind)
     if not hasattr(kind, "__setstate__"):
-        return _restored(made, state)
+        return _restore_state(made, state)
     made.__setstate__(state)
     return made
 
@@ -103,7 +103,7 @@ def rebuild_subclass(define: Any, kind: Any, arguments: Any, state: Any) -> Any:
 def __copy__(self: Tensor) -> Tensor:
     """A tensor over the same memory."""
     define, arguments = _recipe(self)
-    return _restored(_of_class(define(*arguments), type(self)), _state(self))
+    return _restore_state(_of_class(define(*arguments), type(self)), _state(self))
 
 
 @method
@@ -127,7 +127,7 @@ def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
     made = memo[id(self)] = _of_class(made, type(self))
     if self.grad is not None:
         made.grad = deepcopy(self.grad, memo)
-    return _restored(made, deepcopy(_state(self), memo))
+    return _restore_state(made, deepcopy(_state(self), memo))
 
 
 def _of_class(made: Tensor, kind: type[Any]) -> Any:
@@ -140,7 +140,7 @@ def _state(t: Tensor) -> Any:
     return (t.__dict__, {name: getattr(t, name) for name in names}) if names else t.__dict__
 
 
-def _restored(made: Any, state: Any) -> Any:
+def _restore_state(made: Any, state: Any) -> Any:
     attributes, in_slots = state if isinstance(state, tuple) else (state, None)
     made.__dict__.update(attributes or {})
     for name, value in (in_slots or {}).items():

@@ -146,7 +146,7 @@ class ReceivedStorage(ForeignStorage):
 # -- the CPU's --------------------------------------------------------------------------------------------
 
 
-def shared(row: Tensor) -> Any:
+def move_to_shared_memory(row: Tensor) -> Any:
     """The shared memory of a CPU tensor's storage: it is moved there now if it lies elsewhere.
 
     `Anonymous` or `Named`, as the strategy says. See Note [Moving to shared memory]. Raises RuntimeError: there is
@@ -179,7 +179,7 @@ def _move(row: Tensor, to: Mapping) -> None:
     system.host.driver.host_touch(memory.ptr, memory.nbytes, write=False)
     bytes_at(to.ptr, memory.nbytes)[...] = bytes_at(memory.ptr, memory.nbytes)
     shift = to.ptr - memory.ptr
-    former = _parted(memory)
+    former = _hand_over_memory(memory)
     for holder in looking:
         holder.ptr += shift
     memory.ptr, memory.owner = to.ptr, to
@@ -187,7 +187,7 @@ def _move(row: Tensor, to: Mapping) -> None:
         to.former = former
 
 
-def _parted(memory: Storage) -> Storage:
+def _hand_over_memory(memory: Storage) -> Storage:
     """What a storage had so far, as another one's. It is of a kind that cannot grow, from now on."""
     if isinstance(memory, PinnedStorage):
         former: Storage = memory.part_with()
@@ -282,7 +282,7 @@ def receive(parcel: device_ipc.Parcel) -> Storage:
         return made
 
 
-def received(*parcel: Any) -> UntypedStorage:
+def receive_storage(*parcel: Any) -> UntypedStorage:
     """The same as programs see it."""
     return over(receive(device_ipc.Parcel.checked(*parcel)))
 
@@ -301,12 +301,12 @@ def announce(reductions: Callable[[], Any], *kinds: type) -> None:
         kinds: Types besides those of tensors, events and storages.
     """
 
-    def reduced(obj: Any) -> Any:
+    def reduce_object(obj: Any) -> Any:
         return reductions().REDUCERS[type(obj)](obj)  # registers its own functions, too
 
     reduction = import_module("multiprocessing.reduction")
     for kind in (*kinds, Tensor, Event, *STORAGES):
-        reduction.register(kind, reduced)
+        reduction.register(kind, reduce_object)
 
 
 def unserializable_hook(f: F) -> F:

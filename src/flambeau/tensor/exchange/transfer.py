@@ -49,7 +49,7 @@ from flambeau.tensor.arguments.typing import (
 )  # fmt: skip
 from flambeau.tensor.autograd.in_place import begin_in_place, finish_in_place
 from flambeau.tensor.autograd.inplace_checks import refuse_inference
-from flambeau.tensor.autograd.recording import Taped, record
+from flambeau.tensor.autograd.recording import RecordPlan, record_result
 from flambeau.tensor.call import call, call_into, empty, unary
 from flambeau.tensor.deterministic_fill import fill_from
 from flambeau.tensor.storage import PinnedStorage
@@ -77,7 +77,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
     refuse_inference(self)
     node = None
     if (self.history is not None or src.history is not None) and mode.recording:
-        node = begin_in_place(Taped(ops.copy, (), (src,), (self.meta,)), (src,), self)
+        node = begin_in_place(RecordPlan(ops.copy, (), (src,), (self.meta,)), (src,), self)
     if self.ptr != src.ptr or self.meta is not src.meta:
         write(self, src, non_blocking)
     self.counter.version += 1
@@ -138,7 +138,7 @@ def _alike(target: Meta, source: Meta) -> bool:
     )  # fmt: skip
 
 
-def _packed(source: Tensor, kind: dtype, shape: tuple[int, ...]) -> Tensor:
+def _as_contiguous(source: Tensor, kind: dtype, shape: tuple[int, ...]) -> Tensor:
     """`source` as a contiguous tensor of a dtype and (broadcast) shape: itself if it is one."""
     meta = source.meta
     if meta.dtype is kind and meta.shape == shape and meta.contiguous:
@@ -155,7 +155,7 @@ def _copy_host(target: Tensor, source: Tensor, non_blocking: bool) -> None:
         return
     if (source.meta.device is CPU) is not non_blocking:  # the source lies where the copy converts
         kind = to.dtype
-    packed = _packed(source, kind, to.shape)
+    packed = _as_contiguous(source, kind, to.shape)
     if to.contiguous and kind is to.dtype:
         _copy_bytes(target, packed, non_blocking)
         return
@@ -192,7 +192,7 @@ def _copy_across(target: Tensor, source: Tensor) -> None:
     """Between two devices: see Note [How a copy between devices is ordered]."""
     to = target.meta
     if not _alike(to, source.meta):
-        packed = _packed(source, to.dtype, to.shape)
+        packed = _as_contiguous(source, to.dtype, to.shape)
         if not to.contiguous:
             landing = empty(Meta.contiguous_of(to.shape, to.dtype, to.device))
             _copy_across(landing, packed)
@@ -248,7 +248,7 @@ def empty_pinned(meta: Meta) -> Tensor:
     return make(meta, storage, storage.ptr)
 
 
-def copied(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = False) -> Tensor:
+def copy_as(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = False) -> Tensor:
     """A new tensor of `meta` (dense) with the elements of `source`."""
     if (
         meta.plain and meta.device is source.meta.device and not pin
@@ -258,7 +258,7 @@ def copied(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = F
     result = empty_pinned(meta) if pin else empty(meta)
     write(result, source, non_blocking)
     if source.history is not None:
-        record(ops.copy, (meta.dtype, meta.shape, meta.device), (source,), (result,))
+        record_result(ops.copy, (meta.dtype, meta.shape, meta.device), (source,), (result,))
     return result
 
 
@@ -269,7 +269,7 @@ def clone(input: Tensor, *, memory_format: memory_format | None = None) -> Tenso
     if memory_format is None and meta.plain:
         result: Tensor = unary(ops.copy, input, (meta.dtype, meta.shape))
         return result
-    return copied(input, meta.with_(strides=strides_like(meta, memory_format)))
+    return copy_as(input, meta.with_(strides=strides_like(meta, memory_format)))
 
 
 @method
@@ -313,7 +313,9 @@ def host_array(t: Tensor, write: bool = False) -> Any:
 def on_host(t: Tensor) -> Tensor:
     """`t`, or a copy of it on the CPU; waits for the current stream of its device."""
     return (
-        t if t.meta.device is CPU else copied(t, t.meta.with_(device=CPU, strides=strides_like(t.meta, None)))
+        t
+        if t.meta.device is CPU
+        else copy_as(t, t.meta.with_(device=CPU, strides=strides_like(t.meta, None)))
     )
 
 
@@ -337,14 +339,14 @@ def tolist(self: Tensor) -> Any:
 # -- the whole of it: to, cuda, cpu, type ------------------------------------------------------------------
 
 
-def _moved(t: Tensor, meta: Meta, non_blocking: bool, copy: bool) -> Tensor:
+def _move(t: Tensor, meta: Meta, non_blocking: bool, copy: bool) -> Tensor:
     """`t` as `meta` says: itself if it is so already and no `copy` is asked for."""
     if meta is t.meta and not copy:
         return t
     if t.meta.dtype.is_complex and not meta.dtype.is_complex and meta.dtype is not dtypes.bool_:
         _warn_of_lost_imaginary()
     leaves = meta.device is CPU and t.meta.device is not CPU
-    return copied(t, meta, non_blocking, pin=non_blocking and leaves)
+    return copy_as(t, meta, non_blocking, pin=non_blocking and leaves)
 
 
 @method
@@ -372,7 +374,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     same = wanted.dtype is meta.dtype and wanted.device is meta.device
     if same and not copy and (form is None or lies_in(meta, form)):
         return self
-    return _moved(self, wanted, non_blocking, copy)
+    return _move(self, wanted, non_blocking, copy)
 
 
 def _dense(meta: Meta) -> bool:
@@ -505,7 +507,7 @@ def pin_memory(self: Tensor, device: Any = None) -> Tensor:
         raise RuntimeError(f"cannot pin '{type_name(self.meta)}' only dense CPU tensors can be pinned")
     if _lies_pinned(self):
         return self
-    return copied(self, self.meta.with_(strides=strides_like(self.meta, None)), pin=True)
+    return copy_as(self, self.meta.with_(strides=strides_like(self.meta, None)), pin=True)
 
 
 @method
@@ -572,13 +574,13 @@ def record_use(self: Tensor, event: Event) -> None:
 # -- fills ------------------------------------------------------------------------------------------------
 
 
-def filled(meta: Meta, value: Any) -> Tensor:
+def new_filled(meta: Meta, value: Any) -> Tensor:
     """A new dense tensor of one value. RuntimeError: the dtype cannot hold it."""
     return filled_with(meta, ops.checked_scalar(value, meta.dtype))
 
 
 def filled_with(meta: Meta, number: Any) -> Tensor:
-    """`filled` with a number that every dtype holds, or that was looked at."""
+    """`new_filled` with a number that every dtype holds, or that was looked at."""
     if meta.plain:
         result: Tensor = call(ops.fill, (number,), (meta.dtype, meta.shape, meta.device))
         return result
@@ -605,7 +607,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     params = (meta.dtype, meta.shape, meta.device)
     node = None
     if target is not self and mode.recording:
-        node = begin_in_place(Taped(ops.fill, params, (number,), (self.meta,)), (number,), self)
+        node = begin_in_place(RecordPlan(ops.fill, params, (number,), (self.meta,)), (number,), self)
     call_into(ops.fill, (target,), (number,), params)
     if node is not None:
         finish_in_place(node, (number,), self)

@@ -90,7 +90,7 @@ _PLACES = {
 }
 
 
-def _placed(name: str, named: dict[str, Any], *given: Any) -> list[Any]:
+def _bind_operands(name: str, named: dict[str, Any], *given: Any) -> list[Any]:
     """Operands with those that were given by NumPy's names. TypeError: another name, or one too many."""
     operands = list(given)
     for key, value in named.items():
@@ -114,7 +114,7 @@ def bind_unary(op: Pointwise) -> None:
 
     def of_tensor(input: Any = ..., *, out: Any = None, **named: Any) -> Any:
         if named:
-            return of_tensor(*_placed(name, named, input), out=out)
+            return of_tensor(*_bind_operands(name, named, input), out=out)
         if out is None and isinstance(input, Tensor):
             return unary(op, input)
         try:
@@ -145,7 +145,7 @@ def bind_binary(op: Pointwise, second: str = "other", numbers: bool = False) -> 
 
     def of_both(input: Any = ..., other: Any = ..., *, out: Any = None, **named: Any) -> Any:
         if named:
-            return of_both(*_placed(name, named, input, other), out=out)
+            return of_both(*_bind_operands(name, named, input, other), out=out)
         if _are_tensors(input, other, out):
             return binary_into(op, out, input, other, True)
         try:
@@ -157,7 +157,7 @@ def bind_binary(op: Pointwise, second: str = "other", numbers: bool = False) -> 
 
     def of_self(self: Tensor, other: Any = ..., **named: Any) -> Any:
         if named:
-            return of_self(*_placed(name, named, self, other))
+            return of_self(*_bind_operands(name, named, self, other))
         try:
             return call(op, (self, other_of(other, name, second, 1)))
         except TypeError:
@@ -165,7 +165,7 @@ def bind_binary(op: Pointwise, second: str = "other", numbers: bool = False) -> 
 
     def in_place(self: Tensor, other: Any = ..., **named: Any) -> Any:
         if named:
-            return in_place(*_placed(f"{name}_", named, self, other))
+            return in_place(*_bind_operands(f"{name}_", named, self, other))
         if isinstance(other, Tensor):
             return binary_into(op, self, self, other, False)
         try:
@@ -245,7 +245,7 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
         input: Any = ..., other: Any = ..., *late: Any, alpha: Any = 1, out: Any = None, **named: Any
     ) -> Any:
         if named:
-            return of_both(*_placed(name, named, input, other), alpha=alpha, out=out)
+            return of_both(*_bind_operands(name, named, input, other), alpha=alpha, out=out)
         if late:
             alpha, other = moved_back(name, "input", (other, *late), "alpha", "other")
         if _are_tensors(input, other, out) and alpha.__class__ is int and alpha == 1:
@@ -258,7 +258,7 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
 
     def of_self(self: Tensor, other: Any = ..., *late: Any, alpha: Any = 1, **named: Any) -> Any:
         if named:
-            return of_self(*_placed(name, named, self, other), alpha=alpha)
+            return of_self(*_bind_operands(name, named, self, other), alpha=alpha)
         if late:
             alpha, other = moved_back(name, "", (other, *late), "alpha", "other")
         try:
@@ -268,7 +268,7 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
 
     def in_place(self: Tensor, other: Any = ..., *late: Any, alpha: Any = 1, **named: Any) -> Any:
         if named:
-            return in_place(*_placed(f"{name}_", named, self, other), alpha=alpha)
+            return in_place(*_bind_operands(f"{name}_", named, self, other), alpha=alpha)
         if late:
             alpha, other = moved_back(f"{name}_", "", (other, *late), "alpha", "other")
         if isinstance(other, Tensor) and alpha.__class__ is int and alpha == 1:
@@ -321,7 +321,7 @@ def div(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -
 
 def _div(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named: Any) -> Any:
     if named:
-        return _div(*_placed("div", named, self, other), rounding_mode=rounding_mode)
+        return _div(*_bind_operands("div", named, self, other), rounding_mode=rounding_mode)
     try:
         return call(_quotient(rounding_mode), (self, operand(other, "div", "other", 1)))
     except TypeError:
@@ -330,7 +330,7 @@ def _div(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named: 
 
 def _div_(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named: Any) -> Any:
     if named:
-        return _div_(*_placed("div_", named, self, other), rounding_mode=rounding_mode)
+        return _div_(*_bind_operands("div_", named, self, other), rounding_mode=rounding_mode)
     try:
         return into(_quotient(rounding_mode), (self, operand(other, "div_", "other", 1)))
     except TypeError:

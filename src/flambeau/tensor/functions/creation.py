@@ -23,8 +23,8 @@ from flambeau.runtime import current, system
 from flambeau.tensor.arguments.arg_errors import IntTuple, Number
 from flambeau.tensor.arguments.extents import ints_of, require_layout
 from flambeau.tensor.arguments.options import (
+    CreationOptions,
     Given,
-    Options,
     Sized,
     checked_shape,
     creates,
@@ -40,14 +40,14 @@ from flambeau.tensor.arguments.typing import contiguous_format, strides_in, stri
 from flambeau.tensor.call import call
 from flambeau.tensor.call import empty as allocate
 from flambeau.tensor.deterministic_fill import filled_if_wanted, is_filled
-from flambeau.tensor.exchange.transfer import copy_, empty_pinned, fill_, filled, filled_with, resize_
+from flambeau.tensor.exchange.transfer import copy_, empty_pinned, fill_, filled_with, new_filled, resize_
 from flambeau.tensor.tensor import Tensor, make
 
 
-def _new(meta: Meta, options: Options) -> Tensor:
+def _new(meta: Meta, options: CreationOptions) -> Tensor:
     """An uninitialized tensor, or `out` as it asks."""
     if options.out is not None:
-        return _fitted(options.out, meta, options)
+        return _resize_out(options.out, meta, options)
     if not options.pin_memory:
         return allocate(meta)
     if meta.device is not CPU:
@@ -55,19 +55,19 @@ def _new(meta: Meta, options: Options) -> Tensor:
     return empty_pinned(meta)
 
 
-def _empty(meta: Meta, options: Options) -> Tensor:
+def _empty(meta: Meta, options: CreationOptions) -> Tensor:
     """`_new` for programs, which may see what is in it."""
     return filled_if_wanted(_new(meta, options))
 
 
-def _constant(meta: Meta, value: Any, options: Options) -> Tensor:
+def _constant(meta: Meta, value: Any, options: CreationOptions) -> Tensor:
     if options.out is None and not options.pin_memory:
-        return filled(meta, value)
+        return new_filled(meta, value)
     return fill_(_new(meta, options), value)
 
 
-def _computed(op: Any, numbers: tuple[Any, ...], sizes: tuple[int, ...], kind: dtype, own: tuple[Any, ...],
-              options: Options) -> Tensor:  # fmt: skip
+def _create_computed(op: Any, numbers: tuple[Any, ...], sizes: tuple[int, ...], kind: dtype, own: tuple[Any, ...],
+              options: CreationOptions) -> Tensor:  # fmt: skip
     """What an operator makes of numbers: new, or in `out`."""
     out = options.out
     device = options.device or (default_device() if out is None else out.meta.device)
@@ -77,7 +77,7 @@ def _computed(op: Any, numbers: tuple[Any, ...], sizes: tuple[int, ...], kind: d
     return copy_(_new(made.meta, options), made)
 
 
-def _fitted(out: Tensor, meta: Meta, options: Options) -> Tensor:
+def _resize_out(out: Tensor, meta: Meta, options: CreationOptions) -> Tensor:
     """`out` in the shape that is asked for. Raises RuntimeError if dtype or device are asked to be others."""
     if options.kind is not None and out.meta.dtype is not options.kind:
         raise RuntimeError(
@@ -102,12 +102,12 @@ def _sizes(function: str, size: tuple[Any, ...], given: Sized) -> Shape:
 @function
 def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of uninitialized memory, of the default dtype unless told otherwise."""
-    key, meta = recalled("empty", sizes, given)
+    key, meta = find_meta("empty", sizes, given)
     if meta is not None:
         return allocate(meta)
     if "requires_grad" in given:
         return creates(empty)(*sizes, **given)
-    options = Options("empty", given)
+    options = CreationOptions("empty", given)
     shape = _sizes("empty", sizes, given)
     strides = strides_in(shape, options.memory_format or contiguous_format)
     meta = Meta.of(shape, strides, options.kind or flags.default_dtype, options.device or default_device())
@@ -127,7 +127,7 @@ system.on_close(_repeated.clear)
 flags.subscribe(_repeated.clear)  # what is empty may have to be filled from now on
 
 
-def recalled(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, Meta | None]:
+def find_meta(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, Meta | None]:
     """What the meta of a creation follows from (None where that cannot be a key), and the meta if it is known."""
     if len(sizes) == 1 and sizes[0].__class__ in (tuple, list):
         sizes = tuple(sizes[0])
@@ -148,7 +148,7 @@ def recalled(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, 
         return None, None
 
 
-def _remember(key: Any, meta: Meta, options: Options) -> None:
+def _remember(key: Any, meta: Meta, options: CreationOptions) -> None:
     if key is None or options.out is not None or options.pin_memory:
         return
     if len(_repeated) >= _MOST:
@@ -160,7 +160,7 @@ def _remember(key: Any, meta: Meta, options: Options) -> None:
 @creates
 def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
     """A new tensor of uninitialized memory with the given strides, counted in elements."""
-    options = Options("empty_strided", given)
+    options = CreationOptions("empty_strided", given)
     shape, strides = checked_shape(size, "empty_strided"), ints_of(stride, "empty_strided", "stride", 2)
     require_layout(shape, strides)
     kind, device = options.kind or flags.default_dtype, options.device or default_device()
@@ -187,13 +187,13 @@ def empty_permuted(size: Any, physical_layout: Any, **given: Unpack[Given]) -> T
 def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -> Tensor:
     """Zeros or ones of the default dtype, unless told otherwise. See Note [Repeated creations]."""
     function = define.__name__
-    key, meta = recalled(function, sizes, given)
+    key, meta = find_meta(function, sizes, given)
     if meta is not None:
         return filled_with(meta, value)
     if "requires_grad" in given:
         made: Tensor = creates(define)(*sizes, **given)
         return made
-    options = Options(function, given)
+    options = CreationOptions(function, given)
     shape = _sizes(function, sizes, given)
     meta = Meta.contiguous_of(shape, _kind(options, flags.default_dtype), options.device or default_device())
     made = _constant(meta, value, options)
@@ -202,7 +202,7 @@ def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -
 
 
 def _of_one_value(function: str, shape: Shape, value: Any, given: Given, natural: dtype | None) -> Tensor:
-    options = Options(function, given)
+    options = CreationOptions(function, given)
     kind = _kind(options, natural or flags.default_dtype)
     return _constant(Meta.contiguous_of(shape, kind, options.device or default_device()), value, options)
 
@@ -240,22 +240,22 @@ def scalar_tensor(s: Any, **given: Unpack[Given]) -> Tensor:
 @creates
 def eye(n: Any, m: Any = None, **given: Unpack[Given]) -> Tensor:
     """The identity matrix of `n` rows and `m` (or n) columns."""
-    options = Options("eye", given)
+    options = CreationOptions("eye", given)
     rows = integer(n, "eye", "n", 1)
     columns = rows if m is None else integer(m, "eye", "m", 2)
     for name, size in (("n", rows), ("m", columns)):
         if size < 0:
             raise RuntimeError(f"{name} must be greater or equal to 0, got {size}")
-    return _computed(ops.eye, (), (rows, columns), _kind(options, flags.default_dtype), (), options)
+    return _create_computed(ops.eye, (), (rows, columns), _kind(options, flags.default_dtype), (), options)
 
 
 # -- like another tensor ----------------------------------------------------------------------------------
 
 
-def _like(function: str, input: Any, given: Given) -> tuple[Meta, Options]:
+def _like(function: str, input: Any, given: Given) -> tuple[Meta, CreationOptions]:
     if not isinstance(input, Tensor):
         raise TypeError(argument_type(function, "input", 1, "Tensor", input))
-    options = Options(function, given)
+    options = CreationOptions(function, given)
     strides = strides_like(input.meta, options.memory_format)
     return input.meta.with_(strides=strides, dtype=options.kind, device=options.device), options
 
@@ -291,9 +291,11 @@ def full_like(input: Tensor, fill_value: Number, **given: Unpack[Given]) -> Tens
     return _constant(meta, number(fill_value, "full_like", "fill_value", 2), options)
 
 
-def _new_like(self: Tensor, function: str, size: tuple[Any, ...], given: Sized) -> tuple[Meta, Options]:
+def _new_like(
+    self: Tensor, function: str, size: tuple[Any, ...], given: Sized
+) -> tuple[Meta, CreationOptions]:
     """A contiguous meta of the sizes, on the tensor's device and of its dtype unless told otherwise."""
-    options = Options(function, given)
+    options = CreationOptions(function, given)
     shape = _sizes(function, size, given)
     kind, device = options.kind or self.meta.dtype, options.device or self.meta.device
     return Meta.contiguous_of(shape, kind, device), options
@@ -344,7 +346,7 @@ def new_empty_strided(self: Tensor, size: Any, stride: Any, **given: Unpack[Give
 _UNSIGNED = (dtypes.uint16, dtypes.uint32, dtypes.uint64)
 
 
-def _kind(options: Options, natural: dtype) -> dtype:
+def _kind(options: CreationOptions, natural: dtype) -> dtype:
     return options.kind or (natural if options.out is None else options.out.meta.dtype)
 
 
@@ -356,7 +358,7 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Gi
     int64 if all three are ints, else the default dtype. Raises RuntimeError for a step of 0 or of the wrong
     sign.
     """
-    options = Options("arange", given)
+    options = CreationOptions("arange", given)
     start, end = (0, start) if end is None else (0 if start is None else start, end)
     start = number(start, "arange", "start", 1)
     end = number(end, "arange", "end", 1)
@@ -370,7 +372,7 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Gi
         start, step = int(start), int(step)
         if kind is dtypes.int64:  # PyTorch counts in the dtype here, in double elsewhere
             count = _count(start, int(end), step)
-    return _computed(ops.arange, (start, step), (count,), kind, (), options)
+    return _create_computed(ops.arange, (start, step), (count,), kind, (), options)
 
 
 def _count(start: float, end: float, step: float) -> int:
@@ -395,33 +397,33 @@ def range(start: Number = 0, end: Number | None = None, step: Number = 1, **give
         "[start, end).",
         UserWarning,
     )
-    options = Options("range", given)
+    options = CreationOptions("range", given)
     start, end = (0, start) if end is None else (start, end)
     numbers = [number(x, "range", name, 1) for name, x in (("start", start), ("end", end), ("step", step))]
     _count(*numbers)
     count = math.floor((numbers[1] - numbers[0]) / numbers[2]) + 1
     kind = _kind(options, flags.default_dtype)
-    return _computed(ops.arange, (numbers[0], numbers[2]), (count,), kind, (), options)
+    return _create_computed(ops.arange, (numbers[0], numbers[2]), (count,), kind, (), options)
 
 
 @function
 @creates
 def linspace(start: Any, end: Any, steps: Any, **given: Unpack[Given]) -> Tensor:
     """`steps` numbers from `start` to `end` (both among them), equally spaced."""
-    return _spaced("linspace", ops.linspace, start, end, steps, (), given)
+    return _create_spaced("linspace", ops.linspace, start, end, steps, (), given)
 
 
 @function
 @creates
 def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **given: Unpack[Given]) -> Tensor:
     """`steps` numbers from base**start to base**end, their exponents equally spaced."""
-    return _spaced("logspace", ops.logspace, start, end, steps, (float(base),), given)
+    return _create_spaced("logspace", ops.logspace, start, end, steps, (float(base),), given)
 
 
-def _spaced(
+def _create_spaced(
     name: str, op: Any, start: Any, end: Any, steps: Any, own: tuple[Any, ...], given: Given
 ) -> Tensor:
-    options = Options(name, given)
+    options = CreationOptions(name, given)
     wide = [
         f"{at} with {x.ndim} dimension(s)"
         for at, x in (("start", start), ("end", end))
@@ -441,4 +443,4 @@ def _spaced(
         raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'")
     if kind.category == INTEGRAL:  # between whole numbers, as PyTorch has it
         start, end = int(start), int(end)
-    return _computed(op, (start, end), (count,), kind, own, options)
+    return _create_computed(op, (start, end), (count,), kind, own, options)

@@ -37,9 +37,9 @@ def _bind_operator(op: Pointwise, dunder: str) -> None:
             return forward(self, other) if arm_for((other,)) else NotImplemented
         return call(op, (self, operand(other, op.name, "other", 1)))
 
-    def reflected(self: Tensor, other: Any) -> Any:
+    def call_reflected(self: Tensor, other: Any) -> Any:
         if not is_operand(other):
-            return reflected(self, other) if arm_for((other,)) else NotImplemented
+            return call_reflected(self, other) if arm_for((other,)) else NotImplemented
         return call(op, (operand(other, op.name, "other", 1), self))
 
     def in_place(self: Tensor, other: Any) -> Any:
@@ -51,7 +51,7 @@ def _bind_operator(op: Pointwise, dunder: str) -> None:
 
     publish(forward, f"__{dunder}__", op.summary, method)
     if op is not arithmetic.div:
-        publish(reflected, f"__r{dunder}__", op.summary, method)
+        publish(call_reflected, f"__r{dunder}__", op.summary, method)
     publish(in_place, f"__i{dunder}__", op.summary, method)
 
 

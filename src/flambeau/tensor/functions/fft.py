@@ -174,11 +174,11 @@ def _c2c_along(
     n, dim = _checked_arguments(name, input, n, dim, norm)
     if not input.dtype.is_complex:
         _check_out(name, out, complex=True)
-    x = _promoted(input, to_complex=True)
-    at = _wrapped(dim, x.ndim)
+    x = _promote(input, to_complex=True)
+    at = _wrap_dim(dim, x.ndim)
     points, scale = _points(x.meta.shape[at] if n is None else n), _scale(norm, forward)
     _check_out(name, out, complex=True)
-    return _run(ops.c2c, _resized(x, (at,), (points,)), ((at,), scale, forward), out)
+    return _run(ops.c2c, _resize_dims(x, (at,), (points,)), ((at,), scale, forward), out)
 
 
 def _r2c_along(
@@ -188,9 +188,9 @@ def _r2c_along(
     if input.dtype.is_complex:
         raise RuntimeError(f"{name} expects a real input tensor, but got {input.dtype.torch_name}")
     _check_out(name, out, complex=True)
-    x = _promoted(input)
-    at = _wrapped(dim, x.ndim)
-    x = _resized(x, (at,), (_points(x.meta.shape[at] if n is None else n),))
+    x = _promote(input)
+    at = _wrap_dim(dim, x.ndim)
+    x = _resize_dims(x, (at,), (_points(x.meta.shape[at] if n is None else n),))
     return _to_spectrum(x, (at,), _scale(norm, forward), out, forward)
 
 
@@ -199,11 +199,11 @@ def _c2r_along(
 ) -> Tensor:
     n, dim = _checked_arguments(name, input, n, dim, norm)
     _check_out(name, out, complex=False)
-    x = _promoted(input, to_complex=True)
-    at = _wrapped(dim, x.ndim)
+    x = _promote(input, to_complex=True)
+    at = _wrap_dim(dim, x.ndim)
     points = _points(2 * (x.meta.shape[at] - 1) if n is None else n)
     if n is not None:
-        x = _resized(x, (at,), (n // 2 + 1,))
+        x = _resize_dims(x, (at,), (n // 2 + 1,))
     return _to_real(x, (at,), points, _scale(norm, forward), out, forward)
 
 
@@ -215,9 +215,9 @@ def _c2c_over(
 ) -> Tensor:
     _check_tensor(name, input, norm)
     dims, sizes = _canonical(name, input, s, dim)
-    x = _promoted(input, to_complex=True)
+    x = _promote(input, to_complex=True)
     scale = _scale(norm, forward)
-    x = _resized(x, dims, sizes)
+    x = _resize_dims(x, dims, sizes)
     _check_out("fftn", out, complex=True)
     if not dims:
         copy: Tensor = deliver(x.clone(), out)
@@ -236,9 +236,9 @@ def _r2c_over(
         raise RuntimeError(f"{name} must transform at least one axis")
     if input.dtype.is_complex:
         raise RuntimeError(f"Only supports floating-point dtypes, but found: {input.dtype.torch_name}")
-    x, scale = _promoted(input), _scale(norm, forward)
+    x, scale = _promote(input), _scale(norm, forward)
     _check_out(name, out, complex=True)
-    return _to_spectrum(_resized(x, dims, sizes), dims, scale, out, forward)
+    return _to_spectrum(_resize_dims(x, dims, sizes), dims, scale, out, forward)
 
 
 def _c2r_over(
@@ -252,9 +252,9 @@ def _c2r_over(
         s is None or _ints(s)[-1] == -1
     )  # sizes[-1] is the spectrum's, which fixes the points but for one
     points = _points(2 * (input.meta.shape[dims[-1]] - 1) if halved else sizes[-1])
-    x, scale = _promoted(input, to_complex=True), _scale(norm, forward)
+    x, scale = _promote(input, to_complex=True), _scale(norm, forward)
     _check_out(name, out, complex=False)
-    x = _resized(x, dims, (*sizes[:-1], points // 2 + 1))
+    x = _resize_dims(x, dims, (*sizes[:-1], points // 2 + 1))
     return _to_real(x, dims, points, scale, out, forward)
 
 
@@ -262,7 +262,7 @@ def _canonical(name: str, input: Tensor, s: Any, dim: Any) -> tuple[tuple[int, .
     """The dims and their sizes from what the caller gave of both."""
     ndim, dims = input.ndim, None
     if dim is not None:
-        dims = tuple([_wrapped(d, ndim) for d in _ints(dim)])
+        dims = tuple([_wrap_dim(d, ndim) for d in _ints(dim)])
         if len(set(dims)) != len(dims):
             raise RuntimeError("FFT dims must be unique")
     if s is not None:
@@ -319,7 +319,7 @@ def _scale(norm: Any, forward: bool) -> str:
     return ops.WHOLE if forward == (norm == "forward") else ops.NONE
 
 
-def _promoted(x: Tensor, to_complex: bool = False) -> Tensor:
+def _promote(x: Tensor, to_complex: bool = False) -> Tensor:
     """Integers and bools in the default dtype; then, where wanted, complex."""
     if autocast.threads:
         (x,) = autocast.cast("fft", x)
@@ -329,7 +329,7 @@ def _promoted(x: Tensor, to_complex: bool = False) -> Tensor:
     return x.to(kind.to_complex() if to_complex else kind)
 
 
-def _resized(x: Tensor, dims: Sequence[int], sizes: Sequence[int]) -> Tensor:
+def _resize_dims(x: Tensor, dims: Sequence[int], sizes: Sequence[int]) -> Tensor:
     """`x` cut, or padded with zeros at the end, to these sizes."""
     for dim, size in zip(dims, sizes, strict=True):
         if x.meta.shape[dim] > size:
@@ -353,7 +353,7 @@ def _points(n: int) -> int:
     return n
 
 
-def _wrapped(dim: int, ndim: int) -> int:
+def _wrap_dim(dim: int, ndim: int) -> int:
     if not ndim:
         raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
     return wrap_dim(dim, ndim)
@@ -424,16 +424,16 @@ def _frequencies(
 
 def fftshift(input: Tensor, dim: IntOrTuple | None = None) -> Tensor:
     """Points in the order of their frequencies: the zero frequency goes to the middle."""
-    return _shifted(input, dim, lambda size: size // 2)
+    return _shift(input, dim, lambda size: size // 2)
 
 
 def ifftshift(input: Tensor, dim: IntOrTuple | None = None) -> Tensor:
     """The inverse of `fftshift`."""
-    return _shifted(input, dim, lambda size: (size + 1) // 2)
+    return _shift(input, dim, lambda size: (size + 1) // 2)
 
 
-def _shifted(input: Tensor, dim: Any, shift: Callable[[int], int]) -> Tensor:
+def _shift(input: Tensor, dim: Any, shift: Callable[[int], int]) -> Tensor:
     dims = tuple(range(input.ndim)) if dim is None else _ints(dim)
-    shifts = [shift(input.meta.shape[_wrapped(d, input.ndim)]) for d in dims]
+    shifts = [shift(input.meta.shape[_wrap_dim(d, input.ndim)]) for d in dims]
     result: Tensor = functions["roll"](input, shifts, dims)
     return result

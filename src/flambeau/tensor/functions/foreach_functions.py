@@ -25,7 +25,7 @@ _BY_ANOTHER = {
 _BY_TWO = ("addcdiv", "addcmul")
 
 
-def _checked(tensors: Any) -> Sequence[Any]:
+def _check_tensors(tensors: Any) -> Sequence[Any]:
     if not isinstance(tensors, list | tuple):
         raise TypeError(f"argument 'self' must be tuple of Tensors, not {type(tensors).__name__}")
     if not tensors:
@@ -56,7 +56,7 @@ def _bind(name: str, per_tensor: Callable[..., list[Any]]) -> None:
 
     def bind(public: str, method: str, in_place: bool) -> None:
         def run(self: Any, *args: Any, **given: Any) -> Any:
-            tensors = _checked(self)
+            tensors = _check_tensors(self)
             each = per_tensor(tensors, *args, **given)  # all are looked at before the first is changed
             found = [getattr(x, method)(*a, **k) for x, (a, k) in zip(tensors, each, strict=True)]
             return self if in_place else tuple(found)
@@ -100,27 +100,27 @@ _bind("lerp", _lerp)
 
 
 def _foreach_copy_(self: Any, src: Any, non_blocking: bool = False) -> Any:
-    for target, source in zip(_checked(self), _for_each(self, src), strict=True):
+    for target, source in zip(_check_tensors(self), _for_each(self, src), strict=True):
         target.copy_(source, non_blocking)
     return self
 
 
 def _foreach_zero_(self: Any) -> Any:
-    for x in _checked(self):
+    for x in _check_tensors(self):
         x.zero_()
     return self
 
 
 def _foreach_clone(self: Any) -> tuple[Any, ...]:
-    return tuple([x.clone() for x in _checked(self)])
+    return tuple([x.clone() for x in _check_tensors(self)])
 
 
 def _foreach_max(self: Any) -> tuple[Any, ...]:
-    return tuple([x.max() for x in _checked(self)])
+    return tuple([x.max() for x in _check_tensors(self)])
 
 
 def _foreach_norm(self: Any, ord: Any = 2, dtype: Any = None) -> tuple[Any, ...]:
-    return tuple([vector_norm(x, ord, dtype=dtype) for x in _checked(self)])
+    return tuple([vector_norm(x, ord, dtype=dtype) for x in _check_tensors(self)])
 
 
 __getattr__ = lacking("torch")

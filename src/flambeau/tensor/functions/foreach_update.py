@@ -76,7 +76,7 @@ def _run(
 
 def _plan(
     record: Foreach, changed: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...]
-) -> engine.Plan:
+) -> engine.CallPlan:
     decided = engine.signature(record, args, params)
     metas = tuple([t.meta for t in changed])
     if any(may_self_overlap(meta.shape, meta.strides) for meta in metas):

@@ -18,8 +18,8 @@ from flambeau.tape.node import GradientEdge, Leaf, Node, add_hook
 from flambeau.tensor.arguments.public import alias, both, method
 from flambeau.tensor.autograd.autograd_meta import edge_of, node_of, requires_grad
 from flambeau.tensor.autograd.grad_validation import zeros_of
-from flambeau.tensor.autograd.leaves import require, rest
-from flambeau.tensor.exchange.transfer import filled
+from flambeau.tensor.autograd.leaves import make_leaf, release_leaf
+from flambeau.tensor.exchange.transfer import new_filled
 from flambeau.tensor.tensor import Tensor
 
 
@@ -58,9 +58,9 @@ def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
             "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed."
         )
     if requires_grad and node is None:
-        require(self)
+        make_leaf(self)
     elif not requires_grad and isinstance(node, Leaf):
-        rest(self, node)
+        release_leaf(self, node)
     return self
 
 
@@ -305,7 +305,7 @@ def run_backward(
             "after use to break the cycle and avoid the leak.",
             UserWarning,
         )
-    roots = _roots(listed(tensors), grad_tensors, create_graph)
+    roots = _roots(as_tuple(tensors), grad_tensors, create_graph)
     for t in inputs or ():
         retain_grad(t)
     places = None if inputs is None else [_place(t) for t in inputs]
@@ -328,10 +328,10 @@ def run_grad(
         raise ValueError(
             "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
         )
-    wanted = listed(inputs)
+    wanted = as_tuple(inputs)
     if not wanted:
         raise RuntimeError("`inputs` argument to `grad()` cannot be empty.")
-    roots = _roots(listed(outputs), grad_outputs, create_graph)
+    roots = _roots(as_tuple(outputs), grad_outputs, create_graph)
     places = [_place(t) for t in wanted]
     keep = create_graph if retain_graph is None else bool(retain_graph)
     found = engine.run_backward(roots, keep, create_graph, places, accumulate=False)
@@ -349,7 +349,7 @@ def _zeros_like(t: Any) -> Any:
     return zeros_of(t.node.outputs[t.output_nr] if isinstance(t, GradientEdge) else t.meta)
 
 
-def listed(tensors: Any) -> tuple[Any, ...]:
+def as_tuple(tensors: Any) -> tuple[Any, ...]:
     """A tensor or a sequence of them as a tuple."""
     return (tensors,) if isinstance(tensors, (Tensor, GradientEdge)) else tuple(tensors)
 
@@ -364,7 +364,7 @@ def _place(t: Any) -> tuple[Node, int]:
 
 
 def _roots(tensors: Sequence[Tensor], grads: Any, create: bool) -> list[tuple[Node, int, Any]]:
-    given = (None,) * len(tensors) if grads is None else listed(grads)
+    given = (None,) * len(tensors) if grads is None else as_tuple(grads)
     if len(given) != len(tensors):
         raise RuntimeError(f"got {len(tensors)} tensors and {len(given)} gradients")
     roots = []
@@ -389,7 +389,7 @@ def _first_gradient(t: Any, grad: Any, position: int, create: bool) -> Any:
             raise RuntimeError(
                 f"grad can be implicitly created only for real scalar outputs but got {t.meta.dtype}"
             )
-        return filled(t.meta, 1)
+        return new_filled(t.meta, 1)
     if not isinstance(grad, Tensor):
         raise TypeError(argument_type("backward", "gradient", 1, "Tensor", grad))
     if grad.meta.shape != t.meta.shape:

@@ -54,15 +54,15 @@ def get(self: Tensor, index: Any) -> Tensor:
         return _select(self, 0, index)
     parts = index if index.__class__ is tuple else (index,)
     if parts and len(parts) <= self.meta.ndim and _PLAIN.issuperset(map(type, parts)):
-        return _viewed(self, parts)
+        return _view_basic(self, parts)
     if index.__class__ is Tensor and _is_places(index.meta, self.meta):
         return call(ops.index, (self, index), (_FIRST,))
     view, found = _apply(self, index)
     if not found:
         return run(records.alias, self) if view is self else view
     if len(found) == 1 and _is_whole_mask(view, found[0][1]):
-        return _chosen(view, found[0][1], indexed=True)
-    dims, indices = _expanded(view, found)
+        return _select_by_mask(view, found[0][1], indexed=True)
+    dims, indices = _expand_indices(view, found)
     result: Tensor = call(ops.index, (view, *indices), (dims,))
     return result
 
@@ -89,7 +89,7 @@ def put_at(self: Tensor, index: Any, value: Any) -> None:
         number = value.reshape(()) if isinstance(value, Tensor) else value
         masked_fill_(view, mask.reshape((*mask.meta.shape, *[1] * tail)), number)
         return
-    dims, indices = _expanded(view, found)
+    dims, indices = _expand_indices(view, found)
     if isinstance(value, Tensor):
         operand: Any = _without_leading_ones(value)
     else:
@@ -105,7 +105,7 @@ _FIRST = (0,)
 _PLAIN = frozenset((int, slice))
 
 
-def _viewed(t: Tensor, parts: Sequence[Any]) -> Tensor:
+def _view_basic(t: Tensor, parts: Sequence[Any]) -> Tensor:
     """By ints and slices, which most indices are."""
     view, dim = t, 0
     for part in parts:
@@ -263,7 +263,7 @@ def _add_tensor(t: Tensor, dim: int, index: Tensor, found: _Found) -> tuple[Tens
     return _select(t, dim, int(index.item())), dim
 
 
-def _expanded(t: Tensor, found: _Found) -> tuple[tuple[int, ...], list[Tensor]]:
+def _expand_indices(t: Tensor, found: _Found) -> tuple[tuple[int, ...], list[Tensor]]:
     """The indexed dimensions and their index tensors, on the device of `t`, masks as the places they hold."""
     dims, indices = [], []
     where = t.meta.device
@@ -336,10 +336,10 @@ def masked_select(input: Tensor, mask: Tensor, *, out: Tensor | None = None) -> 
         raise RuntimeError("masked_select: expected BoolTensor for mask")
     shape = _common_shape(input, mask)
     x, where = run(records.expand, input, shape), run(records.expand, mask, shape)
-    return _chosen(x, where, out)
+    return _select_by_mask(x, where, out)
 
 
-def _chosen(x: Tensor, mask: Tensor, out: Tensor | None = None, indexed: bool = False) -> Tensor:
+def _select_by_mask(x: Tensor, mask: Tensor, out: Tensor | None = None, indexed: bool = False) -> Tensor:
     """The elements that a mask of x's shape chooses."""
     count, before = call(masks.nonzero_count, (mask,))
     return _into(masks.masked_select, out, (x, mask, before), (int(count.item()), indexed))
@@ -493,7 +493,7 @@ def index_put_(self: Tensor, indices: Sequence[Any], values: Tensor, accumulate:
         raise RuntimeError("index_put_(): expected at least one index")
     if dim > self.meta.ndim:
         raise IndexError(f"too many indices for tensor of dimension {self.meta.ndim} (got {dim})")
-    dims, places = _expanded(self, found)
+    dims, places = _expand_indices(self, found)
     return _in_place(ops.index_put, self, (values, *places), (dims, bool(accumulate)))
 
 

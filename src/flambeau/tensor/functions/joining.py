@@ -24,7 +24,7 @@ from flambeau.tensor.arguments.typing import contiguous_format
 from flambeau.tensor.autograd.autograd_meta import run
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.exchange import data
-from flambeau.tensor.exchange.transfer import filled
+from flambeau.tensor.exchange.transfer import new_filled
 from flambeau.tensor.functions.indexing import index_select
 from flambeau.tensor.functions.views import diagonal, given_ints, ints, reshape, tensors_of, unsqueeze
 from flambeau.tensor.outputs import require_dtype
@@ -175,7 +175,7 @@ def block_diag(*tensors: Tensor) -> Tensor:
 
 
 def _zeros(shape: tuple[int, ...], kind: dtype, like: Tensor) -> Tensor:
-    return filled(Meta.contiguous_of(shape, kind, like.meta.device), 0)
+    return new_filled(Meta.contiguous_of(shape, kind, like.meta.device), 0)
 
 
 # -- repeats --------------------------------------------------------------------------------------------

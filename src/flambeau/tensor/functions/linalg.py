@@ -46,7 +46,7 @@ def _warn_of_age(name: str, newer: str, how: str) -> None:
     )
 
 
-def stored(results: Any, out: Out) -> Any:
+def store_results(results: Any, out: Out) -> Any:
     """Results, or `out` with them: RuntimeError where a dtype is another."""
     if out is None:
         return results
@@ -70,8 +70,8 @@ def check(info: Tensor, name: str, text: Callable[[int], str], error: type[Excep
             raise error(f"{name}: {where}{text(code)}")
 
 
-def _named(kind: Any, results: Sequence[Any], out: Out) -> Any:
-    return kind.of(stored(tuple(results), out), out)
+def _return_named(kind: Any, results: Sequence[Any], out: Out) -> Any:
+    return kind.of(store_results(tuple(results), out), out)
 
 
 # -- inverse and determinants -----------------------------------------------------------------------------------
@@ -79,15 +79,15 @@ def _named(kind: Any, results: Sequence[Any], out: Out) -> Any:
 
 def inv_ex(A: Tensor, *, check_errors: bool = False, out: Out = None) -> Any:
     """The inverse of each matrix and its info: the place of a zero pivot, from 1, or 0."""
-    return inverted(A, "linalg.inv_ex", check_errors, out)
+    return invert(A, "linalg.inv_ex", check_errors, out)
 
 
-def inverted(A: Tensor, name: str, check_errors: bool = True, out: Out = None) -> Any:
+def invert(A: Tensor, name: str, check_errors: bool = True, out: Out = None) -> Any:
     """The inverse and its info, refused in the name of a function."""
     inverse, info = call(ops.inv_ex, (tensor_of(A, name.replace(".", "_")),))
     if check_errors:
         check(info, name, _singular)
-    return _named(types.linalg_inv_ex, (inverse, info), out)
+    return _return_named(types.linalg_inv_ex, (inverse, info), out)
 
 
 def _singular(code: int) -> str:
@@ -99,7 +99,7 @@ def _singular(code: int) -> str:
 
 def inv(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The inverse of each matrix. LinAlgError: it is singular."""
-    return stored(inverted(A, "linalg.inv").inverse, out)
+    return store_results(invert(A, "linalg.inv").inverse, out)
 
 
 @both
@@ -136,7 +136,7 @@ def slogdet(input: Tensor, *, out: Out = None) -> Any:
 # -- equations --------------------------------------------------------------------------------------------------
 
 
-def _doubled(x: Tensor) -> Tensor:
+def _to_double(x: Tensor) -> Tensor:
     """In double precision, whose products do not round to TF32: LAPACK's and cuSOLVER's do not."""
     wide: Tensor = x.to(promote_types(x.dtype, float64))
     return wide
@@ -149,10 +149,10 @@ def _is_vector(a: Tensor, b: Tensor) -> bool:
 
 def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False, out: Out = None) -> Any:
     """X of AX = B (XA = B) and the info of each matrix: the place of a zero pivot, from 1, or 0."""
-    return _solved(A, B, left, "torch.linalg.solve_ex", check_errors, out)
+    return _solve(A, B, left, "torch.linalg.solve_ex", check_errors, out)
 
 
-def _solved(A: Tensor, B: Tensor, left: bool, name: str, check_errors: bool, out: Out) -> Any:
+def _solve(A: Tensor, B: Tensor, left: bool, name: str, check_errors: bool, out: Out) -> Any:
     a, b = tensor_of(A, "linalg_solve"), tensor_of(B, "linalg_solve", "B", 2)
     ops.check_square("linalg.solve", a.meta)
     vector = _is_vector(a, b)
@@ -169,12 +169,12 @@ def _solved(A: Tensor, B: Tensor, left: bool, name: str, check_errors: bool, out
     if check_errors:
         check(info, name, lambda code: "The solver failed because the input matrix is singular.")
     result = result if left else result.mT
-    return _named(types.linalg_solve_ex, (result.squeeze(-1) if vector else result, info), out)
+    return _return_named(types.linalg_solve_ex, (result.squeeze(-1) if vector else result, info), out)
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True, out: Tensor | None = None) -> Tensor:
     """X of AX = B, or of XA = B with left=False; B may be one vector for each A. LinAlgError: A is singular."""
-    return stored(_solved(A, B, left, "torch.linalg.solve", True, None).result, out)
+    return store_results(_solve(A, B, left, "torch.linalg.solve", True, None).result, out)
 
 
 def solve_triangular(
@@ -189,12 +189,12 @@ def solve_triangular(
     """X of AX = B (XA = B) for A triangular; the other triangle, and a diagonal of ones, are not read."""
     a, b = tensor_of(A, "linalg_solve_triangular"), tensor_of(B, "linalg_solve_triangular", "B", 2)
     if left:
-        return stored(_triangular(a, b, upper, unitriangular), out)
+        return store_results(_triangular(a, b, upper, unitriangular), out)
     name = "linalg.solve_triangular"
     ops.check_square(name, a.meta)
     ops.check_ndim(name, b.meta, "B")
     ops.check_fits(name, a.meta, b.meta, left)
-    return stored(_triangular(a.mT, b.mT, not upper, unitriangular, True).mT, out)
+    return store_results(_triangular(a.mT, b.mT, not upper, unitriangular, True).mT, out)
 
 
 def _triangular(a: Tensor, b: Tensor, upper: bool, ones: bool = False, *by_rows: bool) -> Tensor:
@@ -215,7 +215,7 @@ def triangular_solve(
     """`torch.linalg.solve_triangular` by its older name and order: the solution, and A."""
     a = A.mT if transpose else A
     found = _triangular(a, b, upper != transpose, unitriangular)
-    return _named(types.triangular_solve, (found, A.mT.clone(memory_format=contiguous_format).mT), out)
+    return _return_named(types.triangular_solve, (found, A.mT.clone(memory_format=contiguous_format).mT), out)
 
 
 # -- Cholesky -----------------------------------------------------------------------------------------------------
@@ -233,12 +233,12 @@ def _cholesky(A: Tensor, upper: bool, name: str, check_errors: bool, out: Out) -
             "The factorization could not be completed because the input is not positive-definite (the leading "
             f"minor of order {code} is not positive-definite)."
         ))  # fmt: skip
-    return _named(types.linalg_cholesky_ex, (factor, info), out)
+    return _return_named(types.linalg_cholesky_ex, (factor, info), out)
 
 
 def linalg_cholesky(A: Tensor, *, upper: bool = False, out: Tensor | None = None) -> Tensor:
     """L of A = L L^H for each Hermitian positive-definite matrix, or U of A = U^H U. LinAlgError: it is not."""
-    return stored(_cholesky(A, upper, "linalg.cholesky", True, None).L, out)
+    return store_results(_cholesky(A, upper, "linalg.cholesky", True, None).L, out)
 
 
 @both
@@ -251,10 +251,10 @@ def cholesky(input: Tensor, upper: bool = False, *, out: Tensor | None = None) -
         "This transform will produce equivalent results for all valid (symmetric positive definite) inputs.",
     )  # fmt: skip
     if not input.numel():
-        return stored(input.contiguous().clone(), out)
+        return store_results(input.contiguous().clone(), out)
     ops.check_square("cholesky", input.meta)
     ops.check_implemented("cholesky", input.meta)
-    return stored(_cholesky(input, upper, "cholesky", True, None).L, out)
+    return store_results(_cholesky(input, upper, "cholesky", True, None).L, out)
 
 
 @both
@@ -307,10 +307,10 @@ def _identity(like: Tensor) -> Tensor:
 
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False, out: Out = None) -> Any:
     """L and U in one matrix, the rows exchanged (from 1), and the info: the place of a zero on U's diagonal, or 0."""
-    return _factored(A, pivot, "torch.linalg.lu_factor_ex", check_errors, out)
+    return _factor(A, pivot, "torch.linalg.lu_factor_ex", check_errors, out)
 
 
-def _factored(A: Tensor, pivot: bool, name: str, check_errors: bool, out: Out) -> Any:
+def _factor(A: Tensor, pivot: bool, name: str, check_errors: bool, out: Out) -> Any:
     found = call(ops.lu_factor_ex, (tensor_of(A, "linalg_lu_factor"),), (bool(pivot),))
     if check_errors:
         check(found[2], name, lambda code: (
@@ -318,12 +318,14 @@ def _factored(A: Tensor, pivot: bool, name: str, check_errors: bool, out: Out) -
             "want to perform the factorization, consider calling linalg.lu(A, pivot) or "
             "linalg.lu_factor_ex(A, pivot)"
         ), RuntimeError)  # fmt: skip
-    return _named(types.linalg_lu_factor_ex, found, out)
+    return _return_named(types.linalg_lu_factor_ex, found, out)
 
 
 def lu_factor(A: Tensor, *, pivot: bool = True, out: Out = None) -> Any:
     """L and U in one matrix, and the rows exchanged, from 1. RuntimeError: U has a zero on its diagonal."""
-    return _named(types.linalg_lu_factor, _factored(A, pivot, "torch.linalg.lu_factor", True, None)[:2], out)
+    return _return_named(
+        types.linalg_lu_factor, _factor(A, pivot, "torch.linalg.lu_factor", True, None)[:2], out
+    )
 
 
 def lu(A: Tensor, *, pivot: bool = True, out: Out = None) -> Any:
@@ -334,7 +336,7 @@ def lu(A: Tensor, *, pivot: bool = True, out: Out = None) -> Any:
             f"linalg.lu: Expected tensor with 2 or more dimensions. Got size: {list(A.meta.shape)} instead"
         )
     factors, pivots, _ = call(ops.lu_factor_ex, (A,), (bool(pivot),))
-    return _named(types.linalg_lu, _unpacked(factors, pivots, True, pivot), out)
+    return _return_named(types.linalg_lu, _unpack_factors(factors, pivots, True, pivot), out)
 
 
 def _lu(A: Tensor, pivot: bool = True, get_infos: bool = False, out: Out = None) -> Any:
@@ -348,8 +350,8 @@ def _lu(A: Tensor, pivot: bool = True, get_infos: bool = False, out: Out = None)
     )  # fmt: skip
     if get_infos:
         return tuple(lu_factor_ex(A, pivot=pivot, out=out))
-    found = _factored(A, pivot, "torch.lu_factor", False, None)[:2]  # zeros on the diagonal are no error here
-    return tuple(_named(types.linalg_lu_factor, found, out))
+    found = _factor(A, pivot, "torch.lu_factor", False, None)[:2]  # zeros on the diagonal are no error here
+    return tuple(_return_named(types.linalg_lu_factor, found, out))
 
 
 alias("lu", _lu)
@@ -370,10 +372,12 @@ def lu_unpack(
             "torch.lu_unpack: LU_pivots is expected to be a contiguous tensor of torch.int32 dtype.\n"
             "Note: this function is intended to be used with the output produced by torch.linalg.lu_factor"
         )
-    return _named(types.lu_unpack, _unpacked(LU_data, LU_pivots, unpack_data, unpack_pivots), out)
+    return _return_named(
+        types.lu_unpack, _unpack_factors(LU_data, LU_pivots, unpack_data, unpack_pivots), out
+    )
 
 
-def _unpacked(factors: Tensor, pivots: Tensor, data: bool, rows: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _unpack_factors(factors: Tensor, pivots: Tensor, data: bool, rows: bool) -> tuple[Tensor, Tensor, Tensor]:
     if factors.ndim < 2:
         raise RuntimeError(
             f"torch.lu_unpack: Expected tensor with 2 or more dimensions. Got size: {list(factors.meta.shape)} instead"
@@ -403,10 +407,12 @@ def linalg_lu_solve(
 ) -> Tensor:
     """X of AX = B, XA = B, A^H X = B or X A^H = B, from the LU factors of A."""
     if left:
-        return stored(call(ops.lu_solve, (LU, pivots, B), (bool(adjoint),)), out)
+        return store_results(call(ops.lu_solve, (LU, pivots, B), (bool(adjoint),)), out)
     ops.check_square("torch.linalg.lu_solve", LU.meta)
     ops.check_fits("torch.linalg.lu_solve", LU.meta, B.meta, left)
-    return stored(call(ops.lu_solve, (LU, pivots, B.mH), (not adjoint,)).mH, out)  # the equation's adjoint
+    return store_results(
+        call(ops.lu_solve, (LU, pivots, B.mH), (not adjoint,)).mH, out
+    )  # the equation's adjoint
 
 
 @both
@@ -425,7 +431,7 @@ def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor, *, out: Tensor | Non
 
 def linalg_qr(A: Tensor, mode: str = "reduced", *, out: Out = None) -> Any:
     """Q and R of A = QR; mode "reduced", "complete" (Q square) or "r" (Q empty)."""
-    return _named(types.linalg_qr, call(ops.qr, (tensor_of(A, "linalg_qr"),), (mode,)), out)
+    return _return_named(types.linalg_qr, call(ops.qr, (tensor_of(A, "linalg_qr"),), (mode,)), out)
 
 
 @both
@@ -465,7 +471,7 @@ def ormqr(
     if not left:  # the adjoint of the product
         other, transpose = other.mH, not transpose
     kind, count, rows = other.dtype, tau.meta.shape[-1], input.meta.shape[-2]
-    input, tau, other = _doubled(input), _doubled(tau), _doubled(other)
+    input, tau, other = _to_double(input), _to_double(tau), _to_double(other)
     v = input.narrow(-1, 0, count).tril(-1) + functions["eye"](
         rows, count, dtype=input.dtype, device=input.device
     )
@@ -510,7 +516,7 @@ def _check_reflectors(input: Tensor, tau: Tensor, other: Tensor, left: bool) -> 
 
 def _geqrf(input: Tensor, *, out: Out = None) -> Any:
     """The Householder reflectors of a QR factorization, below the diagonal of R, and their factors."""
-    return _named(types.geqrf, call(ops.geqrf, (tensor_of(input, "geqrf", "input"),)), out)
+    return _return_named(types.geqrf, call(ops.geqrf, (tensor_of(input, "geqrf", "input"),)), out)
 
 
 alias("geqrf", _geqrf)
@@ -550,7 +556,7 @@ def _check_driver(A: Any, name: str, driver: str | None) -> None:
 def linalg_svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None, out: Out = None) -> Any:
     """U, S, Vh of A = U diag(S) Vh, S descending; U and Vh square, or with as many vectors as there are values."""
     _check_driver(A, "linalg_svd", driver)
-    return _named(types.linalg_svd, _svd(A, "linalg_svd", full_matrices), out)
+    return _return_named(types.linalg_svd, _svd(A, "linalg_svd", full_matrices), out)
 
 
 def svdvals(A: Tensor, *, driver: str | None = None, out: Tensor | None = None) -> Tensor:
@@ -558,7 +564,7 @@ def svdvals(A: Tensor, *, driver: str | None = None, out: Tensor | None = None) 
     _check_driver(A, "linalg_svdvals", driver)
     values, info = call(ops.svdvals, (tensor_of(A, "linalg_svdvals"),))
     _did_not_converge(info, "linalg.svd", "singular")
-    return stored(values, out)
+    return store_results(values, out)
 
 
 @both
@@ -566,30 +572,30 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True, *, out: Out =
     """U, S, V of A = U diag(S) V^H; without compute_uv, U and V are zeros."""
     if compute_uv:
         u, s, vh = _svd(input, "svd", not some)
-        return _named(types.svd, (u, s, vh.mH), out)
+        return _return_named(types.svd, (u, s, vh.mH), out)
     m, n = tensor_of(input, "svd", "input").meta.shape[-2:]
     batch = input.meta.shape[:-2]
     found = (input.new_zeros((*batch, m, m)), svdvals(input), input.new_zeros((*batch, n, n)).mT)
-    return _named(types.svd, found, out)
+    return _return_named(types.svd, found, out)
 
 
 def eigh(A: Tensor, UPLO: str = "L", *, out: Out = None) -> Any:
     """Eigenvalues, ascending, and eigenvectors of each Hermitian matrix, of which one triangle is read."""
     values, vectors, info = call(ops.eigh, (tensor_of(A, "linalg_eigh", "input"),), (UPLO,))
     _did_not_converge(info, "linalg.eigh", "eigen")
-    return _named(types.linalg_eigh, (values, vectors), out)
+    return _return_named(types.linalg_eigh, (values, vectors), out)
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L", *, out: Tensor | None = None) -> Tensor:
     """Eigenvalues, ascending, of each Hermitian matrix, of which one triangle is read."""
     values, info = call(ops.eigvalsh, (tensor_of(A, "linalg_eigvalsh", "input"),), (UPLO,))
     _did_not_converge(info, "linalg.eigh", "eigen")
-    return stored(values, out)
+    return store_results(values, out)
 
 
 def eig(A: Tensor, *, out: Out = None) -> Any:
     """Eigenvalues and eigenvectors (of length 1) of each square matrix, complex."""
-    return _named(types.linalg_eig, _eigen(ops.eig, "eig", A), out)
+    return _return_named(types.linalg_eig, _eigen(ops.eig, "eig", A), out)
 
 
 def eigvals(A: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -651,7 +657,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         _check_full_rank(rank, min(m, n))
         rank = rank.new_empty(0)
     if m > n and full:
-        away = functions["matmul"](_doubled(a), _doubled(found)) - b
+        away = functions["matmul"](_to_double(a), _to_double(found)) - b
         residuals = away.abs().square().sum(-2).to(a.dtype.to_real())
     values = values if driver in ("gelsd", "gelss") else values.new_empty(0)
     return types.linalg_lstsq((found.squeeze(-1) if vector else found, residuals, rank, values))

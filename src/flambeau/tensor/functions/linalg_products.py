@@ -19,8 +19,8 @@ from flambeau.tensor.arguments.arg_errors import IntTuple
 from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.arguments.public import both, function, functions
 from flambeau.tensor.arguments.typing import contiguous_format
-from flambeau.tensor.functions.linalg import inv, inverted, solve, tensor_of
-from flambeau.tensor.functions.matmul import chained, deliver_chain
+from flambeau.tensor.functions.linalg import inv, invert, solve, tensor_of
+from flambeau.tensor.functions.matmul import deliver_chain, multiply_chain
 from flambeau.tensor.outputs import deliver, require_dtype, run
 from flambeau.tensor.tensor import Tensor
 
@@ -129,7 +129,7 @@ def multi_dot(tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor
                 f"multi_dot(): tensors {at} and {at + 1} with shapes {list(a.meta.shape)} and {list(b.meta.shape)} "
                 "cannot be multiplied"
             )
-    return deliver_chain(chained(tensors).reshape(shape), out)
+    return deliver_chain(multiply_chain(tensors).reshape(shape), out)
 
 
 def _check_chain_dims(tensors: Sequence[Tensor]) -> None:
@@ -144,7 +144,7 @@ def _check_chain_dims(tensors: Sequence[Tensor]) -> None:
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1, out: Tensor | None = None) -> Tensor:
     """The dot product of vectors along `dim`, the first conjugated; broadcast."""
     if autocast.threads:
-        return autocast.settled("linalg_vecdot", _vecdot, (x, y), dim, out)
+        return autocast.call_cast("linalg_vecdot", _vecdot, (x, y), dim, out)
     return _vecdot(x, y, dim, out)
 
 
@@ -248,7 +248,7 @@ def tensorinv(A: Tensor, ind: int = 2, *, out: Tensor | None = None) -> Tensor:
             "Expected self to satisfy the requirement prod(self.shape[ind:]) == prod(self.shape[:ind]), but got "
             f"{columns} != {rows}"
         )
-    found = inverted(A.reshape(rows, columns), "inv").inverse
+    found = invert(A.reshape(rows, columns), "inv").inverse
     result: Tensor = deliver(found.reshape(*after, *before), out, "tensorinv")
     return result
 

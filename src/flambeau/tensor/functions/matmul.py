@@ -82,7 +82,7 @@ def _check_batches(a: Tensor, b: Tensor) -> None:
 @both
 def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The product of a matrix and a vector."""
-    return autocast.settled("mv", _mv, (input, vec), out) if autocast.threads else _mv(input, vec, out)
+    return autocast.call_cast("mv", _mv, (input, vec), out) if autocast.threads else _mv(input, vec, out)
 
 
 def _mv(input: Tensor, vec: Tensor, out: Tensor | None) -> Tensor:
@@ -98,7 +98,9 @@ def _mv(input: Tensor, vec: Tensor, out: Tensor | None) -> Tensor:
 def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The sum of the products of two vectors of one length."""
     return (
-        autocast.settled("dot", _dot, (input, tensor), out) if autocast.threads else _dot(input, tensor, out)
+        autocast.call_cast("dot", _dot, (input, tensor), out)
+        if autocast.threads
+        else _dot(input, tensor, out)
     )
 
 
@@ -111,16 +113,18 @@ def _dot(input: Tensor, tensor: Tensor, out: Tensor | None) -> Tensor:
 def vdot(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """`dot` with the first vector conjugated."""
     return (
-        autocast.settled("vdot", _vdot, (input, other), out) if autocast.threads else _vdot(input, other, out)
+        autocast.call_cast("vdot", _vdot, (input, other), out)
+        if autocast.threads
+        else _vdot(input, other, out)
     )
 
 
 def _vdot(input: Tensor, other: Tensor, out: Tensor | None) -> Tensor:
     _check_vectors("vdot", input, other)
-    return run(ops.matmul, (_conjugated(input), other), (), out)
+    return run(ops.matmul, (_conjugate(input), other), (), out)
 
 
-def _conjugated(t: Tensor) -> Tensor:
+def _conjugate(t: Tensor) -> Tensor:
     return t.conj().resolve_conj() if t.dtype.is_complex else t
 
 
@@ -205,7 +209,7 @@ def _check_expands(input: Tensor, shape: tuple[int, ...]) -> None:
             )
 
 
-def _added(
+def _add_product(
     input: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, out: Tensor | None, kind: dtype | None = None
 ) -> Tensor:
     """beta * input + alpha * (a @ b) of matrices or batches, `input` broadcast to the product; in `kind` if given."""
@@ -216,7 +220,9 @@ def _added(
         _check_expands(input, (*left[:-1], right[-1]))
     args = (input, a, b, _number(beta, input), _number(alpha, input))
     if kind is not None:
-        return out_dtype_matmul.added("addmm" if a.ndim == 2 else "baddbmm", input, a, b, args[3:], kind, out)
+        return out_dtype_matmul.add_product(
+            "addmm" if a.ndim == 2 else "baddbmm", input, a, b, args[3:], kind, out
+        )
     return _run_added(args, out)
 
 
@@ -242,7 +248,7 @@ def addmm(
     for name, mat in (("mat1", mat1), ("mat2", mat2)):
         if mat.meta.ndim != 2:
             raise RuntimeError(f"{name} must be a matrix, got {mat.ndim}-D tensor")
-    return _added(input, mat1, mat2, beta, alpha, out, out_dtype)
+    return _add_product(input, mat1, mat2, beta, alpha, out, out_dtype)
 
 
 @both
@@ -252,7 +258,7 @@ def baddbmm(
 ) -> Tensor:  # fmt: skip
     """beta * input + alpha * (batch1 @ batch2), batch by batch. out_dtype: as of `mm`."""
     _check_batches(batch1, batch2)
-    return _added(input, batch1, batch2, beta, alpha, out, out_dtype)
+    return _add_product(input, batch1, batch2, beta, alpha, out, out_dtype)
 
 
 @both
@@ -269,7 +275,7 @@ def addbmm(
     _check_batches(batch1, batch2)
     count, rows, depth = batch1.meta.shape
     wide = batch1.permute(1, 0, 2).reshape(rows, count * depth)
-    return _added(input, wide, batch2.reshape(count * depth, batch2.meta.shape[2]), beta, alpha, out)
+    return _add_product(input, wide, batch2.reshape(count * depth, batch2.meta.shape[2]), beta, alpha, out)
 
 
 @both
@@ -278,7 +284,7 @@ def addmv(
 ) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
     if autocast.threads:
-        return autocast.settled("addmv", _addmv, (input, mat, vec), beta, alpha, out)
+        return autocast.call_cast("addmv", _addmv, (input, mat, vec), beta, alpha, out)
     return _addmv(input, mat, vec, beta, alpha, out)
 
 
@@ -310,7 +316,7 @@ def addr(
 ) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
     if autocast.threads:
-        return autocast.settled("addr", _addr, (input, vec1, vec2), beta, alpha, out)
+        return autocast.call_cast("addr", _addr, (input, vec1, vec2), beta, alpha, out)
     return _addr(input, vec1, vec2, beta, alpha, out)
 
 
@@ -372,7 +378,7 @@ for _define in (addmm, baddbmm, addbmm, addmv, addr):
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Tensor | None = None) -> Tensor:
     """The product summed over pairs of dimensions: the last `dims` of `a` with the first of `b`, or lists."""
     if autocast.threads:
-        return autocast.settled("tensordot", _tensordot, (a, b), dims, out)
+        return autocast.call_cast("tensordot", _tensordot, (a, b), dims, out)
     return _tensordot(a, b, dims, out)
 
 
@@ -401,7 +407,7 @@ def _tensordot(a: Tensor, b: Tensor, dims: Any, out: Tensor | None) -> Tensor:
                 f"size {m} "
                 f"in dim {j}"
             )
-    result = _contracted(a, b, [d % a.ndim for d in left], [d % b.ndim for d in right])
+    result = _contract(a, b, [d % a.ndim for d in left], [d % b.ndim for d in right])
     if out is not None and out.dtype is not result.dtype:
         raise RuntimeError(
             f"tensordot: Expected the output tensor to have dtype {result.dtype.torch_name}, but got an output tensor "
@@ -411,7 +417,7 @@ def _tensordot(a: Tensor, b: Tensor, dims: Any, out: Tensor | None) -> Tensor:
     return found
 
 
-def _contracted(a: Tensor, b: Tensor, left: Sequence[int], right: Sequence[int]) -> Tensor:
+def _contract(a: Tensor, b: Tensor, left: Sequence[int], right: Sequence[int]) -> Tensor:
     """One matrix product over the paired dimensions."""
     kept_a = [d for d in range(a.ndim) if d not in left]
     kept_b = [d for d in range(b.ndim) if d not in right]
@@ -450,7 +456,7 @@ def chain_matmul(*matrices: Tensor, out: Tensor | None = None) -> Tensor:
     for matrix in matrices:
         if matrix.ndim != 2:
             raise RuntimeError(f"Tensor dimension is {matrix.ndim}, expected 2 instead.")
-    result = chained(matrices)
+    result = multiply_chain(matrices)
     if len(matrices) == 1:
         return result
     return deliver_chain(result, out)
@@ -466,7 +472,7 @@ def deliver_chain(result: Tensor, out: Tensor | None) -> Tensor:
     return found
 
 
-def chained(matrices: Sequence[Tensor]) -> Tensor:
+def multiply_chain(matrices: Sequence[Tensor]) -> Tensor:
     """The product of matrices that fit, in the order of fewest operations."""
     sizes = [m.meta.shape[0] for m in matrices] + [matrices[-1].meta.shape[1]]
     cuts = _cheapest_cuts(sizes)
@@ -507,7 +513,7 @@ def einsum(*args: Any) -> Tensor:
     equation, operands = _einsum_arguments(args)
     if autocast.threads:
         operands = list(autocast.cast("einsum", *operands))
-    inputs, output = _parsed(equation, operands)
+    inputs, output = _parse_equation(equation, operands)
     _check_sizes(inputs, operands)
     terms = [_diagonal(t, labels) for t, labels in zip(operands, inputs, strict=True)]
     result, labels = terms[0]
@@ -516,7 +522,7 @@ def einsum(*args: Any) -> Tensor:
     result, labels = _summed_out(result, labels, set(output).union(*[set(later) for _, later in terms[1:]]))
     for at, (other, others) in enumerate(terms[1:], 2):
         needed = set(output).union(*[set(later) for _, later in terms[at:]])
-        result, labels = _paired(result, labels, other, others, needed)
+        result, labels = _multiply_pair(result, labels, other, others, needed)
     return result.permute([labels.index(x) for x in output])
 
 
@@ -559,7 +565,7 @@ def _letters(subscripts: Sequence[Any]) -> str:
     return letters
 
 
-def _parsed(equation: str, operands: Sequence[Tensor]) -> tuple[list[Labels], Labels]:
+def _parse_equation(equation: str, operands: Sequence[Tensor]) -> tuple[list[Labels], Labels]:
     """Labels of the dimensions of each operand and of the result. An ellipsis becomes '.0', '.1', ..."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -679,7 +685,9 @@ def _summed_out(t: Tensor, labels: Labels, needed: set[str]) -> tuple[Tensor, La
     return t, [x for x in labels if x in needed]
 
 
-def _paired(a: Tensor, left: Labels, b: Tensor, right: Labels, needed: set[str]) -> tuple[Tensor, Labels]:
+def _multiply_pair(
+    a: Tensor, left: Labels, b: Tensor, right: Labels, needed: set[str]
+) -> tuple[Tensor, Labels]:
     """The product of two operands as one batched matrix product; keeps the labels in `needed`."""
     for x in set(left) & set(right):  # a size 1 against another broadcasts: drop it
         n, m = a.meta.shape[left.index(x)], b.meta.shape[right.index(x)]

@@ -22,7 +22,7 @@ from flambeau.ops.reduce.reduction import norm as folded
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments.arg_errors import IntOrTuple, Number
 from flambeau.tensor.arguments.public import both, function, functions
-from flambeau.tensor.autograd.composites import Composite, recorded
+from flambeau.tensor.autograd.composites import Composite, record_composite
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.linalg import eigh, eigvalsh, linalg_svd, svdvals, tensor_of
 from flambeau.tensor.outputs import deliver, run
@@ -272,7 +272,7 @@ def pinv(
         )
     if rcond is not None:
         atol, rtol = 0.0, rcond
-    found = recorded(_PINV, (x,), lambda: _pseudo_inverse(x, atol, rtol, hermitian))
+    found = record_composite(_PINV, (x,), lambda: _pseudo_inverse(x, atol, rtol, hermitian))
     result: Tensor = deliver(found, out, "linalg.pinv")
     return result
 
@@ -314,7 +314,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = _MO
     if compute_mode is not None and compute_mode not in _MODES:
         raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
     if autocast.threads:
-        return autocast.settled("cdist", _cdist, (x1, x2), p, compute_mode)
+        return autocast.call_cast("cdist", _cdist, (x1, x2), p, compute_mode)
     return _cdist(x1, x2, p, compute_mode)
 
 
@@ -325,7 +325,7 @@ def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: str | None) -> Tensor
     mode = _MODES.index(compute_mode or _MODES[0])
     many = max(x1.meta.shape[-2], x2.meta.shape[-2]) > _MANY
     if p == 2 and (mode == 1 or (mode == 0 and many)) and x1.meta.shape[-1] and x1.numel() and x2.numel():
-        return recorded(_CDIST, (x1, x2), lambda: _by_product(x1, x2), (2.0,))
+        return record_composite(_CDIST, (x1, x2), lambda: _by_product(x1, x2), (2.0,))
     if x1.dtype is not x2.dtype:
         raise RuntimeError(f"expected scalar type {x1.dtype.torch_name} but found {x2.dtype.torch_name}")
     result: Tensor = call(geometry.cdist, (x1, x2), (float(p),))

@@ -20,7 +20,7 @@ def product(name: str, a: Tensor, b: Tensor, kind: dtype, out: Tensor | None) ->
     return found
 
 
-def added(
+def add_product(
     name: str, input: Tensor, a: Tensor, b: Tensor, factors: tuple[Any, Any], kind: dtype, out: Tensor | None
 ) -> Tensor:
     """beta * input + alpha * (a @ b) in `kind`; the factors are beta and alpha."""

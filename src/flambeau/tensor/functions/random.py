@@ -23,7 +23,7 @@ from flambeau.runtime import generator, system
 from flambeau.runtime.generator import Generator
 from flambeau.tensor.arguments.options import creates, number
 from flambeau.tensor.arguments.public import both, function, functions, method
-from flambeau.tensor.autograd.composites import Composite, recorded
+from flambeau.tensor.autograd.composites import Composite, record_composite
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.exchange.data import tensor
 from flambeau.tensor.functions import creation
@@ -64,7 +64,7 @@ def _new(
     fill: Callable[..., Tensor], op: Op, size: Any, options: Any, source: Generator | None, *parameters: float
 ) -> Tensor:
     """A new tensor of real numbers of a distribution: on CUDA drawn as it is made, else made and filled."""
-    _, meta = creation.recalled("empty", size, options)
+    _, meta = creation.find_meta("empty", size, options)
     if meta is None or not _is_drawn_at_once(meta):
         made = creation.empty(*size, **options)
         meta = made.meta
@@ -81,7 +81,7 @@ def _is_drawn_at_once(meta: Meta) -> bool:
     return meta.device is not CPU and not meta.dtype.is_complex and meta.numel > 0
 
 
-def dropped(x: Tensor, p: float) -> Tensor:
+def dropout_on_cuda(x: Tensor, p: float) -> Tensor:
     """A CUDA tensor's elements over 1 - p, each zeroed with probability p (0 < p < 1), in one kernel."""
     where = x.meta.device
     policy = _policy(where)
@@ -244,7 +244,7 @@ def rand(*size: Any, generator: Generator | None = None, out: Tensor | None = No
     """Numbers uniform in [0, 1) of shape `size`."""
     if out is None:
         return _new(uniform_, ops.uniform, size, options, generator, 0.0, 1.0)
-    return uniform_(_made(size, out, options), generator=generator)
+    return uniform_(_make_empty(size, out, options), generator=generator)
 
 
 @function
@@ -255,7 +255,7 @@ def randn(
     """Normal numbers (mean 0, variance 1) of shape `size`."""
     if out is None:
         return _new(normal_, ops.normal, size, options, generator, 0.0, 1.0)
-    return normal_(_made(size, out, options), generator=generator)
+    return normal_(_make_empty(size, out, options), generator=generator)
 
 
 @function
@@ -265,7 +265,7 @@ def randint(
 ) -> Tensor:
     """Integers in [low, high) of a shape: `randint(high, size)`, `randint(low, high, size)`; int64 by default."""
     low, high, size = _randint_arguments(args, options)
-    made = _made((size,), out, options if out is not None else {"dtype": int64, **options})
+    made = _make_empty((size,), out, options if out is not None else {"dtype": int64, **options})
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     return random_(made, low, high, generator=generator)
@@ -283,7 +283,7 @@ def _randint_arguments(args: Sequence[Any], options: dict[str, Any]) -> tuple[in
     )
 
 
-def _made(size: Sequence[Any], out: Tensor | None, options: dict[str, Any]) -> Tensor:
+def _make_empty(size: Sequence[Any], out: Tensor | None, options: dict[str, Any]) -> Tensor:
     if out is None:
         return creation.empty(*size, **options)
     if options:
@@ -327,7 +327,7 @@ def randperm(
     """A random permutation of 0 .. n - 1, in the order that PyTorch gives for the seed, on CUDA too."""
     if n < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {n}: [{n}]")
-    made = _made((n,), out, options if out is not None else {**options, "dtype": dtype})
+    made = _make_empty((n,), out, options if out is not None else {**options, "dtype": dtype})
     if made.device is CPU or not n:
         return _fill(ops.randperm, made, generator)
     policy = _policy(made.device)
@@ -349,7 +349,7 @@ def normal(
     """Normal numbers of the given means and standard deviations: numbers with `size`, or tensors, broadcast."""
     if size is not None:
         mean, std = number(mean, "normal", "mean", 1), number(std, "normal", "std", 2)
-        return normal_(_made((size,), out, options), float(mean), float(std), generator=generator)
+        return normal_(_make_empty((size,), out, options), float(mean), float(std), generator=generator)
     if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
         raise TypeError("normal() of two numbers needs a size")
     like = mean if isinstance(mean, Tensor) else std
@@ -359,11 +359,11 @@ def normal(
     if out is not None:
         return normal_(out.resize_(shape), generator=generator).mul_(std).add_(mean)
 
-    def drawn() -> Tensor:
+    def draw() -> Tensor:
         made = creation.empty(shape, dtype=like.dtype, device=like.device)
         return normal_(made, generator=generator).mul_(std).add_(mean)
 
-    return recorded(_NORMAL, (mean, std), drawn)
+    return record_composite(_NORMAL, (mean, std), draw)
 
 
 def _no_gradients(metas: Any, grad: Any) -> list[Any]:
@@ -391,7 +391,9 @@ def bernoulli(
     if out is not None:
         drawn = _compare_with_uniform(input, generator)
         return (out if out.shape == drawn.shape else out.resize_(drawn.shape)).copy_(drawn)
-    return recorded(_BERNOULLI, (input,), lambda: _compare_with_uniform(input, generator).to(input.dtype))
+    return record_composite(
+        _BERNOULLI, (input,), lambda: _compare_with_uniform(input, generator).to(input.dtype)
+    )
 
 
 @both
@@ -405,10 +407,10 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
         raise NotImplementedError(f"\"poisson_cpu\" not implemented for '{rates.dtype.torch_name}'")
     if rates.device is CPU and rates.numel() and not bool((rates >= 0).all()):
         raise RuntimeError("invalid Poisson rate, expected rate to be non-negative")
-    return recorded(_POISSON, (input,), lambda: drawn(ops.poisson, rates, generator))
+    return record_composite(_POISSON, (input,), lambda: draw_by_rejection(ops.poisson, rates, generator))
 
 
-def drawn(op: Op, like: Tensor, source: Generator | None = None) -> Tensor:
+def draw_by_rejection(op: Op, like: Tensor, source: Generator | None = None) -> Tensor:
     """A new tensor like `like`, the contiguous input of an operator that draws by rejection, from a generator."""
     where = like.device
     source = _source(where, source)
@@ -442,7 +444,7 @@ def multinomial(
     if weights.device is CPU:
         _check_probabilities(weights)
     if not replacement or num_samples == 1:
-        chosen = _raced(weights, num_samples, generator)
+        chosen = _draw_without_replacement(weights, num_samples, generator)
     else:
         chosen = _looked_up(weights, num_samples, generator)
     if out is not None and out.dtype is not int64:
@@ -474,7 +476,7 @@ def _check_probabilities(weights: Any) -> None:
         raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
 
 
-def _raced(weights: Any, count: int, source: Generator | None) -> Any:
+def _draw_without_replacement(weights: Any, count: int, source: Generator | None) -> Any:
     """Without replacement: the largest weights over exponential numbers (Efraimidis and Spirakis)."""
     race = weights / exponential_(creation.empty_like(weights), generator=source)
     return race.argmax(-1, keepdim=True) if count == 1 else race.topk(count).indices
@@ -568,7 +570,7 @@ def fork_rng(
     if device_type == "meta" or not enabled:
         yield
         return
-    wanted = _forked(devices, device_type, f"you have used {_caller} without", _devices_kw)
+    wanted = _devices_to_fork(devices, device_type, f"you have used {_caller} without", _devices_kw)
     sources = [generator.default_cpu, *[generator.default_of(d) for d in wanted]]
     states = [source.state_bytes() for source in sources]
     try:
@@ -578,7 +580,9 @@ def fork_rng(
             source.load_state_bytes(state)
 
 
-def _forked(devices: Iterable[Any] | None, device_type: str | None, used: str, keyword: str) -> list[device]:
+def _devices_to_fork(
+    devices: Iterable[Any] | None, device_type: str | None, used: str, keyword: str
+) -> list[device]:
     """The CUDA devices whose generators `fork_rng` keeps."""
     kind = "cuda" if device_type is None else device(device_type).type
     if kind not in ("cpu", "cuda"):

@@ -52,7 +52,7 @@ def _one_dim(dim: Any, function: str) -> int:
     return one
 
 
-def _folded(
+def _reduce(
     op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, kind: dtype | None, out: Any
 ) -> Tensor:
     """A reduction whose result has the dtype of `out` where that is given: sum, prod, mean and their kin."""
@@ -73,7 +73,7 @@ def sum(
     out: Tensor | None = None,
 ) -> Tensor:
     """Sum over all elements, or over `dim` (an int or several). Integers and booleans sum in int64."""
-    return _folded(ops.sum_, "sum", input, dim, keepdim, dtype, out)
+    return _reduce(ops.sum_, "sum", input, dim, keepdim, dtype, out)
 
 
 @both
@@ -88,7 +88,7 @@ def nansum(
     """`sum` that counts NaN as zero. RuntimeError for complex input."""
     if input.dtype.is_complex:
         raise RuntimeError("nansum does not support complex inputs")
-    return _folded(ops.nansum, "nansum", input, dim, keepdim, dtype, out)
+    return _reduce(ops.nansum, "nansum", input, dim, keepdim, dtype, out)
 
 
 @both
@@ -101,7 +101,7 @@ def mean(
     out: Tensor | None = None,
 ) -> Tensor:
     """The mean over all elements or over `dim`. RuntimeError: an integer dtype, without `dtype`."""
-    return _folded(ops.mean, "mean", input, dim, keepdim, dtype, out)
+    return _reduce(ops.mean, "mean", input, dim, keepdim, dtype, out)
 
 
 @both
@@ -121,7 +121,7 @@ def nanmean(
         )
     if input.dtype.is_complex and input.device is CPU:
         raise RuntimeError("nansum on CPU does not support complex inputs")
-    return _folded(ops.nanmean, "nanmean", input, dim, keepdim, dtype, out)
+    return _reduce(ops.nanmean, "nanmean", input, dim, keepdim, dtype, out)
 
 
 @both
@@ -131,7 +131,7 @@ def prod(
 ) -> Tensor:  # fmt: skip
     """The product over all elements or over one `dim`."""
     dim = None if dim is None else _one_dim(dim, "prod")
-    return _folded(ops.prod, "prod", input, dim, keepdim, dtype, out)
+    return _reduce(ops.prod, "prod", input, dim, keepdim, dtype, out)
 
 
 @both
@@ -192,7 +192,7 @@ def _whole(name: str, op: Op, input: Tensor, *, out: Tensor | None = None) -> An
 
 def _along(name: str, op: Op, input: Tensor, dim: int, keepdim: bool = False, *, out: Any = None) -> Any:
     results = run(op, (input,), (_one_dim(dim, name), keepdim, None), out)
-    kind: type[return_types.Named] = getattr(return_types, name)
+    kind: type[return_types.NamedResult] = getattr(return_types, name)
     return kind.of(results, out)
 
 
@@ -423,16 +423,16 @@ def _quantile(
 @both
 def cumsum(input: Tensor, dim: int, *, dtype: dtype | None = None, out: Tensor | None = None) -> Tensor:
     """Running sums along `dim`; integers and booleans in int64."""
-    return _scanned(scan.cumsum, "cumsum", input, dim, dtype, out)
+    return _scan(scan.cumsum, "cumsum", input, dim, dtype, out)
 
 
 @both
 def cumprod(input: Tensor, dim: int, *, dtype: dtype | None = None, out: Tensor | None = None) -> Tensor:
     """Running products along `dim`; integers and booleans in int64."""
-    return _scanned(scan.cumprod, "cumprod", input, dim, dtype, out)
+    return _scan(scan.cumprod, "cumprod", input, dim, dtype, out)
 
 
-def _scanned(op: Op, name: str, input: Tensor, dim: int, kind: dtype | None, out: Tensor | None) -> Tensor:
+def _scan(op: Op, name: str, input: Tensor, dim: int, kind: dtype | None, out: Tensor | None) -> Tensor:
     if out is not None:
         kind = kind or out.dtype
     return run(op, (input,), (_one_dim(dim, name), kind), out)

@@ -148,7 +148,7 @@ def _of_one(op: Pointwise) -> Callable[..., Any]:
     def of_tensor(input: Tensor, *, out: Any = None) -> Any:
         return run(op, (tensor_operand(input, op.name, "input", 1),), out)
 
-    return _named(of_tensor, op)
+    return _publish(of_tensor, op)
 
 
 def _of_two(op: Pointwise) -> Callable[..., Any]:
@@ -157,7 +157,7 @@ def _of_two(op: Pointwise) -> Callable[..., Any]:
     def of_both(input: Any, other: Any, *, out: Any = None) -> Any:
         return run(op, _pair(op, input, other), out)
 
-    return _named(of_both, op)
+    return _publish(of_both, op)
 
 
 def _of_degree(op: Pointwise) -> Callable[..., Any]:
@@ -166,7 +166,7 @@ def _of_degree(op: Pointwise) -> Callable[..., Any]:
     def of_both(x: Any, n: Any, *, out: Any = None) -> Any:
         return run(op, _pair(op, x, n), out)
 
-    return _named(of_both, op)
+    return _publish(of_both, op)
 
 
 def _pair(op: Pointwise, one: Any, two: Any) -> tuple[Any, Any]:
@@ -175,7 +175,7 @@ def _pair(op: Pointwise, one: Any, two: Any) -> tuple[Any, Any]:
     return operand(one, op.name, "input", 1), operand(two, op.name, "other", 2)
 
 
-def _named(define: Callable[..., Any], op: Pointwise) -> Callable[..., Any]:
+def _publish(define: Callable[..., Any], op: Pointwise) -> Callable[..., Any]:
     define.__name__ = define.__qualname__ = op.name
     define.__module__, define.__doc__ = "torch.special", op.summary
     public: Callable[..., Any] = accepting(define, op.name)

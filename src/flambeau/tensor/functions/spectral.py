@@ -10,7 +10,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import FLOATING, float64
 from flambeau.core.flags import flags
 from flambeau.ops.linalg.fft import kaiser_window as kaiser
-from flambeau.tensor.arguments.options import Given, Options, integer
+from flambeau.tensor.arguments.options import CreationOptions, Given, integer
 from flambeau.tensor.arguments.public import both, function, functions
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.fft import fft, ifft, irfft, rfft
@@ -22,7 +22,7 @@ from flambeau.tensor.tensor import Tensor
 def _window(name: str, length: Any, periodic: bool, given: Given, shape: Any) -> Tensor:
     """`shape(samples, last)` at 0, 1, ..., computed in double precision. `last` is the place of the other end."""
     length = integer(length, name, "window_length", 1)
-    options = Options(name, given)
+    options = CreationOptions(name, given)
     kind = options.kind or flags.default_dtype
     where = options.device or CPU
     if kind.category != FLOATING:
@@ -123,12 +123,12 @@ def stft(
         raise RuntimeError("stft with align_to_window: Flambeau lacks it")
     if input.dim() not in (1, 2):
         raise RuntimeError(f"stft({input.type()}{list(input.shape)}): expected a 1D or 2D tensor")
-    x = _padded(input, n_fft // 2, pad_mode) if center else input
+    x = _pad_signal(input, n_fft // 2, pad_mode) if center else input
     hop = n_fft // 4 if hop_length is None else hop_length
     length = n_fft if win_length is None else win_length
     about = (
         f"stft({_plain_type(x)}{list(x.meta.shape)}, n_fft={n_fft}, hop_length={hop}, win_length={length}, "
-        f"window={_described(window)}, normalized={int(normalized)}, onesided={_flag(onesided)}, "
+        f"window={_describe_window(window)}, normalized={int(normalized)}, onesided={_flag(onesided)}, "
         f"return_complex={_flag(return_complex)}, align_to_window={_flag(align_to_window)}) "
     )
     is_complex = x.dtype.is_complex or (window is not None and window.dtype.is_complex)
@@ -145,7 +145,7 @@ def stft(
     if window is None and length < n_fft:
         window = functions["ones"](length, dtype=x.dtype.to_real(), device=x.device)
     if window is not None:
-        frames = frames * _fitted(window, n_fft)
+        frames = frames * _center_window(window, n_fft)
     transform, norm = (rfft if one else fft), ("ortho" if normalized else None)
     spectrum = transform(frames, norm=norm).transpose(-2, -1)
     return spectrum if return_complex or return_complex is None else functions["view_as_real"](spectrum)
@@ -184,7 +184,7 @@ def _plain_type(x: Tensor) -> str:
     return f"torch.{where}{x.dtype.torch_name}Tensor"
 
 
-def _described(window: Tensor | None) -> str:
+def _describe_window(window: Tensor | None) -> str:
     return "None" if window is None else f"{_plain_type(window)}{{{list(window.meta.shape)}}}"
 
 
@@ -192,7 +192,7 @@ def _flag(value: bool | None) -> str:
     return "None" if value is None else str(int(value))
 
 
-def _fitted(window: Tensor, n_fft: int) -> Tensor:
+def _center_window(window: Tensor, n_fft: int) -> Tensor:
     """The window in the middle of a frame, zeros around it."""
     length = window.meta.shape[0]
     if length == n_fft:
@@ -202,7 +202,7 @@ def _fitted(window: Tensor, n_fft: int) -> Tensor:
     return whole
 
 
-def _padded(x: Tensor, pad: int, mode: str) -> Tensor:
+def _pad_signal(x: Tensor, pad: int, mode: str) -> Tensor:
     """The signal with `pad` more points at both ends."""
     if mode not in ("constant", "reflect", "replicate", "circular"):
         raise NotImplementedError(f"Unrecognised padding mode {mode}")
@@ -247,7 +247,7 @@ def istft(
     size = n_fft if win_length is None else win_length
     about = (
         f"istft({input.device.type.upper()}{input.dtype.torch_name}Type{list(input.meta.shape)}, n_fft={n_fft}, "
-        f"hop_length={hop}, win_length={size}, window={_described(window)}, center={int(center)}, "
+        f"hop_length={hop}, win_length={size}, window={_describe_window(window)}, center={int(center)}, "
         f"normalized={int(normalized)}, onesided={_flag(onesided)}, length={length}, "
         f"return_complex={int(return_complex)}) "
     )
@@ -261,7 +261,7 @@ def istft(
     frames: Any = ifft(spectra, norm=norm) if return_complex else irfft(spectra, n_fft, norm=norm)
     kind = frames.dtype.to_real()
     weight = functions["ones"](size, dtype=kind, device=input.device) if window is None else window
-    weight = _fitted(weight, n_fft)
+    weight = _center_window(weight, n_fft)
     total = _added_up(frames * weight, hop)
     weights = _added_up(weight.square().expand(1, frames.meta.shape[1], n_fft), hop)
     start = n_fft // 2 if center else 0

@@ -342,7 +342,7 @@ def _as_density(held: Any, edges: Sequence[Any]) -> Any:
 # -- norms held -----------------------------------------------------------------------------------------------
 
 
-def _renormed(input: Any, p: Any, dim: int, maxnorm: Any) -> Any:
+def _renorm(input: Any, p: Any, dim: int, maxnorm: Any) -> Any:
     if isinstance(p, complex):
         raise RuntimeError("renorm: p must be real-valued")
     if p <= 0:
@@ -365,7 +365,7 @@ def renorm(input: Tensor, p: Number, dim: int, maxnorm: Number, *, out: Any = No
     """The slices along `dim`, each scaled down to a p-norm of `maxnorm` where its own is larger."""
     if autocast.threads and out is None:
         (input,) = autocast.cast("renorm", input)
-    found = _renormed(input, p, dim, maxnorm)
+    found = _renorm(input, p, dim, maxnorm)
     if out is not None:
         require_dtype(found.dtype, out)
     return deliver(found, out)
@@ -378,7 +378,7 @@ def _renorm_method(self: Any, p: Number, dim: int, maxnorm: Number) -> Any:
 def _renorm_(self: Any, p: Number, dim: int, maxnorm: Number) -> Any:
     recorded = mode.recording and requires_grad(self)
     before = self.clone() if recorded else self  # what its formulas save
-    return self.copy_(_renormed(before, p, dim, maxnorm))
+    return self.copy_(_renorm(before, p, dim, maxnorm))
 
 
 publish(_renorm_method, "renorm", renorm.__doc__ or "", method)

@@ -18,15 +18,15 @@ from flambeau.tensor.tensor import Tensor
 def _fresh(view: Any, out: Any) -> Any:
     """A contiguous copy of a view, or of each of several; in `out` where given."""
     if isinstance(view, Tensor):
-        return view.clone(memory_format=contiguous_format) if out is None else _stored(view, out)
+        return view.clone(memory_format=contiguous_format) if out is None else _store(view, out)
     if out is None:
         return tuple([v.clone(memory_format=contiguous_format) for v in view])
     for one, target in zip(view, out, strict=True):
-        _stored(one, target)
+        _store(one, target)
     return None
 
 
-def _stored(view: Tensor, out: Tensor) -> Tensor:
+def _store(view: Tensor, out: Tensor) -> Tensor:
     require_dtype(view.meta.dtype, out)
     if out.meta.shape != view.meta.shape:
         out.resize_(view.meta.shape)
@@ -37,12 +37,12 @@ def _stored(view: Tensor, out: Tensor) -> Tensor:
 def _bind_copy(name: str, of: Callable[..., Any], bind: Callable[[Any], Any] = function) -> None:
     """torch.<name>_copy: what `of` shows, as a new tensor."""
 
-    def copied(input: Tensor, *args: Any, out: Any = None, **given: Any) -> Any:
+    def copy_view(input: Tensor, *args: Any, out: Any = None, **given: Any) -> Any:
         return _fresh(of(input, *args, **given), out)
 
-    copied.__name__ = copied.__qualname__ = f"{name}_copy"
-    copied.__doc__ = f"`{name}` as a new tensor."
-    bind(copied)
+    copy_view.__name__ = copy_view.__qualname__ = f"{name}_copy"
+    copy_view.__doc__ = f"`{name}` as a new tensor."
+    bind(copy_view)
 
 
 def _slice(input: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
@@ -82,7 +82,7 @@ alias("unsafe_split_with_sizes", views.split_with_sizes)
 # -- a view replaced ----------------------------------------------------------------------------------------
 
 
-def _replaced(input: Tensor, src: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
+def _scatter_into(input: Tensor, src: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
     """A copy of `input`, of its strides, where `view` of it holds `src`. Raises RuntimeError: shapes that differ."""
     if not isinstance(src, Tensor):
         raise TypeError(argument_type("scatter", "src", 2, "Tensor", src))
@@ -112,7 +112,7 @@ def _copy_with_storage(x: Tensor) -> Tensor:
 @both
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """`input` with `src` at one index of a dimension."""
-    return _replaced(input, src, lambda t: views.select(t, dim, index))
+    return _scatter_into(input, src, lambda t: views.select(t, dim, index))
 
 
 @both
@@ -121,7 +121,7 @@ def slice_scatter(
     *, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """`input` with `src` in a slice of a dimension."""
-    found = _replaced(input, src, lambda t: _slice(t, dim, start, end, step))
+    found = _scatter_into(input, src, lambda t: _slice(t, dim, start, end, step))
     if out is not None:
         require_dtype(found.dtype, out)
     result: Tensor = deliver(found, out)
@@ -131,7 +131,7 @@ def slice_scatter(
 @both
 def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """`input` with `src` on a diagonal."""
-    return _replaced(input, src, lambda t: views.diagonal(t, offset, dim1, dim2))
+    return _scatter_into(input, src, lambda t: views.diagonal(t, offset, dim1, dim2))
 
 
 @both
@@ -139,7 +139,7 @@ def as_strided_scatter(
     input: Tensor, src: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None = None
 ) -> Tensor:
     """`input` with `src` where `as_strided` looks."""
-    return _replaced(input, src, lambda t: views.as_strided(t, size, stride, storage_offset))
+    return _scatter_into(input, src, lambda t: views.as_strided(t, size, stride, storage_offset))
 
 
 # -- back to a size -------------------------------------------------------------------------------------------

@@ -30,10 +30,10 @@ from flambeau.tensor.autograd.autograd_meta import (
     run,
     run_several,
 )
-from flambeau.tensor.autograd.grad_validation import unviewed
+from flambeau.tensor.autograd.grad_validation import forget_base
 from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
-from flambeau.tensor.autograd.leaves import rest
-from flambeau.tensor.tensor import History, Tensor, make
+from flambeau.tensor.autograd.leaves import release_leaf
+from flambeau.tensor.tensor import AutogradMeta, Tensor, make
 
 
 def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
@@ -204,14 +204,14 @@ def reshape(input: Tensor, *args: Any, shape: Any = None) -> Tensor:
 
 
 def _reshape(t: Tensor, shape: Sequence[int]) -> Tensor:
-    new, viewed = _reshaped(t.meta, tuple(shape))
+    new, viewed = _resolve_shape(t.meta, tuple(shape))
     if not viewed:
-        return unviewed(run(records._unsafe_view, _plain_copy(t), new))
+        return forget_base(run(records._unsafe_view, _plain_copy(t), new))
     return run(records.view, t, new)
 
 
 @lru_cache(1024)
-def _reshaped(meta: Meta, shape: Shape) -> tuple[Shape, bool]:
+def _resolve_shape(meta: Meta, shape: Shape) -> tuple[Shape, bool]:
     """The shape without -1, and whether a view can have it."""
     new = records.infer_shape(shape, meta.numel)
     return new, view_strides(meta.shape, meta.strides, new) is not None
@@ -773,7 +773,7 @@ def _become(self: Tensor, view: Tensor) -> Tensor:
         if isinstance(was.node, Leaf):
             was.node.set_meta(view.meta)
     if was is None or was.base is None:
-        self.history = None if now.node is None else History(now.node, now.index)
+        self.history = None if now.node is None else AutogradMeta(now.node, now.index)
     else:
         self.history = now
     self.counter.version += 1
@@ -817,7 +817,7 @@ def detach_(self: Tensor) -> Tensor:
         )
     node = None if self.history is None else self.history.node
     if isinstance(node, Leaf):
-        rest(self, node)
+        release_leaf(self, node)
     else:
         self.history = None
     return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flambeau.testing.soundness.model import Life, Model, Storage, View, need
+from flambeau.testing.soundness.model import Life, Model, ModelStorage, View, need
 from flambeau.testing.soundness.steps import Draw, Operation, operation
 
 LOSSES = ("loss0", "loss1")
@@ -25,7 +25,7 @@ class Recorded:
     source: View
     life: Life
     version: int
-    kept: tuple[Storage, ...]
+    kept: tuple[ModelStorage, ...]
     leaf: str
     walked: bool = False
 

@@ -77,7 +77,7 @@ class Life:
 
 
 @dataclass(eq=False, slots=True)
-class Storage:
+class ModelStorage:
     """The memory that tensors share; `recorded` are streams that `record_stream` named."""
 
     life: Life
@@ -97,7 +97,7 @@ class View:
         values: What an index holds.
     """
 
-    storage: Storage
+    storage: ModelStorage
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -236,7 +236,7 @@ class Model:
         self.ranks = False
         self.meets = False
         self.losses: dict[tuple[int, str], Any] = {}  # what autograd keeps, by host and name
-        self.works: list[Storage] = []  # of collectives that were not waited for
+        self.works: list[ModelStorage] = []  # of collectives that were not waited for
         self.recorders: dict[
             str, list[tuple[Host, int]]
         ] = {}  # by event: who used it since its record, itself first
@@ -296,12 +296,12 @@ class Model:
         del self.host.names[name]
         self.unref(storage)
 
-    def unref(self, storage: Storage) -> None:
+    def unref(self, storage: ModelStorage) -> None:
         storage.refs -= 1
         if not storage.refs:
             self.release(storage)
 
-    def release(self, storage: Storage) -> None:
+    def release(self, storage: ModelStorage) -> None:
         life = storage.life
         self._clock += 1
         life.freed, life.after = self._clock, self.host.calls | 1 << self.line
@@ -329,7 +329,7 @@ class Model:
         nbytes = int(np.prod(shape)) * ITEMSIZE[dtype]
         pool = (self.capture.number if self.capture else 0, stream, nbytes > SMALL)
         return View(
-            Storage(self._begin(nbytes, pool), self.device_of[stream]), 0, shape, contiguous_strides(shape), dtype,
+            ModelStorage(self._begin(nbytes, pool), self.device_of[stream]), 0, shape, contiguous_strides(shape), dtype,
             weight=weight,
         )  # fmt: skip
 
@@ -341,7 +341,7 @@ class Model:
 
     def pinned(self, shape: tuple[int, ...], dtype: str = "float32") -> View:
         life = self._begin(int(np.prod(shape)) * ITEMSIZE[dtype], None)
-        return View(Storage(life, -1), 0, shape, contiguous_strides(shape), dtype)
+        return View(ModelStorage(life, -1), 0, shape, contiguous_strides(shape), dtype)
 
     def _begin(self, nbytes: int, pool: tuple[object, ...] | None) -> Life:
         self._clock += 1
