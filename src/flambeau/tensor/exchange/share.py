@@ -36,7 +36,7 @@ def _is_shared(row: Tensor) -> bool:
 
 def _share(row: Tensor) -> None:
     if not _is_shared(row):
-        _sharing().shared(row)
+        _sharing().move_to_shared_memory(row)
 
 
 @method
@@ -73,7 +73,7 @@ def _share_cuda_(self: Face) -> tuple[Any, ...]:
 
 def _new_shared_cuda(cls: Any, *args: Any) -> Any:
     """The storage that another process has sent."""
-    return _sharing().received(*args)
+    return _sharing().receive_storage(*args)
 
 
 def _new_shared(cls: Any, size: Any, *, device: Any = "cpu") -> UntypedStorage:
