@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +22,9 @@ for name in (
     "FLAMBEAU_SCHEDULE",
 ):
     os.environ.pop(name, None)  # a test says itself which devices it wants
+
+# Modules that the tests of several subfolders share lie in the folder above them.
+sys.path[1:1] = [str(Path(__file__).parent / name) for name in ("distributed", "gpu", "observe", "oracle")]
 
 import gpus  # noqa: E402 (the environment comes first)
 

@@ -44,7 +44,7 @@ ONCE, TWICE = (
 
 
 def differentiable() -> list[Op]:
-    """Those whose derivative is written; tests/oracle/test_no_gradients.py has those that PyTorch refuses."""
+    """Those whose derivative is written; tests/oracle/autograd/test_no_gradients.py has those that PyTorch refuses."""
     return [
         op
         for op in table.values()

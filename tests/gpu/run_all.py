@@ -298,7 +298,7 @@ def _spread(want: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
 
 # -- the suite's part that wants a GPU, and programs --------------------------------------------------------------
 
-PAIR = [f"tests/gpu/test_{name}_gpu.py" for name in ("collectives", "launch", "ddp")]
+PAIR = [f"tests/gpu/hardware/test_{name}_gpu.py" for name in ("collectives", "launch", "ddp")]
 """Tests whose worlds have a rank for each GPU, and which want them alone."""
 
 

@@ -1,7 +1,8 @@
 """The signatures of PyTorch's argument parser that the parameters of a function here do not say.
 
 A function is listed if PyTorch's parser has several signatures for it, or parameters of other names or types. All other
-functions are checked by their own annotations. `tests/oracle/test_signatures.py` compares both with PyTorch's stubs.
+functions are checked by their own annotations. `tests/oracle/names/test_signatures.py` compares both with
+PyTorch's stubs.
 
 A line is one signature. Types are those of `mistakes.KINDS`; `=` marks a parameter that may be left out; `**made`
 stands for the keywords of functions that make tensors. A method takes the line of its function without the first

@@ -41,8 +41,8 @@ UNSAMPLED = dict.fromkeys(
         "uniform_", "normal_", "random_", "bernoulli_", "exponential_", "cauchy_", "geometric_", "log_normal_",
         "randperm", "poisson", "_standard_gamma",
     ),
-    "PyTorch's CPU and CUDA generators draw different numbers; tests/oracle/test_random.py and a GPU's recorded "
-    "draws are the reference",
+    "PyTorch's CPU and CUDA generators draw different numbers; tests/oracle/random_numbers/test_random.py "
+    "and a GPU's recorded draws are the reference",
 )  # fmt: skip
 """Operators that have no samples, and why."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from gpu_kit import VIEWED
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 # A kernel of the null libcuda does nothing, so these cases see memory that nobody wrote; there is no NVML beside it.
 NEED_KERNELS = {
     "load_and_launch_run_the_kernels_body",

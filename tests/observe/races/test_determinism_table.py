@@ -16,7 +16,7 @@ from test_host_threads import after, before, gate, in_threads
 import flambeau as torch
 from flambeau.testing import ranks
 
-PAGE = (Path(__file__).parents[2] / "docs" / "determinism.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "determinism.md").read_text()
 
 
 def zeros(count=64):

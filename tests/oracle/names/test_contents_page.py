@@ -14,7 +14,7 @@ from support import torch
 
 from flambeau.testing import contents_page
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAMES = ROOT / "tests" / "goldens" / "torch_modules.txt"
 WRITE = "python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt > docs/contents.md"
 LISTED = [

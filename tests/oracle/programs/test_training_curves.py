@@ -18,7 +18,7 @@ from support import torch
 import flambeau
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: it ships the digits")
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 STEPS = ["--steps", "50", "--every", "1"]
 PROGRAMS = {
     "digits": ["--devices", "DEVICE", "--batch-size", "16"],

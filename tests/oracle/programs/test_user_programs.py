@@ -16,7 +16,7 @@ import pytest
 from cli.cli_kit import environment, flambeau_run
 from support import torch
 
-PROGRAMS = sorted((Path(__file__).parents[1] / "programs").glob("*.py"))
+PROGRAMS = sorted((Path(__file__).parents[2] / "programs").glob("*.py"))
 MARK = "\f"
 RUN_ALL = f"""
 import runpy, sys, warnings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 LIBRARIES = {
     "null_cuda.c": "libcuda.so.1", "null_cudnn.c": "libcudnn.so.9", "null_cublaslt.c": "libcublasLt.so.13",
 }  # fmt: skip

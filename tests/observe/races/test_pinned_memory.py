@@ -119,7 +119,7 @@ def test_a_write_through_a_view_into_a_pending_source_is_a_race(view, schedule):
     line = program.__code__.co_firstlineno
     assert race.first.place.endswith(f"test_pinned_memory.py:{line + 3}") and race.first.kind == "reads"
     assert race.second.kind == "writes" and race.second.stream is None and race.fix.call == "synchronize"
-    assert race.fix.where == f"After tests/observe/test_pinned_memory.py:{line + 3} insert"
+    assert race.fix.where == f"After tests/observe/races/test_pinned_memory.py:{line + 3} insert"
     assert (
         race.fix.code == "torch.cuda.current_stream().synchronize()"
         and "before the host writes" in race.fix.hint
@@ -141,7 +141,7 @@ def test_the_race_names_the_wait_that_ended_the_window():
     line = program.__code__.co_firstlineno
     assert (
         race.second.place.endswith(f":{line + 5}")
-        and f"before tests/observe/test_pinned_memory.py:{line + 5}" in race.fix.text
+        and f"before tests/observe/races/test_pinned_memory.py:{line + 5}" in race.fix.text
     )
 
 
@@ -199,7 +199,7 @@ def test_a_view_of_a_pending_target_that_is_gone_before_the_wait_is_an_early_rea
 
 def test_a_view_of_a_pending_target_that_lives_on_withholds_the_certificate():
     certificate = certificate_of(lambda: looked(True, False))
-    line, here = looked.__code__.co_firstlineno, "tests/observe/test_pinned_memory.py"
+    line, here = looked.__code__.co_firstlineno, "tests/observe/races/test_pinned_memory.py"
     assert certificate.violated == [
         f"the array of numpy() at {here}:{line + 5} shows pinned memory that the copy at {here}:{line + 2} may still "
         f"write: whether it is read before the wait at {here}:{line + 9} cannot be seen. Take it after a wait for the copy"
@@ -223,7 +223,7 @@ def staged(outwards, early, live):
 
 @pytest.mark.parametrize("outwards", [True, False])
 def test_a_copy_beside_a_live_view_is_named_with_three_lines(outwards):
-    line, here = staged.__code__.co_firstlineno, "tests/observe/test_pinned_memory.py"
+    line, here = staged.__code__.co_firstlineno, "tests/observe/races/test_pinned_memory.py"
     does = "reads or writes" if outwards else "writes"
     text = (
         f"nothing {does} pinned memory through the array of numpy() at {here}:{line + 4} between the copy at "
@@ -315,7 +315,7 @@ def test_a_read_of_pinned_memory_that_was_never_written_withholds_the_certificat
 
 def test_pinned_memory_that_only_a_view_has_written_is_named():
     certificate = certificate_of(lambda: filled("view"))
-    line, here = filled.__code__.co_firstlineno, "tests/observe/test_pinned_memory.py"
+    line, here = filled.__code__.co_firstlineno, "tests/observe/races/test_pinned_memory.py"
     text = f"the program has written through the array of numpy() at {here}:{line + 3} what copy_in at {here}:{line + 18} reads"
     assert certificate.race_free and certificate.assumptions[-1].startswith(text)
     assert not certificate_of(lambda: filled("view"), strict=True).race_free

@@ -18,7 +18,7 @@ from gpu_kit import alone, needs_gpu, path_with_src
 
 import flambeau
 
-TESTS = Path(__file__).parents[1] / "distributed"
+TESTS = Path(__file__).parents[2] / "distributed" / "collectives"
 PROGRAM = """
 import os, sys
 import torch

@@ -13,7 +13,7 @@ from gpu_kit import alone, needs_gpu
 import flambeau as torch
 from flambeau.runtime.devices import device_ipc
 
-sys.path.append(str(Path(__file__).parents[1] / "multiprocessing"))
+sys.path.append(str(Path(__file__).parents[2] / "multiprocessing"))
 import peer_kit as kit
 
 pytestmark = needs_gpu

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support import torch
 
-NAMES = Path(__file__).parents[1] / "goldens" / "torch_names.txt"
+NAMES = Path(__file__).parents[2] / "goldens" / "torch_names.txt"
 
 
 def documented() -> list[str]:

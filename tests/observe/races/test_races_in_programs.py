@@ -351,7 +351,7 @@ def test_a_graphs_race_is_fixed_where_it_is_launched(program, fix):
     (race,) = races_of(program).races
     at = lines(program)
     assert race.fix.verified
-    assert race.fix.text.replace("tests/observe/", "") == re.sub(r"\{(.*?)\}", lambda m: at(m[1]), fix)
+    assert race.fix.text.replace("tests/observe/races/", "") == re.sub(r"\{(.*?)\}", lambda m: at(m[1]), fix)
     side = next(side for side in (race.first, race.second) if side.launched)
     assert f"(launched at {place(side.launched)})" in race.headline
 
@@ -360,10 +360,10 @@ def test_a_race_inside_of_a_graph_is_fixed_in_the_capture():
     (race,) = races_of(forked_too_early).races
     at = lines(Graphed.__init__)
     assert race.fix.verified
-    assert race.fix.text.replace("tests/observe/", "") == (
+    assert race.fix.text.replace("tests/observe/races/", "") == (
         f"Before {at('with torch.cuda.stream(self.side)')} insert: self.side.wait_stream(torch.cuda.current_stream())"
     )
-    assert race.note.replace("tests/observe/", "").startswith(
+    assert race.note.replace("tests/observe/races/", "").startswith(
         f"note:   it waits for the stream of the capture at {at('wait_stream(here)')}, but for a point before"
     )
     assert race.second.stream == "the captured side stream 1 of cuda:0"
@@ -390,10 +390,10 @@ def test_a_work_that_is_waited_for_on_another_stream(blocking):
     (race,) = races_of(lambda: ranks(received, 2, blocking)).races
     at = lines(received)
     text = f"Before {at('x.sum()')} insert: torch.cuda.current_stream().wait_stream(side)"
-    assert race.fix.text.replace("tests/observe/", "") == text and race.fix.verified
+    assert race.fix.text.replace("tests/observe/races/", "") == text and race.fix.verified
     waited = at("dist.recv" if blocking else ".wait()")
     assert (
-        race.note.replace("tests/observe/", "")
+        race.note.replace("tests/observe/races/", "")
         == f"note:   the wait at {waited} is on side stream 1 of cuda:1."
     )
 

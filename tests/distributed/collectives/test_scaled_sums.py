@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -80,7 +83,7 @@ def test_every_collective(kind, size):
 
 PROGRAM = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1].split(":")
 import flambeau as torch, flambeau.distributed as d
 from test_scaled_sums import every_call, wanted
 d.init_process_group("nccl")
@@ -91,7 +94,8 @@ print("well")
 
 
 def test_between_processes():
-    said = run_ranks(2, "-c", PROGRAM, __file__.rpartition("/")[0], FLAMBEAU_VIRTUAL_DEVICES="2")
+    folders = os.pathsep.join(str(folder) for folder in Path(__file__).parents[:2])
+    said = run_ranks(2, "-c", PROGRAM, folders, FLAMBEAU_VIRTUAL_DEVICES="2")
     assert [one.out for one in said] == ["well\n"] * 2, said
 
 

@@ -23,7 +23,7 @@ from flambeau.ops.random.dropout import native_dropout
 
 pytestmark = needs_gpu
 
-GOLDENS = json.loads((Path(__file__).parents[1] / "goldens" / "random_h100.json").read_text())
+GOLDENS = json.loads((Path(__file__).parents[2] / "goldens" / "random_h100.json").read_text())
 KINDS = sorted({(row["call"], row["dtype"]) for row in GOLDENS["rows"]})
 CALLS: dict[str, Any] = {
     "rand": lambda t: t.uniform_(),

@@ -16,7 +16,7 @@ from test_null_driver import library
 
 assert library  # a fixture
 
-SOURCES = Path(__file__).parents[2] / "src"
+SOURCES = Path(__file__).parents[3] / "src"
 HEAD = """
 import ctypes, sys
 ctypes.CDLL("libnccl.so.2")  # what is loaded already is taken, whatever the machine has

@@ -112,7 +112,7 @@ def test_a_fix_names_calls_that_the_program_can_make():
     assert race.fix.lines == ("torch.cuda.current_stream().wait_stream(side)",)
     race = certificate(side_streams, 2, "before").races[0]
     at = f"{HERE}:{line + 15}"
-    assert race.fix.where == f"Before tests/distributed/{at} insert"
+    assert race.fix.where == f"Before tests/distributed/collectives/{at} insert"
     assert race.fix.lines == ("torch.cuda.current_stream().wait_stream(side)",)
     assert race.second.stream.startswith("group stream 2 of cuda:")
 
