@@ -38,6 +38,7 @@ ROOMS = [
         "distributions",
         "fft",
         "func",
+        "jit",
         "linalg",
         "special",
         "utils",

@@ -31,7 +31,7 @@ the requested name:
 ```python
 import flambeau as torch
 
-hasattr(torch, "jit")  # False, so programs that check for features keep working
+hasattr(torch, "onnx")  # False, so programs that check for features keep working
 ```
 """
 
@@ -52,7 +52,6 @@ CALLED = {
 WHY = {
     "distributed.rpc": "remote calls between processes",
     "hub": "downloads models",
-    "jit": "compiles and loads TorchScript",
     "onnx": "exports models",
     "quantization": "quantized dtypes",
     "sparse": "sparse layouts; all tensors are strided",

@@ -19,7 +19,7 @@ NAMES = ROOT / "tests" / "goldens" / "torch_modules.txt"
 WRITE = "python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt > docs/contents.md"
 LISTED = [
     "amp", "autograd", "autograd.functional", "autograd.graph", "backends.cuda", "backends.cudnn", "cuda.amp",
-    "distributed", "distributions", "futures", "multiprocessing", "linalg",
+    "distributed", "distributions", "futures", "jit", "multiprocessing", "linalg",
     "fft", "func", "nn", "nn.functional", "nn.init", "nn.parameter", "nn.utils", "nn.utils.parametrizations",
     "nn.utils.parametrize", "nn.utils.prune", "nn.utils.rnn", "optim", "optim.lr_scheduler", "optim.swa_utils",
     "random", "serialization", "special", "utils.checkpoint", "utils.data", "utils.dlpack",

@@ -1,0 +1,33 @@
+"""torch._jit_internal: what libraries import from PyTorch's module of this name; see `flambeau.jit`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flambeau.core.names import lacking
+from flambeau.jit._internal import (
+    BroadcastingList1,
+    BroadcastingList2,
+    BroadcastingList3,
+    BroadcastingList4,
+    BroadcastingList5,
+    BroadcastingList6,
+    FunctionModifiers,
+    RRef,
+    _copy_to_script_wrapper,
+    _disable_emit_hooks,
+    _drop,
+    _IgnoreContextManager,
+    _isinstance,
+    _overload,
+    _overload_method,
+    boolean_dispatch,
+    export,
+    get_torchscript_modifier,
+    ignore,
+    is_ignored_fn,
+    is_scripting,
+    unused,
+)
+
+__getattr__ = lacking("torch._jit_internal")
