@@ -19,7 +19,7 @@ if not _sys.platform.startswith(("linux", "darwin")) or _os.uname().machine not 
         f"Flambeau runs on Linux (x86-64, aarch64) and on macOS, not on {_here}: its memory is mapped as there"
     )
 
-from flambeau import autograd, backends, cuda, fft, linalg, nn, random, special, version
+from flambeau import _ops, autograd, backends, cuda, fft, linalg, nn, random, special, version
 from flambeau.autograd.anomaly_mode import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from flambeau.autograd.grad_mode import (
     enable_grad,
@@ -93,6 +93,7 @@ from flambeau.tensor.tensor import Tensor
 from flambeau.version import __version__
 
 newaxis = None
+ops = _ops.ops  # PyTorch's; `import flambeau.ops` still finds the package of Flambeau's operators
 globals().update({d.name: d for d in _dtypes.DTYPES} | _dtypes.ALIASES)
 globals().update(_public.functions)
 _share.announce(lambda: _import_module("flambeau.multiprocessing.reductions"), nn.Parameter)
@@ -119,7 +120,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
     "optim": "", "amp": "", "profiler": "", "multiprocessing": "", "distributed": "", "futures": "",
     "accelerator": "", "distributions": "", "func": "", "testing": "", "_utils": "", "overrides": "", "_C": "",
-    "types": "", "compiler": "",
+    "types": "", "compiler": "", "jit": "", "_jit_internal": "", "Future": "flambeau.futures",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
 } | dict.fromkeys(

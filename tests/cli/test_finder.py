@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 
 import pytest
 from cli.cli_kit import environment, flambeau_run, program
+
+import flambeau
 
 
 def python(folder, text, **env):
@@ -61,11 +64,15 @@ def test_importing_a_module_hides_no_function_of_its_name(tmp_path):
         ("torch.ones(1).nothing", "AttributeError: 'Tensor' object has no attribute 'nothing'"),
         ("import torch.nothing", "ModuleNotFoundError: No module named 'torch.nothing': `torch` is Flambeau"),
         ("from torch import nothing", "ImportError: cannot import name 'nothing' from"),
+        ("import torchvision", "ModuleNotFoundError: No module named 'torchvision'"),
         (
-            "import torchvision",
-            "ImportError: torchvision is built on PyTorch's C++ library, which is not here",
+            "torch.ops.torchvision.nms",
+            "AttributeError: '_OpNamespace' 'torchvision' object has no attribute 'nms'",
         ),
-        ("from torchaudio import x", "ImportError: torchaudio is built on PyTorch's C++ library"),
+        (
+            "torch.ops.load_library('_C.so')",
+            "OSError: Could not load this library: _C.so. Its operators need PyTorch's",
+        ),
         ("from torch._C import x", "ImportError: cannot import name 'x' from"),
         (
             "import torch.utils.cpp_extension",
@@ -77,6 +84,72 @@ def test_what_is_missing_says_that_flambeau_lacks_it(tmp_path, line, error):
     done = flambeau_run(tmp_path, "--quiet", program(tmp_path, f"import torch\n{line}\n"))
     assert done.status == 1
     assert done.err.splitlines()[-1].startswith(error)
+
+
+def test_absent_packages_look_absent(tmp_path):
+    text = """
+        from importlib.util import find_spec
+        print([n for n in ("torchvision", "torchaudio", "triton", "deepspeed", "apex", "xformers") if find_spec(n)])
+        """
+    assert flambeau_run(tmp_path, "--quiet", program(tmp_path, text)).out == "[]\n"
+
+
+EXTENSION = """
+#include <Python.h>
+extern int from_pytorch(void);
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "NAME", 0, -1, 0};
+PyMODINIT_FUNC PyInit_NAME(void) { return from_pytorch() ? PyModule_Create(&module) : 0; }
+"""
+
+
+def build_extension(folder, name, library):
+    """Build an extension module that needs `library`, which is not there when the module is loaded."""
+    (folder / "library.c").write_text("int from_pytorch(void) { return 1; }")
+    (folder / "module.c").write_text(EXTENSION.replace("NAME", name))
+    needed, include = folder / library, sysconfig.get_paths()["include"]
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", needed, folder / "library.c"], check=True)
+    module = folder / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    subprocess.run(
+        [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            f"-I{include}",
+            "-o",
+            module,
+            folder / "module.c",
+            f"-L{folder}",
+            f"-l:{library}",
+        ],
+        check=True,
+    )
+    needed.unlink()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the texts of Linux's dynamic linker")
+@pytest.mark.parametrize("library", ["libc10.so", "libtorch_python.so", "libother.so"])
+def test_extensions_that_need_pytorch_say_so(tmp_path, library):
+    build_extension(tmp_path, "native", library)
+    done = flambeau_run(tmp_path, "--quiet", program(tmp_path, "import native"))
+    pytorch = "ImportError: native is built on PyTorch's C++ library, which is not here"
+    expected = f"ImportError: {library}: cannot open" if library == "libother.so" else pytorch
+    assert done.status == 1 and done.err.splitlines()[-1].startswith(expected)
+
+
+def test_the_distribution_torch_is_flambeau(tmp_path):
+    """Also in children, before they import torch."""
+    ask = (
+        "import importlib.metadata as m; d = m.distribution('torch'); "
+        "print(m.version('torch'), d.metadata['Name'], set(m.packages_distributions()['torch']))"
+    )
+    text = f"""
+        import subprocess, sys
+        ask = {ask!r}
+        exec(ask)
+        print(subprocess.check_output([sys.executable, "-c", ask], text=True), end="")
+        """
+    line = f"{flambeau.__version__} torch {{'torch'}}"
+    assert flambeau_run(tmp_path, "--quiet", program(tmp_path, text)).out == f"{line}\n{line}\n"
 
 
 def test_hasattr_of_what_is_missing_is_false(tmp_path):

@@ -1,17 +1,19 @@
 """`import torch` as `import flambeau`: under `flambeau run` and in the interpreters that it starts; never otherwise.
 
 The finder maps `torch[.x]` to the same module objects as `flambeau[.x]`. Child interpreters find the folder
-`flambeau/shim` on their path, whose `torch` package installs this finder and gives way to it.
+`flambeau/shim` on their path, whose `torch` package installs this finder and gives way to it. That folder also holds
+the metadata that `importlib.metadata` reads of the distribution "torch".
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -21,28 +23,20 @@ from flambeau.core.names import is_inner
 
 SHIM = str(Path(__file__).parents[1] / "shim")
 
-# Packages whose compiled half links PyTorch's C++ libraries: they cannot work over another runtime.
-_EXTENSIONS = {
-    "torchvision", "torchaudio", "torchtext", "torch_geometric", "torch_scatter", "torch_sparse",
-    "triton", "xformers", "flash_attn", "apex", "bitsandbytes", "deepspeed",
-}  # fmt: skip
-
-_CPP = {"torch.utils.cpp_extension"}  # what other such packages ask for
+# What the dynamic linker says of an extension module that needs PyTorch's C++ library.
+_NEEDS_PYTORCH = re.compile(r"lib(torch|c10)\w*\.(so|dylib)|undefined symbol: \S*(c10|torch|_ZN2at|_ZNK2at)")
+_CPP = "torch.utils.cpp_extension"
 
 
 class TorchFinder(MetaPathFinder):
-    """Finds `torch` and its submodules as Flambeau's, and refuses extensions of PyTorch's C++ library."""
+    """Finds `torch` and its submodules as Flambeau's."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         root, _, rest = fullname.partition(".")
-        if (root in _EXTENSIONS and not rest) or fullname in _CPP:
-            raise ImportError(
-                f"{fullname} is built on PyTorch's C++ library, which is not here: `torch` is Flambeau in this "
-                "process. Run the program with plain Python and PyTorch, or without this import.",
-                name=fullname,
-            )
+        if fullname == _CPP:
+            raise ImportError(_needs_pytorch(fullname), name=fullname)
         if root == "flambeau":
             return _find_spec(fullname, path, target)
         if root != "torch":
@@ -55,6 +49,35 @@ class TorchFinder(MetaPathFinder):
                 name=fullname,
             )
         return ModuleSpec(fullname, _Alias(real), is_package=found.submodule_search_locations is not None)
+
+
+class ExtensionFinder(MetaPathFinder):
+    """Finds extension modules as `PathFinder` does; one that needs PyTorch's C++ library fails with that reason."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and type(spec.loader) is ExtensionFileLoader:
+            spec.loader = _Extension(spec.loader.name, spec.loader.path)
+        return spec
+
+
+class _Extension(ExtensionFileLoader):
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        try:
+            return super().create_module(spec)
+        except ImportError as error:
+            if _NEEDS_PYTORCH.search(str(error)) is None:
+                raise
+            raise ImportError(_needs_pytorch(spec.name), name=spec.name, path=spec.origin) from error
+
+
+def _needs_pytorch(name: str) -> str:
+    return (
+        f"{name} is built on PyTorch's C++ library, which is not here: `torch` is Flambeau in this process. "
+        "Run the program with plain Python and PyTorch, or without this import."
+    )
 
 
 class _Renamed(SourceFileLoader):
@@ -124,6 +147,7 @@ def install() -> None:
             _say_torch(module)
     if not any(isinstance(finder, TorchFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchFinder())
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), ExtensionFinder())
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if SHIM not in sys.path:
         sys.path.insert(1, SHIM)  # a spawned child takes over this list, whatever PYTHONPATH says
