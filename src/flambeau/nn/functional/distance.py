@@ -18,7 +18,7 @@ def pairwise_distance(
 ) -> Tensor:
     """The p-norm of x1 - x2 + eps along the last dimension, of broadcast shapes."""
     ndim = max(x1.dim(), x2.dim())
-    return norm(x1 - x2 + eps, p, ndim - 1 if ndim else 0, keepdim)
+    return norm(x1 - x2 + float(eps), p, ndim - 1 if ndim else 0, keepdim)
 
 
 @function

@@ -196,8 +196,10 @@ def cross_entropy(
 ) -> Tensor:  # fmt: skip
     """The cross entropy of logits and classes (or probabilities, of input's shape); see `nll_loss`."""
     mode = reduction_of(size_average, reduce, reduction)
-    if not 0 <= label_smoothing <= 1:
+    if label_smoothing > 1:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing:g}")
+    if not label_smoothing > 0:  # negative, or NaN: PyTorch does not smooth
+        label_smoothing = 0.0
     if autocast.threads:
         input, target, weight = autocast.cast("cross_entropy", input, target, weight)
     x, y = checked(input, "cross_entropy_loss").meta, checked(target, "cross_entropy_loss", "target", 2).meta

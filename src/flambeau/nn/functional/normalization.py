@@ -123,7 +123,11 @@ def rms_norm(
     input: Tensor, normalized_shape: IntTuple, weight: Given = None, eps: float | None = None
 ) -> Tensor:
     """The trailing dimensions, of `normalized_shape`, over their root mean square."""
-    ndim = _normalized(checked(input, "rms_norm"), normalized_shape)
+    if checked(input, "rms_norm").dim() < len(normalized_shape):
+        raise ValueError(
+            f"Input tensor must have at least {len(normalized_shape)} dimensions, but got {input.dim()}"
+        )
+    ndim = _normalized(input, normalized_shape)
     if eps is None:
         eps = finfo(input.dtype).eps if input.dtype.itemsize > 4 else _FLOAT_EPS
     more, given = _present(weight)

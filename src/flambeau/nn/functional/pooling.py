@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from inspect import signature
@@ -124,17 +125,23 @@ def _unpool(ndim: int, name: str) -> Callable[..., Tensor]:
         output_size: Any = None,
     ) -> Tensor:  # fmt: skip
         kernel = _ints(kernel_size, ndim, name, "kernel_size")
-        steps = kernel if stride is None else _ints(stride, ndim, name, "stride")
-        pads = _ints(padding, ndim, name, "padding")
+        steps = kernel if stride is None else _ints(_leading(stride, ndim), ndim, name, "stride")
+        pads = _ints(_leading(padding, ndim), ndim, name, "padding")
         natural = [
             (n - 1) * s - 2 * p + k
             for n, s, p, k in zip(input.shape[-ndim:], steps, pads, kernel, strict=True)
         ]
         size = tuple(natural if output_size is None else output_size)[-ndim:]
-        _check_unpooled(size, natural, steps, ndim)
+        if output_size is not None:
+            _check_unpooled(size, natural, steps, ndim)
         return _run(ops.max_unpool, name, input, ndim, (tuple(int(n) for n in size),), indices)
 
     return _named(max_unpool, name, f"Maxima put back where `max_pool{ndim}d` found them; 0 elsewhere.")
+
+
+def _leading(values: Any, ndim: int) -> Any:
+    """The values of the first dimensions: PyTorch ignores further ones of `max_unpool1d`."""
+    return values[:ndim] if ndim == 1 and isinstance(values, (tuple, list)) else values
 
 
 def _check_unpooled(size: Sequence[int], natural: Sequence[int], steps: Ints, ndim: int) -> None:
@@ -171,7 +178,9 @@ def _avg(ndim: int, name: str) -> Callable[..., Tensor]:
 avg_pool1d, avg_pool2d, avg_pool3d = (_avg(n, f"avg_pool{n}d") for n in (1, 2, 3))
 
 
-def _lp(ndim: int, name: str, mean: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _lp(
+    ndim: int, name: str, mean: Callable[..., Tensor], greatest: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
     def lp_pool(
         input: Tensor,
         norm_type: float,
@@ -179,6 +188,9 @@ def _lp(ndim: int, name: str, mean: Callable[..., Tensor]) -> Callable[..., Tens
         stride: IntOrTuple | None = None,
         ceil_mode: bool = False,
     ) -> Tensor:
+        if isinstance(norm_type, (int, float)) and math.isinf(norm_type):
+            sign = math.copysign(1, norm_type)
+            return sign * greatest(sign * input.abs(), kernel_size, stride, 0, 1, ceil_mode)
         count = 1
         for k in _ints(kernel_size, ndim, name, "kernel_size"):
             count *= k
@@ -188,9 +200,9 @@ def _lp(ndim: int, name: str, mean: Callable[..., Tensor]) -> Callable[..., Tens
     return _named(lp_pool, name, f"The p-norms of windows over {ndim} dimensions, signs kept.")
 
 
-lp_pool1d, lp_pool2d, lp_pool3d = (
-    _lp(n, f"lp_pool{n}d", f) for n, f in ((1, avg_pool1d), (2, avg_pool2d), (3, avg_pool3d))
-)
+lp_pool1d = _lp(1, "lp_pool1d", avg_pool1d, max_pool1d)
+lp_pool2d = _lp(2, "lp_pool2d", avg_pool2d, max_pool2d)
+lp_pool3d = _lp(3, "lp_pool3d", avg_pool3d, max_pool3d)
 
 
 # -- adaptive -------------------------------------------------------------------------------------------

@@ -43,12 +43,12 @@ def interpolate(
         align_corners = False
     shape = checked(input, "interpolate").shape
     _each(scale_factor if size is None else size, len(shape) - 2, "scale_factor" if size is None else "size")
-    kind = mode if mode in _ALL and len(shape) in _AREA else _kind(mode, len(shape))
     sizes, scales = _sizes(shape, size, scale_factor, recompute_scale_factor)
     if antialias and not (mode in ("bilinear", "bicubic") and len(shape) == 4):
         raise ValueError(
             "Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor as input"
         )
+    kind = mode if mode in _ALL and len(shape) in _AREA else _kind(mode, len(shape))
     if mode == "area":
         return _AREA[len(shape)](input, sizes)
     if min(*sizes, *shape[2:]) <= 0:

@@ -102,6 +102,11 @@ def embedding_bag(
     even = input.dim() == 2 and offsets is None and padding_idx is None and bool(input.numel())
     places, bags, count = (input.reshape(-1), None, 0) if even else _bags(input, offsets, include_last_offset)
     _check_indices(places, "embedding_bag")
+    if not weight.dtype.is_floating_point:
+        raise RuntimeError(
+            "Expected tensor for argument #1 'weight' to have one of the following scalar types: Half, BFloat16, "
+            f"Float, Double; but got {weight.type()} instead (while checking arguments for embedding_bag)"
+        )
     if max_norm is not None:
         _shrink(weight, places, max_norm, norm_type)
     weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)

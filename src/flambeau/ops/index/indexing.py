@@ -442,7 +442,10 @@ def _index_fill_rule(operands: Sequence[Operand], params: Params) -> Signature:
     x, index, value = operands
     assert isinstance(x, Meta) and isinstance(index, Meta)
     one_device([x, index])
-    _index_vector(index, "index_fill_")
+    if index.ndim > 1:
+        raise RuntimeError("Index has to be a vector/scalar")
+    if index.dtype not in INDEX_TYPES:
+        raise IndexError("index_fill_(): Expected dtype int64 for index.")
     return Signature((changed(x),), (x, index, by_value(value, x)), (wrap_dim(params[0], x.ndim),))
 
 

@@ -202,6 +202,9 @@ def pointwise(
         if check is not None:
             check(common, operands)
         if common not in dtypes:
+            broadcast_shapes(
+                [x.shape for x in operands if isinstance(x, Meta)]
+            )  # PyTorch compares these first
             raise NotImplementedError(
                 f"\"{stub or name + '_cpu'}\" not implemented for '{common.torch_name}'"
             )

@@ -367,7 +367,10 @@ def _histc_host(launch: Launch) -> Body:
             at = (x[(x >= least) & (x <= most)] - least) * bins // (most - least)
         else:
             least, most = x.dtype.type(least), x.dtype.type(most)
-            at = _places(x[(x >= least) & (x <= most)], least, most, bins)
+            x = x[(x >= least) & (x <= most)]
+            at = (
+                _places(x, least, most, bins) if least < most else np.full(x.size, bins // 2)
+            )  # 1e30 - 1 is 1e30
         outputs[0][...] = np.bincount(np.minimum(at, bins - 1), minlength=bins)
 
     return body

@@ -82,6 +82,11 @@ def _is_int(value: Any) -> bool:
     return int_or_none(value) is not None
 
 
+def _is_dimension(value: Any) -> bool:
+    """Return True for an int that can name a dimension: of tensors only those without dimensions."""
+    return _is_int(value) and not (isinstance(value, Tensor) and value.meta.ndim)
+
+
 def _is_real(value: Any) -> bool:
     """Return True for a number that is not complex: Python's, NumPy's, or of a tensor without dimensions."""
     if isinstance(value, Tensor):
@@ -126,6 +131,7 @@ KINDS: dict[str, Kind] = {
     "Tensor": Kind("Tensor", lambda kind: issubclass(kind, Tensor), _of(Tensor)),
     "bool": Kind("bool", _one_of(bool), _of(bool)),
     "int": Kind("int", _one_of(int), _is_int),
+    "dimension": Kind("int", _one_of(int), _is_dimension),
     "float": Kind("float", _one_of(float, int, bool), _is_real),
     "Number": Kind("Number", _one_of(float, int, bool, complex), _is_number),
     "str": Kind("str", _one_of(str), _of(str)),
@@ -146,9 +152,11 @@ _ANY = Kind("", _always, _always)
 
 
 @cache
-def _kinds(annotation: str) -> tuple[Kind, ...]:
-    """Return what may stand for a parameter with an annotation."""
+def _kinds(name: str, annotation: str) -> tuple[Kind, ...]:
+    """Return what may stand for a parameter with a name and an annotation."""
     names = annotation.replace("Given", "Tensor | None").split(" | ")
+    if name.startswith(("dim", "axis")):
+        names = ["dimension" if each == "int" else each for each in names]
     return tuple([KINDS[name] for name in names]) if KINDS.keys() >= set(names) else (_ANY,)
 
 
@@ -275,7 +283,7 @@ def _parse_listed(text: str) -> CallSignature:
             by_keyword = True
             continue
         name, _, annotation = part.partition(": ")
-        kinds = _kinds(annotation.removesuffix("="))
+        kinds = _kinds(name, annotation.removesuffix("="))
         parameters.append(Expected(name, kinds, annotation.endswith("="), by_keyword))
     return CallSignature(text, parameters)
 
@@ -285,13 +293,13 @@ def _read_annotations(define: Callable[..., Any], method: bool) -> CallSignature
     parameters, more, others = [], None, False
     for parameter in [*signature(define).parameters.values()][method:]:
         if parameter.kind is Parameter.VAR_POSITIONAL:
-            more = Expected(parameter.name, _kinds(str(parameter.annotation)), True, False)
+            more = Expected(parameter.name, _kinds(parameter.name, str(parameter.annotation)), True, False)
         elif parameter.kind is Parameter.VAR_KEYWORD:
             others = True
         elif parameter.name != "out":
             optional = parameter.default is not Parameter.empty
             by_keyword = parameter.kind is Parameter.KEYWORD_ONLY
-            kinds = _kinds(str(parameter.annotation))
+            kinds = _kinds(parameter.name, str(parameter.annotation))
             parameters.append(Expected(parameter.name, kinds, optional, by_keyword))
     return CallSignature("", parameters, more, others)
 

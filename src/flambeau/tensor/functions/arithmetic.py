@@ -722,9 +722,9 @@ def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:
     """Whether |input - other| <= atol + rtol * |other|, element by element. Raises for unlike dtypes."""
-    if rtol < 0:
+    if not rtol >= 0:  # also NaN
         raise RuntimeError(f"rtol must be greater than or equal to zero, but got {rtol:g}")
-    if atol < 0:
+    if not atol >= 0:
         raise RuntimeError(f"atol must be greater than or equal to zero, but got {atol:g}")
     pair = tensor_operand(input, "isclose", "input", 1), tensor_operand(other, "isclose", "other", 2)
     return call(logic.isclose, pair, (rtol, atol, equal_nan))

@@ -243,11 +243,11 @@ alias("repeat_interleave", _repeat_interleave)
 
 
 def _places(repeats: Tensor, total: int | None) -> Tensor:
-    if repeats.meta.ndim != 1:
-        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
     if repeats.meta.dtype not in (dtypes.int64, dtypes.int32):
         kind = repeats.meta.dtype.torch_name
         raise NotImplementedError(f"\"repeat_interleave_cpu\" not implemented for '{kind}'")
+    if repeats.meta.ndim != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
     if total is None:
         total = int(call(ops.repeats_total, (repeats,)).item())
     result: Tensor = call(ops.repeat_places, (repeats,), (total,))

@@ -573,9 +573,9 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True, *, out: Out =
     if compute_uv:
         u, s, vh = _svd(input, "svd", not some)
         return _return_named(types.svd, (u, s, vh.mH), out)
-    m, n = tensor_of(input, "svd", "input").meta.shape[-2:]
-    batch = input.meta.shape[:-2]
-    found = (input.new_zeros((*batch, m, m)), svdvals(input), input.new_zeros((*batch, n, n)).mT)
+    values = svdvals(tensor_of(input, "svd", "input"))
+    *batch, m, n = input.meta.shape
+    found = (input.new_zeros((*batch, m, m)), values, input.new_zeros((*batch, n, n)).mT)
     return _return_named(types.svd, found, out)
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from flambeau.core.brief import brief
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING, bool_, dtype, promote_types
 from flambeau.core.errors import argument_type
@@ -49,6 +50,8 @@ def mm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tens
 
     out_dtype: float32 of float16 and bfloat16, on CUDA: the sums are not rounded to 16 bits.
     """
+    if out_dtype is not None:
+        out_dtype_matmul.check_device("mm", input, out)
     if input.ndim != 2:
         raise RuntimeError("self must be a matrix")
     if mat2.ndim != 2:
@@ -61,6 +64,8 @@ def mm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tens
 @both
 def bmm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """The products of two batches of matrices: (b, n, m) by (b, m, p). No broadcasting. out_dtype: as of `mm`."""
+    if out_dtype is not None:
+        out_dtype_matmul.check_device("bmm", input, out)
     _check_batches(input, mat2)
     if out_dtype is not None:
         return out_dtype_matmul.product("bmm", input, mat2, out_dtype, out)
@@ -257,6 +262,7 @@ def baddbmm(
     alpha: Number = 1, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """beta * input + alpha * (batch1 @ batch2), batch by batch. out_dtype: as of `mm`."""
+    batch1.size(0), batch1.size(1), batch2.size(2)  # of fewer dimensions PyTorch raises IndexError
     _check_batches(batch1, batch2)
     return _add_product(input, batch1, batch2, beta, alpha, out, out_dtype)
 
@@ -272,6 +278,7 @@ def addbmm(
     out: Tensor | None = None,
 ) -> Tensor:
     """beta * input + alpha * the sum over the batch of batch1 @ batch2."""
+    batch1.size(1), batch2.size(2)
     _check_batches(batch1, batch2)
     count, rows, depth = batch1.meta.shape
     wide = batch1.permute(1, 0, 2).reshape(rows, count * depth)
@@ -392,6 +399,11 @@ def _tensordot(a: Tensor, b: Tensor, dims: Any, out: Tensor | None) -> Tensor:
             raise RuntimeError(f"tensordot expects dims < ndim_a or ndim_b, but got dims={dims}")
         left, right = list(range(-dims, 0)), list(range(dims))
     else:
+        if not isinstance(dims, (tuple, list)):
+            raise RuntimeError(
+                "tensordot expects dims to be int or tuple[list[int], list[int]] or list[list[int]] containing two "
+                f"lists, but got dims={brief(dims)}"
+            )
         left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
     if len(left) != len(right):
         raise RuntimeError("both dimension lists should have same length")
@@ -537,7 +549,7 @@ def _alone(t: Tensor, labels: Labels, output: Labels) -> Tensor:
 
 
 def _einsum_arguments(args: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
-    if not args:
+    if len(args) < 2:
         raise ValueError(
             "einsum(): must specify the equation string and at least one operand, or at least one "
             "operand and its subscripts list"

@@ -41,14 +41,19 @@ _DIFFERENT = {
 }
 
 
-def _check(name: str, a: Tensor, b: Tensor, kind: Any, out: Tensor | None) -> None:
-    if not isinstance(kind, dtype):
-        raise TypeError(f"{name}(): argument 'out_dtype' must be torch.dtype, not {type_name(kind)}")
+def check_device(name: str, a: Tensor, out: Tensor | None) -> None:
+    """Raise NotImplementedError for a product on the CPU."""
     if a.device is CPU:
         raise NotImplementedError(
             f"Could not run 'aten::{name}.dtype{'' if out is None else '_out'}' with arguments from the 'CPU' backend: "
             "out_dtype is for CUDA."
         )
+
+
+def _check(name: str, a: Tensor, b: Tensor, kind: Any, out: Tensor | None) -> None:
+    if not isinstance(kind, dtype):
+        raise TypeError(f"{name}(): argument 'out_dtype' must be torch.dtype, not {type_name(kind)}")
+    check_device(name, a, out)
     if a.dtype is not b.dtype:
         raise RuntimeError(_DIFFERENT[name].format(c_name(a.dtype), c_name(b.dtype)))
     if kind is not a.dtype and (kind is not float32 or a.dtype not in (float16, bfloat16)):

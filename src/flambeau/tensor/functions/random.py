@@ -16,6 +16,8 @@ from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype, float64, int64,
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.core.random import PORTABLE, Policy
+from flambeau.core.typeinfo import finfo
+from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Derivative, Op
 from flambeau.ops.random import random as ops
 from flambeau.ops.random.dropout import EACH, native_dropout
@@ -110,11 +112,26 @@ def uniform_(self: Tensor, *bounds: float, generator: Generator | None = None, *
     low, high = _bounds("uniform_", bounds, named, (0.0, 1.0)) if bounds or named else (0.0, 1.0)
     if self.dtype.is_complex:
         return _each_part(self, lambda parts: uniform_(parts, low, high, generator=generator))
+    if self.dtype.is_floating_point:
+        _check_ends(self.dtype, low, high)
+    return _fill(ops.uniform, self, generator, float(low), float(high), wide=self.dtype is float64)
+
+
+def _check_ends(kind: dtype, low: float, high: float) -> None:
+    """Raise RuntimeError for ends of `uniform_` that the dtype lacks, or that are not in order."""
+    most = finfo(kind).max
+    for name, end in (("from", low), ("to", high)):
+        if not -most <= end <= most:
+            raise RuntimeError(f"{name} is out of bounds for {c_name(kind)}")
     if not low <= high:
         raise RuntimeError(
             f"uniform_ expects to return a [from, to) range, but found from={low:g} > to={high:g}"
         )
-    return _fill(ops.uniform, self, generator, float(low), float(high), wide=self.dtype is float64)
+    if high - low > most:
+        raise RuntimeError(
+            f"uniform_ expects to-from <= std::numeric_limits<{kind.torch_name}>::max(), but found to={high:g} and "
+            f"from={low:g} which result in to-from to exceed the limit"
+        )
 
 
 def _each_part(x: Tensor, fill: Callable[[Tensor], Tensor]) -> Tensor:

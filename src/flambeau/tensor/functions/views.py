@@ -310,6 +310,11 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
 
 def _broadcast_shapes(*shapes: Any) -> Size:
     """The shape that tensors of these shapes broadcast to."""
+    for shape in shapes:
+        if not isinstance(shape, (tuple, list)) and int_or_none(shape) is None:
+            raise RuntimeError(
+                f"Input shapes should be of type ints, a tuple of ints, or a list of ints, got {shape}"
+            )
     return Size(broadcast_shapes([ints((s,), "broadcast_shapes", "shapes") for s in shapes]))
 
 

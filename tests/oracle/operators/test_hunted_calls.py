@@ -1,0 +1,77 @@
+"""Calls that random hunts found to differ from PyTorch's: now value, dtype and type of error are PyTorch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="oracle PyTorch is not installed")
+from support import same, torch
+
+import flambeau
+
+CALLS = """
+t.histc(t.tensor([1e30, 1e30]))
+t.histc(t.tensor([1e30], dtype=t.float64), 5)
+F.pairwise_distance(t.full((2, 3), 3, dtype=t.uint8), t.ones(2, 3, dtype=t.uint8), p=-1.0, eps=False)
+F.pairwise_distance(t.full((2, 3), 3), t.ones(2, 3, dtype=t.int64), p=1, eps=2)
+F.max_unpool1d(t.ones(1, 1, 2), t.tensor([[[0, 2]]]), 2, stride=[1, 2])
+F.max_unpool1d(t.ones(1, 1, 2), t.tensor([[[0, 2]]]), 2, padding=[0, 2])
+F.max_unpool2d(t.ones(2, 3, 3), t.ones(2, 3, 3, dtype=t.int64), 0)
+F.cross_entropy(t.ones(2, 3), t.ones(2, 3), label_smoothing=-1.0)
+F.cross_entropy(t.ones(2, 3), t.tensor([0, 1]), label_smoothing=-1.0)
+F.cross_entropy(t.ones(2, 3), t.tensor([0, 1]), label_smoothing=float("nan"))
+F.cross_entropy(t.ones(2, 3), t.tensor([0, 1]), label_smoothing=1.5)
+t.allclose(t.ones(2), t.ones(2), atol=float("nan"))
+t.isclose(t.ones(2), t.ones(2), rtol=float("nan"))
+t.addr(t.ones(2, 2, dtype=t.bfloat16), t.ones(2), t.ones(2))
+t.logdet(t.ones(2, 2))
+t.logdet(t.tensor([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [1.0, 1.0, 1.0]]))
+t.logdet(t.tensor([[0.0, 1.0], [1.0, 0.0]]))
+t.ones(2).uniform_(to=1e300)
+t.ones(2).uniform_(-1e300, 0)
+t.ones(2, dtype=t.float16).uniform_(0, 1e5)
+t.ones(2).uniform_(-3e38, 3e38)
+t.ones(2).uniform_(0, float("nan"))
+F.embedding_bag(t.ones(2, 3, dtype=t.int64), t.ones(2, 3, dtype=t.int64), norm_type=-2)
+t.tensordot(t.ones(4), t.ones(4), dims=range(2))
+F.lp_pool1d(t.tensor([[1.0, -2.0, 3.0, 4.0]]), float("inf"), 2)
+F.lp_pool1d(t.tensor([[1.0, -2.0, 3.0, 4.0]]), -float("inf"), 2)
+F.lp_pool2d(t.tensor([[[1.0, -2.0], [3.0, 4.0]]]), float("inf"), 2)
+t.svd(t.ones(3), compute_uv=False)
+t.einsum(t.ones(2, 2))
+t.index_fill(t.ones(2, 2), 0, t.ones(2, 2, dtype=t.int64), 1)
+t.index_fill(t.ones(2, 2), 0, t.ones(2, dtype=t.uint8), 1)
+t.broadcast_shapes(1.5, (2,))
+t.baddbmm(t.ones(3), t.ones(3), t.ones(3))
+t.addbmm(t.ones(3), t.ones(3), t.ones(3))
+t.mm(t.ones(2, 2), t.ones(2), t.float32)
+t.bmm(t.ones(2, 2), t.ones(2), t.float32)
+F.rms_norm(t.ones(2), (3, 2, 2))
+t.bitwise_and(t.ones(2), t.ones(3))
+t.gcd(t.ones(2), t.ones(3))
+t.repeat_interleave(t.ones(2, 2))
+F.interpolate(t.ones(2, 2), mode="constant")
+F.interpolate(t.ones(2, 2), 2)
+t.argmax(t.ones(3, 3), t.tensor([0]))
+t.cumsum(t.ones(3, 3), t.tensor([0]))
+t.softmax(t.ones(3, 3), t.tensor(0))
+t.ones(3, 3).narrow_copy(t.tensor([0]), 0, 1)
+""".strip().splitlines()
+
+
+def outcome(call: str, package: Any) -> Any:
+    try:
+        return eval(call, {"t": package, "F": package.nn.functional})
+    except Exception as error:
+        return error
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_that_differed_are_as_pytorchs(call: str) -> None:
+    theirs, ours = outcome(call, torch), outcome(call, flambeau)
+    if isinstance(theirs, Exception) or not isinstance(theirs, torch.Tensor):
+        assert type(ours).__name__.lstrip("_") == type(theirs).__name__.lstrip("_"), (ours, theirs)
+    else:
+        same(ours, theirs, strides=False)
