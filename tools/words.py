@@ -52,7 +52,7 @@ def public() -> set[str]:
     lines = (ROOT / "tests/goldens/torch_names.txt").read_text() + (
         ROOT / "tests/goldens/torch_modules.txt"
     ).read_text()
-    return {"profile", "untyped"} | {part for line in lines.split() for part in line.split(".")}
+    return {"locked", "profile", "untyped"} | {part for line in lines.split() for part in line.split(".")}
 
 
 def room_of(path: Path) -> str:

@@ -16,8 +16,8 @@ from cli_kit import environment, program
 
 from flambeau.cli.output import trace_page
 from flambeau.core.callsite import caller
-from flambeau.observe.tracing.range_recorder import Range
-from flambeau.observe.tracing.trace import Arrow, Lane, Slice, Trace
+from flambeau.observe.tracing.range_recorder import AnnotatedRange
+from flambeau.observe.tracing.trace import Arrow, TraceData, TraceLane, TraceSlice
 
 RACE = """
 import sys
@@ -299,10 +299,12 @@ def test_the_critical_path_explains_the_whole_run(written: Path) -> None:
 
 @needs_chromium
 def test_the_critical_path_leads_through_whoever_comes_last_to_a_collective(tmp_path: Path) -> None:
-    trace = Trace({0: "a GPU", 1: "a GPU"}, True, lanes=[Lane(n, n + 1, "default stream") for n in (0, 1)])
+    trace = TraceData(
+        {0: "a GPU", 1: "a GPU"}, True, lanes=[TraceLane(n, n + 1, "default stream") for n in (0, 1)]
+    )
     trace.slices = [
-        Slice(0, "kernel", "short", 0, 100), Slice(0, "collective", "all_reduce", 100, 1000),
-        Slice(1, "kernel", "long", 0, 900), Slice(1, "collective", "all_reduce", 900, 1000),
+        TraceSlice(0, "kernel", "short", 0, 100), TraceSlice(0, "collective", "all_reduce", 100, 1000),
+        TraceSlice(1, "kernel", "long", 0, 900), TraceSlice(1, "collective", "all_reduce", 900, 1000),
     ]  # fmt: skip
     path = tmp_path / "ranks.html"
     path.write_text(trace_page.page(trace, "ranks.py"))
@@ -318,9 +320,12 @@ def test_the_critical_path_leads_through_whoever_comes_last_to_a_collective(tmp_
 
 @needs_chromium
 def test_a_long_bar_behind_one_too_thin_to_see_is_drawn(tmp_path: Path) -> None:
-    trace = Trace({0: "a GPU"}, True, lanes=[Lane(0, 1, "default stream")])
-    trace.slices = [Slice(0, "fill", "fill", n, n + 1) for n in range(50)]
-    trace.slices += [Slice(0, "kernel", "add", 50, 100_000), Slice(0, "fill", "fill", 100_000, 200_000)]
+    trace = TraceData({0: "a GPU"}, True, lanes=[TraceLane(0, 1, "default stream")])
+    trace.slices = [TraceSlice(0, "fill", "fill", n, n + 1) for n in range(50)]
+    trace.slices += [
+        TraceSlice(0, "kernel", "add", 50, 100_000),
+        TraceSlice(0, "fill", "fill", 100_000, 200_000),
+    ]
     path = tmp_path / "thin.html"
     path.write_text(trace_page.page(trace, "thin.py"))
     in_browser(
@@ -337,22 +342,23 @@ def test_a_long_bar_behind_one_too_thin_to_see_is_drawn(tmp_path: Path) -> None:
     )
 
 
-def long_trace(commands: int, streams: int) -> Trace:
+def long_trace(commands: int, streams: int) -> TraceData:
     """A made-up run: as many kernels, on as many streams, with an arrow from each to the next one."""
-    trace = Trace({0: "a GPU"}, True, lanes=[Lane(-1, 0, "MainThread")])
-    trace.lanes += [Lane(0, n + 1, f"side stream {n}") for n in range(streams)]
+    trace = TraceData({0: "a GPU"}, True, lanes=[TraceLane(-1, 0, "MainThread")])
+    trace.lanes += [TraceLane(0, n + 1, f"side stream {n}") for n in range(streams)]
     site = caller(0)
     trace.slices = [
-        Slice(0, "give", "add", 10 * n, 10 * n + 8, 0, site, target=1 + n % streams) for n in range(commands)
+        TraceSlice(0, "give", "add", 10 * n, 10 * n + 8, 0, site, target=1 + n % streams)
+        for n in range(commands)
     ]
     for stream in range(streams):
         mine = range(stream, commands, streams)
         trace.slices += [
-            Slice(1 + stream, "kernel", "add", 10 * n + 9, 10 * n + 18, 4096, site, n) for n in mine
+            TraceSlice(1 + stream, "kernel", "add", 10 * n + 9, 10 * n + 18, 4096, site, n) for n in mine
         ]
     trace.arrows = [Arrow(n, n + 1, "wait", "waits") for n in range(0, commands - 1, 50)]
     trace.memory = [(n, 0, n % 4096, 4096) for n in range(0, 10 * commands, 10)]
-    trace.ranges = [Range("step", 0, n, n + 900, 0) for n in range(0, 10 * commands, 1000)]
+    trace.ranges = [AnnotatedRange("step", 0, n, n + 900, 0) for n in range(0, 10 * commands, 1000)]
     return trace
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 from flambeau.core.errors import DriverError
 from flambeau.driver.cuda.device.compiler import Compiler
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.program import KernelProgram
 
 EACH_ALONE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 # How fast a kernel would run decides nothing here, and takes most of the time.
 COMPILER = Compiler("sm_90", None, () if EACH_ALONE else ("--Ofast-compile=max",))
 
 
-def compile_all(programs: Iterable[Program]) -> None:
+def compile_all(programs: Iterable[KernelProgram]) -> None:
     """Raises DriverError, with the compiler's log, where one does not compile.
 
     Of those of one name, which differ in sizes and dtypes, the longest is compiled as it is, the others are one

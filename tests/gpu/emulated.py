@@ -27,7 +27,7 @@ from flambeau.core.dtype import from_numpy
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Expressions, Fold, Launch, Routine, Source
-from flambeau.driver.cuda.device.program import Program, flattened, wire_format
+from flambeau.driver.cuda.device.program import KernelProgram, flatten_scalars, wire_format
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "src" / "flambeau" / "driver" / "cuda" / "include"
@@ -181,13 +181,13 @@ def built(launch: Launch, device: Device) -> Any:
 
 
 def execute(
-    program: Program, addresses: Sequence[int], wire: Sequence[str], scalars: Sequence[Any], order: int
+    program: KernelProgram, addresses: Sequence[int], wire: Sequence[str], scalars: Sequence[Any], order: int
 ) -> None:
     found = library(program.source)
     packed = [struct.pack("<Q", at) for at in addresses]
     if program.slots:  # a table of addresses is one parameter
         packed = [b"".join(packed).ljust(8 * program.slots, b"\0")]
-    values = iter(flattened(scalars))
+    values = iter(flatten_scalars(scalars))
     packed += [struct.pack("<" + w, *[next(values) for _ in w]) for w in wire]
     packed += list(program.tail)
     scratch = Memory(program.scratch, False, 0) if program.scratch else None
@@ -227,7 +227,7 @@ def emulated(
     if launch.outputs and not any(meta.numel for meta in launch.outputs):
         return [np.zeros(meta.shape, meta.dtype.numpy) for meta in launch.outputs]
     plan = built(launch, device)
-    if isinstance(plan, Program):
+    if isinstance(plan, KernelProgram):
         execute(plan, [m.ptr for m in memories], wire, scalars, order)
     else:
         work = Memory(plan.workspace, False)

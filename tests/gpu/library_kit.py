@@ -82,7 +82,7 @@ def _real(kind: Any) -> Any:
 
 
 class Library:
-    """In the place of `flambeau.driver.cuda.libraries.libraries.Library`."""
+    """In the place of `flambeau.driver.cuda.libraries.libraries.NativeLibrary`."""
 
     def __init__(self, *about: Any) -> None:
         pass

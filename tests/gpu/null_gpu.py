@@ -52,7 +52,7 @@ def install() -> None:
     from flambeau.driver.cuda.libraries import libraries
     from flambeau.driver.cuda.nn import convolution
 
-    libraries.loaded = _loaded
+    libraries.load_library = _loaded
     driver.CudaDriver.load = _loading(driver.CudaDriver.load)  # type: ignore[method-assign]
     convolution._by_cudnn = _both_ways(convolution._by_cudnn)
 
@@ -86,13 +86,13 @@ def _loading(load: Callable[..., Any]) -> Callable[..., Any]:
 
 def _both_ways(by_cudnn: Callable[..., bool]) -> Callable[..., bool]:
     """Real cuDNN declines some convolutions, which only it knows: their other way is built, too."""
-    from flambeau.driver.cuda.codegen.kernel_steps import Steps
+    from flambeau.driver.cuda.codegen.kernel_steps import KernelSteps
     from flambeau.driver.cuda.nn import convolution
 
     def both(steps: Any, meeting: Any, target: str) -> bool:
         found = by_cudnn(steps, meeting, target)
         if found:
-            convolution._BY_COLUMNS[target](Steps(steps.launch, steps.device, steps.driver), meeting)
+            convolution._BY_COLUMNS[target](KernelSteps(steps.launch, steps.device, steps.driver), meeting)
         return found
 
     return both

@@ -14,7 +14,7 @@ import torch as oracle
 import flambeau as torch
 from flambeau.driver import registry
 from flambeau.driver.cuda.libraries import nvml
-from flambeau.observe.tracing.range_recorder import Ranges
+from flambeau.observe.tracing.range_recorder import RangeRecorder
 from flambeau.runtime.hooks import annotations
 
 
@@ -169,7 +169,7 @@ def test_old_storage_types(room: Any, name: str) -> None:
 
 
 def test_the_tools_range_is_marked_in_the_trace() -> None:
-    ranges = Ranges(lambda: 0)
+    ranges = RangeRecorder(lambda: 0)
     annotations.subscribe(ranges)
     with pytest.raises(ZeroDivisionError), torch.cuda.profiler.profile():
         raise ZeroDivisionError

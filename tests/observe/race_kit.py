@@ -9,7 +9,7 @@ from flambeau.core.dtype import float32
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Executable, HostMemory, Kernel, Launch
 from flambeau.driver.host import HostDriver
-from flambeau.observe import observed
+from flambeau.observe import attach_detector
 from flambeau.observe.driver_proxy import Forward
 
 
@@ -71,7 +71,7 @@ class StillDriver(Forward):
 
 def machine(races="warn", accelerator=None):
     """(accelerator's driver, host's driver), both watched."""
-    return observed(accelerator or StillDriver(), HostDriver(), races)
+    return attach_detector(accelerator or StillDriver(), HostDriver(), races)
 
 
 def meta(shape, strides=None, device_index=0):

@@ -19,7 +19,7 @@ from flambeau.core.callsite import line_of, place
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.observe.tracing import gpu_timing as measured_module
 from flambeau.observe.tracing.gpu_timing import Measured
-from flambeau.observe.tracing.trace import Slice, Trace, trace_of
+from flambeau.observe.tracing.trace import TraceData, TraceSlice, trace_of
 from flambeau.observe.tracing.trace_events import chrome_trace
 from flambeau.observe.tracing.tracer import Tracer
 from flambeau.report.recorder import Recorder
@@ -39,21 +39,21 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return found
 
 
-def traced(recorder: Recorder, program: Callable[[], Any], **machine: Any) -> Trace:
+def traced(recorder: Recorder, program: Callable[[], Any], **machine: Any) -> TraceData:
     with torch.virtual(**{"devices": 2, "races": "warn", **machine}):
         program()
     return recorder.traces[-1]
 
 
-def on(trace: Trace, kind: str) -> list[Slice]:
+def on(trace: TraceData, kind: str) -> list[TraceSlice]:
     return [s for s in trace.slices if s.kind == kind]
 
 
-def on_streams(trace: Trace) -> list[Slice]:
+def on_streams(trace: TraceData) -> list[TraceSlice]:
     return [s for s in trace.slices if trace.lanes[s.lane].index >= 0]
 
 
-def ends(trace: Trace, kind: str) -> list[tuple[str, str]]:
+def ends(trace: TraceData, kind: str) -> list[tuple[str, str]]:
     """Lines and names of the slices at both ends of the arrows of a kind."""
 
     def end(at: int) -> str:
@@ -483,7 +483,7 @@ def nested(spans: list[tuple[int, int]]) -> bool:
 
 
 def test_an_empty_trace_is_one_too(tmp_path: Path) -> None:
-    made = chrome_trace(Trace({}, True))
+    made = chrome_trace(TraceData({}, True))
     assert made.events == []
     made.write(tmp_path / "t.json.gz", n=1)
     assert json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes())) == {
@@ -494,7 +494,7 @@ def test_an_empty_trace_is_one_too(tmp_path: Path) -> None:
 # -- real GPUs: the same times by events -------------------------------------------------------------------
 
 
-def measured(program: Callable[[Tracer], None]) -> tuple[Trace, list[Any]]:
+def measured(program: Callable[[Tracer], None]) -> tuple[TraceData, list[Any]]:
     """A trace by timing events on a virtual machine, and the machine's own account of the same work."""
     driver = VirtualDriver(2)
     records: list[Any] = []

@@ -15,7 +15,7 @@ from gpus import either, gpus, simulated
 
 import flambeau as torch
 from flambeau.autograd import profiler_recorder
-from flambeau.observe.tracing.range_recorder import Ranges
+from flambeau.observe.tracing.range_recorder import RangeRecorder
 from flambeau.profiler import DeviceType, ProfilerAction, ProfilerActivity, profile, record_function, schedule
 from flambeau.runtime.hooks import annotations, launch_hooks
 
@@ -211,7 +211,7 @@ def test_functions_of_the_tape_are_rows_as_pytorch_s_are() -> None:
     assert [k.name for call in node.cpu_children for k in call.kernels] == [
         "mul"
     ] and node.device_time_total > 0
-    ranges = Ranges(lambda: 0)
+    ranges = RangeRecorder(lambda: 0)
     annotations.subscribe(ranges)
     with torch.autograd.profiler.emit_nvtx():
         x.exp().sum().backward()
@@ -471,7 +471,7 @@ def test_the_old_profiler(tmp_path: Path) -> None:
 
 
 def test_emit_nvtx_makes_ranges_of_calls() -> None:
-    ranges = Ranges(lambda: 0)
+    ranges = RangeRecorder(lambda: 0)
     annotations.subscribe(ranges)
     with torch.autograd.profiler.emit_nvtx(record_shapes=True) as emitter:
         torch.ones(2, 3, device="cuda") * 2

@@ -14,19 +14,19 @@ import pytest
 import flambeau as torch
 from flambeau.cuda import nvtx
 from flambeau.driver.registry import nvtx_tool
-from flambeau.observe.tracing.range_recorder import Range, Ranges
+from flambeau.observe.tracing.range_recorder import AnnotatedRange, RangeRecorder
 from flambeau.runtime.hooks import annotations
 
 
 @pytest.fixture
-def heard() -> Iterator[list[Range]]:
-    ranges = Ranges(partial(next, itertools.count()))
+def heard() -> Iterator[list[AnnotatedRange]]:
+    ranges = RangeRecorder(partial(next, itertools.count()))
     annotations.subscribe(ranges)
     yield ranges.found
     annotations.unsubscribe(ranges)
 
 
-def test_o01_mark(heard: list[Range]) -> None:
+def test_o01_mark(heard: list[AnnotatedRange]) -> None:
     assert nvtx.mark("here") is None
     nvtx.range_push("a")
     nvtx.mark("inside")
@@ -41,16 +41,16 @@ def test_o01_mark(heard: list[Range]) -> None:
             call(3)
 
 
-def test_o02_ranges_nest(heard: list[Range]) -> None:
+def test_o02_ranges_nest(heard: list[AnnotatedRange]) -> None:
     assert nvtx.range_push("outer") == 0
     assert nvtx.range_push("inner") == 1
     assert nvtx.range_pop() == 1
     assert nvtx.range_pop() == 0
     assert nvtx.range_pop() == -1
-    assert heard == [Range("inner", 0, 1, 2, 1), Range("outer", 0, 0, 3, 0)]
+    assert heard == [AnnotatedRange("inner", 0, 1, 2, 1), AnnotatedRange("outer", 0, 0, 3, 0)]
 
 
-def test_o02_each_thread_has_its_own_stack(heard: list[Range]) -> None:
+def test_o02_each_thread_has_its_own_stack(heard: list[AnnotatedRange]) -> None:
     nvtx.range_push("main")
     depths: list[int] = []
     other = threading.Thread(target=lambda: depths.extend([nvtx.range_push("other"), nvtx.range_pop()]))
@@ -60,7 +60,7 @@ def test_o02_each_thread_has_its_own_stack(heard: list[Range]) -> None:
     assert [(r.text, r.thread) for r in heard] == [("other", 1), ("main", 0)]
 
 
-def test_start_and_end_need_no_order(heard: list[Range]) -> None:
+def test_start_and_end_need_no_order(heard: list[AnnotatedRange]) -> None:
     a, b = nvtx.range_start("a"), nvtx.range_start("b")
     assert isinstance(a, int) and a != b
     nvtx.range_end(a)
@@ -71,7 +71,7 @@ def test_start_and_end_need_no_order(heard: list[Range]) -> None:
         nvtx.range_end("a")
 
 
-def test_range_is_a_context_and_a_decorator(heard: list[Range]) -> None:
+def test_range_is_a_context_and_a_decorator(heard: list[AnnotatedRange]) -> None:
     with pytest.raises(ZeroDivisionError), nvtx.range("step {} of {last}", 1, last=2):
         nvtx.range_push("inside")
         nvtx.range_pop()
@@ -119,7 +119,7 @@ def test_with_nobody_listening_it_does_next_to_nothing(call: Callable[[], None])
     assert len(called) <= 6, called
 
 
-def test_a_decorated_function_is_told_anew_each_time(heard: list[Range]) -> None:
+def test_a_decorated_function_is_told_anew_each_time(heard: list[AnnotatedRange]) -> None:
     decorated(), decorated()
     assert [r.text for r in heard] == ["x", "x"] and decorated.__doc__ == "Nothing."
 

@@ -124,7 +124,7 @@ def test_a_destructor_that_runs_amid_a_kernel_may_record_and_query():
 def stuck_streams(count):
     """A scheduler and `count` streams of one device."""
     scheduler, device = core.Scheduler(Earliest(), 1024), core.DeviceState(0)
-    device.streams = {handle: core.Stream(handle, device, 0) for handle in range(1, count + 1)}
+    device.streams = {handle: core.SimulatedStream(handle, device, 0) for handle in range(1, count + 1)}
     return scheduler, device, list(device.streams.values())
 
 

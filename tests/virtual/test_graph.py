@@ -53,7 +53,7 @@ def test_a_policy_orders_the_graph_as_it_orders_the_run(kind):
     for seed in range(5):
         schedule = kind.format(seed)
         order = seqs(graph.order(schedule))
-        assert order == seqs(graph.replayed(recorded(schedule)[1]))
+        assert order == seqs(graph.steps_of_token(recorded(schedule)[1]))
         orders.add(tuple(order))
     assert len(orders) > 1
 
@@ -63,7 +63,7 @@ def test_the_shortest_token_makes_a_run_take_the_whole_order(kind):
     graph, _ = recorded()
     order = graph.order(kind.format(3))
     token = graph.token(order)
-    assert seqs(graph.replayed(recorded("replay:" + token)[1])) == seqs(order)
+    assert seqs(graph.steps_of_token(recorded("replay:" + token)[1])) == seqs(order)
     assert graph.token(graph.oldest()) == write_token([])
 
 
@@ -78,7 +78,7 @@ def test_a_full_queue_is_part_of_every_order():
     graph, _ = recorded(run=long)
     for schedule in ("adversarial:1", "random:1"):
         order = graph.order(schedule)
-        assert seqs(graph.replayed(recorded("replay:" + graph.token(order), long)[1])) == seqs(order)
+        assert seqs(graph.steps_of_token(recorded("replay:" + graph.token(order), long)[1])) == seqs(order)
 
 
 def test_forced_orders_are_respected_or_refused():

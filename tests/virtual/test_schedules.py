@@ -145,8 +145,13 @@ def test_a_program_that_ends_before_its_token_is_told():
         return driver
 
     token = "replay:" + ended(3, "random:1").token()
-    assert "At choice 3 of 3, the program has ended" in ended(2, token).unplayed()
-    assert ended(3, token).unplayed() == ended(4, token).unplayed() == ended(2, "earliest").unplayed() == ""
+    assert "At choice 3 of 3, the program has ended" in ended(2, token).explain_unplayed()
+    assert (
+        ended(3, token).explain_unplayed()
+        == ended(4, token).explain_unplayed()
+        == ended(2, "earliest").explain_unplayed()
+        == ""
+    )
 
 
 def test_a_program_goes_on_after_its_tokens_end():

@@ -16,7 +16,7 @@ from flambeau.autograd.profiler_events import DeviceType, FunctionEvent, Interva
 from flambeau.core.callsite import Site
 from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Launch, Launcher
 from flambeau.observe.driver_proxy import Forward
-from flambeau.observe.tracing.driver_calls import GIVE, Request, Simulated, Source
+from flambeau.observe.tracing.driver_calls import GIVE, CommandCounter, Request, Simulated
 from flambeau.observe.tracing.gpu_timing import Measured
 from flambeau.observe.tracing.timeline import MARKERS
 from flambeau.runtime import current, system
@@ -49,7 +49,7 @@ class Work:
 
     def __init__(self, contexts: Sequence[Context]) -> None:
         bare = system.bare_driver()
-        self._source: Source = Simulated(bare) if system.is_virtual() else Measured(bare)
+        self._source: CommandCounter = Simulated(bare) if system.is_virtual() else Measured(bare)
         self._device_indices = {context.driver_index: context.index for context in contexts}
         self._issued: dict[int, list[tuple[Request, FunctionEvent, str]]] = {}  # by stream
 

@@ -19,7 +19,7 @@ from flambeau.core.frozen import Record, Value
 from flambeau.core.meta import Meta
 
 
-class Watch(Protocol):
+class PinnedMemoryObserver(Protocol):
     """Notified by virtual GPUs of what commands do to pinned memory. It must make no driver call and not raise."""
 
     def about_to_use(self, memory: HostMemory, /) -> None:
@@ -51,7 +51,7 @@ class HostMemory:
         self.owner = owner
         self.pinned = pinned
         self.awaited = awaited
-        self.watch: Watch | None = None
+        self.watch: PinnedMemoryObserver | None = None
 
     def part(self, offset: int, nbytes: int) -> HostMemory:
         """`nbytes` bytes from `offset` on, of the same owner."""

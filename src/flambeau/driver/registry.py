@@ -39,7 +39,7 @@ def cudnn_version() -> int | None:
 
 def nccl_version() -> int:
     """The version of the NCCL that real GPUs' collectives run by: 22809 is 2.28.9. NotSupportedError: there is none."""
-    found: int = import_module("flambeau.driver.cuda.libraries.nccl").Communicators().version()
+    found: int = import_module("flambeau.driver.cuda.libraries.nccl").NcclCommunicators().version()
     return found
 
 

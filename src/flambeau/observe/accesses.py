@@ -27,7 +27,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from flambeau.core.callsite import Site
 from flambeau.core.meta import Meta
 from flambeau.driver.api import AUTOCAST, Touches
-from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock
+from flambeau.observe.clocks import NOBODY, NOTHING, Clock, LogicalThread
 from flambeau.observe.indexed.partial import LastPartial, PartialAccess
 from flambeau.observe.indexed.place_map import PlaceMap
 from flambeau.observe.layouts import Extent, covers, is_dense, overlap, span_of
@@ -35,7 +35,7 @@ from flambeau.observe.layouts import Extent, covers, is_dense, overlap, span_of
 Operation: TypeAlias = tuple[str, tuple[Meta, ...], int]
 """What a command runs: its name, the metas of its operands, how many of them it writes."""
 
-Command: TypeAlias = tuple[Agent, int, Operation, CodeType, int, int]
+Command: TypeAlias = tuple[LogicalThread, int, Operation, CodeType, int, int]
 """Agent, number, what runs, the site's two fields, how manieth command of its stream it is. A plain
 tuple: one is made per operation."""
 
@@ -105,7 +105,7 @@ class FreedUse:
     )  # fmt: skip
 
     def __init__(
-        self, command: Command, kind: str, start: int, extent: Extent, block: Block | None = None
+        self, command: Command, kind: str, start: int, extent: Extent, block: ShadowBlock | None = None
     ) -> None:
         self.agent, self.number = command[0], command[1]
         self.command, self.kind, self.start, self.extent = command, kind, start, extent
@@ -138,12 +138,12 @@ class FreedMemory:
 
     __slots__ = ("agent", "blocks", "exposed", "forgotten", "frees", "is_open", "key")
 
-    def __init__(self, agent: Agent, key: int) -> None:
+    def __init__(self, agent: LogicalThread, key: int) -> None:
         self.agent, self.key = agent, key
         self.blocks = 0
         self.frees: list[Freed] = []
         self.forgotten = 0
-        self.exposed: Mapping[Agent, FreedUse] = NO_USES
+        self.exposed: Mapping[LogicalThread, FreedUse] = NO_USES
         self.is_open = False
 
     def find(self, since: int, before: float) -> Freed | None:
@@ -166,12 +166,12 @@ class FreedMemory:
 
 
 UNPOOLED = -1
-NO_USES: Mapping[Agent, FreedUse] = {}
+NO_USES: Mapping[LogicalThread, FreedUse] = {}
 NO_POOL = FreedMemory(NOBODY, UNPOOLED)
 """Stands for the pool of memory that no stream allocates."""
 
 
-class Block:
+class ShadowBlock:
     """A piece of memory with an owner, through its successive lives.
 
     `born` is the command number at which its present life began. `prior` are the blocks that lay here when
@@ -192,7 +192,9 @@ class Block:
         "start",
     )  # fmt: skip
 
-    def __init__(self, start: int, nbytes: int, agent: Agent | None, born: int, site: Site | None) -> None:
+    def __init__(
+        self, start: int, nbytes: int, agent: LogicalThread | None, born: int, site: Site | None
+    ) -> None:
         self.start, self.end = start, start + nbytes
         self.agent = agent
         self.born = born
@@ -201,7 +203,7 @@ class Block:
         self.freed = 0
         self.freed_at: Site | None = None
         self.last: tuple[Site | None, int, Site | None] | None = None  # former life: made at, freed, freed at
-        self.prior: tuple[Block, ...] = ()
+        self.prior: tuple[ShadowBlock, ...] = ()
         self.cells: list[Cell] = []
         self.many = _LAYOUTS
         self.places: PlaceMap | None = None  # of the last lifetime in which indices named places of it
@@ -209,7 +211,7 @@ class Block:
         self.own_use: Freed | None = None
         self.exposed = NO_USES
         self.clock = NOTHING
-        self.compared: set[Agent] = set()
+        self.compared: set[LogicalThread] = set()
         self.compared_life = self.reported = self.shared = 0
 
     def place(self, site: Site) -> None:
@@ -225,7 +227,7 @@ class Block:
             pool.blocks += 1
         self.pool = pool
 
-    def renew(self, agent: Agent | None, born: int, site: Site | None) -> None:
+    def renew(self, agent: LogicalThread | None, born: int, site: Site | None) -> None:
         """Begin another life at the same place."""
         self.last = (self.site, self.freed, self.freed_at)
         self.agent, self.born, self.site = agent, born, site
@@ -246,22 +248,24 @@ class Cell:
         "sole", "start", "write",
     )  # fmt: skip
 
-    def __init__(self, start: int, extent: Extent, block: Block) -> None:
+    def __init__(self, start: int, extent: Extent, block: ShadowBlock) -> None:
         self.start, self.end = start, start + span_of(extent)
         self.extent = extent
         self.block = block
         self.checked = -1
         self.assumed = -1
-        self.partial: dict[Agent, LastPartial] | None = None
+        self.partial: dict[LogicalThread, LastPartial] | None = None
         self.found: list[tuple[Found, tuple[int, ...]]] = []  # where it is remembered as one of a command's
-        self.sole: Agent | None = None
+        self.sole: LogicalThread | None = None
         self.polled: Clock = NOTHING
         self.write: Command | None = None
         self.read: Command | None = None
-        self.reads: dict[Agent, Command] | None = None  # instead of `read`, where several are unordered
+        self.reads: dict[LogicalThread, Command] | None = (
+            None  # instead of `read`, where several are unordered
+        )
         self.neighbours: list[Cell] = []
 
-    def only(self, agent: Agent) -> bool:
+    def only(self, agent: LogicalThread) -> bool:
         """Whether no other agent is known to have used it last."""
         write, read = self.write, self.read
         return (
@@ -271,7 +275,7 @@ class Cell:
             and (self.partial is None or (agent in self.partial and len(self.partial) == 1))
         )
 
-    def settle(self, agent: Agent) -> None:
+    def settle(self, agent: LogicalThread) -> None:
         """`agent` has used it: note whether nobody else has, nor in the neighbours."""
         alone = self.only(agent)
         for other in self.neighbours:
@@ -337,7 +341,7 @@ class Cell:
         self.read = self.reads = self.partial = None
 
 
-class Ranges(Generic[R]):
+class RangeIndex(Generic[R]):
     """Byte ranges, found by overlap. Kept by size class, so that one large range slows nothing down."""
 
     def __init__(self) -> None:
@@ -366,7 +370,7 @@ class Ranges(Generic[R]):
         return found
 
 
-NOWHERE = Block(0, 0, None, 0, None)
+NOWHERE = ShadowBlock(0, 0, None, 0, None)
 """Stands for the owner of memory that no call of the driver allocated."""
 
 
@@ -375,9 +379,9 @@ class Shadow:
 
     def __init__(self) -> None:
         self.cells: dict[Key, Cell] = {}
-        self.blocks: dict[int, Block] = {}
-        self._by_range: Ranges[Cell] = Ranges()
-        self._owners: Ranges[Block] = Ranges()
+        self.blocks: dict[int, ShadowBlock] = {}
+        self._by_range: RangeIndex[Cell] = RangeIndex()
+        self._owners: RangeIndex[ShadowBlock] = RangeIndex()
         self._remembered: list[tuple[Found, tuple[int, ...]]] = []
 
     def find(
@@ -428,18 +432,20 @@ class Shadow:
             cell.block.cells.append(cell)
         return cell
 
-    def owner(self, ptr: int) -> Block:
+    def owner(self, ptr: int) -> ShadowBlock:
         """The block that an address belongs to now."""
         return _innermost(self._owners.overlapping(ptr, ptr + 1), ptr)
 
-    def blocks_within(self, begin: int, end: int) -> list[Block]:
+    def blocks_within(self, begin: int, end: int) -> list[ShadowBlock]:
         """The blocks, in use or free, that share a byte with [begin, end)."""
         return self._owners.overlapping(begin, end)
 
     def overlapping(self, begin: int, end: int) -> list[Cell]:
         return self._by_range.overlapping(begin, end)
 
-    def own(self, start: int, nbytes: int, agent: Agent | None, born: int, site: Site | None) -> Block:
+    def own(
+        self, start: int, nbytes: int, agent: LogicalThread | None, born: int, site: Site | None
+    ) -> ShadowBlock:
         """A block begins a life: the same block as before if memory is divided as it was."""
         block = self.blocks.get(start)
         if block is not None and block.end - start == nbytes:
@@ -449,7 +455,7 @@ class Shadow:
             return block
         near = self._owners.overlapping(start, start + nbytes)
         stale = [b for b in near if b.freed]
-        block = Block(start, nbytes, agent, born, site)
+        block = ShadowBlock(start, nbytes, agent, born, site)
         block.host = _innermost(near, start).host  # part of a larger piece, of either kind
         for old in stale:
             self._disown(old)
@@ -473,7 +479,7 @@ class Shadow:
         for block in self._owners.overlapping(start, start + nbytes):
             self._disown(block)
 
-    def _disown(self, block: Block) -> None:
+    def _disown(self, block: ShadowBlock) -> None:
         self._owners.remove(block)
         block.enter(NO_POOL)
         if self.blocks.get(block.start) is block:
@@ -491,7 +497,7 @@ class Shadow:
         if cell in cell.block.cells:
             cell.block.cells.remove(cell)
 
-    def _settle(self, block: Block, known: Clock, kept: list[Cell]) -> None:
+    def _settle(self, block: ShadowBlock, known: Clock, kept: list[Cell]) -> None:
         """Programs that write a large tensor piece by piece: what the host knows to be done races with nothing more.
 
         All that stays of it is which bytes were written, one cell for each contiguous range.
@@ -514,14 +520,14 @@ class Shadow:
             cell.write = cell.write or last
         block.many = _LAYOUTS + 2 * len(block.cells)
 
-    def _condense(self, block: Block) -> None:
+    def _condense(self, block: ShadowBlock) -> None:
         """Replace the cells of past lives, of ever new shapes, by one for each agent that wrote.
 
         What the runtime's polling has ordered before the present life is dropped. The rest stands for the
         bytes from the first to the last of those it replaces, which says slightly too much; but only of a
         life that is over, whose accesses should all be ordered before the present one.
         """
-        groups: dict[Agent | None, list[tuple[Cell, Command | None, Iterable[Command]]]] = {}
+        groups: dict[LogicalThread | None, list[tuple[Cell, Command | None, Iterable[Command]]]] = {}
         for cell in list(block.cells):
             cell.drop_polled()
             writes = [p.command for p in cell.partial_accesses() if p.writes]
@@ -540,12 +546,12 @@ class Shadow:
                 other.sole = None
 
 
-def _innermost(blocks: list[Block], ptr: int) -> Block:
+def _innermost(blocks: list[ShadowBlock], ptr: int) -> ShadowBlock:
     """Of blocks that reach beyond an address the innermost that it lies in, which is the last one made."""
     return max([b for b in blocks if b.start <= ptr], key=_born, default=NOWHERE)
 
 
-def _born(block: Block) -> int:
+def _born(block: ShadowBlock) -> int:
     return block.born
 
 
@@ -553,7 +559,7 @@ def _number(command: Command) -> int:
     return command[1]
 
 
-def clear_covered(cell: Cell, clock: Clock, agent: Agent) -> None:
+def clear_covered(cell: Cell, clock: Clock, agent: LogicalThread) -> None:
     """A write makes the accesses of neighbours that it covers, and comes after, irrelevant."""
     for other in cell.neighbours:
         if covers(cell.start, cell.extent, other.start, other.extent) and all(

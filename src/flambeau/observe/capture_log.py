@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from flambeau.core.callsite import Site
 from flambeau.core.errors import RaceError
-from flambeau.observe.accesses import Block
-from flambeau.observe.clocks import Agent
+from flambeau.observe.accesses import ShadowBlock
+from flambeau.observe.clocks import LogicalThread
 from flambeau.observe.detector import Check, Detector
 from flambeau.observe.indexed.partial import Probe
 from flambeau.observe.order import Lane
@@ -35,14 +35,14 @@ class Tape:
         self.origin = origin
         self._steps: list[_Step] = []
         self._lent: dict[
-            Block, int
+            ShadowBlock, int
         ] = {}  # memory that the program keeps for it: the number at which its life began
         self._probes: list[Probe] = []
         self._lanes: dict[int, int] = {}
         self._events: dict[int, int] = {}
         self._last = next(_keys)
 
-    def join(self, stream: int, agent: Agent) -> None:
+    def join(self, stream: int, agent: LogicalThread) -> None:
         if stream != self.origin:
             self.streams.setdefault(stream, (agent.device, agent.ordinal, agent.site, agent.grouped))
 
@@ -52,7 +52,7 @@ class Tape:
         check: Check,
         ptrs: tuple[int, ...],
         site: Site,
-        lent: Sequence[Block],
+        lent: Sequence[ShadowBlock],
         pinned: PinnedUse | None = None,
         probe: Probe | None = None,
     ) -> None:

@@ -25,8 +25,8 @@ from typing import TypeAlias
 
 from flambeau.core.callsite import Site, is_within
 
-Clock: TypeAlias = "Mapping[Agent, int]"
-Snapshot: TypeAlias = "tuple[Agent, int, Clock]"
+Clock: TypeAlias = "Mapping[LogicalThread, int]"
+Snapshot: TypeAlias = "tuple[LogicalThread, int, Clock]"
 """The point that an agent's queue had reached: the agent, its last command, what it knew."""
 
 NOTHING: Clock = {}
@@ -37,7 +37,7 @@ def side_stream(ordinal: int, grouped: bool) -> str:
     return f"{'group' if grouped else 'side'} stream {ordinal}"
 
 
-class Agent:
+class LogicalThread:
     """A stream as the detector sees it: its last command's number, what it knows of other streams.
 
     `caught` is the host's clock that it has taken over. `waits` keeps the latest wait for each other agent
@@ -69,9 +69,9 @@ class Agent:
         self.born = born
         self.count = 0
         self.caught: Clock = NOTHING
-        self.caller: tuple[Agent, int] | None = None
+        self.caller: tuple[LogicalThread, int] | None = None
         self.shared = False
-        self.waits: dict[Agent, tuple[int, Site]] = {}
+        self.waits: dict[LogicalThread, tuple[int, Site]] = {}
 
     def __str__(self) -> str:
         if self.ordinal == 0:
@@ -84,7 +84,7 @@ class Agent:
         return f"{side_stream(self.ordinal, self.grouped)} of cuda:{self.device}"
 
 
-NOBODY = Agent(-1)
+NOBODY = LogicalThread(-1)
 """Stands for the owner of what belongs to no stream."""
 
 
@@ -92,7 +92,7 @@ Reached: TypeAlias = "tuple[Snapshot, Snapshot, bool]"
 """A point by the strict and by the loose order, and whether the host that waits for it is sure to reach it."""
 
 
-def snapshot(agent: Agent) -> Snapshot:
+def snapshot(agent: LogicalThread) -> Snapshot:
     return agent, agent.time, agent.clock
 
 
@@ -104,7 +104,7 @@ def join_clock(clock: Clock, point: Snapshot) -> Clock:
     return merge_clocks(clock, {**theirs, agent: max(time, theirs.get(agent, 0))})
 
 
-def without(clock: Clock, gone: Set[Agent]) -> Clock:
+def without(clock: Clock, gone: Set[LogicalThread]) -> Clock:
     """The clock but for these agents; the same object if it names none of them."""
     if gone.isdisjoint(clock):
         return clock

@@ -16,15 +16,15 @@ from typing import Any, TypeAlias
 from flambeau.core.callsite import Site, caller, place
 from flambeau.observe.accesses import (
     NOWHERE,
-    Block,
     Cell,
     Command,
     Footprint,
     FreedUse,
     Operation,
+    ShadowBlock,
     clear_covered,
 )
-from flambeau.observe.clocks import NOTHING, Agent, Clock, Reached, without
+from flambeau.observe.clocks import NOTHING, Clock, LogicalThread, Reached, without
 from flambeau.observe.findings import Findings, Key
 from flambeau.observe.indexed.candidates import Circumstances
 from flambeau.observe.indexed.deferred import Deferred
@@ -46,7 +46,7 @@ from flambeau.observe.race_builder import (
 )
 from flambeau.observe.reporting.fixes import Proposer, Select
 from flambeau.observe.reporting.operators import public_name, repetition
-from flambeau.observe.reports import Access, Certificate, Race
+from flambeau.observe.reports import Certificate, Race, RaceAccess
 
 _MANY_RETIRED = 64
 
@@ -164,16 +164,16 @@ class Detector(Lifetimes):
     def forget_launch(self, graph: int) -> None:
         self._launches.pop(graph, None)
 
-    def find_captured_blocks(self, ptrs: Sequence[int]) -> list[Block]:
+    def find_captured_blocks(self, ptrs: Sequence[int]) -> list[ShadowBlock]:
         """Return the live blocks that a captured command uses, except those that belong to the graph."""
         blocks = dict.fromkeys([self.shadow.owner(ptr) for ptr in ptrs])
         return [b for b in blocks if b is not NOWHERE and not b.freed and not self._made_for_a_graph(b)]
 
-    def _made_for_a_graph(self, block: Block) -> bool:
+    def _made_for_a_graph(self, block: ShadowBlock) -> bool:
         at = bisect(self._captured_from, block.born) - 1
         return at >= 0 and (at == len(self._captured_to) or block.born < self._captured_to[at])
 
-    def check_lent(self, lent: Mapping[Block, int], site: Site) -> None:
+    def check_lent(self, lent: Mapping[ShadowBlock, int], site: Site) -> None:
         """A graph is launched that uses these blocks, each in the life that began at a number: does it last?
 
         What it does to the memory of others is looked at as any access is. But whose memory that is, if anybody's,
@@ -192,7 +192,7 @@ class Detector(Lifetimes):
         """Memory went back to the driver, after a wait for all that used it."""
         for cell in self.shadow.overlapping(ptr, ptr + nbytes):
             self._pending_host.pop(cell, None)
-        self.pinned.forgotten(ptr, nbytes)
+        self.pinned.on_unpin(ptr, nbytes)
         super().forget(ptr, nbytes)
 
     # -- accesses --------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class Detector(Lifetimes):
             deferred.keep_fresh()
         self._settle(cells, agent)
 
-    def _settle(self, cells: list[Cell], agent: Agent) -> None:
+    def _settle(self, cells: list[Cell], agent: LogicalThread) -> None:
         """The stream has used these cells."""
         for cell in cells:
             cell.settle(agent)
@@ -424,7 +424,7 @@ class Detector(Lifetimes):
         if last is None:
             assert cell.reads is not None
             last = cell.reads[self.agents[stream]]
-        self.pinned.used(use, last)
+        self.pinned.on_command(use, last)
 
     def pending_host(self, ptr: int, nbytes: int) -> Iterator[tuple[Cell, str, Command]]:
         """The commands that use this host memory and that the host does not know to be over."""
@@ -441,7 +441,7 @@ class Detector(Lifetimes):
         for ptr, extent in keys:
             if self.pinned.contains(ptr):
                 with self.lock:
-                    self.pinned.written(ptr, extent)
+                    self.pinned.on_host_write(ptr, extent)
 
     def host_exports(self, ptr: int, nbytes: int, what: str, view: object) -> None:
         """Another object shows host memory, while `view` lives (None: for ever)."""
@@ -449,7 +449,7 @@ class Detector(Lifetimes):
             with self.lock:
                 if threading.get_ident() != self.running:
                     self.enter()
-                self.pinned.exported(ptr, nbytes, what, view)
+                self.pinned.on_export(ptr, nbytes, what, view)
 
     @property
     def watches_host(self) -> bool:
@@ -484,7 +484,7 @@ class Detector(Lifetimes):
         launch = self.launch_of(last)
         first = access_of(cell.start, cell.extent, before, last, launch)
         shape, dtype = shape_of(extent, kind, what)
-        second = Access(kind, what[0], None, self.number, ptr, ptr + span_of(extent), shape, dtype, site)
+        second = RaceAccess(kind, what[0], None, self.number, ptr, ptr + span_of(extent), shape, dtype, site)
         second = replace(second, name=public_name(what[0], site))
         first = replace(first, when=repetition(first.issued, site))
         proposer = Proposer(self.select, site)
@@ -510,10 +510,10 @@ class Detector(Lifetimes):
         second = self._unseen(READ, f"a read through {view.what}", view.start, view.end, view.site)
         self._report_unseen(window, second, second.place)
 
-    def _unseen(self, kind: str, what: str, start: int, end: int, site: Site) -> Access:
-        return Access(kind, what, None, self.number, start, end, None, None, site)
+    def _unseen(self, kind: str, what: str, start: int, end: int, site: Site) -> RaceAccess:
+        return RaceAccess(kind, what, None, self.number, start, end, None, None, site)
 
-    def _report_unseen(self, window: Window, second: Access, when: str, note: str = "") -> None:
+    def _report_unseen(self, window: Window, second: RaceAccess, when: str, note: str = "") -> None:
         last = window.command
         if self.several and self.everyone.get(last[0], 0) >= last[1]:
             self._met_by_chance(last, second.site)
@@ -626,7 +626,7 @@ class Detector(Lifetimes):
         """The launch of a graph that a command belongs to; None too where the graph was launched again since."""
         return next((launch for launch in self._launches.values() if launch.has(command)), None)
 
-    def _find_waiter(self, last: Command, later: Agent) -> Agent | None:
+    def _find_waiter(self, last: Command, later: LogicalThread) -> LogicalThread | None:
         """Of a process group's command: another stream of the program that has waited for it."""
         if last[0].grouped:
             for agent in self._on_device[last[0].device]:
@@ -640,7 +640,7 @@ class Detector(Lifetimes):
         self.findings.threads_unordered(what, second)
 
 
-def _key(block: Block, born: int, last: Command, command: Command) -> Key:
+def _key(block: ShadowBlock, born: int, last: Command, command: Command) -> Key:
     """Return what makes races of two lines one report."""
     record = last[1] < born and last[0] is not block.agent
     lines = *line_at((last[3], last[4])), *line_at((command[3], command[4]))

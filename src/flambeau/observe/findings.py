@@ -106,7 +106,7 @@ class Findings:
         violated += [*self._unwritten.values(), *open_questions]
         if not self._unwritten and not open_questions and not self._shared:
             assumptions.append("no operation read memory that was never written (checked)")
-        violated += self.unseen.violated(self.strict)
+        violated += self.unseen.list_violations(self.strict)
         assumptions += [] if self.strict else self.unseen.assumptions()
         if self.reuses_polled:
             assumptions.append(
@@ -180,7 +180,7 @@ class Findings:
         raise RaceError(str(race))
 
     # -- what withholds the certificate -------------------------------------------------------------------
-    def asked(self, what: str) -> None:
+    def note_query(self, what: str) -> None:
         """The program asked whether work is done: its answers may steer what it does."""
         at = place(caller())
         text = f"the program asked {what} at {at}: its answer depends on timing and may steer the program"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flambeau.observe.clocks import Agent, Reached
+from flambeau.observe.clocks import LogicalThread, Reached
 
 
 class Others:
@@ -19,14 +19,14 @@ class Others:
 
     def __init__(self) -> None:
         self._events: set[int] = set()
-        self._points: dict[Agent, Reached] = {}
+        self._points: dict[LogicalThread, Reached] = {}
 
     def share(self, event: int, point: Reached | None) -> None:
         """Another process has, or had, the event. point: what it marks here."""
         self._events.add(event)
-        self.recorded(event, point)
+        self.on_record(event, point)
 
-    def recorded(self, event: int, point: Reached | None) -> None:
+    def on_record(self, event: int, point: Reached | None) -> None:
         """An event marks a point from now on."""
         if event in self._events and point is not None:
             self._points[point[0][0]] = point

@@ -43,13 +43,13 @@ from flambeau.observe.accesses import (
     NO_POOL,
     NO_USES,
     UNPOOLED,
-    Block,
     Command,
     FreedMemory,
     FreedUse,
     Shadow,
+    ShadowBlock,
 )
-from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, join_clock, without
+from flambeau.observe.clocks import NOBODY, NOTHING, Clock, LogicalThread, join_clock, without
 from flambeau.observe.findings import Findings
 from flambeau.observe.layouts import Extent
 from flambeau.observe.order import Order
@@ -66,8 +66,8 @@ class Lifetimes(Order):
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
         self.shadow = Shadow()
-        self._freed: list[Block] = []  # whose uses are not collected yet
-        self._pools: dict[tuple[Agent, int], FreedMemory] = {}
+        self._freed: list[ShadowBlock] = []  # whose uses are not collected yet
+        self._pools: dict[tuple[LogicalThread, int], FreedMemory] = {}
 
     # -- a lifetime begins ------------------------------------------------------------------------------
     def begin_life(
@@ -125,7 +125,7 @@ class Lifetimes(Order):
             if memory.is_open or cell.sole is not agent:
                 cell.sole = None  # its next command is compared with these
 
-    def _pool_of(self, agent: Agent, key: int) -> FreedMemory:
+    def _pool_of(self, agent: LogicalThread, key: int) -> FreedMemory:
         if key == UNPOOLED:
             return FreedMemory(agent, key)
         return self._pools.setdefault((agent, key), FreedMemory(agent, key))
@@ -217,7 +217,7 @@ class Lifetimes(Order):
         while self._freed:
             self._collect_uses_of(self._freed.pop())
 
-    def _collect_uses_of(self, block: Block, awaited: Clock = NOTHING) -> None:
+    def _collect_uses_of(self, block: ShadowBlock, awaited: Clock = NOTHING) -> None:
         """Note the uses of a freed block that its allocator does not wait for, as clock `awaited`, and has not.
 
         Those in earlier lives were noted when these ended.
@@ -226,7 +226,7 @@ class Lifetimes(Order):
         owner = memory.agent
         if memory.key == UNPOOLED:
             return
-        uses: dict[Agent, FreedUse] = {}
+        uses: dict[LogicalThread, FreedUse] = {}
         own: tuple[Command, int, Extent] | None = None
         for cell in block.cells:
             for last in cell.accesses():
@@ -249,7 +249,7 @@ class Lifetimes(Order):
             memory.exposed = {**memory.exposed, **uses}
             self._close_uses(memory)
 
-    def _look_at_freed_pinned(self, block: Block, awaited: Clock) -> None:
+    def _look_at_freed_pinned(self, block: ShadowBlock, awaited: Clock) -> None:
         """Withhold the certificate if copies use a block of pinned memory that its allocator does not wait for."""
         for last in itertools.chain.from_iterable(cell.accesses() for cell in block.cells):
             if last[1] >= block.born and not (_covers(self.known, last) or _covers(awaited, last)):
@@ -262,12 +262,12 @@ class Lifetimes(Order):
                     "waited for the copy",
                 )
 
-    def _look_at_freed_by_thread(self, block: Block, owner: Agent) -> None:
+    def _look_at_freed_by_thread(self, block: ShadowBlock, owner: LogicalThread) -> None:
         """Where threads free each other's memory, it may come back at any time: its uses must be known to be over.
 
         Those in earlier lives were looked at when these ended.
         """
-        known = self.threads.known(threading.get_ident(), self.known)
+        known = self.threads.clock_of(threading.get_ident(), self.known)
         alone = not owner.shared and owner.caller is not None and owner.caller[0] is self.threads.agent()
         for cell in block.cells:
             for last in cell.accesses():
@@ -278,7 +278,7 @@ class Lifetimes(Order):
                     continue
                 self._report_freed_by_thread(last, block)
 
-    def _report_freed_by_thread(self, last: Command, block: Block) -> None:
+    def _report_freed_by_thread(self, last: Command, block: ShadowBlock) -> None:
         site = last[3], last[4]
         freed = f"freed at {place(block.freed_at)}" if block.freed_at else "freed"
         self.findings.freed_early(
@@ -289,7 +289,7 @@ class Lifetimes(Order):
         )
 
     # -- uses that a new tensor may meet ----------------------------------------------------------------
-    def unordered_uses(self, block: Block, command: Command) -> Iterator[FreedUse]:
+    def unordered_uses(self, block: ShadowBlock, command: Command) -> Iterator[FreedUse]:
         """Yield the uses of freed memory that nothing orders before a stream's first write of a block."""
         owner, agent, site = block.agent, command[0], (command[3], command[4])
         clock = agent.clock
@@ -310,7 +310,9 @@ class Lifetimes(Order):
             if use.agent is not agent and clock.get(use.agent, 0) < use.number:
                 yield use
 
-    def _look_at_donors(self, block: Block, owner: Agent, agent: Agent, site: Site) -> None:
+    def _look_at_donors(
+        self, block: ShadowBlock, owner: LogicalThread, agent: LogicalThread, site: Site
+    ) -> None:
         """Withhold the certificate if the owner may have taken the block over. See Note [Reuse by other streams]."""
         for (other, key), memory in self._pools.items():
             if key != block.pool.key or other.device != owner.device or other is agent or other is owner:
@@ -341,25 +343,25 @@ class Lifetimes(Order):
                 memory.exposed, memory.is_open = NO_USES, False  # no block is allocated from it any more
         super().remove_stream(handle)
 
-    def _begin_stream(self, device: int, handle: int, ordinal: int, site: Site | None) -> Agent:
+    def _begin_stream(self, device: int, handle: int, ordinal: int, site: Site | None) -> LogicalThread:
         agent = super()._begin_stream(device, handle, ordinal, site)
         self._drop_pools({agent})  # of the stream that it stood for before
         return agent
 
-    def _drop_pools(self, gone: Collection[Agent]) -> None:
+    def _drop_pools(self, gone: Collection[LogicalThread]) -> None:
         """No memory is allocated from the pools of these streams any more."""
         for agent, key in [name for name in self._pools if name[0] in gone]:
             self._pools.pop((agent, key)).key = UNPOOLED
 
-    def _agents_in_lifetimes(self, retired: Set[Agent]) -> set[Agent]:
+    def _agents_in_lifetimes(self, retired: Set[LogicalThread]) -> set[LogicalThread]:
         """Return the agents that lifetimes remember, of which as few as can be are of streams that are gone.
 
         The use of a stream that is gone, which the owner's stream comes after, is one of the owner's from now on.
         """
-        users: set[Agent] = set()
+        users: set[LogicalThread] = set()
         for memory in self._pools.values():
             self._close_uses(memory)
-            left: dict[Agent, FreedUse] = {}
+            left: dict[LogicalThread, FreedUse] = {}
             for user, use in memory.exposed.items():
                 if use.closed and user in retired:
                     use.agent, use.number = memory.agent, use.closed
@@ -372,10 +374,10 @@ class Lifetimes(Order):
                 block.own_use, block.exposed, block.clock = None, NO_USES, NOTHING
             elif block.agent is not None:
                 users.add(block.agent)
-        holders: list[Block | FreedMemory] = [*self._pools.values(), *self.shadow.blocks.values()]
+        holders: list[ShadowBlock | FreedMemory] = [*self._pools.values(), *self.shadow.blocks.values()]
         return users | {use.agent for holder in holders for use in holder.exposed.values()}
 
-    def _forget_agents(self, gone: Set[Agent]) -> None:
+    def _forget_agents(self, gone: Set[LogicalThread]) -> None:
         """Nothing remembers these agents any more."""
         self._drop_pools(gone)
         clocks: dict[int, Clock] = {}  # most blocks share theirs

@@ -19,7 +19,7 @@ from flambeau.observe.clocks import Snapshot
 from flambeau.observe.detector import Detector
 
 
-class Part:
+class ObservedContribution:
     """A member's part: what it is, on which stream, and the point that the stream had reached before."""
 
     __slots__ = ("call", "point", "rank", "stream")
@@ -31,12 +31,12 @@ class Part:
         self.point = point
 
 
-class Communicator:
+class ObservedCommunicator:
     """How many ranks there are, and the parts of the meetings that are not complete."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.meetings: dict[Key, list[Part]] = {}
+        self.meetings: dict[Key, list[ObservedContribution]] = {}
 
 
 class Meetings:
@@ -44,12 +44,12 @@ class Meetings:
 
     def __init__(self, detector: Detector) -> None:
         self._detector = detector
-        self._by_id: dict[bytes, Communicator] = {}
-        self._members: dict[int, tuple[Communicator, Course]] = {}
+        self._by_id: dict[bytes, ObservedCommunicator] = {}
+        self._members: dict[int, tuple[ObservedCommunicator, Course]] = {}
 
     def join(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> None:
         """(handle, rank) of members that have joined."""
-        comm = self._by_id.setdefault(unique, Communicator(size))
+        comm = self._by_id.setdefault(unique, ObservedCommunicator(size))
         for handle, rank in members:
             self._members[handle] = (comm, Course(rank))
 
@@ -66,7 +66,7 @@ class Meetings:
         """A part was queued; `point` is what its stream had reached before."""
         comm, course = self._members[handle]
         key = course.next_key(call)
-        part = Part(course.rank, call, stream, point)
+        part = ObservedContribution(course.rank, call, stream, point)
         others = comm.meetings.setdefault(key, [])
         for other in others:
             if orders(other.call, other.rank, part.rank):

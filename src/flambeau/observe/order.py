@@ -14,8 +14,8 @@ from flambeau.core.callsite import Site, caller
 from flambeau.core.host.turn_scheduler import seat
 from flambeau.observe.clocks import (
     NOTHING,
-    Agent,
     Clock,
+    LogicalThread,
     Reached,
     Snapshot,
     join_clock,
@@ -25,7 +25,7 @@ from flambeau.observe.clocks import (
 from flambeau.observe.findings import Findings
 from flambeau.observe.threads import Outer, Threads
 
-Caller: TypeAlias = tuple[Agent, int]
+Caller: TypeAlias = tuple[LogicalThread, int]
 """A host thread, and how often it had told others something when it made a call."""
 
 Lane: TypeAlias = tuple[int, int, Site | None, bool]
@@ -51,18 +51,22 @@ class Order:
         self.everyone: Clock = NOTHING  # what any of them has waited for
         self.polled: Clock = NOTHING  # what the runtime has found done on its own account
         self.concurrent = False  # whether several streams have been given commands
-        self._first: Agent | None = None
+        self._first: LogicalThread | None = None
         self.number = 1  # of the last command
         self._next = itertools.count(2).__next__  # atomic, as what begins a life takes no lock
-        self.agents: dict[int, Agent] = {}
-        self._on_device: dict[int, list[Agent]] = {}
-        self._retired: list[Agent] = []
+        self.agents: dict[int, LogicalThread] = {}
+        self._on_device: dict[int, list[LogicalThread]] = {}
+        self._retired: list[LogicalThread] = []
         self._made: dict[int, int] = {}  # side streams of a device so far
         self._events: dict[int, Snapshot] = {}
         self._loose_events: dict[int, Snapshot] = {}
-        self._recorders: dict[int, tuple[Agent, int, bool]] = {}  # a `Caller`, and whether all is in order
+        self._recorders: dict[
+            int, tuple[LogicalThread, int, bool]
+        ] = {}  # a `Caller`, and whether all is in order
         self._own_events: set[int] = set()  # of the runtime, which asks for them on its own account
-        self._event_users: dict[int, dict[Agent, int]] = {}  # since it was recorded: threads, as in `Caller`
+        self._event_users: dict[
+            int, dict[LogicalThread, int]
+        ] = {}  # since it was recorded: threads, as in `Caller`
         self._draws: dict[int, Caller] = {}  # by device: who drew random numbers last
         self._hosts: dict[int, Clock] = {}  # of ranks that are threads and take turns: what each knows
         self._at_start: Clock = NOTHING  # what they all knew
@@ -80,17 +84,17 @@ class Order:
         agent = self._begin_stream(device, handle, ordinal, site)
         agent.grouped, agent.captured = grouped, True
 
-    def _begin_stream(self, device: int, handle: int, ordinal: int, site: Site | None) -> Agent:
+    def _begin_stream(self, device: int, handle: int, ordinal: int, site: Site | None) -> LogicalThread:
         agent = self.agents[handle] = self._idle(device) or self._new_agent(device)
         agent.begin(handle, ordinal, site, self._next())
         return agent
 
-    def _new_agent(self, device: int) -> Agent:
-        agent = Agent(device)
+    def _new_agent(self, device: int) -> LogicalThread:
+        agent = LogicalThread(device)
         self._on_device.setdefault(device, []).append(agent)
         return agent
 
-    def _idle(self, device: int) -> Agent | None:
+    def _idle(self, device: int) -> LogicalThread | None:
         """An agent whose stream is gone and whose commands the host knows to be done."""
         for agent in self._retired:
             if agent.device == device and self.all_know(agent, agent.time):
@@ -105,7 +109,7 @@ class Order:
             self._retired.append(agent)
 
     # -- edges -----------------------------------------------------------------------------------------
-    def catch_up(self, agent: Agent) -> None:
+    def catch_up(self, agent: LogicalThread) -> None:
         """A command starts with all that the host knows when it gives it."""
         if agent.caught is not self.known:
             if agent is not self._first and not self.concurrent:
@@ -115,7 +119,7 @@ class Order:
             agent.caught = self.known
             agent.clock = merge_clocks(agent.clock, self.known)
 
-    def tick(self, agent: Agent) -> None:
+    def tick(self, agent: LogicalThread) -> None:
         self.catch_up(agent)
         self.number = agent.time = self._next()
         if self.several:
@@ -180,7 +184,7 @@ class Order:
         """The same of all streams of a device."""
         return [self._end_of(agent) for agent in self._on_device.get(device, ())]
 
-    def _end_of(self, agent: Agent) -> Reached:
+    def _end_of(self, agent: LogicalThread) -> Reached:
         sure = agent.caller is None or not self.several or self._comes_after(agent.caller)
         return snapshot(agent), (agent, agent.time, agent.loose), sure
 
@@ -251,7 +255,7 @@ class Order:
     def knows(self, other: Caller) -> bool:
         """Whether this thread comes after what another did when it had told others that often."""
         with self.lock:
-            known = self.threads.known(threading.get_ident(), self.known)
+            known = self.threads.clock_of(threading.get_ident(), self.known)
             return other[0] is self.threads.agent() or known.get(other[0], 0) >= other[1]
 
     def here(self) -> Caller:
@@ -293,7 +297,7 @@ class Order:
         """Whether this thread's calls come after one of another's in every run."""
         return other[0] is self.threads.mine or self.known.get(other[0], 0) >= other[1]
 
-    def _used_by_this_thread(self, agent: Agent) -> None:
+    def _used_by_this_thread(self, agent: LogicalThread) -> None:
         last = agent.caller
         agent.caller = self._caller()
         if last is not None and last[0] is not self.threads.mine:
@@ -301,7 +305,7 @@ class Order:
             if not self._comes_after(last):
                 self.findings.threads_unordered(f"{agent} is given work", caller(2))
 
-    def all_know(self, agent: Agent, time: int) -> bool:
+    def all_know(self, agent: LogicalThread, time: int) -> bool:
         """Whether every thread knows a command of an agent to be done."""
         if self.known.get(agent, 0) < time:
             return False

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 from flambeau.core.callsite import Site, line_of, place
 from flambeau.driver.api import AUTOCAST
-from flambeau.observe.accesses import Block, Cell, Command, FreedUse, Operation
-from flambeau.observe.clocks import Agent, Clock, join_clock, snapshot
+from flambeau.observe.accesses import Cell, Command, FreedUse, Operation, ShadowBlock
+from flambeau.observe.clocks import Clock, LogicalThread, join_clock, snapshot
 from flambeau.observe.layouts import Extent, extent_of, span_of
 from flambeau.observe.reporting.fixes import (
     Code,
@@ -20,7 +20,7 @@ from flambeau.observe.reporting.fixes import (
     synchronize_after,
 )
 from flambeau.observe.reporting.operators import public_name, reads_as_well, repetition
-from flambeau.observe.reports import Access, Fix, Race
+from flambeau.observe.reports import Fix, Race, RaceAccess
 
 READ, WRITE, READ_WRITE = "reads", "writes", "reads and writes"
 _UNCERTAIN = "It is not certain that each first use comes before this line: run again."
@@ -34,7 +34,7 @@ _CACHED_CAST = (
 class GraphLaunch:
     """A launch of a graph: the stream, where, and the numbers between which its commands are (`begin` excluded)."""
 
-    agent: Agent
+    agent: LogicalThread
     site: Site
     begin: int
     end: float = math.inf
@@ -50,23 +50,23 @@ Launches: TypeAlias = tuple[GraphLaunch | None, GraphLaunch | None]
 class Pair(NamedTuple):
     """The two accesses of a race, and the commands that make them."""
 
-    first: Access
-    second: Access
+    first: RaceAccess
+    second: RaceAccess
     last: Command
     command: Command
     launches: Launches
 
     @property
-    def earlier(self) -> Agent:
+    def earlier(self) -> LogicalThread:
         """The stream of the program that was given the first access, or its graph."""
         return self.last[0] if self.launches[0] is None else self.launches[0].agent
 
     @property
-    def later(self) -> Agent:
+    def later(self) -> LogicalThread:
         """The stream of the program that was given the second access, or its graph."""
         return self.command[0] if self.launches[1] is None else self.launches[1].agent
 
-    def orders(self, later: Agent, earlier: Agent) -> bool:
+    def orders(self, later: LogicalThread, earlier: LogicalThread) -> bool:
         """Return True if a wait of one stream for another puts the first access before what follows."""
         return join_clock(later.clock, snapshot(earlier)).get(self.last[0], 0) >= self.last[1]
 
@@ -79,7 +79,7 @@ def build_race(
     kind: str,
     command: Command,
     launches: Launches,
-    waited: Agent | None,
+    waited: LogicalThread | None,
     lifetime: tuple[int, Site | None],
     select: Select | None,
     record: bool = False,
@@ -128,18 +128,18 @@ def build_race(
     return Race(first, second, device, fix, allocated, freed, record, note)
 
 
-def _is_cached_cast(cell: Cell, last: Command, block: Block) -> bool:
+def _is_cached_cast(cell: Cell, last: Command, block: ShadowBlock) -> bool:
     """Return True if `last` used a weight's cast, which autocast keeps for all streams of its block."""
     casts = [c.write for c in (cell, *cell.neighbours) if c.write is not None and c.write[2][0] == AUTOCAST]
     return any(_life(block, cast[1]) == _life(block, last[1]) for cast in casts)
 
 
-def _life(block: Block, number: int) -> tuple[Site | None, int, Site | None] | None:
+def _life(block: ShadowBlock, number: int) -> tuple[Site | None, int, Site | None] | None:
     """Return what identifies the lifetime of the memory that command `number` belongs to; None: the present one."""
     return _lifetime(block, number) if number < block.born else None
 
 
-def _wait_of_owner(pair: Pair, owner: Agent, freed: Site | None, proposer: Proposer) -> Fix:
+def _wait_of_owner(pair: Pair, owner: LogicalThread, freed: Site | None, proposer: Proposer) -> Fix:
     """Return the fix of memory that is freed too early and whose tensor the program does not have."""
     text = (
         f"On {owner}, call stream.wait_stream({_stream_expression(pair.earlier)}) before {pair.second.place}."
@@ -156,14 +156,14 @@ def line_at(site: Site) -> tuple[str, int]:
 
 def access_of(
     start: int, extent: Extent, kind: str, command: Command, launch: GraphLaunch | None = None
-) -> Access:
+) -> RaceAccess:
     agent, number, what, code, offset, ordinal = command
     end = start + span_of(extent)
     shape, dtype = shape_of(extent, kind, what)
     site = (code, offset)
     if kind is WRITE and extent in map(extent_of, what[1][what[2] :]) and reads_as_well(what[0], site):
         kind = READ_WRITE
-    return Access(
+    return RaceAccess(
         kind,
         what[0],
         str(agent),
@@ -195,7 +195,7 @@ def _device_of(command: Command) -> int | None:
     return metas[0].device.index if metas else command[0].device
 
 
-def _lifetime(block: Block, number: int) -> tuple[Site | None, int, Site | None]:
+def _lifetime(block: ShadowBlock, number: int) -> tuple[Site | None, int, Site | None]:
     """Where the memory was allocated, when and where freed, in the life that an old command belongs to."""
     lives = [block.last] if block.last else []
     lives += [(b.site, b.freed, b.freed_at) for b in block.prior]
@@ -213,7 +213,7 @@ def _operand(extent: Extent, command: Command) -> int:
 
 
 def synchronize_fix(
-    first: Access,
+    first: RaceAccess,
     when: str,
     last: Command,
     launch: GraphLaunch | None,
@@ -236,7 +236,12 @@ def synchronize_fix(
 
 
 def _record_stream(
-    pair: Pair, code: Code | None, owner: Agent, freed: Site | None, recorded: bool, proposer: Proposer
+    pair: Pair,
+    code: Code | None,
+    owner: LogicalThread,
+    freed: Site | None,
+    recorded: bool,
+    proposer: Proposer,
 ) -> Fix:
     """Return the fix of a use that outlived the tensor: `record_stream` makes the allocator wait before reuse.
 
@@ -253,7 +258,7 @@ def _record_stream(
     return _fix("record_stream", None, recorded, text)
 
 
-def _wait_stream(pair: Pair, waited: Agent | None, proposer: Proposer) -> Fix:
+def _wait_stream(pair: Pair, waited: LogicalThread | None, proposer: Proposer) -> Fix:
     """A wait just before the second access, or its graph, takes over all that the first one's stream was given.
 
     A graph is over on the stream that it was launched on when it is over on its own.
@@ -281,7 +286,7 @@ def _wait_in_capture(pair: Pair, launch: GraphLaunch) -> tuple[Fix, str]:
     return fix, _early_wait_note(pair.last, pair.command, earlier)
 
 
-def _stream_expression(agent: Agent) -> str:
+def _stream_expression(agent: LogicalThread) -> str:
     return f"torch.cuda.default_stream({agent.device})" if agent.ordinal == 0 else str(agent)
 
 

@@ -51,7 +51,7 @@ def _may_raise(call: _Call) -> _Call:
     return cast(_Call, wrapper)
 
 
-def observed(
+def attach_detector(
     accelerator: Driver,
     host: Driver,
     races: str = "warn",
@@ -143,7 +143,7 @@ class RaceDriver(Forward):
         memory = self.inner.host_alloc(nbytes)
         with self._lock:
             self.detector.own(memory.ptr, nbytes, None, caller(), host=True)
-            self.detector.pinned.added(memory.ptr, nbytes)
+            self.detector.pinned.on_pin(memory.ptr, nbytes)
         return memory
 
     def host_free(self, memory: HostMemory) -> None:
@@ -237,7 +237,7 @@ class RaceDriver(Forward):
 
     @_may_raise
     def stream_query(self, stream: int) -> bool:
-        self.detector.findings.asked("Stream.query()")
+        self.detector.findings.note_query("Stream.query()")
         point = self._end_of(stream)
         done = self.inner.stream_query(stream)
         if done:
@@ -281,7 +281,7 @@ class RaceDriver(Forward):
             if tape is None:
                 self._captured.pop(event, None)
                 self.detector.record(event, stream)
-                self._others.recorded(event, self.detector.event_point(event))
+                self._others.on_record(event, self.detector.event_point(event))
             else:
                 self._captured[event] = tape
                 tape.record(event, stream)
@@ -289,7 +289,7 @@ class RaceDriver(Forward):
     @_may_raise
     def event_query(self, event: int, internal: bool = False) -> bool:
         if not internal:
-            self.detector.findings.asked("Event.query()")
+            self.detector.findings.note_query("Event.query()")
         point = self._marked_by(event, internal)
         done = self.inner.event_query(event, internal)
         if internal:
@@ -314,7 +314,7 @@ class RaceDriver(Forward):
             if self.detector.is_over(start) and self.detector.is_over(end):
                 self.detector.findings.read_time()
             else:  # it raises where they are not done
-                self.detector.findings.asked("Event.elapsed_time() before a wait for the events")
+                self.detector.findings.note_query("Event.elapsed_time() before a wait for the events")
         return self.inner.event_elapsed_ns(start, end)
 
     # -- other processes: see Note [Other processes] in ipc_events.py ---------------------------------------
@@ -443,7 +443,7 @@ class RaceDriver(Forward):
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:
             self._command(stream, "host function", [], 0)
-            self.inner.host_call(self.detector.pinned.guarded(call), stream)
+            self.inner.host_call(self.detector.pinned.guard_call(call), stream)
 
     # -- graphs ---------------------------------------------------------------------------------------
     def capture_begin(self, stream: int, mode: str) -> None:

@@ -14,7 +14,7 @@ class RaceWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class RaceAccess:
     """One side of a race. `stream` is None where the host itself touched the memory.
 
     `handle` and `ordinal` name the command for a timeline: the stream's handle, and its how manieth command
@@ -89,7 +89,7 @@ class Fix:
     edits: tuple[Edit, ...] = ()
     hint: str = ""
 
-    def joined(self, other: Fix) -> Fix:
+    def merge(self, other: Fix) -> Fix:
         """Return the fix with the lines that another one adds at the same place."""
         added = tuple([line for line in other.lines if line not in self.lines])
         if not added or other.where != self.where or len(self.edits) != 1 or len(other.edits) != 1:
@@ -123,8 +123,8 @@ class Race:
     memory: it was freed, and handed out again or may be. `count` is how often this pair of lines raced.
     """
 
-    first: Access
-    second: Access
+    first: RaceAccess
+    second: RaceAccess
     device: str
     fix: Fix
     allocated: Site | None = None
@@ -180,7 +180,7 @@ class Race:
         return f"{second} {second.kind} bytes that {first} {first.kind}, and nothing orders them."
 
 
-def _does(side: Access, kind: str) -> Access:
+def _does(side: RaceAccess, kind: str) -> RaceAccess:
     return side if kind in side.kind else replace(side, kind="reads and writes")
 
 
@@ -188,7 +188,7 @@ def _sides(race: Race) -> list[str]:
     return [f"first:  {_side(race.first)}", f"second: {_side(race.second)}"]
 
 
-def _side(side: Access) -> str:
+def _side(side: RaceAccess) -> str:
     what = "bytes" if side.shape is None else f"{list(side.shape)} {side.dtype}"
     text = source(side.site)
     about = [f"stream created at {place(side.stream_site)}"] if side.stream_site else []

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from html import escape
 
 from flambeau.core.callsite import place, source
-from flambeau.observe.reports import Access, Certificate, Fix, Race
+from flambeau.observe.reports import Certificate, Fix, Race, RaceAccess
 
 _RED, _GREEN, _YELLOW = "#e03131", "#2f9e44", "#e67700"
 _MOST = 20  # races that are shown whole
@@ -73,7 +73,7 @@ def _row(label: str, html: str) -> str:
     )
 
 
-def _side(side: Access) -> str:
+def _side(side: RaceAccess) -> str:
     launched = f" (launched at {place(side.launched)})" if side.launched else ""
     text = f"{side.where}{launched}: {side.name or side.operator} on {side.stream or 'the host'} {side.kind} them"
     code = source(side.site)

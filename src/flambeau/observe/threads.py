@@ -24,11 +24,11 @@ from threading import get_ident, local, main_thread
 from typing import TypeAlias
 from weakref import WeakMethod
 
-from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Snapshot, join_clock
+from flambeau.observe.clocks import NOBODY, NOTHING, Clock, LogicalThread, Snapshot, join_clock
 
 _TRIED = 8  # agents of ended tasks that a new task is compared with
 
-Outer: TypeAlias = "tuple[Agent, Clock]"
+Outer: TypeAlias = "tuple[LogicalThread, Clock]"
 """A thread of a pool outside of its task: its agent, and what it knew."""
 
 
@@ -48,11 +48,11 @@ class Threads:
         self.logical = 0
         self._counted: set[int] = set()  # threads, in `count`
         self._outside: dict[int, Clock] = {}  # by thread that runs a task: what it knew before
-        self._idle: deque[Agent] = deque()  # of tasks that have ended, the first first
+        self._idle: deque[LogicalThread] = deque()  # of tasks that have ended, the first first
         self._running = 0
-        self._agents: dict[int, Agent] = {}  # by thread
+        self._agents: dict[int, LogicalThread] = {}  # by thread
         self._known: dict[int, Clock] = {}  # of those that do not run
-        self._callers: set[Agent] = set()
+        self._callers: set[LogicalThread] = set()
 
     def enter(self, known: Clock) -> Clock:
         """This thread calls the driver. `known` is what the last one that did knows; what this one knows."""
@@ -71,7 +71,7 @@ class Threads:
         """What this thread can tell another one; and what the one that runs knows from then on."""
         ident = get_ident()
         agent = self._agent(ident)
-        point = agent, agent.time, self.known(ident, known)
+        point = agent, agent.time, self.clock_of(ident, known)
         agent.time += 1
         return point, dict(
             known
@@ -80,7 +80,7 @@ class Threads:
     def receive(self, point: Snapshot, known: Clock) -> Clock:
         """Another thread has told this one. What the one that runs knows then."""
         ident = get_ident()
-        received = join_clock(self.known(ident, known), point)
+        received = join_clock(self.clock_of(ident, known), point)
         if ident == self._running:
             return received
         self._agent(ident)
@@ -99,7 +99,7 @@ class Threads:
     def begin_task(self, point: Snapshot | None, known: Clock) -> Outer:
         """This thread begins a task that knows what `point` tells; what it was and knew before."""
         ident = get_ident()
-        outer = self._agent(ident), self.known(ident, known)
+        outer = self._agent(ident), self.clock_of(ident, known)
         if ident == self._running:
             self._running = 0
         task = NOTHING if point is None else join_clock(NOTHING, point)
@@ -110,7 +110,7 @@ class Threads:
     def end_task(self, outer: Outer, known: Clock) -> None:
         """The task has ended. Who waits for the thread's end waits for all of its tasks."""
         ident = get_ident()
-        agent, before = self._agents[ident], self.known(ident, known)
+        agent, before = self._agents[ident], self.clock_of(ident, known)
         if ident == self._running:
             self._running = 0
         end = agent, agent.time, before
@@ -119,21 +119,21 @@ class Threads:
         self._agents[ident] = outer[0]
         self._known[ident] = join_clock(self._outside.pop(ident), end)
 
-    def _agent_of_task(self, known: Clock) -> Agent:
+    def _agent_of_task(self, known: Clock) -> LogicalThread:
         """An agent whose last task has ended before what the new one knows: as many agents as tasks at a time."""
         for agent in list(itertools.islice(self._idle, _TRIED)):
             if known.get(agent, 0) >= agent.time - 1:
                 self._idle.remove(agent)
                 return agent
-        agent = Agent(-1)
+        agent = LogicalThread(-1)
         agent.time = 1
         return agent
 
-    def known(self, ident: int, known: Clock) -> Clock:
+    def clock_of(self, ident: int, known: Clock) -> Clock:
         """What a thread knows; `known` is what the one that runs does."""
         return known if ident == self._running else self._known.get(ident, {})
 
-    def agent(self) -> Agent:
+    def agent(self) -> LogicalThread:
         """The agent of this thread."""
         return self._agent(get_ident())
 
@@ -142,17 +142,17 @@ class Threads:
         inside = [self._known.get(ident, {}) for ident in self._agents if ident != self._running]
         return inside + list(self._outside.values())
 
-    def _agent(self, ident: int) -> Agent:
+    def _agent(self, ident: int) -> LogicalThread:
         found = self._agents.get(ident)
         if found is None:
-            found = self._agents[ident] = Agent(-1)
+            found = self._agents[ident] = LogicalThread(-1)
             found.time = 1
             if not hasattr(self._tokens, "token") and ident != main_thread().ident:
-                self._tokens.token = _Token(self._thread_ends)
+                self._tokens.token = _ThreadSentinel(self._thread_ends)
         return found
 
 
-class _Token:
+class _ThreadSentinel:
     """Lives as long as a thread, and reports its end: also of a thread whose start was not seen.
 
     Else a later thread with the same number would be taken for it.

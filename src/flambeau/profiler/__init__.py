@@ -219,14 +219,14 @@ class profile:
             self._finish(tell=False)
         self.current_action = action
 
-    def _finish(self, tell: bool) -> None:
+    def _finish(self, notify: bool) -> None:
         if self._running is None:
             return
         self._running.__exit__()
         if self.acc_events and self._last is not None:
             self._running.keep(self._last)
         self._last, self._running = self._running, None
-        if tell and self.on_trace_ready is not None:
+        if notify and self.on_trace_ready is not None:
             self.on_trace_ready(self)
 
     def _begin_step(self) -> None:
@@ -238,21 +238,23 @@ class profile:
             self._step.__exit__()
             self._step = None
 
-    def _recorded(self, what: str) -> autograd_profiler.profile:
+    def _require_recorded(self, what: str) -> autograd_profiler.profile:
         if self._last is None:
             raise AssertionError(f"Profiler must be initialized before {what}")
         return self._last
 
     def events(self) -> EventList:
         """The events of the last complete recording. AssertionError: there is none."""
-        return self._recorded("accessing events")._events()
+        return self._require_recorded("accessing events")._events()
 
     def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> EventList:
         """The events added up by name, and by the shapes of inputs and the innermost lines if so asked.
 
         The steps of a schedule are one, `ProfilerStep*`. AssertionError: there is no recording.
         """
-        return self._recorded("getting key averages").key_averages(group_by_input_shape, group_by_stack_n)
+        return self._require_recorded("getting key averages").key_averages(
+            group_by_input_shape, group_by_stack_n
+        )
 
     def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
         """Write each line of calls with its time in microseconds, as tools that draw flame graphs read it.
@@ -262,7 +264,7 @@ class profile:
         """
         if not self._with_stack:
             raise AssertionError("export_stacks() requires with_stack=True")
-        self._recorded("exporting stacks")._events().export_stacks(path, metric)
+        self._require_recorded("exporting stacks")._events().export_stacks(path, metric)
 
     def add_metadata(self, key: str, value: str) -> None:
         """Put a text into the trace."""
@@ -281,7 +283,7 @@ class profile:
 
         Raises AssertionError: there is no recording.
         """
-        events = self._recorded("exporting chrome trace")._events()
+        events = self._require_recorded("exporting chrome trace")._events()
         chrome_trace(events, events.memory).write(path, **self._metadata)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flambeau.observe.reports import Race
 from flambeau.observe.reports_html import certificate_html, row_html, table_html
 from flambeau.observe.tracing.picture import format_ns
-from flambeau.observe.tracing.timeline import MARKERS, Record, Timeline, svg
+from flambeau.observe.tracing.timeline import MARKERS, CompletedCommand, Timeline, svg
 from flambeau.report.recorder import DeviceReport, MachineReport
 from flambeau.runtime.memory.statistics import format_size
 
@@ -25,7 +25,7 @@ class RecentTimeline(Timeline):
         self._most = most
         self._dropped_work: dict[int, int] = {}  # stream handle -> dropped commands that races count
 
-    def add(self, record: Record) -> None:
+    def add(self, record: CompletedCommand) -> None:
         super().add(record)
         if len(self.records) > self._most:
             self._drop(len(self.records) // 2)
@@ -37,10 +37,12 @@ class RecentTimeline(Timeline):
         del self.records[:count]
         self.dropped += count
 
-    def racing(self, races: Sequence[Race]) -> list[tuple[Race, Record | None, Record | None]]:
+    def racing(
+        self, races: Sequence[Race]
+    ) -> list[tuple[Race, CompletedCommand | None, CompletedCommand | None]]:
         work = {stream: lane for (_, stream), lane in self.work().items()}
 
-        def command(stream: int, ordinal: int) -> Record | None:
+        def command(stream: int, ordinal: int) -> CompletedCommand | None:
             lane, place = work.get(stream, []), ordinal - self._dropped_work.get(stream, 0)
             return lane[place - 1] if 0 < place <= len(lane) else None
 

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flambeau.core.callsite import file_of, line_of, place, source
-from flambeau.observe.reports import Access, Certificate, Race
-from flambeau.observe.tracing.range_recorder import Ranges
-from flambeau.observe.tracing.trace import Trace, trace_of
+from flambeau.observe.reports import Certificate, Race, RaceAccess
+from flambeau.observe.tracing.range_recorder import RangeRecorder
+from flambeau.observe.tracing.trace import TraceData, trace_of
 from flambeau.observe.tracing.tracer import Tracer
 from flambeau.runtime.devices.machine import Machine
 from flambeau.runtime.hooks import annotations
@@ -39,7 +39,7 @@ class MachineReport:
     time_ns: int | None
     trace_hash: str | None
     token: str | None
-    unplayed: str  # why the program is not the one of the token that was to be replayed
+    explain_unplayed: str  # why the program is not the one of the token that was to be replayed
     certificate: Certificate | None
 
 
@@ -49,8 +49,8 @@ class Recorder:
 
     timeline: bool = False
     machines: list[MachineReport] = field(default_factory=list)
-    traces: list[Trace] = field(default_factory=list)
-    _traced: dict[Machine, tuple[Tracer, Ranges]] = field(default_factory=dict)
+    traces: list[TraceData] = field(default_factory=list)
+    _traced: dict[Machine, tuple[Tracer, RangeRecorder]] = field(default_factory=dict)
 
     @property
     def races(self) -> list[Race]:
@@ -64,7 +64,7 @@ class Recorder:
     def before_open(self, machine: Machine) -> None:
         if self.timeline:
             tracer = Tracer(machine.driver, machine.bare, machine.visible, wait_reason.reason)
-            ranges = Ranges(tracer.source.clock)
+            ranges = RangeRecorder(tracer.source.clock)
             machine.driver, self._traced[machine] = tracer, (tracer, ranges)
             annotations.subscribe(ranges)
             for text in annotations.open_here():  # begun before the program first asked for a device
@@ -97,7 +97,7 @@ def machine_report(machine: Machine) -> MachineReport:
         time_ns=bare.time_ns() if virtual else None,
         trace_hash=bare.trace_hash() if virtual else None,
         token=bare.token() if virtual else None,
-        unplayed=bare.unplayed() if virtual else "",
+        explain_unplayed=bare.explain_unplayed() if virtual else "",
         certificate=detector.certificate() if detector is not None else None,
     )
 
@@ -147,7 +147,7 @@ def race_fields(race: Race) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _side(side: Access) -> dict[str, Any]:
+def _side(side: RaceAccess) -> dict[str, Any]:
     created = side.stream_site
     return {
         "kind": side.kind, "operator": side.name or side.operator, "stream": side.stream, "place": side.place,

@@ -127,7 +127,7 @@ class Answers:
         """The fewest swaps of a run's own commands, or where ranks take turns the fewest of its choices."""
         if run.graph.turns:
             return self._shortest(run)
-        return Orders(self.runs, run).simplest(run, run.graph.replayed(run.token))
+        return Orders(self.runs, run).simplest(run, run.graph.steps_of_token(run.token))
 
     def _shortest(self, run: Run) -> tuple[str, Run]:
         """A beginning of a run's choices whose last one it takes for the outcome to be wrong."""

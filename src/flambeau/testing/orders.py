@@ -20,7 +20,7 @@ class Orders:
     def __init__(self, runs: Runs, first: Run) -> None:
         self.runs, self.found, self.graph = runs, runs.found, first.graph
         self.conflicts = runs.conflicts(self.graph)
-        self._seen = {self.conflicts.signature(self.graph.replayed(first.token))}
+        self._seen = {self.conflicts.signature(self.graph.steps_of_token(first.token))}
         self.cut = self.conflicts.cut
 
     def count(self) -> Orders:

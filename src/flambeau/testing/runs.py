@@ -180,7 +180,7 @@ class Runs:
 
     def swapped(self, run: Run) -> list[Pair]:
         """The conflicting pairs that a run had the other way round than requested, the one that ran first first."""
-        return self.conflicts(run.graph).swapped(run.graph.replayed(run.token))
+        return self.conflicts(run.graph).swapped(run.graph.steps_of_token(run.token))
 
     def conflicts(self, graph: Any) -> Conflicts:
         """Those of a graph, found once for all runs that gave the same commands and were answered alike."""

@@ -36,9 +36,9 @@ from compiling import compile_all  # noqa: E402
 
 from flambeau.driver.cuda.codegen import pointwise, source  # noqa: E402
 from flambeau.driver.cuda.codegen import scan as scans  # noqa: E402
-from flambeau.driver.cuda.codegen.multi_kernel import Plan  # noqa: E402
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan  # noqa: E402
 from flambeau.driver.cuda.device.compiler import Compiler  # noqa: E402
-from flambeau.driver.cuda.device.program import Program  # noqa: E402
+from flambeau.driver.cuda.device.program import KernelProgram  # noqa: E402
 from flambeau.driver.cuda.index import histogram, sorting  # noqa: E402
 
 GPU = device("cuda", 0)
@@ -61,8 +61,8 @@ def launched(kernel: Kernel, op: Op, operands: tuple[Meta, ...], params: tuple[A
     return Launch(kernel, signature.outputs, signature.inputs, signature.params)
 
 
-def programs(built: Program | Plan) -> list[Program]:
-    return [step.program for step in built.passes] if isinstance(built, Plan) else [built]
+def programs(built: KernelProgram | KernelPlan) -> list[KernelProgram]:
+    return [step.program for step in built.passes] if isinstance(built, KernelPlan) else [built]
 
 
 @pytest.mark.parametrize("kind", native_dropout.dtypes, ids=lambda kind: kind.name)
@@ -145,13 +145,13 @@ def test_kernels_are_called_after_operators() -> None:
     launch = launched(table["add"].kernel, table["add"], (x, x), (float32,))
     form = table["add"].kernel.cuda
     assert isinstance(form, Expression)
-    name, source = pointwise.program(launch, form).named(launch)
+    name, source = pointwise.program(launch, form).name_and_source(launch)
     assert name == "add_float32"
     assert b"add_float32" in Compiler("sm_90", None).cubin(source)
     rows = meta((40_000,), (1,), float32)
     passes = sorting.sort(launched(table["sort"].kernel, table["sort"], (rows,), (0, False)), H100)
-    assert isinstance(passes, Plan)
-    names = [step.program.named(launch)[0] for step in passes.passes]
+    assert isinstance(passes, KernelPlan)
+    names = [step.program.name_and_source(launch)[0] for step in passes.passes]
     assert {"radix_count", "radix_plan", "radix_sweep", "radix_settle"} < set(names)
 
 
@@ -173,5 +173,7 @@ def test_one_that_does_not_compile_is_shown(more: str) -> None:
     right = [f'extern "C" __global__ void run(int* p) {{ *p = {n}; }}' for n in (1, 22, 333)]
     wrong = f'extern "C" __global__ void run(int* p) {{ *p = there; }}{more * 10}'
     with pytest.raises(DriverError, match='identifier "there" is undefined') as failed:
-        compile_all([Program(source, (1, 1, 1), 32) for source in (*right, wrong, f"{right[0]}// longer")])
+        compile_all(
+            [KernelProgram(source, (1, 1, 1), 32) for source in (*right, wrong, f"{right[0]}// longer")]
+        )
     assert "333" not in str(failed.value)

@@ -15,7 +15,7 @@ from flambeau.core.dtype import from_numpy
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Launch, Lists, Routine, Source
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.ops.op import Op, table
 from flambeau.testing import operators
 
@@ -76,10 +76,10 @@ def _launches(op: Op) -> Iterator[Launch]:
                     yield Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
 
 
-def _programs(op: Op) -> Iterator[Program]:
+def _programs(op: Op) -> Iterator[KernelProgram]:
     from flambeau.driver.cuda import routines
     from flambeau.driver.cuda.codegen import multi_tensor, pointwise, reduction, source
-    from flambeau.driver.cuda.codegen.multi_kernel import Plan
+    from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan
 
     form = op.kernel.cuda
     for launch in _launches(op):
@@ -95,7 +95,7 @@ def _programs(op: Op) -> Iterator[Program]:
             built = routines.TABLE[form.name](launch, _Device())
         else:
             return
-        yield from [step.program for step in built.passes] if isinstance(built, Plan) else [built]
+        yield from [step.program for step in built.passes] if isinstance(built, KernelPlan) else [built]
 
 
 @pytest.mark.parametrize("name", sorted(name for name, op in table.items() if op.kernel.cuda is not None))

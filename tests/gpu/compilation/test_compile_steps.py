@@ -21,8 +21,8 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Launch, Routine, Source
 from flambeau.driver.cuda import routines
 from flambeau.driver.cuda.codegen import pointwise, reduction, source
-from flambeau.driver.cuda.codegen.multi_kernel import Plan
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan
+from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.driver.cuda.libraries import cublas, cufft, cusolver
 from flambeau.ops.op import table
 from flambeau.testing import operators
@@ -41,7 +41,7 @@ class Collector:
     """A driver that keeps the programs of what it loads."""
 
     def __init__(self) -> None:
-        self.programs: list[Program] = []
+        self.programs: list[KernelProgram] = []
 
     def load(self, launch: Launch, index: int) -> None:
         form = launch.kernel.cuda
@@ -53,7 +53,9 @@ class Collector:
             self.programs.append(source.program(launch, form))
         elif isinstance(form, Routine) and form.name in routines.TABLE:
             built = routines.TABLE[form.name](launch, Device())  # type: ignore[arg-type]
-            self.programs += [step.program for step in built.passes] if isinstance(built, Plan) else [built]
+            self.programs += (
+                [step.program for step in built.passes] if isinstance(built, KernelPlan) else [built]
+            )
 
     def launch(self, *args: Any) -> None:
         raise AssertionError("nothing runs")
@@ -62,7 +64,7 @@ class Collector:
 @pytest.fixture(autouse=True)
 def libraries(monkeypatch: Any) -> None:
     for module in (cublas, cufft, cusolver):
-        monkeypatch.setattr(module, "Library", Library)
+        monkeypatch.setattr(module, "NativeLibrary", Library)
 
 
 def meta_of(x: Any) -> Meta:

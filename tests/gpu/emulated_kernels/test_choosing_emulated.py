@@ -15,7 +15,7 @@ import emulated
 
 import flambeau
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.multi_kernel import Plan
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan
 from flambeau.ops.op import table
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
@@ -58,9 +58,9 @@ def test_rows_that_are_hard_to_choose_from() -> None:
 
 def test_few_rows_are_shared_by_blocks() -> None:
     x = rows("float32", 1, 70_000)
-    assert isinstance(check("topk", x, (50, 1, True)), Plan)
+    assert isinstance(check("topk", x, (50, 1, True)), KernelPlan)
     check("topk", np.zeros(70_000, np.float32), (3, 0, True), 1)
-    assert isinstance(check("topk", rows("float64", 2, 9000), (120, 1, False)), Plan)
+    assert isinstance(check("topk", rows("float64", 2, 9000), (120, 1, False)), KernelPlan)
 
 
 def test_layouts() -> None:
@@ -72,4 +72,4 @@ def test_layouts() -> None:
 
 @pytest.mark.parametrize("kind", ("float32", "int64"))
 def test_long_rows_are_sorted_by_digits(kind: str) -> None:
-    assert isinstance(check("sort", rows(kind, 2, 5000), (1, True)), Plan)
+    assert isinstance(check("sort", rows(kind, 2, 5000), (1, True)), KernelPlan)

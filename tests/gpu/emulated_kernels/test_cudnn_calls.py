@@ -184,7 +184,7 @@ class Dnn:
 @pytest.fixture
 def dnn(monkeypatch: pytest.MonkeyPatch) -> Dnn:
     found = Dnn()
-    monkeypatch.setattr(cudnn, "Library", lambda *about: found)
+    monkeypatch.setattr(cudnn, "NativeLibrary", lambda *about: found)
     return found
 
 
@@ -306,7 +306,7 @@ def test_without_the_extra_columns_take_all(monkeypatch: pytest.MonkeyPatch) -> 
     def missing(*about: Any) -> Any:
         raise NotSupportedError("cuDNN is not on this machine")
 
-    monkeypatch.setattr(cudnn, "Library", missing)
+    monkeypatch.setattr(cudnn, "NativeLibrary", missing)
     make = operators.maker(float32, 0)
     check(table["convolution"], [make(1, 2, 5), make(3, 2, 3)], (Geometry((1,), (0,), (1,)),))
 

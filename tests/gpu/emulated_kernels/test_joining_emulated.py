@@ -15,7 +15,7 @@ import emulated
 
 import flambeau
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.ops.op import table
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
@@ -30,7 +30,7 @@ def launch_of(arrays: list[Any], dim: int) -> Launch:
 
 def check(arrays: list[Any], dim: int, at_once: bool = True) -> None:
     launch = launch_of(arrays, dim)
-    assert isinstance(emulated.built(launch, emulated.Device()), Program) is at_once
+    assert isinstance(emulated.built(launch, emulated.Device()), KernelProgram) is at_once
     for tight in (False, True):
         (got,) = emulated.emulated(launch, arrays, tight)
         assert got.tobytes() == emulated.of_host(launch, arrays)[0].tobytes()

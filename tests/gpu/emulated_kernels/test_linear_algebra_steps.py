@@ -20,7 +20,7 @@ from flambeau.core.dtype import float32, from_numpy
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda import routines
-from flambeau.driver.cuda.codegen.kernel_steps import Steps
+from flambeau.driver.cuda.codegen.kernel_steps import KernelSteps
 from flambeau.driver.cuda.libraries import cublas, cusolver
 from flambeau.driver.cuda.linalg import linear_solve
 from flambeau.ops.linalg import linalg
@@ -34,7 +34,7 @@ KINDS = (np.float64, np.complex128)
 @pytest.fixture(autouse=True)
 def libraries(monkeypatch: Any) -> None:
     for module in (cublas, cusolver):
-        monkeypatch.setattr(module, "Library", Library)
+        monkeypatch.setattr(module, "NativeLibrary", Library)
 
 
 def meta_of(x: Any) -> Meta:
@@ -220,7 +220,7 @@ def test_rows_too_far_apart_for_the_library_are_copied() -> None:
         signature = linalg.solve_triangular.rule((a, b), (True, False))
         launch = Launch(linalg.solve_triangular.kernel, signature.outputs, signature.inputs, signature.params)
         device = Device()
-        steps = Steps(launch, device, Driver(device))
+        steps = KernelSteps(launch, device, Driver(device))
         found, _, _ = linear_solve._readable(steps, steps.inputs[0])
         assert (found is not steps.inputs[0]) is copied
 

@@ -117,7 +117,7 @@ def run(monkeypatch: Any, op: Any, x: Any, params: Any, out: Any = None) -> Any:
     from flambeau.driver.cuda.linalg import transforms
 
     library, device = Library(), Device()
-    monkeypatch.setattr(transforms, "Plan", library.plan)
+    monkeypatch.setattr(transforms, "FftPlan", library.plan)
     signature = op.rule([meta_of(x)], params)
     out = np.empty(signature.outputs[0].shape, signature.outputs[0].dtype.numpy) if out is None else out
     launch = Launch(op.kernel, (meta_of(out),), (meta_of(x),), params)

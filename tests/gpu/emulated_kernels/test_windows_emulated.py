@@ -142,4 +142,4 @@ def test_special_places_of_a_grid() -> None:
 @pytest.mark.parametrize(("size", "padding"), [(1 << 31, 0), (2, 1 << 30)])
 def test_more_places_than_kernels_count_are_refused(size: int, padding: int) -> None:
     with pytest.raises(NotSupportedError, match="more than 2147483647 elements"):
-        Lattice((size,), (2,), (1,), (1,), (padding,), (1,)).packed()
+        Lattice((size,), (2,), (1,), (1,), (padding,), (1,)).pack()

@@ -54,5 +54,5 @@ def test_a_kernel_compiled_without_a_gpu_is_found(tmp_path: Path, monkeypatch: p
     launch = Launch(op.kernel, asked.outputs, asked.inputs, asked.params)
     compiler = Compiler("sm_90", unpacked)
     monkeypatch.setattr(compiler, "_compile", lambda text: pytest.fail("it was compiled anew"))
-    _, source = pointwise.program(launch, form).named(launch)
+    _, source = pointwise.program(launch, form).name_and_source(launch)
     assert b"add_float32" in compiler.cubin(source)

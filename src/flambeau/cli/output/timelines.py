@@ -7,7 +7,7 @@ from pathlib import Path
 from flambeau.cli.output.trace_page import page
 from flambeau.core.files import replace_file
 from flambeau.observe.tracing.timeline import svg
-from flambeau.observe.tracing.trace import Trace
+from flambeau.observe.tracing.trace import TraceData
 from flambeau.observe.tracing.trace_events import chrome_trace
 from flambeau.report.recorder import Recorder
 
@@ -29,5 +29,5 @@ def write_picture(recorder: Recorder, path: Path) -> None:
     replace_file(path, svg(_longest(recorder).timeline, races=recorder.races))
 
 
-def _longest(recorder: Recorder) -> Trace:
-    return max(recorder.traces, key=lambda trace: len(trace.slices), default=Trace({}, True))
+def _longest(recorder: Recorder) -> TraceData:
+    return max(recorder.traces, key=lambda trace: len(trace.slices), default=TraceData({}, True))

@@ -12,16 +12,16 @@ from importlib.resources import files
 from typing import Any
 
 from flambeau.core.callsite import Site, place, source
-from flambeau.observe.reports import Access, Race
-from flambeau.observe.tracing.range_recorder import Range
-from flambeau.observe.tracing.trace import Trace
+from flambeau.observe.reports import Race, RaceAccess
+from flambeau.observe.tracing.range_recorder import AnnotatedRange
+from flambeau.observe.tracing.trace import TraceData
 
 _MOST = 500_000  # slices on a page: a browser holds them; the format for Perfetto has no bound
 _MOST_POINTS = 6_000  # of a memory curve
 _SCRIPTS = ("trace_model.js", "trace_draw.js", "trace_hands.js")
 
 
-def page(trace: Trace, program: str) -> str:
+def page(trace: TraceData, program: str) -> str:
     """The whole HTML page."""
     folder = files("flambeau.cli").joinpath("pages")
     text = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in (*_SCRIPTS, "trace.css")}
@@ -36,7 +36,7 @@ def page(trace: Trace, program: str) -> str:
     return pieces[0] + "".join([parts[key] + rest for key, rest in (p.split("}}", 1) for p in pieces[1:])])
 
 
-def picture(trace: Trace, program: str) -> dict[str, Any]:
+def picture(trace: TraceData, program: str) -> dict[str, Any]:
     """What the page draws. Times in nanoseconds, sizes in bytes; texts are named by their places in tables."""
     slices = trace.slices[:_MOST]
     kinds, names, texts, lines = _Table(str), _Table(str), _Table(str), _Table(_line)
@@ -110,7 +110,7 @@ def _steps(values: Sequence[int]) -> list[int]:
     return [b - a for a, b in zip([0, *values], values, strict=False)]
 
 
-def _curve(trace: Trace, index: int) -> dict[str, list[int]]:
+def _curve(trace: TraceData, index: int) -> dict[str, list[int]]:
     """Bytes in use and reserved after each change, thinned out: of each stretch the one with the most in use."""
     points = [(at, used, reserved) for at, device, used, reserved in trace.memory if device == index]
     points = list(
@@ -121,7 +121,7 @@ def _curve(trace: Trace, index: int) -> dict[str, list[int]]:
     return {"at": [p[0] for p in kept], "used": [p[1] for p in kept], "reserved": [p[2] for p in kept]}
 
 
-def _range(found: Range) -> dict[str, Any]:
+def _range(found: AnnotatedRange) -> dict[str, Any]:
     return {
         "lane": found.thread, "text": found.text, "begin": found.begin_ns, "end": found.end_ns,
         "depth": found.depth, "mark": found.is_mark,
@@ -141,7 +141,7 @@ def _race(race: Race, first: int | None, second: int | None, most: int) -> dict[
     }
 
 
-def _side(side: Access, at: int | None, most: int) -> dict[str, Any]:
+def _side(side: RaceAccess, at: int | None, most: int) -> dict[str, Any]:
     """One access; `slice` -1 where the host itself did it, or it is not on the page."""
     what = "" if side.shape is None else f"{list(side.shape)} {side.dtype}"
     return {

@@ -17,14 +17,14 @@ from flambeau.driver.cuda.codegen import (
     scan,
     source,
 )
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram
 
 Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 """A launch that is more than one kernel: `run(ptrs, scalars, native stream, stream handle)`."""
 
 
-def build(launch: Launch, device: Device, driver: Any) -> Program | Run:
+def build(launch: Launch, device: CudaDevice, driver: Any) -> KernelProgram | Run:
     """Raises NotSupportedError: the kernel has no CUDA form yet."""
     if launch.outputs and not any(meta.numel for meta in launch.outputs):
         return _nothing
@@ -51,9 +51,11 @@ def build(launch: Launch, device: Device, driver: Any) -> Program | Run:
     )
 
 
-def _whole(built: Program | multi_kernel.Plan, launch: Launch, device: Device, driver: Any) -> Program | Run:
+def _whole(
+    built: KernelProgram | multi_kernel.KernelPlan, launch: Launch, device: CudaDevice, driver: Any
+) -> KernelProgram | Run:
     """Several passes as one run."""
-    if isinstance(built, multi_kernel.Plan):
+    if isinstance(built, multi_kernel.KernelPlan):
         return multi_kernel.sequence(launch, built, device, driver.functions.of)
     return built
 

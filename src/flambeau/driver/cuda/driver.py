@@ -23,17 +23,31 @@ from flambeau.core.errors import TIMED_INTERPROCESS, DriverError, NotSupportedEr
 from flambeau.driver.api import Collective, DeviceProperties, HostMemory, Launch, Launcher
 from flambeau.driver.cuda import build
 from flambeau.driver.cuda.device import ipc_handles
-from flambeau.driver.cuda.device.allocations import Allocations
+from flambeau.driver.cuda.device.allocations import CudaAllocations
 from flambeau.driver.cuda.device.calls import NOT_READY, check, error_of
-from flambeau.driver.cuda.device.capture import MODES, UNSUPPORTED, Capture, Graph, refuse, relaxed
+from flambeau.driver.cuda.device.capture import (
+    MODES,
+    UNSUPPORTED,
+    CudaCapture,
+    CudaGraph,
+    refuse,
+    relax_capture_mode,
+)
 from flambeau.driver.cuda.device.contexts import Contexts
-from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.functions import Functions
 from flambeau.driver.cuda.device.host_calls import HostCalls
-from flambeau.driver.cuda.device.program import ADDRESS, CudaExecutable, Late, Program, flattened, mark
+from flambeau.driver.cuda.device.program import (
+    ADDRESS,
+    CudaExecutable,
+    KernelProgram,
+    Late,
+    flatten_scalars,
+    mark,
+)
 from flambeau.driver.cuda.device.virtual_memory import page_of
 from flambeau.driver.cuda.libraries import handles, nvml
-from flambeau.driver.cuda.libraries.nccl import Communicators
+from flambeau.driver.cuda.libraries.nccl import NcclCommunicators
 
 _FIRST_HANDLE = 4096  # default streams are 1 + index
 _NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
@@ -44,13 +58,13 @@ _ABORTED = (
 )
 
 
-class _Queue:
+class _CudaStream:
     """A stream: its native object, its device, whether it is the default stream or another library's."""
 
     __slots__ = ("borrowed", "default", "device", "handle", "native")
 
     def __init__(
-        self, handle: int, native: Any, device: Device, default: bool = False, borrowed: bool = False
+        self, handle: int, native: Any, device: CudaDevice, default: bool = False, borrowed: bool = False
     ) -> None:
         self.handle = handle
         self.borrowed = borrowed
@@ -62,21 +76,21 @@ class _Queue:
 class _Event:
     __slots__ = ("capture", "device", "native", "recorded", "timing")
 
-    def __init__(self, native: Any, device: Device, timing: bool) -> None:
+    def __init__(self, native: Any, device: CudaDevice, timing: bool) -> None:
         self.native = native
         self.device = device
         self.timing = timing
         self.recorded = False
-        self.capture: Capture | None = None  # that it was last recorded in
+        self.capture: CudaCapture | None = None  # that it was last recorded in
 
 
-def _complete(late: Late, queue: _Queue, stream: int) -> None:
+def _complete(late: Late, queue: _CudaStream, stream: int) -> None:
     """Fill in the parameters that are known only at a launch."""
     if late.scratch:
         at = queue.device.scratch_of(stream, late.scratch, queue.native)
         ADDRESS.pack_into(late.params, late.scratch_at, at)
     if late.guards:
-        mark(late.params, late.guards, queue.device.assertions.launched())
+        mark(late.params, late.guards, queue.device.assertions.note_launch())
 
 
 class CudaDriver:
@@ -94,16 +108,18 @@ class CudaDriver:
         self._several, self._thread = contexts.several, contexts.thread  # each launch asks them
         self._handles = itertools.count(_FIRST_HANDLE)
         self._queues = {
-            1 + d.index: _Queue(1 + d.index, cu.CUstream(0), d, default=True) for d in contexts.devices
+            1 + d.index: _CudaStream(1 + d.index, cu.CUstream(0), d, default=True) for d in contexts.devices
         }
-        self._stopped: dict[int, _Queue] = {}  # of devices where an assertion failed: they run nothing more
+        self._stopped: dict[
+            int, _CudaStream
+        ] = {}  # of devices where an assertion failed: they run nothing more
         self._events: dict[int, _Event] = {}
-        self._graphs: dict[int, Graph] = {}
-        self._captures: dict[int, Capture] = {}  # by the stream where they began
-        self._memory = Allocations(contexts, self._uncaptured)
+        self._graphs: dict[int, CudaGraph] = {}
+        self._captures: dict[int, CudaCapture] = {}  # by the stream where they began
+        self._memory = CudaAllocations(contexts, self._outside_capture)
         self.functions = Functions(kernel_cache)  # of the builders of kernels, too
         self._host_calls = HostCalls()
-        self._communicators = Communicators()
+        self._communicators = NcclCommunicators()
 
     # -- devices --------------------------------------------------------------------------------------
     def device_count(self) -> int:
@@ -143,7 +159,7 @@ class CudaDriver:
         for table in (self._queues, self._stopped, self._events, self._graphs, self._captures):
             table.clear()
 
-    def _give_back(self, device: Device) -> None:
+    def _give_back(self, device: CudaDevice) -> None:
         """Everything of one device, in the order that its work may need it; what fails is lost with the context."""
         self._contexts.enter(device)
         cu.cuCtxSynchronize()
@@ -249,7 +265,7 @@ class CudaDriver:
         self._contexts.enter(device)
         native = check(cu.cuStreamCreateWithPriority(_NON_BLOCKING, priority))
         handle = next(self._handles)
-        self._queues[handle] = _Queue(handle, native, device)
+        self._queues[handle] = _CudaStream(handle, native, device)
         return handle
 
     def stream_destroy(self, stream: int) -> None:
@@ -275,7 +291,7 @@ class CudaDriver:
             if queue.device is device and int(queue.native) == native:
                 return queue.handle
         handle = next(self._handles)
-        self._queues[handle] = _Queue(handle, cu.CUstream(native), device, borrowed=True)
+        self._queues[handle] = _CudaStream(handle, cu.CUstream(native), device, borrowed=True)
         return handle
 
     def stream_query(self, stream: int) -> bool:
@@ -399,9 +415,9 @@ class CudaDriver:
         launch = launch.with_(capability=device.capability)
         exe = CudaExecutable(launch, index)
         self._contexts.enter(device)
-        with self._uncaptured():
+        with self._outside_capture():
             built = build.build(launch, device, self)
-            if isinstance(built, Program):
+            if isinstance(built, KernelProgram):
                 exe.prepare(built, partial(cu.cuLaunchKernel, self.functions.of(device, launch, built)))
                 exe.launch_on = self._launcher_of_kernel(exe)
             else:
@@ -436,7 +452,7 @@ class CudaDriver:
                 enter(queue.device)
             with lock:
                 if scalars:
-                    pack(*ptrs, *(scalars if flat else flattened(scalars)))
+                    pack(*ptrs, *(scalars if flat else flatten_scalars(scalars)))
                 else:  # the time of one more unpacking shows
                     pack(*ptrs)
                 if late is not None:
@@ -460,7 +476,7 @@ class CudaDriver:
 
         return launch
 
-    def _launcher_of_draws(self, exe: CudaExecutable, device: Device, plain: Launcher) -> Launcher:
+    def _launcher_of_draws(self, exe: CudaExecutable, device: CudaDevice, plain: Launcher) -> Launcher:
         """A capture takes note of each kernel that draws: launches of its graph give it other seeds."""
         captures = device.captures
 
@@ -495,7 +511,7 @@ class CudaDriver:
         if queue.default or stream in queue.device.captures:
             raise DriverError(UNSUPPORTED)
         check(cu.cuStreamBeginCapture(queue.native, MODES[mode]))
-        capture = self._captures[stream] = Capture()
+        capture = self._captures[stream] = CudaCapture()
         capture.join(stream, queue.device)
 
     def capture_end(self, stream: int) -> int:
@@ -506,7 +522,7 @@ class CudaDriver:
         code, native = cu.cuStreamEndCapture(queue.native)
         capture.leave()
         try:
-            graph = Graph(check((code, native)), queue.device, capture)
+            graph = CudaGraph(check((code, native)), queue.device, capture)
         except DriverError:
             self._forget_capture(capture)
             raise
@@ -545,7 +561,7 @@ class CudaDriver:
         self._forget_capture(found.capture)
         del self._graphs[graph]
 
-    def _graph(self, graph: int) -> Graph:
+    def _graph(self, graph: int) -> CudaGraph:
         found = self._graphs.get(graph)
         if found is None:
             self._contexts.check_open()
@@ -553,13 +569,13 @@ class CudaDriver:
         self._contexts.enter(found.device)
         return found
 
-    def _forget_capture(self, capture: Capture) -> None:
+    def _forget_capture(self, capture: CudaCapture) -> None:
         capture.release()
         self._host_calls.forget(capture)
 
-    def _uncaptured(self) -> AbstractContextManager[None]:
+    def _outside_capture(self) -> AbstractContextManager[None]:
         """What may be done amid a capture without being part of it: see `Driver.capture_begin`."""
-        return relaxed() if self._captures else nullcontext()
+        return relax_capture_mode() if self._captures else nullcontext()
 
     # -- collectives ----------------------------------------------------------------------------------
     def comm_id(self) -> bytes:
@@ -616,7 +632,7 @@ class CudaDriver:
         self._memory.peer_enable(index, peer)
 
     # -- checks ---------------------------------------------------------------------------------------
-    def _is_done(self, code: Any, device: Device) -> bool:
+    def _is_done(self, code: Any, device: CudaDevice) -> bool:
         if code == NOT_READY:
             return False
         if code:
@@ -624,7 +640,7 @@ class CudaDriver:
         self._raise_late(device)
         return True
 
-    def _raise_late(self, device: Device) -> None:
+    def _raise_late(self, device: CudaDevice) -> None:
         """What kernels and host functions had to say, once they are done."""
         if device.assertions.words[0]:
             for queue in [queue for queue in list(self._queues.values()) if queue.device is device]:
@@ -634,7 +650,7 @@ class CudaDriver:
         if self._host_calls.raised:
             raise self._host_calls.raised.pop(0)
 
-    def _queue(self, stream: int) -> _Queue:
+    def _queue(self, stream: int) -> _CudaStream:
         found = self._queues.get(stream)
         if found is None:
             self._contexts.check_open()

@@ -50,14 +50,14 @@ def driver_versions() -> tuple[str | None, str | None]:
         return None, None
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        told = nvml.nvmlInit_v2() == 0
+        has_version = nvml.nvmlInit_v2() == 0
     except OSError:
-        told = False
-    if told:
-        told = nvml.nvmlSystemGetDriverVersion(text, len(text)) == 0
+        has_version = False
+    if has_version:
+        has_version = nvml.nvmlSystemGetDriverVersion(text, len(text)) == 0
         nvml.nvmlShutdown()
     api = f"{number.value // 1000}.{number.value % 1000 // 10}" if cuda else None
-    return text.value.decode() if told else None, api
+    return text.value.decode() if has_version else None, api
 
 
 def cudnn_version() -> int | None:

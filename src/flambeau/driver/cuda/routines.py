@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.multi_kernel import Plan
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.driver.cuda.index import (
     histogram,
     indexing,
@@ -37,7 +37,7 @@ from flambeau.driver.cuda.nn import (
     softmax,
 )
 
-TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
+TABLE: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
     **attention.ROUTINES,
     **attention_gradients.KERNELS,
     **rnn_cells.ROUTINES,
@@ -63,11 +63,11 @@ TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
 }
 
 
-def _convolution(launch: Launch, device: Device, driver: Any) -> Any:
+def _convolution(launch: Launch, device: CudaDevice, driver: Any) -> Any:
     return direct_convolution.convolution(launch) or convolution.convolution(launch, device, driver)
 
 
-LIBRARIES: dict[str, Callable[[Launch, Device, Any], Any]] = {
+LIBRARIES: dict[str, Callable[[Launch, CudaDevice, Any], Any]] = {
     **attention_gradients.ROUTINES,
     **convolution.ROUTINES,
     "convolution": _convolution,

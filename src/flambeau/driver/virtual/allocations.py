@@ -1,4 +1,4 @@
-"""`Allocations`: memory that a machine gave out: of its devices, of the host, of other processes."""
+"""`VirtualAllocations`: memory that a machine gave out: of its devices, of the host, of other processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flambeau.core.memory import address_of
 from flambeau.driver.api import HostMemory
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.collectives import coordinator_client
-from flambeau.driver.virtual.device import Device
-from flambeau.driver.virtual.machine import VirtualMachine
+from flambeau.driver.virtual.device import VirtualDevice
+from flambeau.driver.virtual.machine import SimulatedMachine
 from flambeau.driver.virtual.memory.arena import RANGE_PAGE
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.streams import Queues
@@ -22,10 +22,10 @@ from flambeau.driver.virtual.streams import Queues
 _HOST_ALIGNMENT = 4096
 
 
-class Allocations:
+class VirtualAllocations:
     """Memory by address. What gives some back waits for the device first."""
 
-    def __init__(self, machine: VirtualMachine, queues: Queues, captures: Captures) -> None:
+    def __init__(self, machine: SimulatedMachine, queues: Queues, captures: Captures) -> None:
         self._machine, self._queues, self._captures = machine, queues, captures
         self._core, self._costs = machine.core, machine.profile.costs
         self._pinned: dict[int, HostMemory] = {}
@@ -35,7 +35,7 @@ class Allocations:
         self._pinned.clear()
         self._pinned_from.clear()
 
-    def _settle(self, *devices: Device) -> None:
+    def _settle(self, *devices: VirtualDevice) -> None:
         """Wait for all work of devices."""
         for device in devices:
             self._captures.refuse(device.state)
@@ -62,7 +62,7 @@ class Allocations:
 
     def free(self, ptr: int) -> None:
         device = self._machine.owner("mem_free", ptr, 0)
-        end, shared = device.arena.ends.get(ptr), device.shared
+        end, shared = device.arena.ends.get(ptr), device.shared_pages
         if end is None or (shared is not None and shared.owns(ptr)):
             raise device.arena.invalid("mem_free", ptr, 0, "is not the start of an allocation")
         if self._core.running is not None:  # a destructor amid a kernel's body
@@ -150,18 +150,18 @@ class Allocations:
         """A handle for other processes."""
         device = self._machine.owner("ipc_memory", ptr, 0)
         self._core.now += self._costs.call_ns
-        return self._machine.shared(device).export(ptr)
+        return self._machine.shared_pages(device).export(ptr)
 
     def open(self, index: int, handle: bytes) -> tuple[int, int]:
         """The address of another process's memory, and its bytes."""
         device = self._machine.device(index)
         self._core.now += self._costs.alloc_ns
-        return self._machine.shared(device).open(handle)
+        return self._machine.shared_pages(device).open(handle)
 
     def close(self, ptr: int) -> None:
         """Give back what `open` gave."""
         device = self._machine.owner("ipc_close", ptr, 0)
-        shared = self._machine.shared(device)
+        shared = self._machine.shared_pages(device)
         if not shared.owns(ptr):
             raise device.arena.invalid("ipc_close", ptr, 0, "is not of another process's memory")
         if self._core.running is not None:  # a destructor amid a kernel's body
@@ -177,7 +177,7 @@ def _held_by_others(index: int) -> list[tuple[int, int]]:
     return others.reserved_by_other_ranks(index) if others is not None and others.shares else []
 
 
-def _share(device: Device, ptr: int) -> None:
+def _share(device: VirtualDevice, ptr: int) -> None:
     """Take an allocation from what all processes share of a device. OutOfMemoryError: they hold it."""
     others = coordinator_client.of_process()
     if others is None or not others.shares:

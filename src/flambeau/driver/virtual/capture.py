@@ -1,4 +1,4 @@
-"""`Capture`: commands that are recorded instead of run. `Captures`: those underway, and what they forbid.
+"""`VirtualCapture`: commands that are recorded instead of run. `Captures`: those underway, and what they forbid.
 
 # Note [Captures]
 The rules are CUDA's (Programming Guide, "Creating a Graph Using Stream Capture"). A stream joins a capture when it
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from flambeau.core.errors import DriverError
 from flambeau.driver.virtual.scheduling import scheduler
-from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, Stream
+from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, SimulatedStream
 
 MODES = ("global", "thread_local", "relaxed")
 _MARKERS = (scheduler.RECORD, scheduler.WAIT, scheduler.POISON)
@@ -34,24 +34,24 @@ IMPLICIT = "CUDA error: operation would make the legacy stream depend on a captu
 CAPTURED_EVENT = "CUDA error: operation not permitted on an event last recorded in a capturing stream"
 
 
-class Capture:
+class VirtualCapture:
     """What is recorded from one stream and from those that joined it. `active` until it ends."""
 
-    def __init__(self, origin: Stream, mode: str) -> None:
+    def __init__(self, origin: SimulatedStream, mode: str) -> None:
         self.origin = origin
         self.mode = mode
         self.thread = threading.get_ident()
         self.active = True
         self.commands: list[Command] = []
         self._spoiled = False
-        self._tails: dict[Stream, Command | None] = {origin: None}
+        self._tails: dict[SimulatedStream, Command | None] = {origin: None}
 
     @property
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[SimulatedStream]:
         """The streams that it records, the first of which is where it began."""
         return list(self._tails)
 
-    def join(self, stream: Stream) -> None:
+    def join(self, stream: SimulatedStream) -> None:
         self._tails.setdefault(stream, None)
 
     def add(self, command: Command) -> None:
@@ -62,7 +62,7 @@ class Capture:
         self._tails[command.stream] = command
         self.commands.append(command)
 
-    def forbids(self, target: Stream | DeviceState | None) -> bool:
+    def forbids(self, target: SimulatedStream | DeviceState | None) -> bool:
         """Whether this thread may not wait for a stream or device now; None: for something else."""
         if target in self._tails or any(stream.device is target for stream in self._tails):
             return True
@@ -104,12 +104,12 @@ class Captures:
     __slots__ = ("of",)
 
     def __init__(self) -> None:
-        self.of: dict[Stream, Capture] = {}
+        self.of: dict[SimulatedStream, VirtualCapture] = {}
 
-    def begin(self, queue: Stream, mode: str) -> None:
-        self.of[queue] = Capture(queue, mode)
+    def begin(self, queue: SimulatedStream, mode: str) -> None:
+        self.of[queue] = VirtualCapture(queue, mode)
 
-    def end(self, queue: Stream) -> Capture:
+    def end(self, queue: SimulatedStream) -> VirtualCapture:
         """The one that began on a stream; it is checked, and over even if it is wrong."""
         found = self.of.get(queue)
         if found is None or found.origin is not queue:
@@ -119,7 +119,7 @@ class Captures:
         found.end()
         return found
 
-    def join(self, queue: Stream, other: Capture | None, legacy: bool) -> None:
+    def join(self, queue: SimulatedStream, other: VirtualCapture | None, legacy: bool) -> None:
         """A stream is about to wait for an event that was recorded in `other`, or in none: it may join the capture.
 
         legacy: it is a default stream, which no capture takes.
@@ -139,7 +139,7 @@ class Captures:
         other.join(queue)
         self.of[queue] = other
 
-    def refuse(self, target: Stream | DeviceState | None) -> None:
+    def refuse(self, target: SimulatedStream | DeviceState | None) -> None:
         """The host is about to wait for something, or to ask after it: not during a capture that forbids it."""
         if self.of:
             spoiled = [c for c in self.of.values() if c.forbids(target)]
@@ -148,7 +148,7 @@ class Captures:
             if spoiled:
                 raise DriverError(UNSUPPORTED)
 
-    def refuse_event(self, last: Capture | None) -> None:
+    def refuse_event(self, last: VirtualCapture | None) -> None:
         """The same of an event, last recorded in a capture or in none."""
         if last is not None:
             if last.active:

@@ -14,10 +14,15 @@ from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import check, spans
 from flambeau.driver.virtual.capture import Captures
-from flambeau.driver.virtual.collectives.collectives import CollectiveInstance, Communicators, Member, Outside
+from flambeau.driver.virtual.collectives.collectives import (
+    CollectiveInstance,
+    Member,
+    Outside,
+    VirtualCommunicators,
+)
 from flambeau.driver.virtual.command_effects import Contents
-from flambeau.driver.virtual.machine import VirtualMachine, check_error
-from flambeau.driver.virtual.scheduling.scheduler import Stream
+from flambeau.driver.virtual.machine import SimulatedMachine, check_error
+from flambeau.driver.virtual.scheduling.scheduler import SimulatedStream
 from flambeau.driver.virtual.streams import Queues
 
 
@@ -26,11 +31,11 @@ class Nccl:
 
     def __init__(
         self,
-        machine: VirtualMachine,
+        machine: SimulatedMachine,
         queues: Queues,
         captures: Captures,
         contents: Contents,
-        comms: Communicators,
+        comms: VirtualCommunicators,
         outside: Callable[[], Outside | None],
     ) -> None:
         self._machine, self._queues, self._captures = machine, queues, captures
@@ -73,7 +78,7 @@ class Nccl:
         self._machine.core.now += self._machine.profile.costs.collective_ns
         self._comms.queue(found, self._meet, caller())
 
-    def _check(self, member: Member, call: Collective, queue: Stream) -> None:
+    def _check(self, member: Member, call: Collective, queue: SimulatedStream) -> None:
         """DriverError: what one part alone shows to be wrong."""
         if member.comm.failed is not None:
             raise DriverError(member.comm.failed)

@@ -13,7 +13,7 @@ from flambeau.driver.api import HostMemory
 from flambeau.driver.meetings import perform
 from flambeau.driver.virtual.collectives.collectives import CollectiveInstance
 from flambeau.driver.virtual.executable import VirtualExecutable
-from flambeau.driver.virtual.machine import VirtualMachine
+from flambeau.driver.virtual.machine import SimulatedMachine
 from flambeau.driver.virtual.memory.arena import Arena
 
 
@@ -22,7 +22,7 @@ class Contents:
 
     moves = True  # whether there are any
 
-    def __init__(self, machine: VirtualMachine, poison: bool) -> None:
+    def __init__(self, machine: SimulatedMachine, poison: bool) -> None:
         self._machine = machine
         self._poison = poison
         self._quiet = Quiet()

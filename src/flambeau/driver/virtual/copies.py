@@ -7,7 +7,7 @@ from flambeau.driver.api import HostMemory
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.command_effects import Contents
-from flambeau.driver.virtual.machine import VirtualMachine, check_error
+from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.streams import Queues
 from flambeau.driver.virtual.topology import Routes
@@ -17,7 +17,12 @@ class Copies:
     """Copies between the memories of a machine. Addresses are checked here; the bytes move when the command runs."""
 
     def __init__(
-        self, machine: VirtualMachine, queues: Queues, captures: Captures, routes: Routes, contents: Contents
+        self,
+        machine: SimulatedMachine,
+        queues: Queues,
+        captures: Captures,
+        routes: Routes,
+        contents: Contents,
     ) -> None:
         self._machine, self._queues, self._captures = machine, queues, captures
         self._routes, self._contents = routes, contents

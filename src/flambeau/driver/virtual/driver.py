@@ -61,25 +61,25 @@ from typing import Any
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.core.host.host_wait import Awaited
 from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
-from flambeau.driver.virtual.allocations import Allocations
+from flambeau.driver.virtual.allocations import VirtualAllocations
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.collective_calls import Nccl
 from flambeau.driver.virtual.collectives import coordinator_client
-from flambeau.driver.virtual.collectives.collectives import Communicators, Outside
+from flambeau.driver.virtual.collectives.collectives import Outside, VirtualCommunicators
 from flambeau.driver.virtual.command_effects import Contents
 from flambeau.driver.virtual.copies import Copies
 from flambeau.driver.virtual.events import Events
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.graph_exec import Graphs
 from flambeau.driver.virtual.launches import Launches
-from flambeau.driver.virtual.machine import VirtualMachine, check_error
+from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.memory.arena import RANGE_PAGE
 from flambeau.driver.virtual.memory.host_budget import HostBudget
 from flambeau.driver.virtual.memory.pinned_traffic import PinnedTraffic
 from flambeau.driver.virtual.profile import load_profile
-from flambeau.driver.virtual.scheduling.command_graph import Graph
+from flambeau.driver.virtual.scheduling.command_graph import CommandGraph
 from flambeau.driver.virtual.scheduling.driver_lock import Gate
-from flambeau.driver.virtual.scheduling.rank_clocks import Hosts
+from flambeau.driver.virtual.scheduling.rank_clocks import RankClocks
 from flambeau.driver.virtual.scheduling.schedule_policy import open_policy, write_token
 from flambeau.driver.virtual.scheduling.scheduler import CommandRecord, Scheduler
 from flambeau.driver.virtual.streams import Queues
@@ -129,19 +129,19 @@ class VirtualDriver:
         self._lock = Gate()
         self._core = core = Scheduler(self._policy, self.profile.queue, self._lock.leave)
         core.host_memory_tracker = PinnedTraffic()
-        self._machine = machine = VirtualMachine(
+        self._machine = machine = SimulatedMachine(
             devices, self.profile, core, self.observes_blocks, HostBudget() if self.contents.moves else None
         )
-        self._hosts = Hosts(core)
+        self._hosts = RankClocks(core)
         self._routes = Routes(machine)
         gate: Any = self._lock  # threading.Condition takes whatever has the calls of a lock
-        self._comms = comms = Communicators(core, Condition(gate), machine.handles, self._routes.ring)
+        self._comms = comms = VirtualCommunicators(core, Condition(gate), machine.handles, self._routes.ring)
         contents = self.contents(machine, self.observes_blocks)
         comms.numbers = contents.numbers
         captures = self._captures = Captures()
         queues = self._queues = Queues(machine, captures, comms)
         self._events = Events(machine, queues, captures, comms)
-        self._memory = Allocations(machine, queues, captures)
+        self._memory = VirtualAllocations(machine, queues, captures)
         self._copies = Copies(machine, queues, captures, self._routes, contents)
         self._launches = Launches(machine, self._lock, queues, captures, contents)
         self._graphs = Graphs(machine, queues, captures)
@@ -164,14 +164,14 @@ class VirtualDriver:
     def on_command(self, call: Callable[[CommandRecord], None] | None) -> None:
         self._core.on_command = call
 
-    def record(self) -> Graph:
+    def record(self) -> CommandGraph:
         """The graph of all commands given from now on; called before the first."""
-        graph = self._core.request_log = Graph(self.profile.queue, self.runs_bodies)
+        graph = self._core.request_log = CommandGraph(self.profile.queue, self.runs_bodies)
         return graph
 
-    def given(self) -> int:
+    def next_seq(self) -> int:
         """How many commands were given so far: the `seq` of the next."""
-        return self._core.given
+        return self._core.next_seq
 
     def address_range(self) -> tuple[int, int]:
         """The first address that belongs to this machine's devices, and the one behind the last."""
@@ -206,9 +206,9 @@ class VirtualDriver:
         with self._lock:
             return write_token(self._core.choices)
 
-    def unplayed(self) -> str:
+    def explain_unplayed(self) -> str:
         """Why the program is not the one of its token, if it has ended before the token; else empty."""
-        return str(getattr(self._policy, "unplayed", ""))
+        return str(getattr(self._policy, "explain_unplayed", ""))
 
     # -- devices ----------------------------------------------------------------------------------------
     def device_count(self) -> int:
@@ -489,12 +489,12 @@ class VirtualDriver:
             return self._nccl.create(unique, size, members, called, name)
 
     def go_on(self, other: Awaited | None) -> None:
-        """The host is about to wait for something else: see `Communicators.go_on`."""
+        """The host is about to wait for something else: see `VirtualCommunicators.go_on`."""
         with self._lock:
             self._comms.go_on(other)
 
     def ask_around(self) -> None:
-        """The host asks for something else, again and again: see `Communicators.ask_around`."""
+        """The host asks for something else, again and again: see `VirtualCommunicators.ask_around`."""
         with self._lock:
             self._comms.ask_around()
 

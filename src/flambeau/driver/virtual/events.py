@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from flambeau.core.errors import TIMED_INTERPROCESS, DriverError, NotReadyError
-from flambeau.driver.virtual.capture import Capture, Captures
-from flambeau.driver.virtual.collectives.collectives import Communicators
-from flambeau.driver.virtual.machine import VirtualMachine, check_error
+from flambeau.driver.virtual.capture import Captures, VirtualCapture
+from flambeau.driver.virtual.collectives.collectives import VirtualCommunicators
+from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.memory import virtual_ipc
 from flambeau.driver.virtual.scheduling import scheduler
-from flambeau.driver.virtual.scheduling.schedule_policy import Question
+from flambeau.driver.virtual.scheduling.schedule_policy import PollQuestion
 from flambeau.driver.virtual.scheduling.scheduler import Command
 from flambeau.driver.virtual.streams import RELATIVE, Queues
 
@@ -23,14 +23,14 @@ class Event:
         self.timing = timing
         self.interprocess = interprocess
         self.record: Command | None = None
-        self.capture: Capture | None = None
+        self.capture: VirtualCapture | None = None
 
 
 class Events:
     """Events by handle."""
 
     def __init__(
-        self, machine: VirtualMachine, queues: Queues, captures: Captures, comms: Communicators
+        self, machine: SimulatedMachine, queues: Queues, captures: Captures, comms: VirtualCommunicators
     ) -> None:
         self._machine, self._queues, self._captures, self._comms = machine, queues, captures, comms
         self._core, self._costs = machine.core, machine.profile.costs
@@ -86,7 +86,7 @@ class Events:
         self._captures.refuse_event(found.capture)
         core, record = self._core, found.record
         core.now += self._costs.poll_ns
-        done = core.poll(None if record is None else Question(record, internal))
+        done = core.poll(None if record is None else PollQuestion(record, internal))
         check_error(self._machine.devices[found.index].state)
         if record is not None and not done:
             self._comms.linger(record)
@@ -132,9 +132,11 @@ class Events:
             raise DriverError(
                 f"CUDA error: invalid argument: ipc_event: event {handle} was not created interprocess"
             )
-        return virtual_ipc.event_handle(self._machine.shared(self._machine.devices[found.index]).uuid, handle)
+        return virtual_ipc.event_handle(
+            self._machine.shared_pages(self._machine.devices[found.index]).uuid, handle
+        )
 
     def open(self, index: int, handle: bytes) -> int:
         """An event that stands for another process's."""
-        virtual_ipc.check_event(handle, self._machine.shared(self._machine.device(index)).uuid)
+        virtual_ipc.check_event(handle, self._machine.shared_pages(self._machine.device(index)).uuid)
         return self.create(index, timing=False, interprocess=True)

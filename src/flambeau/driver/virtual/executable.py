@@ -12,13 +12,13 @@ from flambeau.core.dtype import INTEGRAL
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Executable, Launch
 from flambeau.driver.virtual import cost
-from flambeau.driver.virtual.device import Device
+from flambeau.driver.virtual.device import VirtualDevice
 from flambeau.driver.virtual.profile import Profile
 
 _KEPT = 16  # windows per operand
 
 
-class Windows(dict[int, np.ndarray[Any, Any]]):
+class ArrayCache(dict[int, np.ndarray[Any, Any]]):
     """Arrays of one layout by device address. `windows[ptr]` makes what it lacks.
 
     Making an array costs as much as a small kernel, and allocators hand out few addresses over and over.
@@ -27,7 +27,7 @@ class Windows(dict[int, np.ndarray[Any, Any]]):
 
     __slots__ = ("find", "layout")
 
-    def __init__(self, meta: Meta, find: Callable[[str, int, int], Device]) -> None:
+    def __init__(self, meta: Meta, find: Callable[[str, int, int], VirtualDevice]) -> None:
         self.layout = (meta.shape, meta.dtype.numpy, meta.byte_strides)
         self.find = find
 
@@ -50,13 +50,13 @@ class VirtualExecutable(Executable):
     )  # fmt: skip
 
     def __init__(
-        self, launch: Launch, index: int, profile: Profile, find: Callable[[str, int, int], Device]
+        self, launch: Launch, index: int, profile: Profile, find: Callable[[str, int, int], VirtualDevice]
     ) -> None:
         super().__init__(launch, index)
         self.body = launch.kernel.host(launch)
         self.name = launch.kernel.name
         self.code = zlib.crc32(self.name.encode())
-        self.windows = [Windows(meta, find) for meta in launch.operands]
+        self.windows = [ArrayCache(meta, find) for meta in launch.operands]
         self.spans = tuple([m.span for m in launch.operands])
         self.outputs = len(launch.outputs)
         self.scalars = [i for i, x in enumerate(launch.inputs) if not isinstance(x, Meta)]

@@ -1,4 +1,4 @@
-"""`Recorded`: the graph that a capture became. `Graphs`: those of a machine, and their launches.
+"""`RecordedGraph`: the graph that a capture became. `Graphs`: those of a machine, and their launches.
 
 See Note [Captures] in capture.py.
 """
@@ -10,19 +10,19 @@ from typing import Any
 
 from flambeau.core.errors import DriverError
 from flambeau.core.files import replace_file
-from flambeau.driver.virtual.capture import MERGE, MODES, UNSUPPORTED, Capture, Captures
-from flambeau.driver.virtual.machine import VirtualMachine
+from flambeau.driver.virtual.capture import MERGE, MODES, UNSUPPORTED, Captures, VirtualCapture
+from flambeau.driver.virtual.machine import SimulatedMachine
 from flambeau.driver.virtual.scheduling import scheduler
-from flambeau.driver.virtual.scheduling.scheduler import KINDS, Command, Stream
+from flambeau.driver.virtual.scheduling.scheduler import KINDS, Command, SimulatedStream
 from flambeau.driver.virtual.streams import Queues
 
 
 class Graphs:
     """The graphs of a machine by handle, from the capture on."""
 
-    def __init__(self, machine: VirtualMachine, queues: Queues, captures: Captures) -> None:
+    def __init__(self, machine: SimulatedMachine, queues: Queues, captures: Captures) -> None:
         self._machine, self._queues, self._captures = machine, queues, captures
-        self._graphs: dict[int, Recorded] = {}
+        self._graphs: dict[int, RecordedGraph] = {}
 
     def clear(self) -> None:
         self._graphs.clear()
@@ -41,14 +41,14 @@ class Graphs:
         found = self._captures.end(self._queues.stream(stream))
         handle = next(self._machine.handles)
         lanes = {s: self._queues.create(s.index, s.priority) for s in found.streams[1:]}
-        self._graphs[handle] = Recorded(found, lanes)
+        self._graphs[handle] = RecordedGraph(found, lanes)
         return handle
 
     def capture_active(self, stream: int) -> bool:
         return self._queues.stream(stream) in self._captures.of
 
     # -- graphs -------------------------------------------------------------------------------------------
-    def graph(self, handle: int) -> Recorded:
+    def graph(self, handle: int) -> RecordedGraph:
         found = self._graphs.get(handle)
         return found if found is not None else self._machine.unknown("graph", handle)
 
@@ -72,7 +72,7 @@ class Graphs:
             self._queues.run(command)
         found.last = put(scheduler.RECORD, "graph", queue, 0, None, 0, 0, None, ())
 
-    def _nest(self, graph: Recorded, queue: Stream, seeds: Sequence[tuple[int, int]]) -> None:
+    def _nest(self, graph: RecordedGraph, queue: SimulatedStream, seeds: Sequence[tuple[int, int]]) -> None:
         """Record a graph's commands as part of the capture of a stream."""
         captures = self._captures.of
         recorder = captures[queue]
@@ -107,7 +107,7 @@ class Graphs:
             check("fill", args[1], command.nbytes)
 
 
-class Recorded:
+class RecordedGraph:
     """A graph: commands to be given again. `lanes`: a stream of its own for each that joined, by the recorded one.
 
     `last` is the marker that ends its last launch.
@@ -115,7 +115,7 @@ class Recorded:
 
     __slots__ = ("_places", "commands", "index", "lanes", "last", "origin")
 
-    def __init__(self, capture: Capture, lanes: dict[Stream, Stream]) -> None:
+    def __init__(self, capture: VirtualCapture, lanes: dict[SimulatedStream, SimulatedStream]) -> None:
         self.origin = capture.origin
         self.index = capture.origin.index
         self.commands = capture.commands
@@ -125,7 +125,7 @@ class Recorded:
         for command in self.commands:
             command.prior = None
 
-    def copies(self, queue: Stream, seeds: Sequence[tuple[int, int]]) -> Iterator[Command]:
+    def copies(self, queue: SimulatedStream, seeds: Sequence[tuple[int, int]]) -> Iterator[Command]:
         """Its commands once more, for a launch on `queue`, each after those that it waits for."""
         made: list[Command] = []
         for command in self.commands:
@@ -142,7 +142,7 @@ class Recorded:
     def dump(self, path: str) -> None:
         """Write it as a Graphviz file."""
         lines = ["digraph graph {"]
-        tails: dict[Stream, int] = {}
+        tails: dict[SimulatedStream, int] = {}
         for place, command in enumerate(self.commands):
             lines.append(
                 f'  n{place} [label="{KINDS[command.kind]} {command.name}\\n{command.nbytes} bytes"];'

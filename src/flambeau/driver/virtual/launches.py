@@ -13,7 +13,7 @@ from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.command_effects import Contents
 from flambeau.driver.virtual.executable import VirtualExecutable
-from flambeau.driver.virtual.machine import VirtualMachine, check_error
+from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.driver_lock import Gate
 from flambeau.driver.virtual.scheduling.scheduler import UNLIMITED, Command
@@ -24,7 +24,7 @@ class Launches:
     """What a machine computes. `launch` takes the driver's lock itself: it is bound to calls as it is."""
 
     def __init__(
-        self, machine: VirtualMachine, lock: Gate, queues: Queues, captures: Captures, contents: Contents
+        self, machine: SimulatedMachine, lock: Gate, queues: Queues, captures: Captures, contents: Contents
     ) -> None:
         self._machine, self._lock, self._queues, self._captures = machine, lock, queues, captures
         self._core, self._profile, self._streams = machine.core, machine.profile, queues.streams

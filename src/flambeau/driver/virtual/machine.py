@@ -7,7 +7,7 @@ import uuid
 from typing import NoReturn
 
 from flambeau.core.errors import DriverError, InvalidAddressError, late
-from flambeau.driver.virtual.device import Device
+from flambeau.driver.virtual.device import VirtualDevice
 from flambeau.driver.virtual.memory.arena import Arena, next_generation
 from flambeau.driver.virtual.memory.host_budget import HostBudget
 from flambeau.driver.virtual.memory.virtual_ipc import SharedPages
@@ -17,7 +17,7 @@ from flambeau.driver.virtual.scheduling.scheduler import DeviceState, Scheduler
 _UUIDS = uuid.UUID("5a3c1d1e-6f0b-4c57-9d0c-0f1a6be0a11b")  # the namespace of simulated devices
 
 
-class VirtualMachine:
+class SimulatedMachine:
     """The virtual GPUs of one driver. All methods run under the driver's lock.
 
     Attributes:
@@ -43,16 +43,16 @@ class VirtualMachine:
         self.devices = [self._open(i, poison) for i in range(devices)]
         self.closed = False
 
-    def _open(self, index: int, poison: bool) -> Device:
+    def _open(self, index: int, poison: bool) -> VirtualDevice:
         profile = self.profile
         arena = Arena(self.generation, index, profile.memory, profile.reserved, poison, self.budget)
-        return Device(index, arena, next(self.handles), profile.sms)
+        return VirtualDevice(index, arena, next(self.handles), profile.sms)
 
     def close(self) -> None:
         for device in self.devices:
             device.arena.discard()
-            if device.shared is not None:
-                device.shared.shut()
+            if device.shared_pages is not None:
+                device.shared_pages.shut()
         self.closed = True
         self.devices = []
 
@@ -61,7 +61,7 @@ class VirtualMachine:
         if self.closed:
             raise DriverError("the virtual machine has been closed")
 
-    def device(self, index: int) -> Device:
+    def device(self, index: int) -> VirtualDevice:
         self.check_open()
         if not 0 <= index < len(self.devices):
             raise DriverError(
@@ -78,14 +78,14 @@ class VirtualMachine:
     def uuid_of(self, index: int) -> uuid.UUID:
         return uuid.uuid5(_UUIDS, f"{self.profile.name}/{index}")
 
-    def shared(self, device: Device) -> SharedPages:
+    def shared_pages(self, device: VirtualDevice) -> SharedPages:
         """What a device shares with other processes."""
-        if device.shared is None:
-            device.shared = SharedPages(device.arena, self.uuid_of(device.index).bytes)
-        return device.shared
+        if device.shared_pages is None:
+            device.shared_pages = SharedPages(device.arena, self.uuid_of(device.index).bytes)
+        return device.shared_pages
 
     # -- addresses --------------------------------------------------------------------------------------
-    def owner(self, what: str, ptr: int, nbytes: int) -> Device:
+    def owner(self, what: str, ptr: int, nbytes: int) -> VirtualDevice:
         """The device that an address belongs to."""
         self.check_open()
         generation, index = ptr >> 48, (ptr >> 40 & 255) - 1
@@ -102,19 +102,19 @@ class VirtualMachine:
             )
         raise InvalidAddressError(where + "is of no device of this machine")
 
-    def range(self, what: str, ptr: int, nbytes: int) -> Device:
+    def range(self, what: str, ptr: int, nbytes: int) -> VirtualDevice:
         """The same, where all of the bytes are allocated."""
         device = self.owner(what, ptr, nbytes)
         device.arena.check(what, ptr, nbytes)
         return device
 
-    def require_memory(self, what: str, ptr: int, nbytes: int) -> Device:
+    def require_memory(self, what: str, ptr: int, nbytes: int) -> VirtualDevice:
         """The same, for a command that reaches them. Raises HostMemoryError if the host has no memory for them."""
         device = self.owner(what, ptr, nbytes)
         device.arena.reach(what, ptr, nbytes)
         return device
 
-    def check_reach(self, what: str, index: int, owner: Device, ptr: int, nbytes: int) -> None:
+    def check_reach(self, what: str, index: int, owner: VirtualDevice, ptr: int, nbytes: int) -> None:
         """Whether kernels of a device reach memory of its owner."""
         if owner.index != index and owner.index not in self.devices[index].peers:
             raise InvalidAddressError(

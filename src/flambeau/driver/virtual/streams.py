@@ -8,10 +8,10 @@ from typing import Any
 from flambeau.core.callsite import caller
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.driver.virtual.capture import UNSUPPORTED, Captures
-from flambeau.driver.virtual.collectives.collectives import Communicators
-from flambeau.driver.virtual.machine import VirtualMachine, check_error
-from flambeau.driver.virtual.scheduling.schedule_policy import Question
-from flambeau.driver.virtual.scheduling.scheduler import USERS, Command, Engine, Stream
+from flambeau.driver.virtual.collectives.collectives import VirtualCommunicators
+from flambeau.driver.virtual.machine import SimulatedMachine, check_error
+from flambeau.driver.virtual.scheduling.schedule_policy import PollQuestion
+from flambeau.driver.virtual.scheduling.scheduler import USERS, Command, Engine, SimulatedStream
 
 RELATIVE = (1 << 48) - 1
 """Of an address: the machine's generation is no part of a trace."""
@@ -20,26 +20,26 @@ RELATIVE = (1 << 48) - 1
 class Queues:
     """Streams by handle."""
 
-    def __init__(self, machine: VirtualMachine, captures: Captures, comms: Communicators) -> None:
+    def __init__(self, machine: SimulatedMachine, captures: Captures, comms: VirtualCommunicators) -> None:
         self._machine, self._captures, self._comms = machine, captures, comms
         self.streams = {d.default.handle: d.default for d in machine.devices}
 
-    def stream(self, handle: int) -> Stream:
+    def stream(self, handle: int) -> SimulatedStream:
         found = self.streams.get(handle)
         return found if found is not None else self._machine.unknown("stream", handle)
 
-    def ready(self, handle: int) -> Stream:
+    def ready(self, handle: int) -> SimulatedStream:
         """A stream whose device has no error."""
         found = self.stream(handle)
         check_error(found.device)
         return found
 
-    def is_default(self, queue: Stream) -> bool:
+    def is_default(self, queue: SimulatedStream) -> bool:
         return queue is self._machine.devices[queue.index].default
 
     # -- commands -----------------------------------------------------------------------------------------
     def put(
-        self, kind: int, name: str, stream: Stream, nbytes: int, engine: Engine | None, latency: int,
+        self, kind: int, name: str, stream: SimulatedStream, nbytes: int, engine: Engine | None, latency: int,
         work: int, effect: Callable[..., None] | None, args: tuple[Any, ...], origin: int = 0, sms: int = 1,
         waits: tuple[Command, ...] = (),
     ) -> Command:  # fmt: skip
@@ -51,7 +51,7 @@ class Queues:
         return command
 
     def mark(
-        self, kind: int, name: str, stream: Stream, origin: int, waits: tuple[Command, ...] = ()
+        self, kind: int, name: str, stream: SimulatedStream, origin: int, waits: tuple[Command, ...] = ()
     ) -> Command:
         """A record or a wait, with the line of the program: deadlocks are told by them."""
         marker = Command(kind, name, stream, 0, None, 1, 0, 0, None, (), origin, waits)
@@ -75,17 +75,17 @@ class Queues:
             core.host_memory_tracker.on_queue(command)
 
     # -- streams ------------------------------------------------------------------------------------------
-    def create_side(self, index: int, priority: int) -> Stream:
+    def create_side(self, index: int, priority: int) -> SimulatedStream:
         """A stream of the program."""
         device = self._machine.device(index)
         device.sides += 1
         return self.create(index, priority, f"side stream {device.sides}")
 
-    def create(self, index: int, priority: int, name: str = "") -> Stream:
+    def create(self, index: int, priority: int, name: str = "") -> SimulatedStream:
         machine = self._machine
         device = machine.device(index)
         machine.core.now += machine.profile.costs.call_ns
-        stream = Stream(next(machine.handles), device.state, max(min(priority, 0), -1), name)
+        stream = SimulatedStream(next(machine.handles), device.state, max(min(priority, 0), -1), name)
         self.streams[stream.handle] = device.state.streams[stream.handle] = stream
         return stream
 
@@ -120,7 +120,7 @@ class Queues:
         self._captures.refuse(found)
         core = self._machine.core
         core.now += self._machine.profile.costs.poll_ns
-        done = core.poll(Question(found, internal=False))
+        done = core.poll(PollQuestion(found, internal=False))
         check_error(found.device)
         if not done:
             self._comms.linger(found)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.cluster_cost import cluster_ns
-from flambeau.driver.virtual.device import Device
-from flambeau.driver.virtual.machine import VirtualMachine
-from flambeau.driver.virtual.scheduling.scheduler import Engine, Lane, Path
+from flambeau.driver.virtual.device import VirtualDevice
+from flambeau.driver.virtual.machine import SimulatedMachine
+from flambeau.driver.virtual.scheduling.scheduler import Engine, Path, TransferLane
 
 Route = tuple[Engine, int, int]
 """(the engine, latency and time of the bytes in ns)"""
@@ -18,17 +18,17 @@ Route = tuple[Engine, int, int]
 class Routes:
     """The ways between the devices of a machine, and who may reach whose memory."""
 
-    def __init__(self, machine: VirtualMachine) -> None:
+    def __init__(self, machine: SimulatedMachine) -> None:
         self._machine = machine
 
-    def copy(self, origin: Device, to: Device, nbytes: int) -> Route:
+    def copy(self, origin: VirtualDevice, to: VirtualDevice, nbytes: int) -> Route:
         """Of a copy between device memories."""
         profile = self._machine.profile
         links = profile.links
         if origin is to:
             return origin.processors, profile.costs.kernel_ns, cost.local_copy_ns(nbytes, profile)
         if to.index in origin.peers or origin.index in to.peers:
-            lane = origin.links.setdefault(to.index, Lane())
+            lane = origin.links.setdefault(to.index, TransferLane())
             return lane, links.peer_latency_ns, cost.bytes_ns(nbytes, links.peer)
         return Path(origin.outward, to.inward), 2 * links.copy_latency_ns, cost.bytes_ns(nbytes, links.pcie)
 
@@ -38,7 +38,7 @@ class Routes:
         if profile.cluster is not None and len(indices) > 1:
             latency, work = cluster_ns(kind, nbytes, indices, profile)
             here = [all_devices[i] for i in indices if i < len(all_devices)]
-            return Path(*[d.links.setdefault(-1, Lane()) for d in here]), latency, work
+            return Path(*[d.links.setdefault(-1, TransferLane()) for d in here]), latency, work
         rule = profile.links.rule
         devices = [all_devices[i] for i in cost.ring_of(indices, rule)]
         if len({*indices}) == 1:
@@ -47,10 +47,10 @@ class Routes:
         if kind == "send/recv":
             hops = [(all_devices[indices[0]], all_devices[indices[1]])]
         direct = all(cost.are_linked(a.index, b.index, rule) for a, b in hops)
-        lanes: dict[Lane, None] = {}
+        lanes: dict[TransferLane, None] = {}
         for origin, to in hops:
             lanes |= dict.fromkeys(
-                [origin.links.setdefault(to.index, Lane())] if direct else [origin.outward, to.inward]
+                [origin.links.setdefault(to.index, TransferLane())] if direct else [origin.outward, to.inward]
             )
         latency, work = cost.collective_ns(kind, nbytes, len(indices), cost.wire(profile, direct))
         return Path(*lanes), latency, work

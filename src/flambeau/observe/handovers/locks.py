@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from flambeau.core.callsite import Site, place, program_site
-from flambeau.observe.clocks import Agent
+from flambeau.observe.clocks import LogicalThread
 from flambeau.observe.detector import Detector
 from flambeau.observe.handovers.listeners import Changes, asker, beyond_standard, listening, notes_of
 from flambeau.observe.handovers.words import Polled, Word
@@ -31,7 +31,7 @@ class Notices:
     """What is noted of a condition: each thread's last two notifications, and who has waited since."""
 
     def __init__(self) -> None:
-        self._sent: WeakKeyDictionary[Detector, dict[Agent, deque[tuple[Caller, Word, Site]]]] = (
+        self._sent: WeakKeyDictionary[Detector, dict[LogicalThread, deque[tuple[Caller, Word, Site]]]] = (
             WeakKeyDictionary()
         )
         self.waits = Polled()

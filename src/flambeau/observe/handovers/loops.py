@@ -163,7 +163,7 @@ def _of_program(callback: Any) -> bool:
 # -- executors ------------------------------------------------------------------------------------------------
 
 
-class Outcome(asyncio.Future):  # type: ignore[type-arg]
+class ObservedFuture(asyncio.Future):  # type: ignore[type-arg]
     """What a loop sees of an executor's future: questions for it are named, and who has waited hears it."""
 
     promise: Promise
@@ -216,7 +216,7 @@ def _wrap_future(wrap_future: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(future: Any, *, loop: Any = None) -> Any:
         if not isinstance(future, concurrent.futures.Future):
             return wrap_future(future, loop=loop)
-        found = Outcome(loop=loop)
+        found = ObservedFuture(loop=loop)
         found.promise = notes_of(future, Promise)
         notes_of(found.get_loop(), Loop).waiting.add(found)
         asyncio.futures._chain_future(future, found)  # type: ignore[attr-defined]
@@ -228,7 +228,7 @@ def _wrap_future(wrap_future: Callable[..., Any]) -> Callable[..., Any]:
 def _copy_state(copy_state: Callable[..., None]) -> Callable[..., None]:
     def wrapper(source: Any, dest: Any) -> None:
         copy_state(source, dest)
-        if isinstance(dest, Outcome):
+        if isinstance(dest, ObservedFuture):
             loop = dest.get_loop()
             notes = notes_of(loop, Loop)
             notes.arrived = True
@@ -264,7 +264,7 @@ def _call_from_thread(call: Callable[..., Any]) -> Callable[..., Any]:
             return call(self, callback, *args, **options)
         word = Word()
 
-        def arrived(*args: Any) -> Any:
+        def run_receiver(*args: Any) -> Any:
             notes = notes_of(self, Loop)
             notes.arrived, notes.latest = True, ("another thread's call", site)
             for detector in listening():
@@ -277,7 +277,7 @@ def _call_from_thread(call: Callable[..., Any]) -> Callable[..., Any]:
             word.receive()
             return callback(*args)
 
-        return call(self, arrived, *args, **options)
+        return call(self, run_receiver, *args, **options)
 
     return wrapper
 
@@ -295,7 +295,7 @@ def _wait(wait: Callable[..., Any]) -> Callable[..., Any]:
                 reported_by = find_notes(future)
                 for promise in reported_by.promises if isinstance(reported_by, _AwaitedPromises) else ():
                     promise.receive()
-                if isinstance(future, Outcome):
+                if isinstance(future, ObservedFuture):
                     future.promise.receive()
         return found
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from flambeau.observe.handovers.listeners import Changes, asker, find_notes, listening, notes_of
-from flambeau.observe.handovers.words import Line, Word
+from flambeau.observe.handovers.words import ThreadRole, Word
 
 
 def changes(module: ModuleType) -> Changes:
@@ -30,11 +30,11 @@ class Pool:
     """What is noted of a pool of one thread: the order of submits, the end of its last task."""
 
     def __init__(self) -> None:
-        self.submits = Line()
+        self.submits = ThreadRole()
         self.last: Word | None = None
 
 
-class Task:
+class PoolTask:
     """What is noted of a submitted task."""
 
     def __init__(self, pool: Pool | None) -> None:
@@ -79,14 +79,14 @@ def _item(init: Callable[..., None]) -> Callable[..., None]:
         pool = _submitting.pool
         if pool is not None:
             pool.submits.step("tasks are submitted to a pool of one thread")
-        notes_of(self, lambda: Task(pool))
+        notes_of(self, lambda: PoolTask(pool))
 
     return wrapper
 
 
 def _run(run: Callable[..., None]) -> Callable[..., None]:
     def wrapper(self: Any, *args: Any) -> None:
-        task: Task | None = find_notes(self)
+        task: PoolTask | None = find_notes(self)
         if task is None:
             run(self, *args)
             return

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from flambeau.observe.handovers.listeners import Changes, asker, beyond_standard, listening, notes_of
-from flambeau.observe.handovers.words import Line, Polled, Word
+from flambeau.observe.handovers.words import Polled, ThreadRole, Word
 
 _FILLED, _EMPTIED = "a queue.Queue is filled", "a queue.Queue is emptied"
 
@@ -52,7 +52,7 @@ class Mail:
     """
 
     def __init__(self) -> None:
-        self.puts, self.takes = Line(), Line()
+        self.puts, self.takes = ThreadRole(), ThreadRole()
         self.asked, self.taken = Polled(), Polled()
         self.words: deque[Word | None] = deque()
         self.items: list[tuple[Any, Word]] = []

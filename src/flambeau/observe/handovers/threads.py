@@ -18,7 +18,7 @@ from flambeau.observe.handovers.listeners import (
     listening,
     notes_of,
 )
-from flambeau.observe.handovers.words import Line, Polled, Word
+from flambeau.observe.handovers.words import Polled, ThreadRole, Word
 
 _SETS = 16  # of an event that are remembered
 
@@ -118,7 +118,7 @@ class Signal:
     """What is noted of an event."""
 
     def __init__(self) -> None:
-        self.changes = Line()
+        self.changes = ThreadRole()
         self.asked = Polled()
         self._sets: list[Word] = []  # the first first
 

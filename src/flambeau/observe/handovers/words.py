@@ -1,17 +1,17 @@
-"""What threads tell each other at an object: `Word` and `Line` are edges, `Polled` tells what depends on timing."""
+"""Order between host threads at one object: `Word` and `ThreadRole` are edges, `Polled` reports what depends on timing."""
 
 from __future__ import annotations
 
 from weakref import WeakKeyDictionary, ref
 
 from flambeau.core.callsite import Site, program_site
-from flambeau.observe.clocks import Agent, Snapshot
+from flambeau.observe.clocks import LogicalThread, Snapshot
 from flambeau.observe.detector import Detector
 from flambeau.observe.handovers.listeners import listening
 from flambeau.observe.order import Caller
 
 
-class Line:
+class ThreadRole:
     """One role at an object, as that of the threads that put into a queue: its threads must be in order.
 
     `broken`: they were not, in this run.
@@ -71,8 +71,10 @@ class Polled:
     """
 
     def __init__(self) -> None:
-        self._changes: WeakKeyDictionary[Detector, dict[Agent, int]] = WeakKeyDictionary()
-        self._questions: WeakKeyDictionary[Detector, dict[tuple[str, Site, Agent], int]] = WeakKeyDictionary()
+        self._changes: WeakKeyDictionary[Detector, dict[LogicalThread, int]] = WeakKeyDictionary()
+        self._questions: WeakKeyDictionary[Detector, dict[tuple[str, Site, LogicalThread], int]] = (
+            WeakKeyDictionary()
+        )
 
     def change(self) -> None:
         """This thread changes the state."""

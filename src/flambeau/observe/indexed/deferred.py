@@ -38,7 +38,7 @@ from flambeau.observe.indexed.partial import (
     PartialAccess,
 )
 from flambeau.observe.indexed.place_map import PlaceMap
-from flambeau.observe.indexed.unwritten import Question, Unwritten
+from flambeau.observe.indexed.unwritten import PendingRead, UnwrittenReads
 from flambeau.observe.layouts import overlap
 from flambeau.observe.race_builder import READ, WRITE
 
@@ -73,8 +73,8 @@ class Deferred:
         self.fresh: list[Candidate] = []
         self.alone: PartialAccess | None = None
         self.open: dict[Candidate, None] = {}
-        self.asked: dict[Question, None] = {}
-        self.unwritten = Unwritten(detector.findings, self)
+        self.asked: dict[PendingRead, None] = {}
+        self.unwritten = UnwrittenReads(detector.findings, self)
         self._copied = 0
         self._maps: WeakSet[PlaceMap] = WeakSet()
 
@@ -231,7 +231,7 @@ class Deferred:
         for folded in mine.folded:
             self._add_entire(folded)
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: PendingRead) -> None:
         """Answer a question once all accesses have run that are going to write places of its memory."""
         if self.executed:
             self.settle()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flambeau.observe.indexed.candidates import Candidate
     from flambeau.observe.indexed.deferred import Deferred
     from flambeau.observe.indexed.place_map import PlaceMap
-    from flambeau.observe.indexed.unwritten import Question
+    from flambeau.observe.indexed.unwritten import PendingRead
     from flambeau.observe.layouts import Extent
     from flambeau.observe.race_builder import GraphLaunch
 
@@ -79,7 +79,7 @@ class PartialAccess:
     defines = False
     asks: list[tuple[int, Extent]] | None = None
     candidates: Sequence[Candidate] = ()
-    questions: Sequence[Question] = ()
+    questions: Sequence[PendingRead] = ()
     held = 0
     is_drawn = False
 

@@ -25,7 +25,7 @@ from flambeau.observe.layouts import Extent, is_dense, span_of
 
 if TYPE_CHECKING:
     from flambeau.observe.accesses import Cell
-    from flambeau.observe.clocks import Agent
+    from flambeau.observe.clocks import LogicalThread
 
 _UNITS = 1 << 24  # of the largest map
 _BYTES = 1 << 29  # of all maps together; memory that nothing touched takes no pages
@@ -59,9 +59,9 @@ class PlaceMap:
     def __init__(self, start: int, end: int, born: int, maps: weakref.WeakSet[PlaceMap]) -> None:
         self.start, self.end, self.born = start, end, born
         self.unit = 0
-        self.last: dict[tuple[Agent, bool], Array] = {}
+        self.last: dict[tuple[LogicalThread, bool], Array] = {}
         self.accesses: dict[int, PartialAccess] = {}
-        self.entire: dict[tuple[Agent, Cell, bool], PartialAccess] = {}
+        self.entire: dict[tuple[LogicalThread, Cell, bool], PartialAccess] = {}
         self.defined: Array | None = None
         self.defining: dict[PartialAccess, None] = {}
         self.defines = False
@@ -91,7 +91,7 @@ class PlaceMap:
         self.entire = {key: old for key, old in self.entire.items() if not is_over(old)}
         self.most_entire = _PARTS + 2 * len(self.entire)
 
-    def forget(self, agent: Agent) -> None:
+    def forget(self, agent: LogicalThread) -> None:
         """Forget an agent's accesses."""
         self.draw()
         for writes in (False, True):
@@ -226,7 +226,7 @@ class PlaceMap:
 
     # -- questions --------------------------------------------------------------------------------------------
     def conflicts(
-        self, agent: Agent, above: int, region: Region, reads: bool
+        self, agent: LogicalThread, above: int, region: Region, reads: bool
     ) -> Iterator[tuple[PartialAccess, int, int]]:
         """Yield the agent's accesses to a region that have a number above `above`, and the bytes where they meet.
 

@@ -1,4 +1,4 @@
-"""`Unwritten`: reads of memory that nothing has written since it was allocated, byte by byte."""
+"""`UnwrittenReads`: reads of memory that nothing has written since it was allocated, byte by byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Wholes = list[tuple[int, Extent]]
 """What commands have written as a whole: addresses and layouts."""
 
 
-class Question:
+class PendingRead:
     """A read of memory of which some was written at places that indices name, and they are not known yet.
 
     Attributes:
@@ -38,7 +38,7 @@ class Question:
         self.waits = 0
 
 
-class Unwritten:
+class UnwrittenReads:
     """Notes in `findings` what reads memory that was never written."""
 
     def __init__(self, findings: Findings, deferred: Deferred) -> None:
@@ -59,7 +59,7 @@ class Unwritten:
             return  # nearly always: all of it by one command
         places = block.places
         if places is not None and places.born == block.born and places.defines:
-            self._deferred.ask(Question(cell, command, changed, wholes, places))
+            self._deferred.ask(PendingRead(cell, command, changed, wholes, places))
         elif _is_unwritten(cell, wholes, None):
             self._report(command, block.site, changed)
 
@@ -91,7 +91,7 @@ class Unwritten:
         return any(covers(start, extent, cell.start, cell.extent) for start, extent in self.wholes(cell))
 
     # -- where indices name places ------------------------------------------------------------------------------
-    def answer(self, question: Question) -> None:
+    def answer(self, question: PendingRead) -> None:
         """The accesses that a question waited for have run."""
         if _is_unwritten(question.cell, question.wholes, question.places):
             self._report(question.command, question.site, question.changed)

@@ -45,7 +45,7 @@ class UnseenUses:
             ],
         ]
 
-    def violated(self, strict: bool) -> list[str]:
+    def list_violations(self, strict: bool) -> list[str]:
         """What withholds the certificate."""
         unseen = self.assumptions() if strict else []
         return [*self._early, *[f"it cannot be seen that {text}" for text in unseen]]

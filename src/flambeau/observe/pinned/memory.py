@@ -26,7 +26,7 @@ import numpy as np
 from flambeau.core.callsite import Site, caller, is_within, place
 from flambeau.core.memory import bytes_at
 from flambeau.driver.api import HostMemory
-from flambeau.observe.accesses import NOWHERE, Block, Command
+from flambeau.observe.accesses import NOWHERE, Command, ShadowBlock
 from flambeau.observe.layouts import Extent, span_of
 from flambeau.observe.pinned.coverage import Coverage
 from flambeau.observe.race_builder import READ, WRITE
@@ -106,7 +106,7 @@ class PinnedLifetime:
 
     __slots__ = ("block", "born", "coverage", "expected", "exported", "exports", "is_kept", "stale")
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: ShadowBlock) -> None:
         self.block = block
         self.born = block.born
         self.coverage = Coverage(block.end - block.start)
@@ -193,12 +193,12 @@ class PinnedMemory:
         self._changes: list[Change] = []  # not reported yet
 
     # -- memory ------------------------------------------------------------------------------------------
-    def added(self, start: int, nbytes: int) -> None:
+    def on_pin(self, start: int, nbytes: int) -> None:
         """Memory was pinned."""
         self._first = min(self._first or start, start)
         self._end = max(self._end, start + nbytes)
 
-    def forgotten(self, start: int, nbytes: int) -> None:
+    def on_unpin(self, start: int, nbytes: int) -> None:
         """Memory is pinned no more."""
         self._drop([key for key, w in self._windows.items() if start <= w.start < start + nbytes])
         for at in [at for at in self._lives if start <= at < start + nbytes]:
@@ -208,7 +208,7 @@ class PinnedMemory:
         """Return False if no pinned memory is at an address, for sure."""
         return self._first <= ptr < self._end
 
-    def written(self, ptr: int, extent: Extent) -> None:
+    def on_host_write(self, ptr: int, extent: Extent) -> None:
         """The host writes here, in a way that the detector has looked at."""
         if self.contains(ptr) and (life := self._life_at(ptr)) is not None:
             life.coverage.mark(ptr - life.block.start, extent)
@@ -216,7 +216,7 @@ class PinnedMemory:
                 end = min(ptr + span_of(extent), life.block.end)
                 life.stale.append((ptr, end))
 
-    def exported(self, ptr: int, nbytes: int, what: str, view: object) -> None:
+    def on_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
         """Another object shows host memory, while `view` lives; None: for ever."""
         if not nbytes or not self.contains(ptr) or (life := self._life_at(ptr)) is None:
             return
@@ -238,7 +238,7 @@ class PinnedMemory:
                 self._detector.host_looked(window, former[0])
 
     # -- commands ----------------------------------------------------------------------------------------
-    def used(self, use: PinnedUse, command: Command) -> None:
+    def on_command(self, use: PinnedUse, command: Command) -> None:
         """A command that reads or writes pinned memory is about to be queued."""
         self._report_changes((command[3], command[4]))
         life = self._life_at(use.ptr)
@@ -258,7 +258,7 @@ class PinnedMemory:
             window.views.setdefault(view.key, (view, False))
         self._report_changes((command[3], command[4]))
 
-    def guarded(self, call: Callable[[], None]) -> Callable[[], None]:
+    def guard_call(self, call: Callable[[], None]) -> Callable[[], None]:
         """A host function that may use any memory, in the order of its stream."""
 
         @wraps(call)
@@ -333,7 +333,7 @@ class PinnedMemory:
     def _adopt(self, use: PinnedUse, site: Site) -> PinnedLifetime:
         """Another library has pinned this memory, and has it."""
         self._detector.own(use.ptr, use.nbytes, None, site, host=True)
-        self.added(use.ptr, use.nbytes)
+        self.on_pin(use.ptr, use.nbytes)
         life = self._life_at(use.ptr)
         assert life is not None
         life.is_kept = False

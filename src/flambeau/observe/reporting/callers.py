@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from types import CodeType
 
-from flambeau.observe.clocks import Agent
+from flambeau.observe.clocks import LogicalThread
 from flambeau.observe.reporting.names import has_value, stream_of
 from flambeau.observe.reporting.scopes import Scope
-from flambeau.observe.reporting.spots import Spot, is_simple
+from flambeau.observe.reporting.spots import SourceSpot, is_simple
 
 
-def earlier_call(scope: Scope, code: CodeType, agent: Agent) -> Spot | None:
+def earlier_call(scope: Scope, code: CodeType, agent: LogicalThread) -> SourceSpot | None:
     """Return the call in a frame's function that ran `code` with a stream; None if the text leaves that open.
 
     It is the only call by the function's name; or of several the only one that is given the stream, or stands in a
@@ -20,7 +20,7 @@ def earlier_call(scope: Scope, code: CodeType, agent: Agent) -> Spot | None:
     if scope.spot is None or code.co_name.startswith("<"):
         return None
     calls = [
-        Spot(scope.spot.source, node, statement)
+        SourceSpot(scope.spot.source, node, statement)
         for node in scope.spot.source.calls.get(code.co_name, ())
         if scope.spot.source.is_within(node, scope.spot.function)
         if (statement := scope.spot.source.statement_of(node)) is not None
@@ -30,7 +30,7 @@ def earlier_call(scope: Scope, code: CodeType, agent: Agent) -> Spot | None:
     return calls[0] if len(calls) == 1 else None
 
 
-def _has_stream(scope: Scope, call: Spot, agent: Agent) -> bool:
+def _has_stream(scope: Scope, call: SourceSpot, agent: LogicalThread) -> bool:
     assert isinstance(call.node, ast.Call)
     arguments = [*call.node.args, *[keyword.value for keyword in call.node.keywords]]
     selected = [stream for _, stream in call.selections()][:1]

@@ -20,13 +20,20 @@ from itertools import islice
 from typing import NamedTuple
 
 from flambeau.core.callsite import Site, is_inside, line_place, place, program_frame
-from flambeau.observe.clocks import Agent
+from flambeau.observe.clocks import LogicalThread
 from flambeau.observe.reporting.callers import earlier_call
-from flambeau.observe.reporting.names import Name, cuda_module, default_name, own_name, target_of, work_on
+from flambeau.observe.reporting.names import (
+    StreamName,
+    cuda_module,
+    default_name,
+    own_name,
+    target_of,
+    work_on,
+)
 from flambeau.observe.reporting.operands import tensor_name
 from flambeau.observe.reporting.scopes import Scope, is_own_file, live_scopes
 from flambeau.observe.reporting.source_file import source_file
-from flambeau.observe.reporting.spots import Spot, insertion, is_comprehension, is_simple, spot_of
+from flambeau.observe.reporting.spots import SourceSpot, insertion, is_comprehension, is_simple, spot_of
 from flambeau.observe.reports import Edit
 
 _CALLS = ("wait_stream", "record_stream", "synchronize", "wait")
@@ -86,17 +93,17 @@ class Proposer:
         else:
             scopes = [next((s for s in live_scopes(second) if s.site == second), Scope(None, second))]
             self._is_direct, self._device = True, -1  # which device was current is not known
-        self._places = [_Place(s, s.spot) for s in scopes if s.spot]
+        self._places = [_FrameSpot(s, s.spot) for s in scopes if s.spot]
         self._is_innermost = bool(self._places) and self._places[0].scope is scopes[0]
         self._has_text = source_file(second[0]) is not None
 
     # -- fixes ----------------------------------------------------------------------------------------------
-    def wait_stream(self, first: Site, earlier: Agent, later: Agent) -> Code | None:
+    def wait_stream(self, first: Site, earlier: LogicalThread, later: LogicalThread) -> Code | None:
         """Return code that makes stream `later` wait for stream `earlier` after `first` and before what runs now."""
         found = list(self._waits(first, earlier, later))
         return next((code for code in found if code.certain), found[0] if found else None)
 
-    def _waits(self, first: Site, earlier: Agent, later: Agent) -> Iterator[Code]:
+    def _waits(self, first: Site, earlier: LogicalThread, later: LogicalThread) -> Iterator[Code]:
         """Yield fixes in the order of Note [Where a fix goes]."""
         for depth, (scope, spot) in self._candidates(first, earlier):
             waiter = self._waiter(depth, later)
@@ -106,14 +113,14 @@ class Proposer:
         others = _after_first, self._bind_stream, self._device_synchronized
         yield from filter(None, [way(first, earlier, later) for way in others])
 
-    def synchronize(self, first: Site, earlier: Agent) -> Code | None:
+    def synchronize(self, first: Site, earlier: LogicalThread) -> Code | None:
         """Return code that makes the host wait for stream `earlier` before what runs now."""
         for depth, _ in self._candidates(first, earlier):
             if awaited := self._waiter(depth, earlier):
                 return self._before(depth, first, earlier, (f"{awaited.text}.synchronize()",))
         return self._device_synchronized(first, earlier, earlier)
 
-    def wait_work(self, first: Site, earlier: Agent) -> Code | None:
+    def wait_work(self, first: Site, earlier: LogicalThread) -> Code | None:
         """Return code that waits for the work of the collective at `first`, where a variable holds that."""
         begin = spot_of(first)
         target = target_of(begin) if begin is not None else None
@@ -131,18 +138,18 @@ class Proposer:
         return self._device_synchronized(first, earlier, earlier)
 
     # -- places -----------------------------------------------------------------------------------------------
-    def _candidates(self, first: Site, earlier: Agent) -> Iterator[tuple[int, _Place]]:
+    def _candidates(self, first: Site, earlier: LogicalThread) -> Iterator[tuple[int, _FrameSpot]]:
         """Yield the places for lines before what runs now, the innermost first: see Note [Where a fix goes]."""
         for depth, found in enumerate(self._places):
             if (depth == 0 and self._has_text) or self._is_certain(depth, first, earlier):
                 yield depth, found
 
     def _before(
-        self, depth: int, first: Site, earlier: Agent, lines: tuple[str, ...], hint: str = ""
+        self, depth: int, first: Site, earlier: LogicalThread, lines: tuple[str, ...], hint: str = ""
     ) -> Code:
         return _insert_before(self._places[depth].spot, lines, self._is_certain(depth, first, earlier), hint)
 
-    def _is_certain(self, depth: int, first: Site, earlier: Agent) -> bool:
+    def _is_certain(self, depth: int, first: Site, earlier: LogicalThread) -> bool:
         """Return True if the first access was issued before the statement at `depth` began, each time."""
         if self._places[depth].spot.is_repeated_header:
             return False
@@ -151,7 +158,7 @@ class Proposer:
             return ran[0] is not False
         return True in ran
 
-    def _bind_stream(self, first: Site, earlier: Agent, later: Agent) -> Code | None:
+    def _bind_stream(self, first: Site, earlier: LogicalThread, later: LogicalThread) -> Code | None:
         """Return code that gives the stream of the first access, which has no name, a variable, and waits for it."""
         begin = spot_of(first)
         _, stream = _selected_at(begin)
@@ -175,7 +182,7 @@ class Proposer:
             )
         return None
 
-    def _device_synchronized(self, first: Site, earlier: Agent, later: Agent) -> Code | None:
+    def _device_synchronized(self, first: Site, earlier: LogicalThread, later: LogicalThread) -> Code | None:
         for depth, (_, spot) in self._candidates(first, earlier):
             cuda = cuda_module(spot.source)
             if cuda is not None:
@@ -189,16 +196,16 @@ class Proposer:
         return None
 
     # -- names ------------------------------------------------------------------------------------------------
-    def _waiter(self, depth: int, agent: Agent) -> Name | None:
+    def _waiter(self, depth: int, agent: LogicalThread) -> StreamName | None:
         """Return how a scope names a stream that is to wait: the current one always has a name."""
         scope, spot = self._places[depth]
         cuda, found = cuda_module(spot.source), own_name(scope, agent, scope.site)
         if found is None and cuda and self._is_current(depth, agent):
             index = "" if agent.device == self._device else str(agent.device)
-            return Name(f"{cuda}.current_stream({index})")
+            return StreamName(f"{cuda}.current_stream({index})")
         return found or default_name(spot.source, agent)
 
-    def _is_current(self, depth: int, agent: Agent) -> bool:
+    def _is_current(self, depth: int, agent: LogicalThread) -> bool:
         """Return True if a stream is current where the statement of a scope begins."""
         if agent.grouped or not self._is_live:
             # a collective begins after what the current stream was given; others were issued to that one
@@ -208,13 +215,13 @@ class Proposer:
         return not any(any(inner.spot.selections()) for inner in self._places[:depth])
 
 
-class _Place(NamedTuple):
+class _FrameSpot(NamedTuple):
     """A frame of the program and its spot."""
 
     scope: Scope
-    spot: Spot
+    spot: SourceSpot
 
-    def ran_before(self, first: Site, earlier: Agent) -> bool | None:
+    def ran_before(self, first: Site, earlier: LogicalThread) -> bool | None:
         """Return True if the first access, on stream `earlier`, ran before the frame's statement began.
 
         None if the text of the frame's function leaves that open.
@@ -232,7 +239,7 @@ class _Place(NamedTuple):
         return call.statement is not self.spot.statement or call.node is self.spot.node
 
 
-def record_stream(first: Site, user: Agent, operand: int, allocated: Site | None) -> Code | None:
+def record_stream(first: Site, user: LogicalThread, operand: int, allocated: Site | None) -> Code | None:
     """Return code that tells the allocator of the stream that uses a tensor at `first`.
 
     Args:
@@ -256,7 +263,7 @@ def record_stream(first: Site, user: Agent, operand: int, allocated: Site | None
     return _insert_before(spot, (f"{tensor}.record_stream({text})",))
 
 
-def synchronize_after(first: Site, earlier: Agent, hint: str) -> Code | None:
+def synchronize_after(first: Site, earlier: LogicalThread, hint: str) -> Code | None:
     """Return code that makes the host wait for stream `earlier` right after the statement of the first access."""
     spot = spot_of(first)
     cuda = cuda_module(spot.source) if spot is not None else None
@@ -284,13 +291,13 @@ def capture_wait(first: Site, second: Site) -> Code | None:
     if cuda and later and earlier == later[1:] and is_simple(later[0]):  # in a block within the first one's
         block, _ = next(spot.selections())
         lines = (f"{ast.unparse(later[0])}.wait_stream({cuda}.current_stream())",)
-        return _insert_before(Spot(spot.source, block, block), lines)
+        return _insert_before(SourceSpot(spot.source, block, block), lines)
     if cuda and earlier and is_simple(earlier[0]):
         return _insert_before(spot, (f"{cuda}.current_stream().wait_stream({ast.unparse(earlier[0])})",))
     return None
 
 
-def _after_first(first: Site, earlier: Agent, later: Agent) -> Code | None:
+def _after_first(first: Site, earlier: LogicalThread, later: LogicalThread) -> Code | None:
     """Return a wait after the block that selects the stream of the first access, for a default stream."""
     spot = spot_of(first)
     if spot is None or later.ordinal or not earlier.ordinal or not is_own_file(spot.source.path):
@@ -310,18 +317,18 @@ def _after_first(first: Site, earlier: Agent, later: Agent) -> Code | None:
     return Code(f"After {line_place(spot.source.path, block.end_lineno)} insert", lines, (edit,), True)
 
 
-def _insert_before(spot: Spot, lines: tuple[str, ...], certain: bool = True, hint: str = "") -> Code:
+def _insert_before(spot: SourceSpot, lines: tuple[str, ...], certain: bool = True, hint: str = "") -> Code:
     """Return lines before the statement of a spot."""
     where = f"Before {line_place(spot.source.path, spot.line)} insert"
     return Code(where, lines, (spot.before(*lines),), certain, hint)
 
 
-def _selected_at(spot: Spot | None) -> tuple[ast.stmt, ast.expr] | tuple[None, None]:
+def _selected_at(spot: SourceSpot | None) -> tuple[ast.stmt, ast.expr] | tuple[None, None]:
     """Return the innermost `with` statement that selects a stream around a spot, and the stream; else two Nones."""
     return next(spot.selections(), (None, None)) if spot is not None else (None, None)
 
 
-def _elsewhere(first: Spot | None) -> str:
+def _elsewhere(first: SourceSpot | None) -> str:
     """Return what to do about a stream without a name where it is used last: how the first access's line calls it."""
     _, stream = _selected_at(first)
     if first is None or stream is None or not is_simple(stream):
@@ -330,7 +337,7 @@ def _elsewhere(first: Spot | None) -> str:
     return f"; {called}. To wait for it alone, wait where it has that name"
 
 
-def _wait_lines(waiter: Name, awaited: Name) -> tuple[str, ...]:
+def _wait_lines(waiter: StreamName, awaited: StreamName) -> tuple[str, ...]:
     """Return the wait; a loop where the waiting stream is another one of the same container in each iteration."""
     if waiter.varies and awaited.container and awaited.container == waiter.container:
         name = "other" if waiter.text != "other" else "another"

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site
-from flambeau.observe.clocks import Agent
+from flambeau.observe.clocks import LogicalThread
 from flambeau.observe.reporting.scopes import Scope, attributes, has_method
 from flambeau.observe.reporting.source_file import SourceFile
-from flambeau.observe.reporting.spots import FOR, Spot, is_simple, spot_of
+from flambeau.observe.reporting.spots import FOR, SourceSpot, is_simple, spot_of
 
 _PACKAGES = ("torch", "flambeau")
 
 
-class Name(NamedTuple):
+class StreamName(NamedTuple):
     """An expression of a stream. `container` holds it, too; `varies`: it is another stream in other iterations."""
 
     text: str
@@ -24,7 +24,7 @@ class Name(NamedTuple):
     varies: bool = False
 
 
-def own_name(scope: Scope, agent: Agent, used: Site) -> Name | None:
+def own_name(scope: Scope, agent: LogicalThread, used: Site) -> StreamName | None:
     """Return the program's own expression of a stream in a scope.
 
     Args:
@@ -37,15 +37,15 @@ def own_name(scope: Scope, agent: Agent, used: Site) -> Name | None:
     wanted = stream_of(agent)
     for _, stream in scope.spot.selections():
         if is_simple(stream) and has_value(scope, stream, wanted):
-            return Name(ast.unparse(stream), _container(scope, wanted), _varies(scope, stream))
+            return StreamName(ast.unparse(stream), _container(scope, wanted), _varies(scope, stream))
     stale = _stale_targets(scope)
     text = next((text for text in scope.names_of(wanted) if root_of(text) not in stale), None)
     if text is None:
         return None
-    return Name(text, _container(scope, wanted), _varies(scope, ast.parse(text, mode="eval").body))
+    return StreamName(text, _container(scope, wanted), _varies(scope, ast.parse(text, mode="eval").body))
 
 
-def _name_in_text(spot: Spot, site: Site, agent: Agent, used: Site) -> Name | None:
+def _name_in_text(spot: SourceSpot, site: Site, agent: LogicalThread, used: Site) -> StreamName | None:
     """Return the expression of a stream at a spot whose function has ended, from the text alone."""
     at_use = spot_of(used) if used[0] is site[0] else None
     selected = [stream for _, stream in at_use.selections()][:1] if at_use is not None else []
@@ -56,10 +56,10 @@ def _name_in_text(spot: Spot, site: Site, agent: Agent, used: Site) -> Name | No
         is_global = function == "<module>" and root_of(target) not in site[0].co_varnames
         is_attribute = root_of(target) == "self" and creation.class_of == spot.class_of is not None
         names += [target] if own or is_global or is_attribute else []
-    return next((Name(name) for name in names if spot.is_bound(root_of(name), site[0])), None)
+    return next((StreamName(name) for name in names if spot.is_bound(root_of(name), site[0])), None)
 
 
-def target_of(spot: Spot) -> str | None:
+def target_of(spot: SourceSpot) -> str | None:
     """Return the variable that the value of a spot's node is assigned to."""
     for inner, around in spot.within_function():
         if isinstance(around, ast.Assign) and len(around.targets) == 1:
@@ -78,11 +78,11 @@ def target_of(spot: Spot) -> str | None:
     return None
 
 
-def default_name(source: SourceFile, agent: Agent) -> Name | None:
+def default_name(source: SourceFile, agent: LogicalThread) -> StreamName | None:
     """Return the call that gives a default stream."""
     cuda = cuda_module(source)
     is_default = agent.ordinal == 0 and not agent.captured
-    return Name(f"{cuda}.default_stream({agent.device})") if cuda and is_default else None
+    return StreamName(f"{cuda}.default_stream({agent.device})") if cuda and is_default else None
 
 
 def cuda_module(source: SourceFile) -> str | None:
@@ -107,7 +107,7 @@ def root_of(text: str) -> str:
     return re.split(r"[.\[]", text, maxsplit=1)[0]
 
 
-def stream_of(agent: Agent) -> Callable[[Any], bool]:
+def stream_of(agent: LogicalThread) -> Callable[[Any], bool]:
     """Return a test for objects that are the program's handle of a stream."""
 
     def is_stream(value: Any) -> bool:
@@ -119,7 +119,7 @@ def stream_of(agent: Agent) -> Callable[[Any], bool]:
     return is_stream
 
 
-def work_on(agent: Agent) -> Callable[[Any], bool]:
+def work_on(agent: LogicalThread) -> Callable[[Any], bool]:
     """Return a test for the work of collectives on a stream."""
     is_stream = stream_of(agent)
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from flambeau.core.callsite import Site
 from flambeau.observe.reporting.names import root_of, target_of
-from flambeau.observe.reporting.spots import Spot, is_simple, spot_of
+from flambeau.observe.reporting.spots import SourceSpot, is_simple, spot_of
 
 
-def tensor_name(spot: Spot, site: Site, operand: int, allocated: Site | None) -> str | None:
+def tensor_name(spot: SourceSpot, site: Site, operand: int, allocated: Site | None) -> str | None:
     """Return the expression of an operand of the operation at a spot, if that has its value before the statement.
 
     Args:

@@ -128,24 +128,24 @@ def source_file(code: CodeType) -> SourceFile | None:
     """Return the file of a code object; None where its text cannot be read."""
     path = code.co_filename
     lines = linecache.getlines(path)
-    return _parse(path, _Text(lines)) if lines else None
+    return _parse(path, _FileLines(lines)) if lines else None
 
 
-class _Text:
+class _FileLines:
     """Lines of `linecache`, which are another list once a file is read again: equal only to themselves."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Text) and self.lines is other.lines
+        return isinstance(other, _FileLines) and self.lines is other.lines
 
     def __hash__(self) -> int:
         return id(self.lines)
 
 
 @lru_cache(maxsize=64)
-def _parse(path: str, text: _Text) -> SourceFile | None:
+def _parse(path: str, text: _FileLines) -> SourceFile | None:
     try:
         return SourceFile(path, "".join(text.lines))
     except (SyntaxError, ValueError):  # not Python, or the file changed while it ran

@@ -1,4 +1,4 @@
-"""`Spot`: a place in the program's text, found by the instruction that ran: its expression, statement and loops."""
+"""A `SourceSpot` is the expression, with its statement and loops, that the program's running instruction belongs to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOR = (ast.For, ast.AsyncFor)
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
-class Spot(NamedTuple):
+class SourceSpot(NamedTuple):
     """A place in the program's text.
 
     Attributes:
@@ -67,7 +67,7 @@ class Spot(NamedTuple):
                     if (stream := _selected_stream(item.context_expr)) is not None:
                         yield around, stream
 
-    def loop_with(self, other: Spot) -> ast.stmt | None:
+    def loop_with(self, other: SourceSpot) -> ast.stmt | None:
         """Return the innermost loop of the function whose repeated part holds this node and another one."""
         around_other = {other.node, *other.parents()}
         for inner, around in self.within_function():
@@ -115,12 +115,12 @@ class Spot(NamedTuple):
         return name not in code.co_varnames if line is None else line < self.line
 
 
-def spot_of(site: Site | None) -> Spot | None:
+def spot_of(site: Site | None) -> SourceSpot | None:
     """Return the spot of a site; None where its text cannot be read, or takes no line before it."""
     source = source_file(site[0]) if site is not None else None
     node = source.node_at(site) if source is not None and site is not None else None
     statement = source.statement_of(node) if source is not None and node is not None else None
-    return Spot(source, node, statement) if source and node and statement else None
+    return SourceSpot(source, node, statement) if source and node and statement else None
 
 
 def insertion(source: SourceFile, line: int, like: ast.stmt, lines: tuple[str, ...]) -> Edit:

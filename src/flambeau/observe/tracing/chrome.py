@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from flambeau.core.files import replace_file
-from flambeau.observe.tracing.range_recorder import Range
+from flambeau.observe.tracing.range_recorder import AnnotatedRange
 
 PROGRAM = -1  # its process
 
@@ -72,7 +72,7 @@ class ChromeTrace:
         args = {"bytes": nbytes}
         self.events.append({"ph": "C", "pid": pid, "name": name, "ts": time_ns / 1000, "args": args})
 
-    def range(self, pid: int, tid: int, found: Range) -> None:
+    def range(self, pid: int, tid: int, found: AnnotatedRange) -> None:
         """A range of the program, or its mark."""
         at = {"pid": pid, "tid": tid, "name": found.text, "ts": found.begin_ns / 1000}
         if found.is_mark:

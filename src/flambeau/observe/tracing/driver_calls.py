@@ -1,4 +1,4 @@
-"""`Request`: a driver call as a trace keeps it; `Source`: who knows when devices did what was asked."""
+"""`Request`: a driver call as a trace keeps it; `CommandCounter`: who knows when devices did what was asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from flambeau.core.callsite import Site
 from flambeau.driver.api import Launch
-from flambeau.observe.tracing.timeline import Record
+from flambeau.observe.tracing.timeline import CompletedCommand
 
 NOWHERE = -1  # the device of a call that is of none, and of pinned host memory
 
@@ -41,7 +41,7 @@ class Request:
         self.launch: Launch | None = None
 
 
-class Source(Protocol):
+class CommandCounter(Protocol):
     """It numbers commands as they are given.
 
     clock: the host's time in nanoseconds. given: how many commands were given so far, which is the number of the next.
@@ -50,7 +50,7 @@ class Source(Protocol):
     @property
     def clock(self) -> Callable[[], int]: ...
     @property
-    def given(self) -> Callable[[], int]: ...
+    def next_seq(self) -> Callable[[], int]: ...
 
     def before(self, request: Request) -> None:
         """The call begins."""
@@ -58,7 +58,7 @@ class Source(Protocol):
     def after(self, request: Request, gave: bool) -> None:
         """It has returned, or raised and gave nothing."""
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[CompletedCommand]:
         """All commands that have run."""
 
     def close(self) -> None:
@@ -70,13 +70,13 @@ class Simulated:
 
     def __init__(self, bare: Any) -> None:
         self.clock: Callable[[], int] = bare.time_ns
-        self.given: Callable[[], int] = bare.given
-        self._records: list[Record] = []
+        self.next_seq: Callable[[], int] = bare.next_seq
+        self._records: list[CompletedCommand] = []
         self._bare = bare
         self._outer = bare.on_command
         bare.on_command = self._add
 
-    def _add(self, record: Record) -> None:
+    def _add(self, record: CompletedCommand) -> None:
         self._records.append(record)
         if self._outer is not None:
             self._outer(record)
@@ -87,7 +87,7 @@ class Simulated:
     def after(self, request: Request, gave: bool) -> None:
         pass
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[CompletedCommand]:
         return list(self._records)
 
     def close(self) -> None:

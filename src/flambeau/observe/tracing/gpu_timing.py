@@ -18,7 +18,7 @@ from itertools import chain
 
 from flambeau.driver.api import Driver
 from flambeau.observe.tracing.driver_calls import GIVE, RECORD, WAIT, Request
-from flambeau.observe.tracing.timeline import Record
+from flambeau.observe.tracing.timeline import CompletedCommand
 
 _MANY = 4096  # pairs of events that may be outstanding before those of finished work are taken up again
 
@@ -62,7 +62,7 @@ class Measured:
         self._spare: dict[int, list[int]] = {}
         self._bases: dict[int, tuple[int, int]] = {}  # by device: its first event, and the host's time then
 
-    def given(self) -> int:
+    def next_seq(self) -> int:
         return len(self._laps)
 
     def before(self, request: Request) -> None:
@@ -92,7 +92,7 @@ class Measured:
             lap.end = self._mark(request.index, request.stream)  # passed when the wait is over
             self._open.append(lap)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[CompletedCommand]:
         with suppress(RuntimeError):  # a device that failed tells no more times
             self._take_up(all_of_them=True)
         ends: dict[int, int] = {}

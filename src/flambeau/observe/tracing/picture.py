@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from flambeau.observe.reports import Race
 
 if TYPE_CHECKING:
-    from flambeau.observe.tracing.timeline import Record
+    from flambeau.observe.tracing.timeline import CompletedCommand
 
 Lane = tuple[int, int]
-Edge = tuple["Record", "Record"]
-Racing = tuple[Race, "Record | None", "Record | None"]
+Edge = tuple["CompletedCommand", "CompletedCommand"]
+Racing = tuple[Race, "CompletedCommand | None", "CompletedCommand | None"]
 
 _KINDS = {  # colour and name in the legend
     "kernel": ("#4c6ef5", "kernel"),
@@ -60,7 +60,7 @@ def format_ns(time_ns: int) -> str:
 
 
 def draw(
-    lanes: Mapping[Lane, Sequence[Record]],
+    lanes: Mapping[Lane, Sequence[CompletedCommand]],
     names: Mapping[Lane, str],
     edges: Sequence[Edge],
     racing: Sequence[Racing],
@@ -90,7 +90,7 @@ def draw(
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _places(lanes: Mapping[Lane, Sequence[Record]]) -> tuple[dict[Lane, int], int]:
+def _places(lanes: Mapping[Lane, Sequence[CompletedCommand]]) -> tuple[dict[Lane, int], int]:
     """The top of each lane, with room above the first of each device; and where the last one ends."""
     places: dict[Lane, int] = {}
     y, device = _TOP, None
@@ -119,7 +119,9 @@ def _text(x: float, y: float, text: str, size: int = 11, fill: str = _INK, extra
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{fill}" {extra}>{escape(text)}</text>'
 
 
-def _title(lanes: Mapping[Lane, Sequence[Record]], scale: Scale, records: Sequence[Record]) -> list[str]:
+def _title(
+    lanes: Mapping[Lane, Sequence[CompletedCommand]], scale: Scale, records: Sequence[CompletedCommand]
+) -> list[str]:
     devices = len({index for index, _ in lanes})
     said = (
         f"{_count(devices, 'device')}, {_count(len(lanes), 'stream')}, {_count(len(records), 'command')} "
@@ -148,7 +150,9 @@ def _axis(scale: Scale, bottom: int) -> list[str]:
     return parts
 
 
-def _lane(key: Lane, y: int, lane: Sequence[Record], name: str, scale: Scale, first: bool) -> list[str]:
+def _lane(
+    key: Lane, y: int, lane: Sequence[CompletedCommand], name: str, scale: Scale, first: bool
+) -> list[str]:
     """The lane's ground and its label; how much of the time it worked. A device's first lane names it."""
     busy = sum(r.end_ns - r.start_ns for r in lane) / scale.length
     parts = [
@@ -162,9 +166,9 @@ def _lane(key: Lane, y: int, lane: Sequence[Record], name: str, scale: Scale, fi
     return parts
 
 
-def _bars(lane: Sequence[Record], y: int, scale: Scale, red: set[int]) -> Iterator[str]:
+def _bars(lane: Sequence[CompletedCommand], y: int, scale: Scale, red: set[int]) -> Iterator[str]:
     """A bar per command. Runs of one kind, all thinner than a pixel and that close together, share one."""
-    group: list[Record] = []
+    group: list[CompletedCommand] = []
     for record in lane:
         if group and (record.seq in red or not _joins(group[-1], record, scale)):
             yield _bar(group, y, scale, red)
@@ -177,12 +181,12 @@ def _bars(lane: Sequence[Record], y: int, scale: Scale, red: set[int]) -> Iterat
         yield _bar(group, y, scale, red)
 
 
-def _joins(last: Record, record: Record, scale: Scale) -> bool:
+def _joins(last: CompletedCommand, record: CompletedCommand, scale: Scale) -> bool:
     thin = all(scale(r.end_ns) - scale(r.start_ns) < 1 for r in (last, record))
     return thin and last.kind == record.kind and scale(record.start_ns) - scale(last.end_ns) < 1
 
 
-def _bar(group: list[Record], y: int, scale: Scale, red: set[int]) -> str:
+def _bar(group: list[CompletedCommand], y: int, scale: Scale, red: set[int]) -> str:
     first, last = group[0], group[-1]
     x = scale(first.start_ns)
     width = max(scale(last.end_ns) - x, 1.5)
@@ -200,7 +204,7 @@ def _bar(group: list[Record], y: int, scale: Scale, red: set[int]) -> str:
     return f"<g><title>{escape(_hover(group))}</title>{shape}{label}</g>"
 
 
-def _hover(group: list[Record]) -> str:
+def _hover(group: list[CompletedCommand]) -> str:
     first, last = group[0], group[-1]
     what = first.name if len(group) == 1 else f"{len(group)} commands, {first.name} the first"
     nbytes = sum(record.nbytes for record in group)
@@ -208,7 +212,9 @@ def _hover(group: list[Record]) -> str:
     return f"{what}: {took}, from {first.start_ns:,} to {last.end_ns:,} ns; {nbytes:,} bytes"
 
 
-def _arrow(earlier: Record, later: Record, places: Mapping[Lane, int], scale: Scale, colour: str) -> str:
+def _arrow(
+    earlier: CompletedCommand, later: CompletedCommand, places: Mapping[Lane, int], scale: Scale, colour: str
+) -> str:
     """From the end of one command to the beginning of another. In red: between two that race."""
     y1, y2 = places[earlier.index, earlier.stream] + 20.0, places[later.index, later.stream] + 20.0
     side = _BAR / 2 if y2 > y1 else -_BAR / 2
@@ -238,7 +244,7 @@ def _apart(edges: Sequence[Edge], scale: Scale) -> list[Edge]:
     return kept
 
 
-def _nearest(one: Record, other: Record) -> tuple[float, float]:
+def _nearest(one: CompletedCommand, other: CompletedCommand) -> tuple[float, float]:
     """The closest times of two commands: the middle of their overlap, or the ends that face each other."""
     begin, end = max(one.start_ns, other.start_ns), min(one.end_ns, other.end_ns)
     if begin <= end:

@@ -1,4 +1,4 @@
-"""`Ranges`: the ranges and marks of a program with their times, for traces."""
+"""`RangeRecorder`: the ranges and marks of a program with their times, for traces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class AnnotatedRange:
     """Times in nanoseconds. A mark takes none. `number` is None for ranges of a thread's stack."""
 
     text: str
@@ -23,11 +23,11 @@ class Range:
         return self.begin_ns == self.end_ns and self.depth < 0
 
 
-class Ranges:
+class RangeRecorder:
     """Collects what the hook `annotations` tells. Threads are numbered in the order in which they are first heard."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
-        self.found: list[Range] = []
+        self.found: list[AnnotatedRange] = []
         self._clock = clock
         self.threads: dict[int, int] = {}  # by identity: their numbers
         self._open: dict[int, list[tuple[str, int]]] = {}
@@ -44,13 +44,13 @@ class Ranges:
         if number is not None:
             if (start := self._numbered.pop(number, None)) is not None:
                 text, thread, begin = start
-                self.found.append(Range(text, thread, begin, self._clock(), 0, number))
+                self.found.append(AnnotatedRange(text, thread, begin, self._clock(), 0, number))
             return
         thread = self._thread()
         stack = self._open.get(thread)
         if stack:  # else it began before anybody listened
             text, begin = stack.pop()
-            self.found.append(Range(text, thread, begin, self._clock(), len(stack)))
+            self.found.append(AnnotatedRange(text, thread, begin, self._clock(), len(stack)))
 
     def end_all(self) -> None:
         """What the program has not ended ends now, with the run."""
@@ -58,14 +58,14 @@ class Ranges:
         for thread, stack in self._open.items():
             while stack:
                 text, begin = stack.pop()
-                self.found.append(Range(text, thread, begin, now, len(stack)))
+                self.found.append(AnnotatedRange(text, thread, begin, now, len(stack)))
         for number, (text, thread, begin) in self._numbered.items():
-            self.found.append(Range(text, thread, begin, now, 0, number))
+            self.found.append(AnnotatedRange(text, thread, begin, now, 0, number))
         self._numbered.clear()
 
     def on_mark(self, text: str) -> None:
         now = self._clock()
-        self.found.append(Range(text, self._thread(), now, now, -1))
+        self.found.append(AnnotatedRange(text, self._thread(), now, now, -1))
 
     def _thread(self) -> int:
         return self.threads.setdefault(threading.get_ident(), len(self.threads))

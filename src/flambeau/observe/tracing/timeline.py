@@ -14,7 +14,7 @@ from flambeau.observe.tracing.picture import draw
 MARKERS = frozenset({"record", "wait", "poison"})  # take no time and are no work of the program
 
 
-class Record(Protocol):
+class CompletedCommand(Protocol):
     """A command that has run. Times in simulated nanoseconds; `waits` are the `seq` of other commands.
 
     Within a stream, `seq` grows in the order of the requests.
@@ -43,36 +43,36 @@ class Record(Protocol):
 class Timeline:
     """Commands in the order in which they ran, whichever device they are of."""
 
-    def __init__(self, records: Sequence[Record] = ()) -> None:
+    def __init__(self, records: Sequence[CompletedCommand] = ()) -> None:
         self.records = list(records)
 
     def __len__(self) -> int:
         return len(self.records)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: CompletedCommand) -> None:
         self.records.append(record)
 
-    def lanes(self) -> dict[tuple[int, int], list[Record]]:
+    def lanes(self) -> dict[tuple[int, int], list[CompletedCommand]]:
         """The records of each (device, stream), in their order; default streams, made first, come first."""
-        lanes: dict[tuple[int, int], list[Record]] = {}
+        lanes: dict[tuple[int, int], list[CompletedCommand]] = {}
         for record in sorted(self.records, key=lambda r: (r.index, r.stream, r.seq)):
             lanes.setdefault((record.index, record.stream), []).append(record)
         return lanes
 
-    def work(self) -> dict[tuple[int, int], list[Record]]:
+    def work(self) -> dict[tuple[int, int], list[CompletedCommand]]:
         """The same without markers."""
         return {key: [r for r in lane if r.kind not in MARKERS] for key, lane in self.lanes().items()}
 
-    def edges(self) -> list[tuple[Record, Record]]:
+    def edges(self) -> list[tuple[CompletedCommand, CompletedCommand]]:
         """(earlier, later) for each wait of one stream for another: the commands around the two markers.
 
         An edge is left out where nothing came before the record, or nothing after the wait.
         """
-        around: dict[int, tuple[Record | None, Record | None]] = {}
-        waits: list[Record] = []
+        around: dict[int, tuple[CompletedCommand | None, CompletedCommand | None]] = {}
+        waits: list[CompletedCommand] = []
         for lane in self.lanes().values():
-            before: Record | None = None
-            open_markers: list[tuple[int, Record | None]] = []
+            before: CompletedCommand | None = None
+            open_markers: list[tuple[int, CompletedCommand | None]] = []
             for record in lane:
                 if record.kind in MARKERS:
                     open_markers.append((record.seq, before))
@@ -83,7 +83,7 @@ class Timeline:
                 open_markers = []
                 before = record
             around.update({seq: (b, None) for seq, b in open_markers})
-        edges: dict[tuple[int, int], tuple[Record, Record]] = {}
+        edges: dict[tuple[int, int], tuple[CompletedCommand, CompletedCommand]] = {}
         for wait in waits:
             later = around[wait.seq][1]
             for seq in wait.waits:
@@ -92,7 +92,9 @@ class Timeline:
                     edges[earlier.seq, later.seq] = (earlier, later)
         return list(edges.values())
 
-    def racing(self, races: Sequence[Race]) -> list[tuple[Race, Record | None, Record | None]]:
+    def racing(
+        self, races: Sequence[Race]
+    ) -> list[tuple[Race, CompletedCommand | None, CompletedCommand | None]]:
         """The commands of each race: the n-th of its stream. None where the host itself is the one side."""
         work = {stream: lane for (_, stream), lane in self.work().items()}
         return [
@@ -101,7 +103,7 @@ class Timeline:
         ]
 
 
-def _nth(lane: list[Record], ordinal: int) -> Record | None:
+def _nth(lane: list[CompletedCommand], ordinal: int) -> CompletedCommand | None:
     return lane[ordinal - 1] if 0 < ordinal <= len(lane) else None
 
 

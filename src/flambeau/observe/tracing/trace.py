@@ -1,4 +1,4 @@
-"""`Trace`: a run as lanes, slices and arrows, made of what a `Tracer` noted. Its forms: `chrome.py`, and a page.
+"""`TraceData`: a run as lanes, slices and arrows, made of what a `Tracer` noted. Its forms: `chrome.py`, and a page.
 
 Lanes are host threads and streams. Slices are calls on host threads, and on streams commands and the times in which a
 stream stood still because it waited for another. An arrow leads from a slice to one that could not begin (a wait of a
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from flambeau.core.callsite import Site
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.observe.reports import Access, Race
+from flambeau.observe.reports import Race, RaceAccess
 from flambeau.observe.tracing.driver_calls import ASK, GIVE, MEMORY, NOWHERE, RECORD, SYNC, Request
-from flambeau.observe.tracing.range_recorder import Range, Ranges
-from flambeau.observe.tracing.timeline import MARKERS, Record, Timeline
+from flambeau.observe.tracing.range_recorder import AnnotatedRange, RangeRecorder
+from flambeau.observe.tracing.timeline import MARKERS, CompletedCommand, Timeline
 from flambeau.observe.tracing.tracer import Queue, Tracer
 
 NAMES = {
@@ -29,7 +29,7 @@ NAMES = {
 
 
 @dataclass(slots=True)
-class Lane:
+class TraceLane:
     """`index`: of the device, NOWHERE for a host thread. `number`: the stream's handle, or the thread's place."""
 
     index: int
@@ -44,7 +44,7 @@ class Lane:
 
 
 @dataclass(slots=True)
-class Slice:
+class TraceSlice:
     """kind: a command's ("kernel", "copy_in", ...), "wait" where a stream waits, or a call's ("give", "sync", ...).
 
     cause: the slice of the call that gave a command. target: the lane of the stream that a call is about. detail:
@@ -76,7 +76,7 @@ class Arrow:
 
 
 @dataclass
-class Trace:
+class TraceData:
     """`memory`: (time, device, bytes in use, bytes reserved) after each change. `races`: with both slices' places.
 
     `simulated` says that times are a virtual machine's, `checked` that races were looked for.
@@ -85,16 +85,18 @@ class Trace:
     devices: dict[int, str]
     simulated: bool
     checked: bool = False
-    lanes: list[Lane] = field(default_factory=list)
-    slices: list[Slice] = field(default_factory=list)
+    lanes: list[TraceLane] = field(default_factory=list)
+    slices: list[TraceSlice] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)
     memory: list[tuple[int, int, int, int]] = field(default_factory=list)
-    ranges: list[Range] = field(default_factory=list)
+    ranges: list[AnnotatedRange] = field(default_factory=list)
     races: list[tuple[Race, int | None, int | None]] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
 
 
-def trace_of(tracer: Tracer, ranges: Ranges | None = None, races: Sequence[Race] | None = None) -> Trace:
+def trace_of(
+    tracer: Tracer, ranges: RangeRecorder | None = None, races: Sequence[Race] | None = None
+) -> TraceData:
     """What a tracer noted, with the program's ranges and races (None: none were looked for).
 
     The machine's work is done, and its driver is still open.
@@ -109,14 +111,14 @@ class _Maker:
     `seq` and the places of its slices, in their order; `work`: those of them that races count.
     """
 
-    def __init__(self, tracer: Tracer, ranges: Ranges | None) -> None:
+    def __init__(self, tracer: Tracer, ranges: RangeRecorder | None) -> None:
         self.tracer, self.ranges = tracer, ranges
         self.requests = sorted(tracer.requests, key=lambda request: request.begin_ns)
         self.records = sorted(tracer.source.records(), key=lambda r: (r.index, r.stream, r.seq))
         simulated = tracer.name == "virtual"
         self.zero = 0 if simulated else min((r.begin_ns for r in self.requests), default=0)
-        names = {tracer.shown(d): tracer.device_properties(d).name for d in tracer.visible}
-        self.trace = Trace(names, simulated, timeline=Timeline(self.records))
+        names = {tracer.visible_index(d): tracer.device_properties(d).name for d in tracer.visible}
+        self.trace = TraceData(names, simulated, timeline=Timeline(self.records))
         self.lanes: dict[tuple[int, int], int] = {}
         self.calls: list[int] = []
         self.owners: dict[int, int] = {}
@@ -125,7 +127,7 @@ class _Maker:
         self.work: dict[int, list[int]] = {}
         self.details: dict[int, tuple[Launch, str]] = {}
 
-    def build(self, races: Sequence[Race] | None) -> Trace:
+    def build(self, races: Sequence[Race] | None) -> TraceData:
         trace = self.trace
         trace.checked = races is not None
         self._add_lanes()
@@ -145,7 +147,7 @@ class _Maker:
         threads = dict.fromkeys([*self.tracer.threads, *(self.ranges.threads if self.ranges else ())])
         for number, ident in enumerate(threads):
             self._lane(
-                NOWHERE, ident, Lane(NOWHERE, number, self.tracer.threads.get(ident, f"thread {number}"))
+                NOWHERE, ident, TraceLane(NOWHERE, number, self.tracer.threads.get(ident, f"thread {number}"))
             )
         queues = self.tracer.queues
         used = dict.fromkeys([(record.index, record.stream) for record in self.records])
@@ -153,13 +155,13 @@ class _Maker:
             queue = queues.get(handle)
             name = "a graph's stream" if queue is None else queue.name
             site = None if queue is None else queue.site
-            self._lane(index, handle, Lane(self.tracer.shown(index), handle, name, site))
+            self._lane(index, handle, TraceLane(self.tracer.visible_index(index), handle, name, site))
 
-    def _lane(self, index: int, number: int, lane: Lane) -> None:
+    def _lane(self, index: int, number: int, lane: TraceLane) -> None:
         self.lanes[index, number] = len(self.trace.lanes)
         self.trace.lanes.append(lane)
 
-    def _place_range(self, found: Range) -> Range:
+    def _place_range(self, found: AnnotatedRange) -> AnnotatedRange:
         """A range with its thread's place among the lanes, and the trace's time."""
         assert self.ranges is not None
         ident = next(i for i, number in self.ranges.threads.items() if number == found.thread)
@@ -169,7 +171,7 @@ class _Maker:
     # -- slices -----------------------------------------------------------------------------------------
     def _add(self, lane: int, kind: str, name: str, begin_ns: int, end_ns: int, nbytes: int) -> int:
         begin = begin_ns - self.zero
-        self.trace.slices.append(Slice(lane, kind, name, begin, max(end_ns - self.zero, begin), nbytes))
+        self.trace.slices.append(TraceSlice(lane, kind, name, begin, max(end_ns - self.zero, begin), nbytes))
         return len(self.trace.slices) - 1
 
     def _add_calls(self) -> None:
@@ -197,9 +199,9 @@ class _Maker:
                 if seq not in self.owners or streams.get(seq) == request.stream:
                     self.owners[seq] = at
 
-    def _add_commands(self) -> list[tuple[Record, int]]:
+    def _add_commands(self) -> list[tuple[CompletedCommand, int]]:
         """Slices of what ran; the waits of streams, with theirs."""
-        waits: list[tuple[Record, int]] = []
+        waits: list[tuple[CompletedCommand, int]] = []
         last: dict[int, int] = {}
         for record in self.records:
             before = last.get(record.stream, -1)
@@ -217,14 +219,14 @@ class _Maker:
             places.append(place)
         return waits
 
-    def _ran(self, record: Record) -> int:
+    def _ran(self, record: CompletedCommand) -> int:
         lane, name = self.lanes[record.index, record.stream], NAMES.get(record.kind, record.name)
         place = self._add(lane, record.kind, name, record.start_ns, record.end_ns, record.nbytes)
         self.work.setdefault(record.stream, []).append(place)
         self._explain(place, record)
         return place
 
-    def _stall(self, record: Record, before: int) -> int:
+    def _stall(self, record: CompletedCommand, before: int) -> int:
         """From when the stream had come to the wait, and the host had given it, to when the wait was over."""
         lane, owner = self.lanes[record.index, record.stream], self.owners.get(record.seq)
         given = record.end_ns if owner is None else self.requests[owner].end_ns
@@ -233,7 +235,7 @@ class _Maker:
         self._explain(place, record)
         return place
 
-    def _explain(self, place: int, record: Record) -> None:
+    def _explain(self, place: int, record: CompletedCommand) -> None:
         """What a command has of the call that gave it."""
         found, owner = self.trace.slices[place], self.owners.get(record.seq)
         found.seq = record.seq
@@ -243,7 +245,7 @@ class _Maker:
             found.detail = call.detail if record.kind == "kernel" else ""
 
     # -- arrows -----------------------------------------------------------------------------------------
-    def _add_waits(self, waits: list[tuple[Record, int]]) -> None:
+    def _add_waits(self, waits: list[tuple[CompletedCommand, int]]) -> None:
         lanes, slices = self.trace.lanes, self.trace.slices
         for record, place in waits:
             for seq in record.waits:
@@ -304,9 +306,9 @@ class _Maker:
         for time_ns, index, used, reserved in sorted(self.tracer.changes, key=lambda change: change[0]):
             before = totals.get(index, (0, 0))
             now = totals[index] = before[0] + used, before[1] + reserved
-            self.trace.memory.append((time_ns - self.zero, self.tracer.shown(index), *now))
+            self.trace.memory.append((time_ns - self.zero, self.tracer.visible_index(index), *now))
 
-    def _side(self, side: Access) -> int | None:
+    def _side(self, side: RaceAccess) -> int | None:
         """The slice of one side of a race: the n-th piece of work of its stream. None: the host's, or it never ran."""
         places = self.work.get(side.handle, [])
         if not 0 < side.ordinal <= len(places):

@@ -10,10 +10,10 @@ from flambeau.core.callsite import Site, place
 from flambeau.observe.reports import Race
 from flambeau.observe.tracing.chrome import PROGRAM, ChromeTrace
 from flambeau.observe.tracing.driver_calls import NOWHERE
-from flambeau.observe.tracing.trace import Arrow, Slice, Trace
+from flambeau.observe.tracing.trace import Arrow, TraceData, TraceSlice
 
 
-def chrome_trace(trace: Trace) -> ChromeTrace:
+def chrome_trace(trace: TraceData) -> ChromeTrace:
     """A run: rows for host threads and streams, calls with their lines, commands, arrows, memory, ranges.
 
     Arrows: "launch" from a call to what it gave, "wait" of a stream, "sync" of the host, "race" between two accesses
@@ -59,11 +59,11 @@ def chrome_trace(trace: Trace) -> ChromeTrace:
     return made
 
 
-def _category(found: Slice) -> str:
+def _category(found: TraceSlice) -> str:
     return {"give": "call"}.get(found.kind, found.kind)
 
 
-def _args(found: Slice, line: Callable[[Site], str]) -> dict[str, Any]:
+def _args(found: TraceSlice, line: Callable[[Site], str]) -> dict[str, Any]:
     args: dict[str, Any] = {"line": line(found.site)} if found.site else {}
     if found.nbytes:
         args["bytes"] = found.nbytes
@@ -74,19 +74,19 @@ def _args(found: Slice, line: Callable[[Site], str]) -> dict[str, Any]:
     return args
 
 
-def _add_arrow(made: ChromeTrace, trace: Trace, arrow: Arrow, line: Callable[[Site], str]) -> None:
+def _add_arrow(made: ChromeTrace, trace: TraceData, arrow: Arrow, line: Callable[[Site], str]) -> None:
     earlier, later = trace.slices[arrow.earlier], trace.slices[arrow.later]
     args = {"line": line(later.site)} if later.site else None
     start, (pid, tid, time_ns) = _end(trace, earlier), _end(trace, later)
     made.arrow(arrow.kind, arrow.text, start, (pid, tid, max(time_ns, start[2])), args)
 
 
-def _begin(trace: Trace, found: Slice) -> tuple[int, int, float]:
+def _begin(trace: TraceData, found: TraceSlice) -> tuple[int, int, float]:
     lane = trace.lanes[found.lane]
     return lane.index, lane.number, found.begin_ns
 
 
-def _end(trace: Trace, found: Slice) -> tuple[int, int, float]:
+def _end(trace: TraceData, found: TraceSlice) -> tuple[int, int, float]:
     """The last moment that is still inside."""
     lane = trace.lanes[found.lane]
     return lane.index, lane.number, max(found.begin_ns, found.end_ns - 1)

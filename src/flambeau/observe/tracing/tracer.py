@@ -1,7 +1,7 @@
 """`Tracer`: a driver that notes each call of the program for a timeline: its line, its time, what it gave a device.
 
-It is the outermost driver of a machine. A `Source` says when devices ran what they were given: a virtual machine by its
-own account, a real one by timing events. `trace.py` makes lanes, slices and arrows of what was noted.
+It is the outermost driver of a machine. A `CommandCounter` says when devices ran their commands: a virtual machine by
+its simulated clock, a real one by timing events. `trace.py` makes lanes, slices and arrows of what was noted.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from flambeau.observe.tracing.driver_calls import (
     RECORD,
     SYNC,
     WAIT,
+    CommandCounter,
     Request,
     Simulated,
-    Source,
 )
 from flambeau.observe.tracing.gpu_timing import Measured
 
@@ -69,7 +69,7 @@ class Tracer(Forward):
         self.changes: list[Change] = []
         self.queues: dict[int, Queue] = {}
         self.threads: dict[int, str] = {}
-        self.source: Source = Simulated(bare) if bare.name == "virtual" else Measured(bare)
+        self.source: CommandCounter = Simulated(bare) if bare.name == "virtual" else Measured(bare)
         self.visible = list(visible)
         self._why = why
         self._shown = {index: shown for shown, index in enumerate(visible)}
@@ -79,7 +79,7 @@ class Tracer(Forward):
         for index in visible:
             self.queues[inner.stream_default(index)] = Queue(index, 0, None)
 
-    def shown(self, index: int) -> int:
+    def visible_index(self, index: int) -> int:
         """The number of a device as programs know it."""
         return self._shown.get(index, index)
 
@@ -269,7 +269,7 @@ class _Noting:
 
     def __enter__(self) -> Request:
         request, source = self._request, self._tracer.source
-        request.first, request.begin_ns = source.given(), source.clock()
+        request.first, request.begin_ns = source.next_seq(), source.clock()
         source.before(request)
         return request
 
@@ -277,5 +277,5 @@ class _Noting:
         request, tracer = self._request, self._tracer
         request.end_ns = tracer.source.clock()
         tracer.source.after(request, error is None)
-        request.last = tracer.source.given()
+        request.last = tracer.source.next_seq()
         tracer.requests.append(request)

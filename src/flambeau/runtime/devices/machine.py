@@ -75,7 +75,7 @@ class Machine:
     def start(self, host_stream: Stream) -> None:
         """Make the contexts, behind observers if races are to be found."""
         if self.wish.races != "off":
-            self.driver, self.host = observe.observed(
+            self.driver, self.host = observe.attach_detector(
                 self.driver,
                 self.host,
                 races=self.wish.races,

@@ -8,7 +8,7 @@ from functools import cache
 from math import prod
 
 from flambeau.core.meta import Meta
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, merged, packed, reach
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, merge_dims, pack_walk, reach
 from flambeau.driver.cuda.device.program import SOURCES
 
 THREADS = 256
@@ -36,9 +36,9 @@ class Walked:
     def __init__(self, shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = False) -> None:
         self.count = prod(shape)
         zeros = tuple([0] * len(strides))
-        dims: Dims = (merged(shape, strides, ordered=ordered) if self.count else []) or [(1, zeros)]
+        dims: Dims = (merge_dims(shape, strides, ordered=ordered) if self.count else []) or [(1, zeros)]
         self.wide = reach(dims) >= _WIDE
-        self.value = packed(dims, self.wide)
+        self.value = pack_walk(dims, self.wide)
         self.kind = f"{'WideWalk' if self.wide else 'Walk'}<{len(dims)}, {len(strides)}>"
         self.index = "i64" if self.wide else "u32"
         self.operands = len(strides)

@@ -10,7 +10,7 @@ Dims = list[tuple[int, tuple[int, ...]]]
 """Outermost first: (size, stride of each operand in elements)."""
 
 
-def merged(shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = True) -> Dims:
+def merge_dims(shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = True) -> Dims:
     """The dimensions of operands of one shape, as few as they can be.
 
     ordered: by the first operand's strides, so that its memory is walked in order; else as they are.
@@ -34,7 +34,7 @@ def reach(dims: Dims) -> int:
     return max([count, *[sum((size - 1) * steps[k] for size, steps in dims) for k in operands]])
 
 
-def packed(dims: Dims, wide: bool) -> bytes:
+def pack_walk(dims: Dims, wide: bool) -> bytes:
     """A prelude's `Walk<D, K>` (32 bits) or `WideWalk<D, K>`: sizes, then strides per operand.
 
     The 32-bit form divides by multiplying: quotient = (mulhi(x, magic) + x) >> shift, for x below 2 ** 31.

@@ -1,4 +1,4 @@
-"""`Steps`: a launch that is several kernels and library calls, over its operands and temporary memory.
+"""`KernelSteps`: a launch that is several kernels and library calls, over its operands and temporary memory.
 
 Building it loads the kernels and says how much memory is needed; a launch takes that memory from the device's pool,
 runs the steps in order on the stream, and gives the memory back in the stream's order.
@@ -14,7 +14,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch
-from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.device import CudaDevice
 
 Places = Sequence[int]
 """Addresses of a launch: of its operands, then of its temporary memory."""
@@ -39,10 +39,10 @@ def device_only(launch: Launch) -> Body:
 COPY = Kernel("copy", device_only, cuda=Expression("a"))
 
 
-class Steps:
+class KernelSteps:
     """See the module's docstring."""
 
-    def __init__(self, launch: Launch, device: Device, driver: Any) -> None:
+    def __init__(self, launch: Launch, device: CudaDevice, driver: Any) -> None:
         self.launch, self.device, self.driver = launch, device, driver
         self.arrays = [Array(at, meta) for at, meta in enumerate(launch.operands)]
         self.outputs = self.arrays[: len(launch.outputs)]

@@ -1,4 +1,4 @@
-"""Launches of several kernels: `Pass`, `Plan`, and `sequence`, which makes a plan a `Run`.
+"""Launches of several kernels: `Pass`, `KernelPlan`, and `sequence`, which makes a plan a `Run`.
 
 A pass is a program whose addresses come from the launch or from a workspace: device memory that the launch takes
 from the device's pool and gives back, in the stream's order.
@@ -20,8 +20,15 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Kernel, Launch
 from flambeau.driver.cuda.codegen import pointwise
 from flambeau.driver.cuda.device.calls import check, error_of
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import ADDRESS, Program, flattened, guards_of, mark, wire_format
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import (
+    ADDRESS,
+    KernelProgram,
+    flatten_scalars,
+    guards_of,
+    mark,
+    wire_format,
+)
 
 Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 WORK = -1
@@ -38,14 +45,14 @@ class Pass:
     the pass is left out (the copy of a tensor that is changed in place).
     """
 
-    program: Program
+    program: KernelProgram
     places: tuple[tuple[int, int], ...]
     scalars: bool = False
     unless_same: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class KernelPlan:
     """Passes in their order, the bytes of workspace that they share, how many of the first are zeroed before."""
 
     passes: tuple[Pass, ...]
@@ -53,7 +60,7 @@ class Plan:
     zeroed: int = 0
 
 
-class Layout:
+class WorkspaceLayout:
     """Hands out places of a workspace; what must be zeroed comes first."""
 
     def __init__(self) -> None:
@@ -80,7 +87,7 @@ def no_host(launch: Launch) -> Any:
     raise AssertionError("a pass of a CUDA launch runs on no host")
 
 
-class _Step:
+class _PreparedPass:
     """A pass made ready: its function and a kept buffer of parameters."""
 
     __slots__ = (
@@ -116,7 +123,7 @@ class _Step:
         self.address = ctypes.addressof(self.keep)
 
     def launch(
-        self, ptrs: Sequence[int], scalars: Sequence[Any], work: int, device: Device, native: Any, stream: int
+        self, ptrs: Sequence[int], scalars: Sequence[Any], work: int, device: CudaDevice, native: Any, stream: int
     ) -> None:  # fmt: skip
         if self.unless_same is not None and ptrs[self.unless_same[0]] == ptrs[self.unless_same[1]]:
             return
@@ -133,20 +140,23 @@ class _Step:
 
 
 def sequence(
-    launch: Launch, plan: Plan, device: Device, function_of: Callable[[Device, Launch, Program], Any]
+    launch: Launch,
+    plan: KernelPlan,
+    device: CudaDevice,
+    function_of: Callable[[CudaDevice, Launch, KernelProgram], Any],
 ) -> Run:
     """A launch that runs the plan's passes one after the other. `function_of` compiles for the device."""
     passes = [step for step in plan.passes if all(step.program.grid)]  # the driver refuses those over nothing
-    steps = [_Step(launch, step, function_of(device, launch, step.program)) for step in passes]
+    steps = [_PreparedPass(launch, step, function_of(device, launch, step.program)) for step in passes]
     guarded = [step for step in steps if step.guards]
     lock = Lock()  # held from packing the parameters until the launches have read them
 
     def run(ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
-        values = flattened(scalars) if scalars else scalars
+        values = flatten_scalars(scalars) if scalars else scalars
         with lock:
             work = device.take(plan.workspace, native) if plan.workspace else 0
             if guarded:
-                number = device.assertions.launched()
+                number = device.assertions.note_launch()
                 for step in guarded:
                     mark(step.buffer, step.guards, number)
             try:

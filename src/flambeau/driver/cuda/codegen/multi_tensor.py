@@ -14,8 +14,8 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import dense_strides
 from flambeau.core.meta import Meta, alike
 from flambeau.driver.api import Launch, Lists
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan, copying
-from flambeau.driver.cuda.device.program import C_NAMES, Program, c_name
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
+from flambeau.driver.cuda.device.program import C_NAMES, KernelProgram, c_name
 
 _THREADS = 256
 _VECTOR = 16  # bytes
@@ -23,14 +23,14 @@ _UNROLL = 2
 LENGTHS = (4, 16, 64, 256)  # tensors per list that tables are made for: at most 32,764 bytes of parameters
 
 
-def program(launch: Launch, form: Lists) -> Program | Plan:
+def program(launch: Launch, form: Lists) -> KernelProgram | KernelPlan:
     """One kernel, among copies of the flag and of what is laid out otherwise than the tensor's others."""
     count = form.count(launch)
     length = next((n for n in LENGTHS if n >= count), None)
     if length is None:
         raise NotSupportedError(f"{launch.kernel.name}: at most {LENGTHS[-1]} tensors a list, got {count}")
     outputs, inputs = _lists(launch.outputs, count), _lists(launch.inputs, count)
-    text = _Text(launch, form, outputs, inputs, length)
+    text = _KernelText(launch, form, outputs, inputs, length)
     numels = [m.numel for m in launch.outputs[:count]]
     blocks = [-(-n // text.chunk) for n in numels]
     starts = [0, *accumulate(blocks)]
@@ -38,19 +38,19 @@ def program(launch: Launch, form: Lists) -> Program | Plan:
     table = struct.pack(f"<{length}q{length}I", *numels, *spare, *starts[:-1], *spare)
     tail = (table, struct.pack("<q", count))
     slots = (len(outputs) + len(inputs)) * length + 2 * form.flag
-    built = Program(text.source(), (max(starts[-1], 1), 1, 1), _THREADS, tail, slots=slots)
+    built = KernelProgram(text.source(), (max(starts[-1], 1), 1, 1), _THREADS, tail, slots=slots)
     plan = _around(built, launch, count, form.flag)
     return plan if len(plan.passes) > 1 or form.flag else built
 
 
-def _around(built: Program, launch: Launch, count: int, flag: bool) -> Plan:
+def _around(built: KernelProgram, launch: Launch, count: int, flag: bool) -> KernelPlan:
     """The kernel among copies: to and from places in the workspace where operands are as the kernel takes them."""
     metas, written = launch.operands, len(launch.outputs)
-    work, places = Layout(), [(at, 0) for at in range(len(metas))]
+    work, places = WorkspaceLayout(), [(at, 0) for at in range(len(metas))]
     before, after = [], []
     for at, x in enumerate(metas):
         in_list = at - flag if at >= written else at
-        taken = _taken(metas[written + in_list % count])
+        taken = _dense_meta(metas[written + in_list % count])
         if (flag and at in (written - 1, len(metas) - 1)) or x.numel <= 1 or alike(x, taken):
             continue
         like = taken.with_(dtype=x.dtype)
@@ -63,10 +63,10 @@ def _around(built: Program, launch: Launch, count: int, flag: bool) -> Plan:
     if flag:
         before.append(copying(metas[written - 1], metas[-1], written - 1, len(metas) - 1, unless_same=True))
     scalars = any(not isinstance(x, Meta) for x in launch.inputs)
-    return Plan((*before, Pass(built, tuple(places), scalars), *after), work.nbytes)
+    return KernelPlan((*before, Pass(built, tuple(places), scalars), *after), work.nbytes)
 
 
-def _taken(x: Meta) -> Meta:
+def _dense_meta(x: Meta) -> Meta:
     """The layout in which the kernel takes all of a tensor's operands, from its first one."""
     return x.with_(strides=dense_strides(x.shape, x.strides))
 
@@ -77,7 +77,7 @@ def _lists(operands: tuple[object, ...], count: int) -> list[list[Meta]]:
     return [metas[k : k + count] for k in range(0, len(metas) - count + 1, count)]
 
 
-class _Text:
+class _KernelText:
     """The kernel's source, put together."""
 
     def __init__(

@@ -17,10 +17,10 @@ from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Launch, Steps
 from flambeau.driver.cuda.codegen import transpose
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, merged, packed, reach
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, merge_dims, pack_walk, reach
 from flambeau.driver.cuda.device.program import (
     Arguments,
-    Program,
+    KernelProgram,
     c_name,
     constant_type,
     header_text,
@@ -36,10 +36,10 @@ _LIGHT = 4  # operations per element, up to which a thread takes several vectors
 _WIDE = 1 << 31
 
 
-def program(launch: Launch, form: Expression) -> Program:
+def program(launch: Launch, form: Expression) -> KernelProgram:
     (out,) = launch.outputs
     tensors = [x for x in launch.inputs if isinstance(x, Meta)]
-    dims = merged(out.shape, [out.strides, *[x.strides for x in tensors]], ordered=not form.indexed)
+    dims = merge_dims(out.shape, [out.strides, *[x.strides for x in tensors]], ordered=not form.indexed)
     constants = form.constants(launch)
     tail = [packed_constant(value) for value in constants]
     light = launch.kernel.flops(launch) <= _LIGHT * out.numel
@@ -50,25 +50,29 @@ def program(launch: Launch, form: Expression) -> Program:
         vector = max(1, _VECTOR // max(out.itemsize, *[x.itemsize for x in tensors], 1))
         unroll = 4 if light else 1
         text = function + _flat(launch, form, constants, singles, vector, unroll)
-        return _programmed(
+        return _build_program(
             launch, text, out.numel, _THREADS * vector * unroll, [*tail, struct.pack("<q", out.numel)]
         )
-    turned = transpose.turned(dims) if len(tensors) == 1 and not form.indexed else None
+    turned = transpose.find_transpose(dims) if len(tensors) == 1 and not form.indexed else None
     if turned is not None:
         arguments, values = _arguments(launch, constants)
         at = launch.inputs.index(tensors[0])
         text, grid, more = transpose.kernel(turned, tensors[0], arguments, values, at)
-        return Program(function + text, (grid, 1, 1), _THREADS, (*tail, *more), name=name_of(launch))
+        return KernelProgram(function + text, (grid, 1, 1), _THREADS, (*tail, *more), name=name_of(launch))
     wide = reach(dims) >= _WIDE
     unroll = 4 if light else 1
-    text = function + _strided(launch, form, constants, len(dims), wide, unroll)
-    return _programmed(
-        launch, text, out.numel, _THREADS * unroll, [*tail, packed(dims, wide), struct.pack("<q", out.numel)]
+    text = function + _build_strided(launch, form, constants, len(dims), wide, unroll)
+    return _build_program(
+        launch,
+        text,
+        out.numel,
+        _THREADS * unroll,
+        [*tail, pack_walk(dims, wide), struct.pack("<q", out.numel)],
     )
 
 
-def _programmed(launch: Launch, text: str, count: int, per_block: int, tail: list[bytes]) -> Program:
-    return Program(text, (-(-count // per_block), 1, 1), _THREADS, tuple(tail), name=name_of(launch))
+def _build_program(launch: Launch, text: str, count: int, per_block: int, tail: list[bytes]) -> KernelProgram:
+    return KernelProgram(text, (-(-count // per_block), 1, 1), _THREADS, tuple(tail), name=name_of(launch))
 
 
 def _dense(dims: Dims) -> bool:
@@ -192,7 +196,7 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(argument
 """
 
 
-def _strided(
+def _build_strided(
     launch: Launch,
     form: Expression,
     constants: Sequence[float],

@@ -15,9 +15,9 @@ from math import prod
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Fold, Launch
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, merged, packed, reach
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, merge_dims, pack_walk, reach
 from flambeau.driver.cuda.codegen.scratch import COUNTERS, HEAD
-from flambeau.driver.cuda.device.program import Program, c_name, constant_type, name_of, packed_constant
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, constant_type, name_of, packed_constant
 
 _THREADS = 256
 
@@ -25,7 +25,7 @@ _STATE_BYTES = 48  # at most
 _WIDE = 1 << 31
 
 
-def program(launch: Launch, form: Fold, multiprocessors: int) -> Program:
+def program(launch: Launch, form: Fold, multiprocessors: int) -> KernelProgram:
     sources = [x for x in launch.inputs if isinstance(x, Meta)]
     source = sources[0]
     reduced, kept = _split(launch, sources, form.dims(launch))
@@ -48,11 +48,12 @@ def program(launch: Launch, form: Fold, multiprocessors: int) -> Program:
     )
     tail = [packed_constant(value) for value in constants]
     tail += [
-        packed(part, wide) for part in (kept or [_one(len(launch.operands))], reduced or [_one(len(sources))])
+        pack_walk(part, wide)
+        for part in (kept or [_one(len(launch.operands))], reduced or [_one(len(sources))])
     ]
     tail += [struct.pack("<q", number) for number in (count, length, max(chunk, 1))]
     scratch = HEAD + count * splits * _STATE_BYTES if splits > 1 else 0
-    return Program(text, (blocks, splits, 1), _THREADS, tuple(tail), scratch, name=name_of(launch))
+    return KernelProgram(text, (blocks, splits, 1), _THREADS, tuple(tail), scratch, name=name_of(launch))
 
 
 def _split(launch: Launch, sources: Sequence[Meta], dims: tuple[int, ...]) -> tuple[Dims, Dims]:
@@ -64,8 +65,10 @@ def _split(launch: Launch, sources: Sequence[Meta], dims: tuple[int, ...]) -> tu
         strides = out.strides if len(out.strides) == len(kept) else [out.strides[d] for d in kept]
         outputs.append(strides)
     within = [[x.strides[d] for d in dims] for x in sources]
-    reduced = merged([shape[d] for d in dims], within, ordered=False)
-    around = merged([shape[d] for d in kept], [*[[x.strides[d] for d in kept] for x in sources], *outputs])
+    reduced = merge_dims([shape[d] for d in dims], within, ordered=False)
+    around = merge_dims(
+        [shape[d] for d in kept], [*[[x.strides[d] for d in kept] for x in sources], *outputs]
+    )
     around.sort(key=lambda dim: dim[1][0], reverse=True)  # neighbours in the input are neighbours in a block
     return reduced, around
 

@@ -12,8 +12,8 @@ from math import prod
 from flambeau.core.dtype import bfloat16, dtype, float16, float32
 from flambeau.core.meta import Meta
 from flambeau.driver.cuda.codegen.elements import file, i64
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, merged, packed, reach
-from flambeau.driver.cuda.device.program import Program, c_name, packed_constant
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, merge_dims, pack_walk, reach
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _MOST_THREADS = 1024
 _HELD = 128  # bytes of numbers that a thread holds at most
@@ -47,8 +47,8 @@ class Rows:
         kept = [d for d in range(len(shape)) if d not in dims]
         zeros = tuple([0] * len(strides))
         self.operands = operands
-        self.along: Dims = _merged(shape, strides, dims, ordered=False) or [(1, zeros)]
-        self.around: Dims = _merged(shape, strides, kept, ordered=True) or [(1, zeros)]
+        self.along: Dims = _merge_dims(shape, strides, dims, ordered=False) or [(1, zeros)]
+        self.around: Dims = _merge_dims(shape, strides, kept, ordered=True) or [(1, zeros)]
         self.length, self.count = prod([n for n, _ in self.along]), prod([n for n, _ in self.around])
         beside = self.around[-1][1][1] if self.count > 1 else 0
         self.inner = not beside or self.along[-1][1][1] <= beside
@@ -77,7 +77,7 @@ class Rows:
         threads = min(threads, _MOST_THREADS) if self.inner else min(max(threads, 4), 32)
         return threads, -(-vectors // threads)
 
-    def program(self, body: str, functions: str = "", numbers: Sequence[float] = ()) -> Program:
+    def program(self, body: str, functions: str = "", numbers: Sequence[float] = ()) -> KernelProgram:
         """The kernel of the statements `body` in the words of rows.cuh: `held` of `row`, operands out, x, p2, p3, ...
 
         Numbers come as doubles k0, k1, ...
@@ -105,15 +105,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) run(O* out, const X* x, {m
 """
         together = max(1, 128 // self.threads) if self.inner else 32
         grid = (max(1, -(-self.count // together)), 1, 1)
-        tail = (packed(self.around, wide), packed(self.along, wide), i64(self.count), i64(self.length))
+        tail = (pack_walk(self.around, wide), pack_walk(self.along, wide), i64(self.count), i64(self.length))
         more_tail = [packed_constant(float(value)) for value in numbers]
-        return Program(text, grid, together * self.threads, (*tail, *more_tail))
+        return KernelProgram(text, grid, together * self.threads, (*tail, *more_tail))
 
 
-def _merged(
+def _merge_dims(
     shape: Sequence[int], strides: Sequence[Sequence[int]], dims: Sequence[int], ordered: bool
 ) -> Dims:
-    return merged([shape[d] for d in dims], [[s[d] for d in dims] for s in strides], ordered)
+    return merge_dims([shape[d] for d in dims], [[s[d] for d in dims] for s in strides], ordered)
 
 
 def _power_of_two(n: int) -> int:

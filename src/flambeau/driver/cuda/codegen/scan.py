@@ -17,9 +17,9 @@ from math import prod
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch, Scan
 from flambeau.driver.cuda.codegen.elements import file
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, merged, packed, reach
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan
-from flambeau.driver.cuda.device.program import Program, c_name
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, merge_dims, pack_walk, reach
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
+from flambeau.driver.cuda.device.program import KernelProgram, c_name
 
 _THREADS = 256
 _VECTOR = 16  # bytes
@@ -29,7 +29,7 @@ _COLUMNS, _DEEP, _EACH = 32, 8, 8
 _WIDE = 1 << 31
 
 
-def program(launch: Launch, form: Scan, multiprocessors: int) -> Program | Plan:
+def program(launch: Launch, form: Scan, multiprocessors: int) -> KernelProgram | KernelPlan:
     source = launch.inputs[0]
     assert isinstance(source, Meta)
     operands = (*launch.outputs, source)
@@ -37,7 +37,7 @@ def program(launch: Launch, form: Scan, multiprocessors: int) -> Program | Plan:
     length = source.shape[dim] if source.ndim else 1
     steps = [x.strides[dim] if x.ndim else 1 for x in operands]
     others = [d for d in range(source.ndim) if d != dim]
-    dims = merged([source.shape[d] for d in others], [[x.strides[d] for d in others] for x in operands])
+    dims = merge_dims([source.shape[d] for d in others], [[x.strides[d] for d in others] for x in operands])
     dims = dims or [(1, (0,) * len(operands))]
     size, (step, *_) = dims[-1]
     if step == 1 and size >= _COLUMNS // 2 and steps[0] != 1:
@@ -45,19 +45,19 @@ def program(launch: Launch, form: Scan, multiprocessors: int) -> Program | Plan:
     return _rows(launch, form, dims, length, steps, multiprocessors)
 
 
-def _columns(launch: Launch, form: Scan, dims: Dims, length: int, steps: list[int]) -> Program:
+def _columns(launch: Launch, form: Scan, dims: Dims, length: int, steps: list[int]) -> KernelProgram:
     count = prod([n for n, _ in dims])
     wide, walk = _walk(dims)
     text = _common(launch, form, dims, wide) + _COLUMN_TEXT.format(
         **_pieces(launch, form), columns=_COLUMNS, deep=_DEEP, each=_EACH
     )
     tail = (walk, *[struct.pack("<q", n) for n in (count, length, *steps)])
-    return Program(text, (-(-count // _COLUMNS), 1, 1), _COLUMNS * _DEEP, tail)
+    return KernelProgram(text, (-(-count // _COLUMNS), 1, 1), _COLUMNS * _DEEP, tail)
 
 
 def _rows(
     launch: Launch, form: Scan, dims: Dims, length: int, steps: list[int], multiprocessors: int
-) -> Program | Plan:
+) -> KernelProgram | KernelPlan:
     source = launch.inputs[0]
     assert isinstance(source, Meta)
     rows = prod([n for n, _ in dims])
@@ -76,19 +76,19 @@ def _rows(
     )  # fmt: skip
     tail = (walk, *[struct.pack("<q", n) for n in (rows, length, tiles, *steps)])
     if not chained:
-        return Program(text, (-(-rows // (_THREADS // width)), 1, 1), _THREADS, tail)
-    work = Layout()
+        return KernelProgram(text, (-(-rows // (_THREADS // width)), 1, 1), _THREADS, tail)
+    work = WorkspaceLayout()
     places = rows * (tiles + tiles // 32 + tiles // 1024)
     flags = work.take(4 * (places + 1))  # and the ticket
     states = work.take(32 * places)
     operands = tuple([(at, 0) for at in range(len(launch.outputs) + 1)])
-    step = Pass(Program(text, (rows * tiles, 1, 1), _THREADS, tail), (*operands, flags, states))
-    return Plan((step,), work.nbytes, zeroed=work.nbytes)
+    step = Pass(KernelProgram(text, (rows * tiles, 1, 1), _THREADS, tail), (*operands, flags, states))
+    return KernelPlan((step,), work.nbytes, zeroed=work.nbytes)
 
 
 def _walk(dims: Dims) -> tuple[bool, bytes]:
     wide = reach(dims) >= _WIDE
-    return wide, packed(dims, wide)
+    return wide, pack_walk(dims, wide)
 
 
 def _common(launch: Launch, form: Scan, dims: Dims, wide: bool) -> str:

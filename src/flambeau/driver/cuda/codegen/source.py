@@ -5,10 +5,10 @@ from __future__ import annotations
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch, Source
-from flambeau.driver.cuda.device.program import Program, c_name, header_text, packed_constant
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, header_text, packed_constant
 
 
-def program(launch: Launch, form: Source) -> Program:
+def program(launch: Launch, form: Source) -> KernelProgram:
     names = [f"typedef {c_name(meta.dtype)} O{i};" for i, meta in enumerate(launch.outputs)]
     names += [
         f"typedef {c_name(x.dtype if isinstance(x, Meta) else x)} I{i};"
@@ -17,4 +17,4 @@ def program(launch: Launch, form: Source) -> Program:
     ]
     text = "\n".join([header_text(form.header), *names, form.text(launch)])
     tail = tuple([packed_constant(value) for value in form.constants(launch)])
-    return Program(text, (form.grid(launch), 1, 1), form.block, tail)
+    return KernelProgram(text, (form.grid(launch), 1, 1), form.block, tail)

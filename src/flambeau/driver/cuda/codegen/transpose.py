@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from flambeau.core.meta import Meta
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, packed, reach
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, pack_walk, reach
 from flambeau.driver.cuda.device.program import Arguments, c_name
 
 _THREADS = 256
@@ -18,7 +18,7 @@ _LEAST = 16  # a dimension shorter than this fills no tile
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class TransposedDims:
     """The dimension that the input's memory runs along, the one that the output's does, and all others."""
 
     read: tuple[int, tuple[int, ...]]
@@ -26,19 +26,19 @@ class Turned:
     rest: Dims
 
 
-def turned(dims: Dims) -> Turned | None:
+def find_transpose(dims: Dims) -> TransposedDims | None:
     """None where both run along one dimension, or tiles would be mostly empty. Operands: output, input."""
     written = dims[-1]
     if written[1][0] != 1 or written[1][1] in (0, 1) or written[0] < _LEAST:
         return None
     for place, dim in enumerate(dims[:-1]):
         if dim[1][1] == 1 and dim[0] >= _LEAST:
-            return Turned(dim, written, [*dims[:place], *dims[place + 1 : -1]])
+            return TransposedDims(dim, written, [*dims[:place], *dims[place + 1 : -1]])
     return None
 
 
 def kernel(
-    how: Turned, source: Meta, arguments: Arguments, values: list[str], at: int
+    how: TransposedDims, source: Meta, arguments: Arguments, values: list[str], at: int
 ) -> tuple[str, int, list[bytes]]:
     """The kernel's text, its grid and its parameters after the constants; input `at` is the tensor."""
     side = 64 if source.itemsize <= 4 else 32
@@ -52,7 +52,7 @@ def kernel(
     for name in ("rows", "columns", "down", "across"):
         arguments.add("i64", name)
     values[at] = f"tile[threadIdx.x % {side}][y]"
-    tail = [packed(rest, wide), *[struct.pack("<q", n) for n in (rows, columns, down, across)]]
+    tail = [pack_walk(rest, wide), *[struct.pack("<q", n) for n in (rows, columns, down, across)]]
     text = f"""
 extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(arguments.declared)}) {{
   constexpr int S = {side}, STEP = {_THREADS} / S;

@@ -13,7 +13,7 @@ from math import prod
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
 from flambeau.driver.cuda.codegen.elements import blocks, file, i64
-from flambeau.driver.cuda.device.program import Program, c_name
+from flambeau.driver.cuda.device.program import KernelProgram, c_name
 
 Ints = Sequence[int]
 _DIMS = 3
@@ -49,7 +49,7 @@ class Lattice:
         each = zip(self.size, self.padding, self.dilation, self.kernel, self.stride, strict=True)
         return [*self.count] == [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in each]
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         """Raises NotSupportedError: a dimension has more places, padding among them, than kernels count."""
         numbers = [n for row in self._rows().values() for n in row]
         padded = [n + 2 * p for n, p in zip(self.size, self.padding, strict=True)]
@@ -84,7 +84,7 @@ def view(x: Meta) -> bytes:
 def program(
     body: str, types: dict[str, str], operands: str, parameters: Sequence[tuple[str, bytes]], count: int,
     headers: Sequence[str] = ("windows.cuh",), lanes: int = 1,
-) -> Program:  # fmt: skip
+) -> KernelProgram:  # fmt: skip
     """A kernel of one thread (or `lanes` of them) per element.
 
     body: statements about element i of `count`, of the index type I. operands: the addresses' declarations.
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(256) run({declared}) {{
 {body}
 }}
 """
-    return Program(text, blocks(count * lanes), 256, (*[value for _, value in parameters], i64(count)))
+    return KernelProgram(text, blocks(count * lanes), 256, (*[value for _, value in parameters], i64(count)))
 
 
 def element(meta: Meta) -> str:

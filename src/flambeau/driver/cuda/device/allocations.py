@@ -1,4 +1,4 @@
-"""`Allocations`: memory that the driver gave out: of devices, of the host, of other processes."""
+"""`CudaAllocations`: memory that the driver gave out: of devices, of the host, of other processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flambeau.driver.api import HostMemory
 from flambeau.driver.cuda.device import ipc_handles
 from flambeau.driver.cuda.device.calls import OUT_OF_MEMORY, check, error_of
 from flambeau.driver.cuda.device.contexts import Contexts
-from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.virtual_memory import Reserved, page_of
 
 _MEMORY_TYPE = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
@@ -22,18 +22,18 @@ _RANGE_SIZE = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_RANGE_SIZE
 _PORTABLE = int(cu.CU_MEMHOSTALLOC_PORTABLE)
 
 
-class Allocations:
+class CudaAllocations:
     """Memory by address. What gives some back waits for the device first.
 
     uncaptured: gives a context in which nothing is part of a capture underway.
     """
 
     def __init__(self, contexts: Contexts, uncaptured: Callable[[], AbstractContextManager[None]]) -> None:
-        self._contexts, self._uncaptured = contexts, uncaptured
-        self._memory: dict[int, Device] = {}
+        self._contexts, self._outside_capture = contexts, uncaptured
+        self._memory: dict[int, CudaDevice] = {}
         self._ranges: dict[int, Reserved] = {}  # by first address
         self._reach: set[tuple[int, int]] = set()  # (device, peer whose memory it reaches)
-        self._opened: dict[int, Device] = {}  # other processes' memory
+        self._opened: dict[int, CudaDevice] = {}  # other processes' memory
         self._pinned: dict[int, int] = {}
 
     def clear(self) -> None:
@@ -41,7 +41,7 @@ class Allocations:
         for table in (self._memory, self._ranges, self._opened, self._pinned):
             table.clear()
 
-    def drop(self, device: Device) -> None:
+    def drop(self, device: CudaDevice) -> None:
         """Give all of a device's back; nobody listens to errors any more. Its context is current."""
         for ptr in [p for p, owner in self._memory.items() if owner is device]:
             cu.cuMemFree(ptr)
@@ -60,7 +60,7 @@ class Allocations:
         if nbytes < 0:
             raise DriverError(f"mem_alloc: the size must not be negative, got {nbytes}")
         self._contexts.enter(device)
-        with self._uncaptured():
+        with self._outside_capture():
             code, ptr = cu.cuMemAlloc(max(nbytes, 1))
             if code == OUT_OF_MEMORY:  # what the pool of workspaces keeps may be what is missing
                 device.pool.trim()
@@ -95,24 +95,24 @@ class Allocations:
         return ptr
 
     def map(self, ptr: int, nbytes: int) -> None:
-        held = self._reserved("range_map", ptr, nbytes)
+        held = self._find_reserved("range_map", ptr, nbytes)
         self._contexts.enter(held.device)
         others = [self._contexts.devices[i] for i, peer in self._reach if peer == held.device.index]
-        with self._uncaptured():
+        with self._outside_capture():
             held.map(ptr, nbytes, [held.device, *others])
 
     def unmap(self, ptr: int, nbytes: int) -> None:
-        held = self._reserved("range_unmap", ptr, nbytes)
+        held = self._find_reserved("range_unmap", ptr, nbytes)
         self._contexts.settle(held.device)
         held.unmap(ptr, nbytes)
 
     def unreserve(self, ptr: int) -> None:
-        held = self._reserved("range_release", ptr, 0)
+        held = self._find_reserved("range_release", ptr, 0)
         self._contexts.enter(held.device)
         held.release(ptr)
         del self._ranges[ptr]
 
-    def _reserved(self, what: str, ptr: int, nbytes: int) -> Reserved:
+    def _find_reserved(self, what: str, ptr: int, nbytes: int) -> Reserved:
         for held in self._ranges.values():
             if held.ptr <= ptr and ptr + nbytes <= held.ptr + held.nbytes:
                 return held
@@ -124,7 +124,7 @@ class Allocations:
     # -- of the host --------------------------------------------------------------------------------------
     def allocate_host(self, nbytes: int) -> HostMemory:
         self._contexts.enter(self._contexts.device(0))
-        with self._uncaptured():
+        with self._outside_capture():
             ptr = int(check(cu.cuMemHostAlloc(max(nbytes, 1), _PORTABLE)))
         self._pinned[ptr] = nbytes
         return HostMemory(ptr, nbytes, None, pinned=True)

@@ -54,7 +54,7 @@ class Assertions:
         self._texts: list[tuple[str, str]] = []
         self._launches = 0
         self._sites: dict[int, Site] = {}  # number of a launch modulo _KEPT -> the program's line
-        self._told = False
+        self._was_reported = False
 
     def guard(self, name: str, text: str = OUT_OF_BOUNDS) -> Guard:
         """Where a kernel says that the operator `name` failed with `text`."""
@@ -66,7 +66,7 @@ class Assertions:
             self._texts.append((name, text))
         return Guard(struct.pack("<QQ", self._address, 1 + self._texts.index((name, text))))
 
-    def launched(self) -> int:
+    def note_launch(self) -> int:
         """Remember the program's line for a launch; what to add to its assertions' numbers."""
         self._launches += 1
         self._sites[self._launches % _KEPT] = caller(2)
@@ -82,7 +82,7 @@ class Assertions:
             f"{self._origin(code >> _BITS)} The error was seen at a synchronization, and stays: no later work of "
             "this device runs."
         )
-        error.known, self._told = self._told, True
+        error.known, self._was_reported = self._was_reported, True
         return error
 
     def _origin(self, launch: int) -> str:

@@ -1,4 +1,4 @@
-"""`Capture`: what belongs to a stream capture, and then to its graph. `Graph`: one that is ready to be launched.
+"""`CudaCapture` owns what a stream capture needs; `CudaGraph` is a captured graph that can be launched.
 
 # Note [What a graph keeps]
 A graph launches with the addresses that were captured. Scratch memory and library workspaces are kept per stream,
@@ -18,10 +18,10 @@ from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.driver.cuda.device.calls import check, error_of
-from flambeau.driver.cuda.device.program import CudaExecutable, flattened
+from flambeau.driver.cuda.device.program import CudaExecutable, flatten_scalars
 
 if TYPE_CHECKING:
-    from flambeau.driver.cuda.device.device import Device
+    from flambeau.driver.cuda.device.device import CudaDevice
 
 UNSUPPORTED = "CUDA error: operation not permitted when stream is capturing"
 MODES = {
@@ -37,7 +37,7 @@ _VERBOSE = int(cu.CUgraphDebugDot_flags.CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE)
 
 
 @contextmanager
-def relaxed() -> Iterator[None]:
+def relax_capture_mode() -> Iterator[None]:
     """Inside, this thread may allocate and load although a capture is underway: nothing of it is captured."""
     before = check(cu.cuThreadExchangeStreamCaptureMode(MODES["relaxed"]))
     try:
@@ -46,13 +46,13 @@ def relaxed() -> Iterator[None]:
         check(cu.cuThreadExchangeStreamCaptureMode(before))
 
 
-class Draw:
+class CapturedDraw:
     """A captured launch of a kernel that draws random numbers: its node, its parameters, where the seed is in them."""
 
     def __init__(self, node: Any, exe: CudaExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
         self._number, self._offset = scalars[:2]
         with exe.lock:
-            exe.pack(*ptrs, *flattened(scalars))
+            exe.pack(*ptrs, *flatten_scalars(scalars))
             self._buffer = ctypes.create_string_buffer(exe.params.raw, len(exe.params))
         moved = ctypes.addressof(self._buffer) - ctypes.addressof(exe.params)
         self._pointers = type(exe.keep)(*[(place or 0) + moved for place in exe.keep])
@@ -68,19 +68,19 @@ class Draw:
         check(cu.cuGraphExecKernelNodeSetParams(executable, self._node, self._params))
 
 
-class Capture:
+class CudaCapture:
     """What streams of one capture use. `streams` are handles, with the devices whose `captures` name it."""
 
     def __init__(self) -> None:
         self.active = True
-        self.streams: dict[int, Device] = {}
-        self.draws: list[Draw] = []
+        self.streams: dict[int, CudaDevice] = {}
+        self.draws: list[CapturedDraw] = []
         self.calls: list[int] = []  # keys of host functions, which every launch calls
         self._memory: list[int] = []
         self._scratch: dict[int, tuple[int, int]] = {}
         self._workspaces: dict[int, tuple[Any, Any]] = {}
 
-    def join(self, stream: int, device: Device) -> None:
+    def join(self, stream: int, device: CudaDevice) -> None:
         self.streams[stream] = device
         device.captures[stream] = self
 
@@ -95,27 +95,27 @@ class Capture:
     ) -> None:
         """The kernel that was just captured on the stream draws."""
         nodes = check(cu.cuStreamGetCaptureInfo(native))[3]
-        self.draws.append(Draw(nodes[0], exe, ptrs, scalars))
+        self.draws.append(CapturedDraw(nodes[0], exe, ptrs, scalars))
 
     def scratch_of(self, stream: int, nbytes: int) -> int:
-        """As `Device.scratch_of`."""
+        """As `CudaDevice.scratch_of`."""
         ptr, size = self._scratch.get(stream, (0, 0))
         if size < nbytes:
             size = max(nbytes, _SMALLEST)
-            ptr = self._zeroed(size)
+            ptr = self._allocate_zeroed(size)
             self._scratch[stream] = (ptr, size)
         return ptr
 
     def workspace_of(self, stream: int, nbytes: int, native: Any) -> tuple[Any, Any]:
-        """As `Device.workspace_of`."""
+        """As `CudaDevice.workspace_of`."""
         found = self._workspaces.get(stream)
         if found is None:
-            address = ctypes.c_void_p(self._zeroed(nbytes))
+            address = ctypes.c_void_p(self._allocate_zeroed(nbytes))
             found = self._workspaces[stream] = (address, ctypes.c_void_p(int(native)))
         return found
 
-    def _zeroed(self, nbytes: int) -> int:
-        with relaxed():
+    def _allocate_zeroed(self, nbytes: int) -> int:
+        with relax_capture_mode():
             ptr = int(check(cu.cuMemAlloc(nbytes)))
             self._memory.append(ptr)
             aside = check(cu.cuStreamCreate(_NON_BLOCKING))
@@ -127,16 +127,16 @@ class Capture:
     def release(self) -> None:
         """Give its memory back; the device waits for the work that uses it."""
         if self._memory:
-            with relaxed():  # a destructor may come here amid another capture
+            with relax_capture_mode():  # a destructor may come here amid another capture
                 for ptr in self._memory:
                     cu.cuMemFree(ptr)
         self._memory.clear()
 
 
-class Graph:
+class CudaGraph:
     """A graph of a device, ready to be launched. `native` is what was captured, kept to be shown."""
 
-    def __init__(self, native: Any, device: Device, capture: Capture) -> None:
+    def __init__(self, native: Any, device: CudaDevice, capture: CudaCapture) -> None:
         self.device = device
         self.capture = capture
         self._native = native
@@ -181,7 +181,7 @@ class Graph:
         self.capture.release()
 
 
-def refuse(captures: dict[int, Capture], stream: int) -> None:
+def refuse(captures: dict[int, CudaCapture], stream: int) -> None:
     """A copy of pageable memory is wanted: its bytes may be gone when the graph is launched. Raises in a capture."""
     if stream in captures:
         raise DriverError(f"{UNSUPPORTED}: the host memory of a captured copy must be pinned")

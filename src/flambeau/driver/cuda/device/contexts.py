@@ -19,7 +19,7 @@ from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError
 from flambeau.driver.cuda.device.calls import NO_DEVICE, check, error_of
-from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.device import CudaDevice
 
 
 class _Thread(threading.local):
@@ -33,7 +33,7 @@ class Contexts:
     """`devices`, of which there may be `several`. `thread.entered`: whether one's context is current in this thread."""
 
     def __init__(self) -> None:
-        self.devices = [Device(i) for i in range(_count_devices())]
+        self.devices = [CudaDevice(i) for i in range(_count_devices())]
         self.several = len(self.devices) > 1
         self.thread = _Thread()
         self.closed = False
@@ -46,7 +46,7 @@ class Contexts:
         if self.closed:
             raise DriverError("the cuda driver has been closed")
 
-    def device(self, index: int) -> Device:
+    def device(self, index: int) -> CudaDevice:
         self.check_open()
         if not 0 <= index < len(self.devices):
             raise DriverError(
@@ -55,7 +55,7 @@ class Contexts:
             )
         return self.devices[index]
 
-    def enter(self, device: Device) -> None:
+    def enter(self, device: CudaDevice) -> None:
         """See Note [Contexts of real GPUs]."""
         (code,) = cu.cuCtxSetCurrent(device.open() if device.context is None else device.context)
         if code:
@@ -65,7 +65,7 @@ class Contexts:
     def enter_at(self, index: int) -> None:
         self.enter(self.devices[index])
 
-    def settle(self, device: Device) -> None:
+    def settle(self, device: CudaDevice) -> None:
         """Enter a device and wait for all of its work."""
         self.enter(device)
         check(cu.cuCtxSynchronize())

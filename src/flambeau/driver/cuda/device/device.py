@@ -1,4 +1,4 @@
-"""`Device`: one GPU's facts, its primary context once a call needs it, and memory that its streams work with."""
+"""`CudaDevice`: one GPU's facts, its primary context once a call needs it, and memory that its streams work with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flambeau.driver.cuda.device.calls import check
 from flambeau.driver.cuda.device.workspaces import Workspaces
 
 if TYPE_CHECKING:
-    from flambeau.driver.cuda.device.capture import Capture
+    from flambeau.driver.cuda.device.capture import CudaCapture
 
 _A = cu.CUdevice_attribute
 _ATTRIBUTES = {
@@ -38,7 +38,7 @@ _ATTRIBUTES = {
 }
 
 
-class Device:
+class CudaDevice:
     """A GPU. `context` is None until `open` retains its primary context, which other libraries share."""
 
     def __init__(self, index: int) -> None:
@@ -54,7 +54,7 @@ class Device:
         self._scratch: dict[int, tuple[int, int]] = {}  # stream handle -> address, bytes
         self._outgrown: dict[int, list[int]] = {}  # stream handle -> addresses of what was too small
         self.captures: dict[
-            int, Capture
+            int, CudaCapture
         ] = {}  # by handle: streams that are captured, see Note [What a graph keeps]
         self.assertions = Assertions()
         self.pool = Workspaces(index, self.captures)

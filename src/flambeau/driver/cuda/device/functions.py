@@ -11,8 +11,8 @@ from cuda.bindings import driver as cu
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.device.calls import check
 from flambeau.driver.cuda.device.compiler import Compiler
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram
 
 
 class Functions:
@@ -25,9 +25,9 @@ class Functions:
         self._functions: dict[tuple[int, str], Any] = {}  # by device and source
         self._libraries: list[Any] = []
 
-    def of(self, device: Device, launch: Launch, program: Program) -> Any:
+    def of(self, device: CudaDevice, launch: Launch, program: KernelProgram) -> Any:
         """The loaded function of a launch's kernel. The device's context is current."""
-        name, source = program.named(launch)
+        name, source = program.name_and_source(launch)
         key = (device.index, source)
         found = self._functions.get(key)
         if found is None:
@@ -35,13 +35,13 @@ class Functions:
                 found = self._functions[key] = self._functions.get(key) or self._compile(device, name, source)
         return found
 
-    def _compile(self, device: Device, name: str, source: str) -> Any:
+    def _compile(self, device: CudaDevice, name: str, source: str) -> Any:
         cubin = self._compiler(device).cubin(source)
         library = check(cu.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
         self._libraries.append(library)
         return check(cu.cuKernelGetFunction(check(cu.cuLibraryGetKernel(library, name.encode()))))
 
-    def _compiler(self, device: Device) -> Compiler:
+    def _compiler(self, device: CudaDevice) -> Compiler:
         found = self._compilers.get(device.capability)
         if found is None:
             major, minor = device.capability

@@ -9,7 +9,7 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from flambeau.driver.cuda.device.calls import error_of
-from flambeau.driver.cuda.device.capture import Capture
+from flambeau.driver.cuda.device.capture import CudaCapture
 
 _HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -24,7 +24,7 @@ class HostCalls:
         self._trampoline = _HOST_FUNCTION(self._run)
         self._trampoline_at = ctypes.cast(self._trampoline, ctypes.c_void_p).value
 
-    def queue(self, key: int, call: Callable[[], None], native: Any, capture: Capture | None) -> None:
+    def queue(self, key: int, call: Callable[[], None], native: Any, capture: CudaCapture | None) -> None:
         """Let a stream call a function; `capture`: each launch of its graph does."""
         self._calls[key] = call
         if capture is not None:
@@ -42,7 +42,7 @@ class HostCalls:
         except BaseException as error:
             self.raised.append(error)
 
-    def forget(self, capture: Capture) -> None:
+    def forget(self, capture: CudaCapture) -> None:
         """The graph of a capture is no more."""
         for key in capture.calls:
             self._kept.discard(key)

@@ -1,4 +1,4 @@
-"""`Program`: a form built for one launch, and `CudaExecutable`: the same, compiled and ready to be launched."""
+"""`KernelProgram`: a form built for one launch, and `CudaExecutable`: the same, compiled and ready to be launched."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def header_text(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class KernelProgram:
     """Source, grid and the parameters that are the same at each launch.
 
     tail: parameters after addresses and scalars, as bytes. scratch: bytes of scratch memory that a further
@@ -59,7 +59,7 @@ class Program:
     slots: int = 0
     name: str = ""
 
-    def named(self, launch: Launch) -> tuple[str, str]:
+    def name_and_source(self, launch: Launch) -> tuple[str, str]:
         """The kernel's name, and the source in which it has it (there it is called `run`)."""
         name = self.name or name_of(launch)
         return name, f"#define run {name}\n{self.source}"
@@ -109,7 +109,7 @@ class CudaExecutable(Executable):
         self.lock = Lock()
         self.late: Late | None = None
 
-    def prepare(self, program: Program, launch: Callable[..., Any]) -> None:
+    def prepare(self, program: KernelProgram, launch: Callable[..., Any]) -> None:
         """Lay out the parameters: addresses, scalars, the program's tail, scratch. `launch` knows the function."""
         self.call = partial(launch, *program.grid, program.block, 1, 1, 0)
         wire = [wire_format(x) for x in self.launch.inputs if not isinstance(x, Meta)]
@@ -170,7 +170,7 @@ def wire_type(x: dtype | type[object]) -> str:
     return {"dd": "c128", "d": "double", "Q": "u64", "q": "i64"}[wire_format(x)]
 
 
-def flattened(scalars: Sequence[Any]) -> list[Any]:
+def flatten_scalars(scalars: Sequence[Any]) -> list[Any]:
     """Scalars with each complex number as its two parts."""
     out: list[Any] = []
     for x in scalars:

@@ -12,17 +12,17 @@ from cuda.bindings import driver as cu
 
 from flambeau.core.errors import InvalidAddressError
 from flambeau.driver.cuda.device.calls import check
-from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.device import CudaDevice
 
 
 class Reserved:
     """`nbytes` addresses from `ptr` on."""
 
-    def __init__(self, device: Device, ptr: int, nbytes: int) -> None:
+    def __init__(self, device: CudaDevice, ptr: int, nbytes: int) -> None:
         self.device, self.ptr, self.nbytes = device, ptr, nbytes
         self._parts: dict[int, int] = {}  # with memory: bytes by address
 
-    def map(self, ptr: int, nbytes: int, devices: Sequence[Device]) -> None:
+    def map(self, ptr: int, nbytes: int, devices: Sequence[CudaDevice]) -> None:
         """Put memory behind a part, which these devices reach."""
         if any(start < ptr + nbytes and ptr < start + n for start, n in self._parts.items()):
             raise InvalidAddressError(f"range_map: {nbytes} bytes at {ptr:#x} have memory, or some of them")
@@ -42,7 +42,7 @@ class Reserved:
             raise
         self._parts[ptr] = nbytes
 
-    def allow(self, device: Device) -> None:
+    def allow(self, device: CudaDevice) -> None:
         """Another device reaches what is mapped now."""
         for ptr, nbytes in self._parts.items():
             _allow(ptr, nbytes, [device])
@@ -73,7 +73,7 @@ class Reserved:
         cu.cuMemAddressFree(self.ptr, self.nbytes)
 
 
-def page_of(device: Device) -> int:
+def page_of(device: CudaDevice) -> int:
     """What the device's memory is mapped in multiples of; 0: not at all."""
     attribute = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
     if not check(cu.cuDeviceGetAttribute(attribute, device.handle)):
@@ -82,21 +82,21 @@ def page_of(device: Device) -> int:
     return int(check(cu.cuMemGetAllocationGranularity(_properties(device), least)))
 
 
-def _properties(device: Device) -> cu.CUmemAllocationProp:
+def _properties(device: CudaDevice) -> cu.CUmemAllocationProp:
     found = cu.CUmemAllocationProp()
     found.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     found.location = _place(device)
     return found
 
 
-def _place(device: Device) -> cu.CUmemLocation:
+def _place(device: CudaDevice) -> cu.CUmemLocation:
     found = cu.CUmemLocation()
     found.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     found.id = int(device.handle)
     return found
 
 
-def _allow(ptr: int, nbytes: int, devices: Sequence[Device]) -> None:
+def _allow(ptr: int, nbytes: int, devices: Sequence[CudaDevice]) -> None:
     wanted = []
     for device in devices:
         found = cu.CUmemAccessDesc()

@@ -18,7 +18,7 @@ from cuda.bindings import driver as cu
 from flambeau.driver.cuda.device.calls import OUT_OF_MEMORY, check
 
 if TYPE_CHECKING:
-    from flambeau.driver.cuda.device.capture import Capture
+    from flambeau.driver.cuda.device.capture import CudaCapture
 
 _POOL_KEEPS = 1 << 30  # bytes that the pool keeps between launches
 _LARGEST, _MOST = 128 << 20, 4  # bytes of a block, and blocks, that a stream keeps
@@ -27,7 +27,7 @@ _LARGEST, _MOST = 128 << 20, 4  # bytes of a block, and blocks, that a stream ke
 class Workspaces:
     """See Note [Workspaces of streams]. `captures`: the streams that are captured, as in `Device`."""
 
-    def __init__(self, index: int, captures: dict[int, Capture]) -> None:
+    def __init__(self, index: int, captures: dict[int, CudaCapture]) -> None:
         self._index, self._captures = index, captures
         self._pool: Any = None
         self._kept: dict[int, tuple[Any, list[int]]] = {}  # by id: native stream, addresses

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flambeau.driver.cuda.codegen.elements import blocks, i64
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass
+from flambeau.driver.cuda.codegen.multi_kernel import Pass, WorkspaceLayout
 from flambeau.driver.cuda.codegen.scratch import HEAD
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.program import KernelProgram
 
 Place = tuple[int, int]
 _THREADS = 256
@@ -44,7 +44,7 @@ class Compaction:
     load: str = "0"
     rest: bool = False
 
-    def passes(self, work: Layout) -> tuple[Pass, ...]:
+    def passes(self, work: WorkspaceLayout) -> tuple[Pass, ...]:
         sums = work.take(8 * tiles(self.count))
         counting = self.counting(sums)
         return (counting, self.emitting(sums)) if self.emit else (counting,)
@@ -76,7 +76,7 @@ class Compaction:
 extern "C" __global__ void __launch_bounds__({_THREADS}) run({declared}) {{{body}}}
 """
         grid = (tiles(self.count), 1, 1)
-        program = Program(text, grid, _THREADS, (*self.tail, i64(self.count), i64(step)), scratch)
+        program = KernelProgram(text, grid, _THREADS, (*self.tail, i64(self.count), i64(step)), scratch)
         return Pass(program, (*self.places, sums))
 
 

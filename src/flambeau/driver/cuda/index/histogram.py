@@ -12,17 +12,17 @@ from collections.abc import Callable
 from flambeau.core.dtype import int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.kernel_layout import merged, packed
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name
+from flambeau.driver.cuda.codegen.kernel_layout import merge_dims, pack_walk
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name
 
 _THREADS = 256
 _SHARED = 4096  # bins that a block counts in shared memory
 _BLOCKS = 8  # per multiprocessor, each with a stride over the elements
 
 
-def bincount(launch: Launch, device: Device) -> Plan:
+def bincount(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Inputs: places, and weights or none."""
     x = _tensor(launch, 0)
     weighted = len(launch.inputs) == 2
@@ -30,7 +30,7 @@ def bincount(launch: Launch, device: Device) -> Plan:
     return _plan(launch, device, functions, [x, _tensor(launch, 1)] if weighted else [x])
 
 
-def histc(launch: Launch, device: Device) -> Plan:
+def histc(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Scalars: the ends, least first. Params: how many bins."""
     x = _tensor(launch, 0)
     whole = launch.inputs[1] is int64
@@ -38,7 +38,7 @@ def histc(launch: Launch, device: Device) -> Plan:
     return _plan(launch, device, functions, [x], "i64" if whole else "double")
 
 
-ROUTINES: dict[str, Callable[[Launch, Device], Plan]] = {"bincount": bincount, "histc": histc}
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelPlan]] = {"bincount": bincount, "histc": histc}
 
 
 def _tensor(launch: Launch, at: int) -> Meta:
@@ -47,14 +47,16 @@ def _tensor(launch: Launch, at: int) -> Meta:
     return x
 
 
-def _plan(launch: Launch, device: Device, functions: str, inputs: list[Meta], ends: str = "") -> Plan:
+def _plan(
+    launch: Launch, device: CudaDevice, functions: str, inputs: list[Meta], ends: str = ""
+) -> KernelPlan:
     """ends: the type of the launch's two scalars, if it has any."""
     (out,) = launch.outputs
     bins, count, weighted = out.numel, inputs[0].numel, len(inputs) == 2
-    work = Layout()
+    work = WorkspaceLayout()
     sums = work.take(8 * bins)
     shared = bins <= _SHARED
-    dims = merged(inputs[0].shape, [x.strides for x in inputs]) or [(1, (0,) * len(inputs))]
+    dims = merge_dims(inputs[0].shape, [x.strides for x in inputs]) or [(1, (0,) * len(inputs))]
     common = f"""typedef {c_name(inputs[0].dtype)} X;
 typedef {c_name(inputs[-1].dtype)} Weight;
 typedef {c_name(out.dtype)} Out;
@@ -67,20 +69,20 @@ constexpr bool shared = {"true" if shared else "false"}, weighted = {"true" if w
     counting = counting.replace("ENDS", f"{ends} least, {ends} most, " if ends else "")
     counting = counting.replace("BETWEEN", ", least, most" if ends else "")
     blocks = max(1, min(-(-count // _THREADS), _BLOCKS * device.properties.multi_processor_count))
-    tail = (packed(dims, wide=True), struct.pack("<q", count), struct.pack("<q", bins))
+    tail = (pack_walk(dims, wide=True), struct.pack("<q", count), struct.pack("<q", bins))
     operands = tuple([(1 + at, 0) for at in range(len(inputs))])
     counted = Pass(
-        Program(common + counting, (blocks, 1, 1), _THREADS, tail),
+        KernelProgram(common + counting, (blocks, 1, 1), _THREADS, tail),
         (sums, operands[0], operands[-1]),
         scalars=bool(ends),
     )
-    storing = Program(
+    storing = KernelProgram(
         common + _STORE,
         (-(-bins // _THREADS), 1, 1),
         _THREADS,
         (struct.pack("<q", bins), struct.pack("<q", _step(out))),
     )
-    return Plan((counted, Pass(storing, ((0, 0), sums))), work.nbytes, work.nbytes)
+    return KernelPlan((counted, Pass(storing, ((0, 0), sums))), work.nbytes, work.nbytes)
 
 
 def _step(out: Meta) -> int:

@@ -21,10 +21,10 @@ from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64, vector_like, without
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan, copying
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
 from flambeau.driver.cuda.device.assertions import OUT_OF_BOUNDS
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name, wire_type
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, wire_type
 from flambeau.driver.cuda.index.radix import Radix
 
 _UNROLL = 4
@@ -33,7 +33,7 @@ _SELF = "index out of range in self"
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class IndexedAccess:
     """Where each element of an iteration goes to, or comes from, in the indexed tensor.
 
     shape: of the iteration. target: strides of the indexed tensor in it, 0 in indexed dimensions.
@@ -67,7 +67,7 @@ class Access:
     def places(self) -> tuple[tuple[int, int], ...]:
         return tuple([(at, 0) for at in self.indices])
 
-    def found(self, first: int, target: str) -> str:
+    def index_text(self, first: int, target: str) -> str:
         """C++: add to `at` where the indices, at places `{target}[first + n]`, point; `inside` says if they may."""
         wraps = str(self.wraps).lower()
         lines = [
@@ -77,14 +77,14 @@ class Access:
         return " ".join(lines)
 
 
-def _guard(launch: Launch, device: Device, access: Access) -> bytes:
+def _guard(launch: Launch, device: CudaDevice, access: IndexedAccess) -> bytes:
     return device.assertions.guard(launch.kernel.name, access.said)
 
 
 # -- accesses of the operators -----------------------------------------------------------------------------------
 
 
-def _by_tensors(target: Meta, indices: Sequence[Meta], dims: tuple[int, ...], first: int) -> Access:
+def _by_tensors(target: Meta, indices: Sequence[Meta], dims: tuple[int, ...], first: int) -> IndexedAccess:
     """`target[..., i, j, ...]`; the index tensors are operands `first`, `first + 1`, ..."""
     shape = broadcast_shapes([i.shape for i in indices])
     at = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
@@ -93,7 +93,7 @@ def _by_tensors(target: Meta, indices: Sequence[Meta], dims: tuple[int, ...], fi
     strides = tuple(
         [(*[0] * len(head), *expand_strides(i.shape, i.strides, shape), *[0] * len(tail)) for i in indices]
     )
-    return Access(
+    return IndexedAccess(
         shape=(*[target.shape[d] for d in head], *shape, *[target.shape[d] for d in tail]),
         target=(*[target.strides[d] for d in head], *[0] * len(shape), *[target.strides[d] for d in tail]),
         indices=tuple(range(first, first + len(indices))),
@@ -106,11 +106,11 @@ def _by_tensors(target: Meta, indices: Sequence[Meta], dims: tuple[int, ...], fi
     )
 
 
-def _along(target: Meta, index: Meta, dim: int, wraps: bool, said: str = OUT_OF_BOUNDS) -> Access:
+def _along(target: Meta, index: Meta, dim: int, wraps: bool, said: str = OUT_OF_BOUNDS) -> IndexedAccess:
     """Slices of `target` along `dim`, at a vector of indices, operand 2."""
     target, index = vector_like(target), vector_like(index)
     along = tuple([index.strides[0] if d == dim else 0 for d in range(target.ndim)])
-    return Access(
+    return IndexedAccess(
         shape=(*target.shape[:dim], index.shape[0], *target.shape[dim + 1 :]),
         target=without(target.strides, dim),
         indices=(2,),
@@ -124,10 +124,10 @@ def _along(target: Meta, index: Meta, dim: int, wraps: bool, said: str = OUT_OF_
     )
 
 
-def _by_element(target: Meta, index: Meta, dim: int) -> Access:
+def _by_element(target: Meta, index: Meta, dim: int) -> IndexedAccess:
     """Elements of `target` along `dim`, each at an index of its own, operand 2."""
     target, index = vector_like(target), vector_like(index)
-    return Access(
+    return IndexedAccess(
         shape=index.shape,
         target=without(target.strides, dim),
         indices=(2,),
@@ -140,9 +140,9 @@ def _by_element(target: Meta, index: Meta, dim: int) -> Access:
     )
 
 
-def _over_all(target: Meta, index: Meta) -> Access:
+def _over_all(target: Meta, index: Meta) -> IndexedAccess:
     """Elements of `target` counted in row-major order, at indices, operand 2."""
-    return Access(
+    return IndexedAccess(
         shape=index.shape,
         target=(0,) * index.ndim,
         indices=(2,),
@@ -157,18 +157,20 @@ def _over_all(target: Meta, index: Meta) -> Access:
     )
 
 
-def _flat_walk(access: Access) -> Walked | None:
+def _flat_walk(access: IndexedAccess) -> Walked | None:
     return Walked(access.flat.shape, [access.flat.strides]) if access.flat is not None else None
 
 
-def _unravelled(flat: Walked | None) -> str:
+def _unravel_text(flat: Walked | None) -> str:
     return f"{{ {flat.locate('at', 'f')} at = f[0]; }}" if flat else ""
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-def _read(launch: Launch, device: Device, access: Access, strides: tuple[int, ...]) -> Program:
+def _read(
+    launch: Launch, device: CudaDevice, access: IndexedAccess, strides: tuple[int, ...]
+) -> KernelProgram:
     """out[...] = x[where the indices point]; operands out, x, indices."""
     out = launch.outputs[0]
     element = carrier(out.itemsize)
@@ -191,9 +193,9 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
       {walk.locate("i", "o")}
       i64 at = o[1];
       bool inside = true;
-      {access.found(2, "o")}
+      {access.index_text(2, "o")}
       if (inside) {{
-        {_unravelled(flat)}
+        {_unravel_text(flat)}
         places[u] = o[0];
         found[u] = x[at];
         known[u] = true;
@@ -207,28 +209,28 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
 """
     tail = [walk.value, access.indexed, i64(walk.count), _guard(launch, device, access)]
     tail += [flat.value] if flat else []
-    return Program(text, blocks(walk.count, 256 * _UNROLL), 256, tuple(tail))
+    return KernelProgram(text, blocks(walk.count, 256 * _UNROLL), 256, tuple(tail))
 
 
-def index(launch: Launch, device: Device) -> Program:
+def index(launch: Launch, device: CudaDevice) -> KernelProgram:
     x, *indices = [m for m in launch.inputs if isinstance(m, Meta)]
     access = _by_tensors(x, indices, launch.params[0], 2)
     return _read(launch, device, access, launch.outputs[0].strides)
 
 
-def index_select(launch: Launch, device: Device) -> Program:
+def index_select(launch: Launch, device: CudaDevice) -> KernelProgram:
     x, indices = [m for m in launch.inputs if isinstance(m, Meta)]
     access = _along(x, indices, launch.params[0], wraps=False, said=_SELF)
     return _read(launch, device, access, vector_like(launch.outputs[0]).strides)
 
 
-def gather(launch: Launch, device: Device) -> Program:
+def gather(launch: Launch, device: CudaDevice) -> KernelProgram:
     x, indices = [m for m in launch.inputs if isinstance(m, Meta)]
     access = _by_element(x, indices, launch.params[0])
     return _read(launch, device, access, vector_like(launch.outputs[0]).strides)
 
 
-def take(launch: Launch, device: Device) -> Program:
+def take(launch: Launch, device: CudaDevice) -> KernelProgram:
     x, indices = [m for m in launch.inputs if isinstance(m, Meta)]
     return _read(launch, device, _over_all(x, indices), launch.outputs[0].strides)
 
@@ -255,7 +257,9 @@ def _value_text(value: Value, kind: dtype, place: str) -> str:
     return f"source[{place}]" if value.at is not None else f"to<{c_name(kind)}>(s0)"
 
 
-def _assign(launch: Launch, device: Device, access: Access, value: Value, fixed: bool) -> Plan:
+def _assign(
+    launch: Launch, device: CudaDevice, access: IndexedAccess, value: Value, fixed: bool
+) -> KernelPlan:
     """out = x with values written where the indices point; `fixed`: the last of several stays."""
     if fixed:
         return _one_by_one(launch, device, access, value, "acc = v;", last=True)
@@ -263,12 +267,12 @@ def _assign(launch: Launch, device: Device, access: Access, value: Value, fixed:
     assert isinstance(x, Meta)
     copy = copying(out, x, 0, 1, unless_same=True)
     if not prod(access.shape):
-        return Plan((copy,))
+        return KernelPlan((copy,))
     statement = "out[at] = v;"
-    return Plan((copy, _write(launch, device, access, value, statement)))
+    return KernelPlan((copy, _write(launch, device, access, value, statement)))
 
 
-def _write(launch: Launch, device: Device, access: Access, value: Value, statement: str) -> Pass:
+def _write(launch: Launch, device: CudaDevice, access: IndexedAccess, value: Value, statement: str) -> Pass:
     """Run `statement` for each value v and the place `at` that its indices point to, in no order."""
     out = launch.outputs[0]
     kind = out.dtype
@@ -289,9 +293,9 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
       {walk.locate("i", "o")}
       i64 at = o[0];
       bool inside = true;
-      {access.found(2, "o")}
+      {access.index_text(2, "o")}
       if (inside) {{
-        {_unravelled(flat)}
+        {_unravel_text(flat)}
         const T v = {_value_text(value, kind, "o[1]")};
         {statement}
       }}
@@ -301,21 +305,21 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
 """
     tail = [walk.value, access.indexed, i64(walk.count), _guard(launch, device, access)]
     tail += [flat.value] if flat else []
-    program = Program(text, blocks(walk.count, 256 * _UNROLL), 256, tuple(tail))
+    program = KernelProgram(text, blocks(walk.count, 256 * _UNROLL), 256, tuple(tail))
     source = ((value.at, 0),) if value.at is not None else ()
     return Pass(program, ((0, 0), *source, *access.places), scalars=bool(scalars))
 
 
 def _one_by_one(
     launch: Launch,
-    device: Device,
-    access: Access,
+    device: CudaDevice,
+    access: IndexedAccess,
     value: Value,
     step: str,
     begin: str = "",
     end: str = "",
     last: bool = False,
-) -> Plan:
+) -> KernelPlan:
     """out = x, then at each place that the indices point to: begin, a step for each value in order, end.
 
     `acc` is the place's element, `v` the value, `count` how many came. last: only the last value is looked at.
@@ -325,18 +329,18 @@ def _one_by_one(
     assert isinstance(x, Meta)
     copy = copying(out, x, 0, 1, unless_same=True)
     if not prod(access.shape):
-        return Plan((copy,))
+        return KernelPlan((copy,))
     sorted_, along = _split(access)
-    work = Layout()
+    work = WorkspaceLayout()
     count = prod([access.shape[d] for d in sorted_])
     span = max(1, out.span // out.itemsize if access.flat is None else out.numel)
     radix = Radix(work, count, span >= 1 << 32, (span - 1).bit_length() or 1)
     keys = _keys(launch, device, access, sorted_, radix)
     fold = _fold(launch, access, value, sorted_, along, radix, step, begin, end, last)
-    return Plan((copy, keys, *radix.passes, fold), work.nbytes, radix.zeroed)
+    return KernelPlan((copy, keys, *radix.passes, fold), work.nbytes, radix.zeroed)
 
 
-def _split(access: Access) -> tuple[list[int], list[int]]:
+def _split(access: IndexedAccess) -> tuple[list[int], list[int]]:
     """Dimensions of the iteration on which the place depends through indices, and the others."""
     sorted_ = [
         d
@@ -350,7 +354,7 @@ def _of(strides: tuple[int, ...], dims: list[int]) -> tuple[int, ...]:
     return tuple([strides[d] for d in dims])
 
 
-def _keys(launch: Launch, device: Device, access: Access, dims: list[int], radix: Radix) -> Pass:
+def _keys(launch: Launch, device: CudaDevice, access: IndexedAccess, dims: list[int], radix: Radix) -> Pass:
     """The place of each combination of indices."""
     shape = _of(access.shape, dims)
     walk = Walked(shape, [_of(s, dims) for s in (access.target, *access.index_strides)])
@@ -363,12 +367,12 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
   {walk.locate("i", "o")}
   i64 at = o[0];
   bool inside = true;
-  {access.found(1, "o")}
+  {access.index_text(1, "o")}
   keys[i] = inside ? at : 0;
 }}
 """
     tail = (walk.value, access.indexed, i64(walk.count), _guard(launch, device, access))
-    return Pass(Program(text, blocks(walk.count), 256, tail), (*access.places, radix.source))
+    return Pass(KernelProgram(text, blocks(walk.count), 256, tail), (*access.places, radix.source))
 
 
 _LAST = "q = p; while (q + 1 < n && keys[q + 1] == key) ++q; { const T v = value_of(q); @step }"
@@ -386,7 +390,7 @@ _EACH = """
 
 
 def _fold(
-    launch: Launch, access: Access, value: Value, sorted_: list[int], along: list[int], radix: Radix,
+    launch: Launch, access: IndexedAccess, value: Value, sorted_: list[int], along: list[int], radix: Radix,
     step: str, begin: str, end: str, last: bool,
 ) -> Pass:  # fmt: skip
     kind = launch.outputs[0].dtype
@@ -418,7 +422,7 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
   const auto key = keys[p];
   if (p && keys[p - 1] == key) return;
   i64 at = (i64)key;
-  {_unravelled(flat)}
+  {_unravel_text(flat)}
   at += e[0];
   T acc = out[at];
   {begin}
@@ -431,7 +435,7 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
 """
     tail = [inner.value, outer.value, i64(radix.count), i64(inner.count)]
     tail += [flat.value] if flat else []
-    program = Program(text, blocks(radix.count * inner.count), 256, tuple(tail))
+    program = KernelProgram(text, blocks(radix.count * inner.count), 256, tuple(tail))
     source = ((value.at, 0),) if value.at is not None else ()
     return Pass(program, ((0, 0), *source, radix.keys, radix.values), scalars=bool(scalars))
 
@@ -449,15 +453,15 @@ _IDENTITIES = {
 }  # fmt: skip
 
 
-def _reduced(
-    launch: Launch, device: Device, access: Access, value: Value, how: str, include_self: bool
-) -> Plan:
+def _build_reduction(
+    launch: Launch, device: CudaDevice, access: IndexedAccess, value: Value, how: str, include_self: bool
+) -> KernelPlan:
     begin = "" if include_self else f"acc = {_IDENTITIES[how]};"
     end = f"acc = divided(acc, count + {int(include_self)});" if how == "mean" else ""
     return _one_by_one(launch, device, access, value, _STEPS[how], begin, end)
 
 
-def index_put(launch: Launch, device: Device) -> Plan:
+def index_put(launch: Launch, device: CudaDevice) -> KernelPlan:
     """params: dims, accumulate, deterministic."""
     dims, accumulate, fixed = launch.params
     out = launch.outputs[0]
@@ -471,7 +475,7 @@ def index_put(launch: Launch, device: Device) -> Plan:
     return _assign(launch, device, access, value, fixed and from_tensor)
 
 
-def index_add(launch: Launch, device: Device) -> Plan:
+def index_add(launch: Launch, device: CudaDevice) -> KernelPlan:
     access, value = _from_slices(launch)
     step = f"acc = joined_sum(acc, scaled_value(v, to<T>(s0), {_is_one(launch)}));"
     return _one_by_one(launch, device, access, value, step)
@@ -481,17 +485,17 @@ def _is_one(launch: Launch) -> str:
     return "s0.re == 1 && s0.im == 0" if launch.outputs[0].dtype.is_complex else "s0 == 1"
 
 
-def index_copy(launch: Launch, device: Device) -> Plan:
+def index_copy(launch: Launch, device: CudaDevice) -> KernelPlan:
     access, value = _from_slices(launch)
     return _assign(launch, device, access, value, launch.params[1])
 
 
-def index_reduce(launch: Launch, device: Device) -> Plan:
+def index_reduce(launch: Launch, device: CudaDevice) -> KernelPlan:
     _, how, include_self = launch.params
-    return _reduced(launch, device, *_from_slices(launch), how, include_self)
+    return _build_reduction(launch, device, *_from_slices(launch), how, include_self)
 
 
-def _from_slices(launch: Launch) -> tuple[Access, Value]:
+def _from_slices(launch: Launch) -> tuple[IndexedAccess, Value]:
     """Operands out, x, index, source; params: dim, ..."""
     dim = launch.params[0]
     index, source = launch.inputs[1], launch.inputs[2]
@@ -501,7 +505,7 @@ def _from_slices(launch: Launch) -> tuple[Access, Value]:
     return access, Value(3, strides)
 
 
-def index_fill(launch: Launch, device: Device) -> Plan:
+def index_fill(launch: Launch, device: CudaDevice) -> KernelPlan:
     index, filled = launch.inputs[1], launch.inputs[2]
     assert isinstance(index, Meta)
     access = _along(launch.outputs[0], index, launch.params[0], wraps=True)
@@ -509,7 +513,7 @@ def index_fill(launch: Launch, device: Device) -> Plan:
     return _assign(launch, device, access, Value(at, (0,) * len(access.shape)), fixed=False)
 
 
-def scatter(launch: Launch, device: Device) -> Plan:
+def scatter(launch: Launch, device: CudaDevice) -> KernelPlan:
     """params: dim, how ("" assigns), include_self, deterministic."""
     dim, how, include_self, fixed = launch.params
     index, source = launch.inputs[1], launch.inputs[2]
@@ -526,8 +530,8 @@ def scatter(launch: Launch, device: Device) -> Plan:
         out, x = launch.outputs[0], launch.inputs[0]
         assert isinstance(x, Meta)
         copy = copying(out, x, 0, 1, unless_same=True)
-        return Plan((copy, _write(launch, device, access, value, "atomic_sum(out + at, v);")))
-    return _reduced(launch, device, access, value, how, include_self)
+        return KernelPlan((copy, _write(launch, device, access, value, "atomic_sum(out + at, v);")))
+    return _build_reduction(launch, device, access, value, how, include_self)
 
 
 def _adds_atomically(kind: dtype, fixed: bool) -> bool:
@@ -537,7 +541,7 @@ def _adds_atomically(kind: dtype, fixed: bool) -> bool:
     return not fixed and kind.name in ("float32", "float64")
 
 
-def put(launch: Launch, device: Device) -> Plan:
+def put(launch: Launch, device: CudaDevice) -> KernelPlan:
     """params: accumulate, deterministic."""
     accumulate, fixed = launch.params
     out, index, source = launch.outputs[0], launch.inputs[1], launch.inputs[2]
@@ -565,7 +569,7 @@ def _one_shape(a: Meta, b: Meta) -> tuple[Meta, Meta]:
     return a.with_(shape=b.shape, strides=strides), b
 
 
-ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
     "index": index, "index_select": index_select, "gather": gather, "take": take, "index_put": index_put,
     "index_add": index_add, "index_copy": index_copy, "index_reduce": index_reduce, "index_fill": index_fill,
     "scatter": scatter, "put": put,

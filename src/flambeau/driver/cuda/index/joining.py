@@ -11,16 +11,16 @@ from flambeau.core.dtype import INTEGRAL
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan, copying
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
 from flambeau.driver.cuda.codegen.multi_tensor import LENGTHS
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.compaction import TILE, Compaction
 
 # -- cat ------------------------------------------------------------------------------------------------------
 
 
-def cat(launch: Launch, device: Device) -> Program | Plan:
+def cat(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
     """Each input into its part of the output. params: dim.
 
     One kernel where all have one dtype and no gaps, else a copy of each.
@@ -41,7 +41,7 @@ def cat(launch: Launch, device: Device) -> Program | Plan:
             offset = start * out.strides[dim] * out.itemsize
             passes.append(Pass(copy.program, ((0, offset), (position, 0))))
         start += x.shape[dim] if x.shape != (0,) else 0
-    return Plan(tuple(passes))
+    return KernelPlan(tuple(passes))
 
 
 _CAT = """
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(256) run(
 """
 
 
-def _cat_at_once(launch: Launch, dim: int, length: int) -> Program:
+def _cat_at_once(launch: Launch, dim: int, length: int) -> KernelProgram:
     """A block finds its input by bisection and copies a part of it, in the widest words that all rows are whole of."""
     out = launch.outputs[0]
     inner = prod(out.shape[dim + 1 :])
@@ -93,19 +93,19 @@ def _cat_at_once(launch: Launch, dim: int, length: int) -> Program:
     text = _CAT.replace("LENGTH", str(length))
     text = text.replace("ELEMENT", carrier(out.itemsize)).replace("VECTOR", carrier(word))
     tail = (table, i64(len(sizes)), i64(sum(rows)))
-    return Program(text, (max(firsts[-1], 1), 1, 1), 256, tail, slots=1 + length)
+    return KernelProgram(text, (max(firsts[-1], 1), 1, 1), 256, tail, slots=1 + length)
 
 
 # -- flip, roll -------------------------------------------------------------------------------------------------
 
 
-def flip(launch: Launch, device: Device) -> Program:
+def flip(launch: Launch, device: CudaDevice) -> KernelProgram:
     (dims,) = launch.params
     out = launch.outputs[0]
-    return _moved(launch, [int(d in dims) for d in range(out.ndim)], [0] * out.ndim)
+    return _build_move(launch, [int(d in dims) for d in range(out.ndim)], [0] * out.ndim)
 
 
-def roll(launch: Launch, device: Device) -> Program:
+def roll(launch: Launch, device: CudaDevice) -> KernelProgram:
     """params: shifts, dims; no dims rolls the flattened tensor."""
     shifts, dims = launch.params
     out = launch.outputs[0]
@@ -114,12 +114,12 @@ def roll(launch: Launch, device: Device) -> Program:
     total = [0] * out.ndim
     for shift, dim in zip(shifts, dims, strict=True):
         total[dim] += shift
-    return _moved(
+    return _build_move(
         launch, [0] * out.ndim, [-shift % size for shift, size in zip(total, out.shape, strict=True)]
     )
 
 
-def _moved(launch: Launch, flipped: Sequence[int], shifts: Sequence[int]) -> Program:
+def _build_move(launch: Launch, flipped: Sequence[int], shifts: Sequence[int]) -> KernelProgram:
     """Each element from elsewhere along its dimensions."""
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
@@ -158,10 +158,10 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {ele
 }}
 """
     moves = struct.pack(f"<{5 * ndim}q", *[n for row in sizes for n in row])
-    return Program(text, blocks(out.numel, 1024), 256, (moves, i64(out.numel)))
+    return KernelProgram(text, blocks(out.numel, 1024), 256, (moves, i64(out.numel)))
 
 
-def _rolled_flat(launch: Launch, shift: int) -> Program:
+def _rolled_flat(launch: Launch, shift: int) -> KernelProgram:
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
     here, there = Walked(out.shape, [out.strides]), Walked(x.shape, [x.strides])
@@ -178,13 +178,13 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {ele
 }}
 """
     tail = (here.value, there.value, i64(out.numel), i64(-shift % max(out.numel, 1)))
-    return Program(text, blocks(out.numel), 256, tail)
+    return KernelProgram(text, blocks(out.numel), 256, tail)
 
 
 # -- triangles ----------------------------------------------------------------------------------------------------
 
 
-def triangle_indices(launch: Launch, device: Device) -> Program:
+def triangle_indices(launch: Launch, device: CudaDevice) -> KernelProgram:
     """Each column finds its row by bisection of how many entries lie in the rows before."""
     rows, columns, offset, _, _, lower = launch.params
     out = launch.outputs[0]
@@ -214,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(256) run({kind}* out, i64 n, i64 ro
 }}
 """
     numbers = (out.shape[1], rows, columns, offset, out.strides[1], out.strides[0])
-    return Program(text, blocks(out.shape[1]), 256, tuple([i64(n) for n in numbers]))
+    return KernelProgram(text, blocks(out.shape[1]), 256, tuple([i64(n) for n in numbers]))
 
 
 # -- repeats --------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(256) run({kind}* out, i64 n, i64 ro
 _NEGATIVE = "repeats can not be negative"
 
 
-def _repeats(launch: Launch, device: Device, x: Meta) -> tuple[str, str, tuple[bytes, ...], Walked]:
+def _repeats(launch: Launch, device: CudaDevice, x: Meta) -> tuple[str, str, tuple[bytes, ...], Walked]:
     walk = Walked(x.shape, [x.strides])
     kind = c_name(x.dtype)
     functions = f"""{file("checked.cuh")}
@@ -236,11 +236,11 @@ __device__ __forceinline__ i64 repeated({kind} count, i64 i, const Guard& guard)
     return functions, amount, (walk.value, device.assertions.guard(launch.kernel.name, _NEGATIVE)), walk
 
 
-def repeats_total(launch: Launch, device: Device) -> Plan:
+def repeats_total(launch: Launch, device: CudaDevice) -> KernelPlan:
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
     functions, amount, tail, walk = _repeats(launch, device, x)
-    work = Layout()
+    work = WorkspaceLayout()
     sums = Compaction(
         x.numel,
         (f"{c_name(out.dtype)}* out", f"const {c_name(x.dtype)}* x", walk.parameter("o"), "Guard guard"),
@@ -250,15 +250,15 @@ def repeats_total(launch: Launch, device: Device) -> Plan:
         total="*out = total;",
         functions=functions,
     )
-    return Plan(sums.passes(work), work.nbytes)
+    return KernelPlan(sums.passes(work), work.nbytes)
 
 
-def repeat_places(launch: Launch, device: Device) -> Plan:
+def repeat_places(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Where each repeated element starts, and for each element of the output the last start before it."""
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
     functions, amount, tail, walk = _repeats(launch, device, x)
-    work = Layout()
+    work = WorkspaceLayout()
     starts = work.take(8 * x.numel)
     sums = Compaction(
         x.numel,
@@ -282,14 +282,14 @@ extern "C" __global__ void __launch_bounds__(256) run({kind}* out, const i64* st
   out[i * step] = low;
 }}
 """
-    program = Program(text, blocks(out.numel), 256, (i64(out.numel), i64(x.numel), i64(out.strides[0])))
-    return Plan((*sums.passes(work), Pass(program, ((0, 0), starts))), work.nbytes)
+    program = KernelProgram(text, blocks(out.numel), 256, (i64(out.numel), i64(x.numel), i64(out.strides[0])))
+    return KernelPlan((*sums.passes(work), Pass(program, ((0, 0), starts))), work.nbytes)
 
 
 # -- what is not zero, what a mask chooses ----------------------------------------------------------------------------
 
 
-def nonzero_count(launch: Launch, device: Device) -> Plan:
+def nonzero_count(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Outputs: how many elements are not zero, and how many come before each tile."""
     x = launch.inputs[0]
     assert isinstance(x, Meta) and launch.params == (TILE,)
@@ -303,7 +303,7 @@ def nonzero_count(launch: Launch, device: Device) -> Plan:
         total="*out = total;",
         bytes=_bytes(x),
     )
-    return Plan((sums.counting((1, 0)),))
+    return KernelPlan((sums.counting((1, 0)),))
 
 
 def _is_nonzero(walk: Walked) -> str:
@@ -315,7 +315,7 @@ def _bytes(x: Meta) -> str:
     return "(const u8*)x" if x.itemsize == 1 and x.contiguous and x.dtype.category <= INTEGRAL else ""
 
 
-def nonzero(launch: Launch, device: Device) -> Plan:
+def nonzero(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Inputs x, how many come before each tile. Outputs: a row of coordinates for each element that is not zero."""
     out, (x, before) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
     walk = Walked(x.shape, [x.strides])
@@ -344,10 +344,10 @@ def nonzero(launch: Launch, device: Device) -> Plan:
         chosen=True,
         bytes=_bytes(x),
     )  # fmt: skip
-    return Plan((found.emitting((2, 0), before.strides[0]),))
+    return KernelPlan((found.emitting((2, 0), before.strides[0]),))
 
 
-def masked_select(launch: Launch, device: Device) -> Plan:
+def masked_select(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Inputs x, mask, how many come before each tile. Output: the elements that the mask chooses."""
     out, (x, mask, before) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
     walk, value = Walked(mask.shape, [mask.strides]), Walked(x.shape, [x.strides])
@@ -364,17 +364,17 @@ def masked_select(launch: Launch, device: Device) -> Plan:
         bytes=_bytes(mask),
         load=f"[&] {{ {value.locate('at', 'v')} return values[v[0]]; }}()",
     )  # fmt: skip
-    return Plan((chosen.emitting((3, 0), before.strides[0]),))
+    return KernelPlan((chosen.emitting((3, 0), before.strides[0]),))
 
 
-def masked_scatter(launch: Launch, device: Device) -> Plan:
+def masked_scatter(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Operands out, x, mask, source: elements that the mask chooses take the source's in their order."""
     out = launch.outputs[0]
     x, mask, source = [m for m in launch.inputs if isinstance(m, Meta)]
     walk = Walked(mask.shape, [mask.strides, out.strides])
     taken = Walked(source.shape, [source.strides])
     element = carrier(out.itemsize)
-    work = Layout()
+    work = WorkspaceLayout()
     guard = device.assertions.guard(
         launch.kernel.name, "Number of elements of source < number of ones in mask"
     )
@@ -398,10 +398,10 @@ def masked_scatter(launch: Launch, device: Device) -> Plan:
         functions=file("checked.cuh"),
         chosen=True,
     )  # fmt: skip
-    return Plan((copying(out, x, 0, 1, unless_same=True), *chosen.passes(work)), work.nbytes)
+    return KernelPlan((copying(out, x, 0, 1, unless_same=True), *chosen.passes(work)), work.nbytes)
 
 
-ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
     "cat": cat, "flip": flip, "roll": roll, "triangle_indices": triangle_indices, "repeats_total": repeats_total,
     "repeat_places": repeat_places, "nonzero_count": nonzero_count, "nonzero": nonzero,
     "masked_select": masked_select, "masked_scatter": masked_scatter,

@@ -5,22 +5,22 @@ from __future__ import annotations
 from flambeau.core.random import Policy, permutation_bits
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import blocks, file, i64
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.radix import Radix
 
 
-def randperm(launch: Launch, device: Device) -> Plan:
+def randperm(launch: Launch, device: CudaDevice) -> KernelPlan:
     """params: meta of the output, policy. Scalars: seed, offset."""
     out, policy = launch.outputs[0], launch.params[1]
     assert isinstance(policy, Policy)
     bits = permutation_bits(out.numel)
     width = 32 if bits <= 32 else 64
     order = f"raw ^ (K)1 << {width - 1}" if bits == width else f"raw & ((K)1 << {bits}) - 1"
-    work = Layout()
+    work = WorkspaceLayout()
     radix = Radix(work, out.numel, wide=width == 64, bits=bits, order=f"({order})")
-    return Plan(
+    return KernelPlan(
         (
             _drawing(radix, policy, width),
             *radix.passes,
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) run({radix.kind}* keys, u64 se
 }}
 """
     grid = policy.threads(radix.count) // Policy.BLOCK
-    return Pass(Program(text, (grid, 1, 1), 256, (i64(radix.count),)), (radix.source,), scalars=True)
+    return Pass(KernelProgram(text, (grid, 1, 1), 256, (i64(radix.count),)), (radix.source,), scalars=True)
 
 
 def _shuffling(radix: Radix, drawn: int, bits: int) -> Pass:
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(256) run(const {radix.kind}* keys, 
 }}
 """
     tail = (i64(radix.count), i64(drawn))
-    return Pass(Program(text, blocks(radix.count), 256, tail), (radix.keys, radix.values), scalars=True)
+    return Pass(KernelProgram(text, blocks(radix.count), 256, tail), (radix.keys, radix.values), scalars=True)
 
 
 def _storing(radix: Radix, launch: Launch) -> Pass:
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(256) run({kind}* out, const u32* pl
 }}
 """
     tail = (i64(out.numel), i64(out.strides[0]))
-    return Pass(Program(text, blocks(out.numel), 256, tail), ((0, 0), radix.values))
+    return Pass(KernelProgram(text, blocks(out.numel), 256, tail), ((0, 0), radix.values))
 
 
 ROUTINES = {"randperm": randperm}

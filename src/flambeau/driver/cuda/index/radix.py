@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.cuda.codegen.elements import THREADS, blocks, file, i64
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.codegen.multi_kernel import Pass, WorkspaceLayout
+from flambeau.driver.cuda.device.program import KernelProgram
 
 Place = tuple[int, int]
 
@@ -35,7 +35,7 @@ class Radix:
 
     def __init__(
         self,
-        work: Layout,
+        work: WorkspaceLayout,
         count: int,
         wide: bool,
         bits: int,
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(256) run(const K* keys, u32* counts
         digits += bytes(-len(digits) % 8)
         grid = (min(blocks(self.count, THREADS * 16)[0], 1056), 1, 1)
         return Pass(
-            Program(text, grid, THREADS, (digits, i64(self.count)), name="radix_count"),
+            KernelProgram(text, grid, THREADS, (digits, i64(self.count)), name="radix_count"),
             (self.source, self._counts),
         )
 
@@ -101,7 +101,9 @@ extern "C" __global__ void __launch_bounds__(256) run(u32* counts, Move* moves, 
   plan_moves(counts, moves, digits, n);
 }}
 """
-        program = Program(text, (1, 1, 1), 256, (i64(len(self._digits)), i64(self.count)), name="radix_plan")
+        program = KernelProgram(
+            text, (1, 1, 1), 256, (i64(len(self._digits)), i64(self.count)), name="radix_plan"
+        )
         return Pass(program, (self._counts, self._moves))
 
     def _sweep(self, n: int) -> Pass:
@@ -122,7 +124,8 @@ extern "C" __global__ void __launch_bounds__({_SWEEPERS}, 2) run(K* keys0, u32* 
         )  # fmt: skip
         how = struct.pack("<qii", self._row, digit.shift, digit.by_row)
         return Pass(
-            Program(text, (self._tiles, 1, 1), _SWEEPERS, (how, i64(self.count)), name="radix_sweep"), places
+            KernelProgram(text, (self._tiles, 1, 1), _SWEEPERS, (how, i64(self.count)), name="radix_sweep"),
+            places,
         )
 
     def _settle(self) -> Pass:
@@ -140,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(256) run({self.kind}* keys0, u32* v
 """
         grid = (min(blocks(self.count)[0], 2112), 1, 1)
         places = (*self._buffers(), _plus(self._moves, 8 * len(self._digits)))
-        return Pass(Program(text, grid, THREADS, (i64(self.count),), name="radix_settle"), places)
+        return Pass(KernelProgram(text, grid, THREADS, (i64(self.count),), name="radix_settle"), places)
 
     def _buffers(self) -> tuple[Place, Place, Place, Place]:
         return self._keys[0], self._values[0], self._keys[1], self._values[1]

@@ -10,9 +10,9 @@ from flambeau.core.dtype import INTEGRAL
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.radix import Radix
 from flambeau.driver.cuda.index.sorting import is_wide, key_bits, load_keys, order_text
 
@@ -38,33 +38,33 @@ _NOTHING = {
 }
 
 
-def _ranked(name: str) -> Callable[[Launch, Device], Program | Plan]:
+def _rank_builder(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]:
     """The builder of a reduction of one output, or with the place as a second. params: a record with dims, extra."""
 
-    def build(launch: Launch, device: Device) -> Program | Plan:
+    def build(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
         how: Any = launch.params[0]
         x = launch.inputs[0]
         assert isinstance(x, Meta)
-        moved = _moved(x, how.dims)
+        moved = _move_dims_last(x, how.dims)
         length = prod([x.shape[d] for d in how.dims])
         if not length:
             return _of_nothing(launch.outputs[0])
-        work = Layout()
+        work = WorkspaceLayout()
         radix = Radix(work, x.numel, is_wide(x.dtype), key_bits(x.dtype), order_text(x.dtype), row=length)
         loading = load_keys(moved, len(launch.outputs), radix)
         picking = _pick(launch, name, length, how.extra[0] if how.extra else 0, radix)
-        return Plan((loading, *radix.passes, picking), work.nbytes, radix.zeroed)
+        return KernelPlan((loading, *radix.passes, picking), work.nbytes, radix.zeroed)
 
     return build
 
 
-def _moved(x: Meta, dims: Sequence[int]) -> Meta:
+def _move_dims_last(x: Meta, dims: Sequence[int]) -> Meta:
     """The meta with these dimensions at the end."""
     order = [*[d for d in range(x.ndim) if d not in dims], *dims]
     return x.with_(shape=tuple([x.shape[d] for d in order]), strides=tuple([x.strides[d] for d in order]))
 
 
-def _of_nothing(out: Meta) -> Program:
+def _of_nothing(out: Meta) -> KernelProgram:
     """The median of no elements: NaN, and of integers what a CPU makes of NaN."""
     walk = Walked(out.shape, [out.strides])
     kind = c_name(out.dtype)
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(256) run({kind}* out, const {kind}*
   out[o[0]] = {nothing};
 }}
 """
-    return Program(text, blocks(out.numel), 256, (walk.value, i64(out.numel)))
+    return KernelProgram(text, blocks(out.numel), 256, (walk.value, i64(out.numel)))
 
 
 def _pick(launch: Launch, name: str, length: int, rank: int, radix: Radix) -> Pass:
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, {indice
 """
     tail = (walk.value, i64(walk.count), i64(length), i64(rank))
     places = [(at, 0) for at in range(len(outputs))]
-    return Pass(Program(text, blocks(walk.count), 256, tail), (*places, radix.keys, radix.values))
+    return Pass(KernelProgram(text, blocks(walk.count), 256, tail), (*places, radix.keys, radix.values))
 
 
 # -- quantiles -----------------------------------------------------------------------------------------------------
@@ -122,14 +122,14 @@ _BETWEEN = {
 }
 
 
-def _quantile(launch: Launch, device: Device) -> Plan:
+def _quantile(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Operands out (*q, rows ...), x, q. params: (dims, interpolation, whether NaNs are left out)."""
     dims, interpolation, skip = launch.params
     (out,), (x, q) = launch.outputs, launch.inputs
     assert isinstance(x, Meta) and isinstance(q, Meta)
-    moved = _moved(x, dims)
+    moved = _move_dims_last(x, dims)
     length = prod([x.shape[d] for d in dims])
-    work = Layout()
+    work = WorkspaceLayout()
     radix = Radix(work, x.numel, is_wide(x.dtype), key_bits(x.dtype), order_text(x.dtype), row=length)
     here, levels = Walked(out.shape, [out.strides]), Walked(q.shape, [q.strides])
     kind, raw = c_name(x.dtype), radix.kind
@@ -158,12 +158,12 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* q, const 
 }}
 """
     tail = (here.value, levels.value, i64(out.numel), i64(out.numel // q.numel), i64(length))
-    picking = Pass(Program(text, blocks(out.numel), 256, tail), ((0, 0), (2, 0), radix.keys))
-    return Plan((load_keys(moved, 1, radix), *radix.passes, picking), work.nbytes, radix.zeroed)
+    picking = Pass(KernelProgram(text, blocks(out.numel), 256, tail), ((0, 0), (2, 0), radix.keys))
+    return KernelPlan((load_keys(moved, 1, radix), *radix.passes, picking), work.nbytes, radix.zeroed)
 
 
 ROUTINES = {
-    "kthvalue": _ranked("kthvalue"), "median": _ranked("median"), "nanmedian": _ranked("nanmedian"),
-    "median_all": _ranked("median"), "nanmedian_all": _ranked("nanmedian"), "mode": _ranked("mode"),
+    "kthvalue": _rank_builder("kthvalue"), "median": _rank_builder("median"), "nanmedian": _rank_builder("nanmedian"),
+    "median_all": _rank_builder("median"), "nanmedian_all": _rank_builder("nanmedian"), "mode": _rank_builder("mode"),
     "quantile": _quantile,
 }  # fmt: skip

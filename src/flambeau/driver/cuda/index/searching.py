@@ -6,16 +6,16 @@ from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, blocks, file, i64
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.radix import Radix
 from flambeau.driver.cuda.index.sorting import is_wide, key_bits, order_text, raw_type
 
 _FEW = 64  # values that each thread looks through
 
 
-def searchsorted(launch: Launch, device: Device) -> Program:
+def searchsorted(launch: Launch, device: CudaDevice) -> KernelProgram:
     """params: right, the dtype compared in. One thread bisects for each value."""
     right, common = launch.params
     boundaries, values, *sorters = [x for x in launch.inputs if isinstance(x, Meta)]
@@ -62,17 +62,17 @@ extern "C" __global__ void __launch_bounds__(256) run({c_name(out.dtype)}* out,
         boundaries.strides[-1] if boundaries.ndim else 0, sorters[0].strides[-1] if sorters and sorters[0].ndim else 0,
     )  # fmt: skip
     tail = (walk.value, rows.value, *[i64(x) for x in numbers], device.assertions.guard(launch.kernel.name))
-    return Program(text, blocks(out.numel), 256, tail)
+    return KernelProgram(text, blocks(out.numel), 256, tail)
 
 
-def isin(launch: Launch, device: Device) -> Program | Plan:
+def isin(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
     """params: invert, the dtype compared in."""
     invert, common = launch.params
     elements, tests = [x for x in launch.inputs if isinstance(x, Meta)]
     out = launch.outputs[0]
     if tests.numel <= _FEW:
         return _looked_through(out, elements, tests, common, invert)
-    work = Layout()
+    work = WorkspaceLayout()
     radix = Radix(work, tests.numel, is_wide(common), key_bits(common), order_text(common))
     walk = Walked(tests.shape, [tests.strides])
     load = f"""{file("sorting.cuh")}
@@ -85,13 +85,13 @@ extern "C" __global__ void __launch_bounds__(256) run(const {c_name(tests.dtype)
 }}
 """
     loading = Pass(
-        Program(load, blocks(tests.numel), 256, (walk.value, i64(tests.numel))), ((2, 0), radix.source)
+        KernelProgram(load, blocks(tests.numel), 256, (walk.value, i64(tests.numel))), ((2, 0), radix.source)
     )
     probing = Pass(_probe(out, elements, common, invert, tests.numel), ((0, 0), (1, 0), radix.keys))
-    return Plan((loading, *radix.passes, probing), work.nbytes, radix.zeroed)
+    return KernelPlan((loading, *radix.passes, probing), work.nbytes, radix.zeroed)
 
 
-def _looked_through(out: Meta, elements: Meta, tests: Meta, common: dtype, invert: bool) -> Program:
+def _looked_through(out: Meta, elements: Meta, tests: Meta, common: dtype, invert: bool) -> KernelProgram:
     walk = Walked(out.shape, [out.strides, elements.strides])
     among = Walked(tests.shape, [tests.strides])
     kind = c_name(common)
@@ -111,10 +111,10 @@ extern "C" __global__ void __launch_bounds__(256) run(bool* out, const {c_name(e
 }}
 """
     tail = (walk.value, among.value, i64(out.numel), i64(tests.numel))
-    return Program(text, blocks(out.numel), 256, tail)
+    return KernelProgram(text, blocks(out.numel), 256, tail)
 
 
-def _probe(out: Meta, elements: Meta, common: dtype, invert: bool, count: int) -> Program:
+def _probe(out: Meta, elements: Meta, common: dtype, invert: bool, count: int) -> KernelProgram:
     """Bisection of each element among the sorted keys."""
     walk = Walked(out.shape, [out.strides, elements.strides])
     raw, kind = raw_type(common), c_name(common)
@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(256) run(bool* out, const {c_name(e
   out[at[0]] = {"!" if invert else ""}found;
 }}
 """
-    return Program(text, blocks(out.numel), 256, (walk.value, i64(out.numel), i64(count)))
+    return KernelProgram(text, blocks(out.numel), 256, (walk.value, i64(out.numel), i64(count)))
 
 
 ROUTINES = {"searchsorted": searchsorted, "isin": isin}

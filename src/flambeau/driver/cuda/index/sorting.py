@@ -8,9 +8,9 @@ from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64, vector_like
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.radix import Radix
 
 _HELD = 8  # items that a thread of the sort of short rows holds: HELD of sorting.cuh
@@ -40,7 +40,7 @@ def order_text(kind: dtype, descending: bool = False) -> str:
 # -- sort, topk ------------------------------------------------------------------------------------------------
 
 
-def sort(launch: Launch, device: Device) -> Program | Plan:
+def sort(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
     """params: dim, descending (or largest), how many are kept or None."""
     dim, descending, kept = launch.params
     x = launch.inputs[0]
@@ -49,7 +49,7 @@ def sort(launch: Launch, device: Device) -> Program | Plan:
     length = x.shape[dim]
     kept = length if kept is None else values.shape[dim]
     if kept <= _FEW and _MANY <= length < 1 << 32:
-        return _chosen(last(x, dim), last(values, dim), last(indices, dim), descending, kept, device)
+        return _build_selection(last(x, dim), last(values, dim), last(indices, dim), descending, kept, device)
     fits = length <= _SHORT // (16 if is_wide(x.dtype) else 8)
     build = _short if fits else _long
     return build(last(x, dim), last(values, dim), last(indices, dim), descending, kept)
@@ -63,7 +63,7 @@ def last(meta: Meta, dim: int) -> Meta:
     )
 
 
-def _short(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> Program:
+def _short(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> KernelProgram:
     """Rows that fit in shared memory: a block sorts one, or several if they are tiny."""
     length = x.shape[-1]
     padded = max(_HELD, 1 << (length - 1).bit_length())
@@ -112,19 +112,19 @@ extern "C" __global__ void __launch_bounds__({threads}) run({element}* values, i
 }}
 """
     numbers = (rows, length, kept, x.strides[-1], values.strides[-1], indices.strides[-1])
-    return Program(
+    return KernelProgram(
         text, blocks(rows, together), threads, (rows_walk.value, *[i64(number) for number in numbers])
     )
 
 
-def _long(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> Plan:
+def _long(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> KernelPlan:
     """Rows of any length: the radix sort of them all, by key and then by row."""
     length = x.shape[-1]
-    work = Layout()
+    work = WorkspaceLayout()
     radix = Radix(
         work, x.numel, is_wide(x.dtype), key_bits(x.dtype), order_text(x.dtype, descending), row=length
     )
-    return Plan((load_keys(x, 2, radix), *radix.passes, _unload(values, indices, kept, length, radix)),
+    return KernelPlan((load_keys(x, 2, radix), *radix.passes, _unload(values, indices, kept, length, radix)),
                 work.nbytes, radix.zeroed)  # fmt: skip
 
 
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(256) run(const {carrier(x.itemsize)
   }}
 }}
 """
-    program = Program(text, blocks(x.numel, 1024), 256, (walk.value, i64(x.numel)))
+    program = KernelProgram(text, blocks(x.numel, 1024), 256, (walk.value, i64(x.numel)))
     return Pass(program, ((position, 0), radix.source))
 
 
@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, i64* in
   }}
 }}
 """
-    program = Program(
+    program = KernelProgram(
         text, blocks(values.numel, 1024), 256, (walk.value, i64(values.numel), i64(kept), i64(length))
     )
     return Pass(program, ((0, 0), (1, 0), radix.keys, radix.values))
@@ -177,9 +177,9 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, i64* in
 # -- a few of a row ----------------------------------------------------------------------------------------------
 
 
-def _chosen(
-    x: Meta, values: Meta, indices: Meta, descending: bool, kept: int, device: Device
-) -> Program | Plan:
+def _build_selection(
+    x: Meta, values: Meta, indices: Meta, descending: bool, kept: int, device: CudaDevice
+) -> KernelProgram | KernelPlan:
     """The first `kept` of long rows in one reading: a block for each row, or for parts of it where rows are few."""
     length, rows = x.shape[-1], prod(x.shape[:-1])
     each = next((n for n in (4, 8) if n * _CHOOSERS >= length), 16)
@@ -190,19 +190,19 @@ def _chosen(
     text = _Choosing(x, values, indices, descending, each)
     numbers = (kept, values.strides[-1], indices.strides[-1], x.strides[-1])
 
-    def program(source: str, stored: str, count: int, share: int, shares: int) -> Program:
+    def program(source: str, stored: str, count: int, share: int, shares: int) -> KernelProgram:
         tail = [i64(n) for n in (*numbers, count, share, shares)]
-        return Program(
+        return KernelProgram(
             text.kernel(source, stored), (rows * shares, 1, 1), _CHOOSERS, (text.walk.value, *tail)
         )
 
     if shares == 1:
         return program(text.of_row, _STORED, length, length, 1)
-    work, operands = Layout(), ((0, 0), (1, 0), (2, 0))
+    work, operands = WorkspaceLayout(), ((0, 0), (1, 0), (2, 0))
     items = work.take(rows * shares * kept * (16 if is_wide(x.dtype) else 8))
     first = program(text.of_row, _PASSED_ON, length, share, shares)
     second = program(_OF_ITEMS, _STORED, shares * kept, shares * kept, 1)
-    return Plan((Pass(first, (*operands, items)), Pass(second, (*operands, items))), work.nbytes)
+    return KernelPlan((Pass(first, (*operands, items)), Pass(second, (*operands, items))), work.nbytes)
 
 
 class _Choosing:

@@ -7,9 +7,9 @@ from math import prod
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.compaction import Compaction
 from flambeau.driver.cuda.index.radix import Radix
 from flambeau.driver.cuda.index.sorting import is_wide, key_bits, load_keys, order_text, raw_type
@@ -18,18 +18,18 @@ Place = tuple[int, int]
 _VALUES, _INVERSE, _COUNTS, _FOUND, _X = range(5)  # positions of the operands
 
 
-def unique(launch: Launch, device: Device) -> Plan:
+def unique(launch: Launch, device: CudaDevice) -> KernelPlan:
     """params: dim or None, consecutive, whether inverse and counts are wanted. Outputs: values, inverse, counts, how
     many."""
     dim, consecutive, *_ = launch.params
     return _of_elements(launch, consecutive) if dim is None else _of_slices(launch, dim, consecutive)
 
 
-def _of_elements(launch: Launch, consecutive: bool) -> Plan:
+def _of_elements(launch: Launch, consecutive: bool) -> KernelPlan:
     values, inverse, counts, _ = launch.outputs
     x, (with_inverse, with_counts) = launch.inputs[0], launch.params[2:]
     assert isinstance(x, Meta)
-    work = Layout()
+    work = WorkspaceLayout()
     radix = Radix(
         work, x.numel, is_wide(x.dtype), key_bits(x.dtype), order_text(x.dtype), places=with_inverse
     )
@@ -60,11 +60,13 @@ def _of_elements(launch: Launch, consecutive: bool) -> Plan:
         rest=with_inverse,
         functions=file("sorting.cuh"),
     )  # fmt: skip
-    counting = (_counted(counts, starts),) if with_counts else ()
-    return Plan((*sorting, *groups.passes(work), *counting, _cleared(values, 0)), work.nbytes, radix.zeroed)
+    counting = (_count_groups(counts, starts),) if with_counts else ()
+    return KernelPlan(
+        (*sorting, *groups.passes(work), *counting, _clear_unused(values, 0)), work.nbytes, radix.zeroed
+    )
 
 
-def _counted(counts: Meta, starts: Place) -> Pass:
+def _count_groups(counts: Meta, starts: Place) -> Pass:
     """The sizes of the groups, from where each starts; 0 beyond the last."""
     walk = Walked(counts.shape, [counts.strides])
     text = f"""
@@ -77,11 +79,11 @@ extern "C" __global__ void __launch_bounds__(256) run(i64* counts, const i64* fo
   counts[at[0]] = i >= groups ? 0 : (i + 1 < groups ? starts[i + 1] : n) - starts[i];
 }}
 """
-    program = Program(text, blocks(walk.count), 256, (walk.value, i64(walk.count)))
+    program = KernelProgram(text, blocks(walk.count), 256, (walk.value, i64(walk.count)))
     return Pass(program, ((_COUNTS, 0), (_FOUND, 0), starts))
 
 
-def _cleared(values: Meta, dim: int) -> Pass:
+def _clear_unused(values: Meta, dim: int) -> Pass:
     """Zeros in the slices of `values` along `dim` beyond those found."""
     order = [dim, *[d for d in range(values.ndim) if d != dim]]
     walk = Walked([values.shape[d] for d in order], [[values.strides[d] for d in order]])
@@ -96,21 +98,21 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, const i
   values[at[0]] = {element}();
 }}
 """
-    program = Program(text, blocks(walk.count), 256, (walk.value, i64(walk.count), i64(width)))
+    program = KernelProgram(text, blocks(walk.count), 256, (walk.value, i64(walk.count), i64(width)))
     return Pass(program, ((_VALUES, 0), (_FOUND, 0)))
 
 
 # -- slices: a merge sort that compares slices from their first element on ----------------------------------------
 
 
-def _of_slices(launch: Launch, dim: int, consecutive: bool) -> Plan:
+def _of_slices(launch: Launch, dim: int, consecutive: bool) -> KernelPlan:
     values, inverse, counts, _ = launch.outputs
     x, (with_inverse, with_counts) = launch.inputs[0], launch.params[2:]
     assert isinstance(x, Meta)
     order = [dim, *[d for d in range(x.ndim) if d != dim]]
     shape = [x.shape[d] for d in order]
     many, width = shape[0], prod(shape[1:])
-    work = Layout()
+    work = WorkspaceLayout()
     orders = [work.take(4 * many), work.take(4 * many)]
     starts = work.take(8 * many)
     rest = Walked(shape[1:], [[x.strides[d] for d in order[1:]]])
@@ -146,8 +148,10 @@ def _of_slices(launch: Launch, dim: int, consecutive: bool) -> Plan:
         functions=functions,
     )  # fmt: skip
     taken = _slices_taken(values, x, order, places, starts)
-    counting = (_counted(counts, starts),) if with_counts else ()
-    return Plan((*merges, *groups.passes(work), *counting, taken, _cleared(values, dim)), work.nbytes)
+    counting = (_count_groups(counts, starts),) if with_counts else ()
+    return KernelPlan(
+        (*merges, *groups.passes(work), *counting, taken, _clear_unused(values, dim)), work.nbytes
+    )
 
 
 def _slice_functions(x: Meta, rest: Walked) -> str:
@@ -205,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(256) run(const {carrier(x.itemsize)
   to_[pair + (i - (left ? pair : pair + run)) + (low - begin)] = mine;
 }}
 """
-    program = Program(text, blocks(many), 256, (rest.value, i64(many), i64(width), i64(step), i64(run)))
+    program = KernelProgram(text, blocks(many), 256, (rest.value, i64(many), i64(width), i64(step), i64(run)))
     return Pass(program, ((_X, 0), source, target))
 
 
@@ -228,7 +232,8 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, const i
 """
     tail = (walk.value, rest.value, i64(walk.count), i64(width), i64(step))
     return Pass(
-        Program(text, blocks(walk.count), 256, tail), ((_VALUES, 0), (_FOUND, 0), (_X, 0), places, starts)
+        KernelProgram(text, blocks(walk.count), 256, tail),
+        ((_VALUES, 0), (_FOUND, 0), (_X, 0), places, starts),
     )
 
 

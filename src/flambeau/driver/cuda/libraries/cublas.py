@@ -10,9 +10,9 @@ from threading import Lock
 from typing import Any
 
 from flambeau.core.dtype import complex128, dtype, float64
-from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries.cusolver import LETTER
-from flambeau.driver.cuda.libraries.libraries import Library
+from flambeau.driver.cuda.libraries.libraries import NativeLibrary
 
 LEFT, RIGHT = 0, 1  # cublasSideMode_t
 STATUSES = {
@@ -26,7 +26,7 @@ class Blas:
     """The library's handle on the device whose context is current; one thread at a time uses it."""
 
     def __init__(self) -> None:
-        self._library = Library("cublas", "cuBLAS", "cuda13", STATUSES)
+        self._library = NativeLibrary("cublas", "cuBLAS", "cuda13", STATUSES)
         self._lock = Lock()
         self._calls: dict[str, Any] = {}
         self._handle = c_void_p()
@@ -90,7 +90,7 @@ def _one(kind: dtype) -> Any:
     return byref((number * 2)(1, 0))
 
 
-def blas_of(device: Device) -> Blas:
+def blas_of(device: CudaDevice) -> Blas:
     """cuBLAS on a device, loaded when first asked for."""
     if "cublas" not in device.libraries:
         device.libraries["cublas"] = Blas()

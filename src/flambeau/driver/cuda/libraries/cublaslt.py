@@ -23,7 +23,7 @@ from flambeau.core.dtype import (
     float64,
 )  # fmt: skip
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.driver.cuda.libraries.libraries import loaded
+from flambeau.driver.cuda.libraries.libraries import load_library
 
 WORKSPACE = 32 << 20  # bytes per stream, PyTorch's choice for Hopper
 ALIGNMENT = 256  # bytes; what every allocation has, and what the library's fastest kernels ask at most
@@ -75,11 +75,11 @@ class Gemm:
     tf32: bool = False
 
 
-class Library:
+class CublasLt:
     """cuBLASLt and a handle of it, for the device whose context is current. NotSupportedError: it is not there."""
 
     def __init__(self) -> None:
-        self._dll = loaded("cublasLt", "cuBLASLt", "cuda13")
+        self._dll = load_library("cublasLt", "cuBLASLt", "cuda13")
         self._dll.cublasLtGetStatusName.restype = ctypes.c_char_p
         self.matmul = self._dll.cublasLtMatmul
         self.handle = c_void_p()
@@ -129,11 +129,11 @@ class Library:
         preference, found, count = c_void_p(), _Heuristic(), c_int()
         self.check(self._dll.cublasLtMatmulPreferenceCreate(byref(preference)))
         try:
-            wishes: list[tuple[int, Any]] = [(_PREF_WORKSPACE, c_uint64(WORKSPACE))]
-            wishes += [(attribute, c_uint32(alignment)) for attribute in _PREF_ALIGN]
+            preferences: list[tuple[int, Any]] = [(_PREF_WORKSPACE, c_uint64(WORKSPACE))]
+            preferences += [(attribute, c_uint32(alignment)) for attribute in _PREF_ALIGN]
             if product.gemm.kind.itemsize == 2:  # split products are summed in float32, not in 16 bits
-                wishes.append((_PREF_REDUCTION, c_uint32(_REDUCE_IN_COMPUTE_TYPE)))
-            for attribute, value in wishes:
+                preferences.append((_PREF_REDUCTION, c_uint32(_REDUCE_IN_COMPUTE_TYPE)))
+            for attribute, value in preferences:
                 size = c_size_t(ctypes.sizeof(value))
                 self.check(
                     self._dll.cublasLtMatmulPreferenceSetAttribute(preference, attribute, byref(value), size)
@@ -156,7 +156,7 @@ class Library:
 class Product:
     """A product ready to be launched, many times and from any thread."""
 
-    def __init__(self, library: Library, gemm: Gemm) -> None:
+    def __init__(self, library: CublasLt, gemm: Gemm) -> None:
         self.gemm = gemm
         self._library = library
         self.description = library.description(gemm)

@@ -16,8 +16,8 @@ from typing import Any
 
 from flambeau.core.dtype import bfloat16, dtype, float16, float32, float64
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.libraries.libraries import Library
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.libraries.libraries import NativeLibrary
 
 DATA = {float32: 0, float64: 1, float16: 2, bfloat16: 9}  # cudnnDataType_t
 _CROSS_CORRELATION = 1
@@ -66,7 +66,7 @@ class Dnn:
     """cuDNN on the device whose context is current. NotSupportedError: it is not installed."""
 
     def __init__(self) -> None:
-        library = Library("cudnn", "cuDNN", "cudnn", _STATUSES)
+        library = NativeLibrary("cudnn", "cuDNN", "cudnn", _STATUSES)
         function: Callable[[str, str], Any] = library.function
         self._create = function("cudnnBackendCreateDescriptor", "ip")
         self._set = function("cudnnBackendSetAttribute", "piilp")
@@ -159,7 +159,7 @@ class Dnn:
         self._close(self.handle)
 
 
-def of(device: Device) -> Dnn | None:
+def of(device: CudaDevice) -> Dnn | None:
     """The device's; None where cuDNN is not installed."""
     if "cudnn" not in device.libraries:
         try:
@@ -205,7 +205,7 @@ class Convolution:
         self._dnn, self._kind, self._target, self._geometry = dnn, kind, TARGETS[target], geometry
         self._exact = kind is float32 and not tf32
         self.order = self._target.order
-        self._shapes = [_padded(shapes[name]) for name in (*self.order, target)]
+        self._shapes = [_pad_shape(shapes[name]) for name in (*self.order, target)]
         self._descriptors: list[int] = []
         self._plans: dict[int, tuple[int, int]] = {}  # by alignment: the plan, the bytes it works with
         self._plan(_ALIGNED)
@@ -316,7 +316,7 @@ class Convolution:
         return self._descriptors[-1]
 
     # -- launches -------------------------------------------------------------------------------------
-    def launch(self, first: int, second: int, target: int, device: Device, native: Any) -> None:
+    def launch(self, first: int, second: int, target: int, device: CudaDevice, native: Any) -> None:
         """Queue it, from the addresses of `order` to the target's."""
         alignment = self._kind.itemsize if (first | second | target) % _ALIGNED else _ALIGNED
         plan, nbytes = self._plans.get(alignment) or self._plan(alignment)
@@ -335,6 +335,6 @@ class Convolution:
             self._dnn.destroy(self._descriptors.pop())
 
 
-def _padded(shape: Sequence[int]) -> list[int]:
+def _pad_shape(shape: Sequence[int]) -> list[int]:
     """With as many spatial dims as the library wants."""
     return [*shape[:2], *(1,) * (2 + _DIMS - len(shape)), *shape[2:]]

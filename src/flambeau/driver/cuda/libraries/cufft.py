@@ -1,4 +1,4 @@
-"""cuFFT by ctypes: `Transforms`, the library on one device, and `Plan`, a transform that may run many times.
+"""cuFFT by ctypes: `Transforms`, the library on one device, and `FftPlan`, a transform that may run many times.
 
 Plans have no memory of their own: a launch gives them their work area, from the device's pool.
 """
@@ -11,8 +11,8 @@ from threading import Lock
 from typing import Any
 
 from flambeau.core.dtype import complex32, complex64, complex128, dtype, float16, float32, float64
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.libraries.libraries import Library
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.libraries.libraries import NativeLibrary
 
 DATA = {float32: 0, float64: 1, float16: 2, complex64: 4, complex128: 5, complex32: 6}  # cudaDataType
 FORWARD, INVERSE = -1, 1
@@ -42,7 +42,7 @@ class Transforms:
     """cuFFT on the device whose context is current."""
 
     def __init__(self) -> None:
-        library = Library("cufft", "cuFFT", "cuda13", _STATUSES)
+        library = NativeLibrary("cufft", "cuFFT", "cuda13", _STATUSES)
         self.create = library.function("cufftCreate", "p")
         self.destroy = library.function("cufftDestroy", "i")
         self.keep_no_memory = library.function("cufftSetAutoAllocation", "ii")
@@ -58,7 +58,7 @@ class Transforms:
         self.open.clear()
 
 
-class Plan:
+class FftPlan:
     """Transforms of `sizes` points, as many as `batch`, from one layout to another.
 
     A plan knows its stream and its work area, so that one thread at a time launches it.
@@ -86,7 +86,7 @@ class Plan:
             raise
         self._work = work.value
 
-    def launch(self, source: int, target: int, direction: int, device: Device, native: Any) -> None:
+    def launch(self, source: int, target: int, direction: int, device: CudaDevice, native: Any) -> None:
         """Queue it, from one address to the other."""
         work = device.take(self._work, native) if self._work else 0
         try:

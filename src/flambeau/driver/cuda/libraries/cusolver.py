@@ -1,7 +1,8 @@
 """cuSOLVER by ctypes: `Solver`, the dense routines on one device. Matrices are column-major there.
 
 The library has two interfaces: generic routines, which take data types and 64-bit sizes, and older ones with the type
-in the name. `generic` and `typed` each ask for the workspace, take it from the device's pool, call, and give it back.
+in the name. `generic` and `call_typed` ask for the size of the workspace, take it from the device's pool, call the
+routine, and return the workspace.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from threading import Lock
 from typing import Any
 
 from flambeau.core.dtype import complex64, complex128, dtype, float32, float64
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.libraries.libraries import Library
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.libraries.libraries import NativeLibrary
 
 DATA = {float32: 0, float64: 1, complex64: 4, complex128: 5}  # cudaDataType
 LETTER = {float32: "S", float64: "D", complex64: "C", complex128: "Z"}
@@ -48,9 +49,9 @@ _SWEEPS = 400  # of a Jacobi iteration; PyTorch's limit
 class Solver:
     """The library's handle on the device whose context is current; one thread at a time uses it."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self._device = device
-        self._library = Library("cusolver", "cuSOLVER", "cusolver", STATUSES)
+        self._library = NativeLibrary("cusolver", "cuSOLVER", "cusolver", STATUSES)
         self._lock = Lock()
         self._calls: dict[str, Any] = {}
         self._handle, self._params, self.jacobi = c_void_p(), c_void_p(), c_void_p()
@@ -94,7 +95,7 @@ class Solver:
                 if work:
                     self._device.give(work, native)
 
-    def typed(
+    def call_typed(
         self, name: str, kind: dtype, head: tuple[Any, ...], native: Any, info: int, tail: tuple[Any, ...] = ()
     ) -> None:  # fmt: skip
         """A routine of the older interface: `head` up to its workspace, `tail` after info."""
@@ -138,7 +139,7 @@ class Solver:
         return found
 
 
-def solver_of(device: Device) -> Solver:
+def solver_of(device: CudaDevice) -> Solver:
     """cuSOLVER on a device, loaded when first asked for."""
     if "cusolver" not in device.libraries:
         device.libraries["cusolver"] = Solver(device)

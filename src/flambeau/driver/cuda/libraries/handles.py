@@ -5,9 +5,9 @@ from __future__ import annotations
 from ctypes import byref, c_void_p
 
 from flambeau.core.errors import DriverError
-from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries import cublas, cusolver
-from flambeau.driver.cuda.libraries.libraries import Library
+from flambeau.driver.cuda.libraries.libraries import NativeLibrary
 
 _LIBRARIES = {
     "cublas": (("cublas", "cuBLAS", "cuda13", cublas.STATUSES), "cublas{}_v2"),
@@ -22,7 +22,7 @@ class Handle:
         if name not in _LIBRARIES:
             raise DriverError(f"library_handle: there are {', '.join(_LIBRARIES)}, not {name!r}")
         about, call = _LIBRARIES[name]
-        library = Library(*about)
+        library = NativeLibrary(*about)
         self._handle = c_void_p()
         library.function(call.format("Create"), "p")(byref(self._handle))
         self._destroy = library.function(call.format("Destroy"), "p")
@@ -37,7 +37,7 @@ class Handle:
         self._destroy(self._handle)
 
 
-def handle_of(device: Device, name: str, native: int) -> int:
+def handle_of(device: CudaDevice, name: str, native: int) -> int:
     """The device's handle of a library, made when first asked for, on a stream."""
     key = f"{name} of programs"
     if key not in device.libraries:

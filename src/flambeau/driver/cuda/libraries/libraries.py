@@ -1,4 +1,4 @@
-"""`Library`: a shared library of NVIDIA's by ctypes, its functions declared by short signatures."""
+"""`NativeLibrary`: a shared library of NVIDIA's by ctypes, its functions declared by short signatures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-def loaded(name: str, title: str, extra: str) -> ctypes.CDLL:
+def load_library(name: str, title: str, extra: str) -> ctypes.CDLL:
     """A library by the pathfinder's name. NotSupportedError says by its title, and by our extra, what is missing."""
     try:
         return ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name).abs_path)
@@ -29,7 +29,7 @@ def loaded(name: str, title: str, extra: str) -> ctypes.CDLL:
         raise NotSupportedError(f"{title} is not on this machine: pip install 'flambeau[{extra}]'") from error
 
 
-class Library:
+class NativeLibrary:
     """A library, found where its package or the toolkit put it.
 
     name: as NVIDIA's pathfinder knows it. title: as its maker writes it. extra: ours, which installs it. statuses:
@@ -41,7 +41,7 @@ class Library:
     def __init__(self, name: str, title: str, extra: str, statuses: dict[int, str]) -> None:
         self.title = title
         self._statuses = statuses
-        self._dll = loaded(name, title, extra)
+        self._dll = load_library(name, title, extra)
 
     def function(self, name: str, signature: str) -> Callable[..., None]:
         """A call that raises where it fails. NotSupportedError: the library has no such function.
@@ -54,12 +54,12 @@ class Library:
             raise NotSupportedError(f"{self.title} has no {name} on this machine: it is too old") from None
         call.argtypes = [_TYPES[letter] for letter in signature]
 
-        def checked(*args: Any) -> None:
+        def call_checked(*args: Any) -> None:
             status = call(*args)
             if status:
                 raise self.failure(name, status)
 
-        return checked
+        return call_checked
 
     def failure(self, name: str, status: int) -> Exception:
         """What a call of this name raises for a status code."""

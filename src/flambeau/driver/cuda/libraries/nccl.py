@@ -1,4 +1,4 @@
-"""NCCL by ctypes, an extra: `Communicators`, those of one driver, and what the contract's collectives become there.
+"""NCCL by ctypes, an extra: `NcclCommunicators`, those of one driver, and what the contract's collectives become there.
 
 What only moves data goes as bytes, so that every dtype can; what reduces goes as the type that NCCL computes in.
 Note [Contexts of real GPUs]: NCCL takes the device whose context is current in the thread for a member's own.
@@ -33,7 +33,7 @@ from flambeau.core.dtype import (
 )  # fmt: skip
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.driver.api import Collective, PreMul
-from flambeau.driver.cuda.libraries.libraries import Id, Library
+from flambeau.driver.cuda.libraries.libraries import Id, NativeLibrary
 
 _TYPES = {
     int8: 0, uint8: 1, int32: 2, uint32: 3, int64: 4, uint64: 5, float16: 6, float32: 7, float64: 8, bfloat16: 9,
@@ -58,7 +58,7 @@ _LETTERS = {"s": "p", "t": "p", "n": "z", "d": "i", "o": "i", "r": "i"}
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
-class _Nccl(Library):
+class _Nccl(NativeLibrary):
     """The library's calls. NotSupportedError: it is not installed."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class _Nccl(Library):
         return DriverError(f"{super().failure(name, status)}{f': {said}' if said else ''}")
 
     @contextmanager
-    def scaled(self, native: int, kind: dtype, factor: float) -> Iterator[int]:
+    def create_scaled_op(self, native: int, kind: dtype, factor: float) -> Iterator[int]:
         """An op of a communicator, for calls that are made meanwhile."""
         op = c_int()
         self._create_op(byref(op), byref(_scalar(kind, factor)), _TYPES[kind], _HOST_IMMEDIATE, native)
@@ -125,7 +125,7 @@ Enter = Callable[[int], None]
 """`enter(index)` makes a device's context current."""
 
 
-class Communicators:
+class NcclCommunicators:
     """The communicators that a driver has joined, by handle. The library comes when one is first asked for."""
 
     def __init__(self) -> None:
@@ -220,16 +220,16 @@ class Communicators:
         values = {"s": part.source, "t": part.target, "n": count, "d": kind, "o": op, "r": part.peer}
         call = self._nccl.calls[part.kind]
 
-        def queued() -> None:
+        def enqueue() -> None:
             enter(index)
             call(*[values[x] for x in order], member.native, int(native))
 
-        def scaled(factor: float) -> None:
+        def enqueue_scaled(factor: float) -> None:
             enter(index)
-            with self._nccl.scaled(member.native, part.dtype, factor) as values["o"]:
-                queued()
+            with self._nccl.create_scaled_op(member.native, part.dtype, factor) as values["o"]:
+                enqueue()
 
-        return partial(scaled, part.op.factor) if isinstance(part.op, PreMul) else queued
+        return partial(enqueue_scaled, part.op.factor) if isinstance(part.op, PreMul) else enqueue
 
     def all(self) -> list[int]:
         """The handles of all."""

@@ -13,7 +13,7 @@ _TOO_SMALL = 7  # NVML_ERROR_INSUFFICIENT_SIZE
 _UNKNOWN = (1 << 64) - 1  # what usedGpuMemory is where the system does not say
 
 
-class _Process(ctypes.Structure):
+class _NvmlProcess(ctypes.Structure):
     """nvmlProcessInfo_t."""
 
     _fields_ = [
@@ -29,7 +29,7 @@ def processes(uuid: str) -> list[tuple[int, int]]:
 
     NotSupportedError: the machine has no NVML; DriverError: it failed.
     """
-    with _opened(uuid) as (nvml, device):
+    with _open_device(uuid) as (nvml, device):
         return _processes(nvml, device)
 
 
@@ -44,7 +44,7 @@ def sensor(name: str, uuid: str) -> int:
 
     NotSupportedError: the machine has no NVML; DriverError: it failed, as where the device has no such sensor.
     """
-    with _opened(uuid) as (nvml, device):
+    with _open_device(uuid) as (nvml, device):
         if name in ("utilization", "memory_usage"):
             rates = _Utilization()
             _check(
@@ -66,7 +66,7 @@ _SENSORS: dict[str, tuple[Any, ...]] = {
 
 
 @contextmanager
-def _opened(uuid: str) -> Iterator[tuple[Any, ctypes.c_void_p]]:
+def _open_device(uuid: str) -> Iterator[tuple[Any, ctypes.c_void_p]]:
     """The library and a device's handle."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -85,7 +85,7 @@ def _opened(uuid: str) -> Iterator[tuple[Any, ctypes.c_void_p]]:
 def _processes(nvml: Any, device: ctypes.c_void_p) -> list[tuple[int, int]]:
     room = 64
     while True:
-        count, found = ctypes.c_uint(room), (_Process * room)()
+        count, found = ctypes.c_uint(room), (_NvmlProcess * room)()
         code = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), found)
         if code != _TOO_SMALL:
             break

@@ -26,8 +26,8 @@ class Nvtx:
     def on_range_end(self, number: int | None) -> None:
         if number is None:
             self._package.pop_range()
-        elif (begun := self._open.pop(number, None)) is not None:
-            self._package.end_range(begun)
+        elif (range_id := self._open.pop(number, None)) is not None:
+            self._package.end_range(range_id)
 
     def on_mark(self, text: str) -> None:
         self._package.mark(text)

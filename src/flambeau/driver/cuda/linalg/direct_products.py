@@ -12,7 +12,7 @@ from flambeau.core.layout import view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, i64
-from flambeau.driver.cuda.device.program import Program, c_name, wire_type
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, wire_type
 
 DEEP, FEW = 256, 1 << 16  # terms of a sum and elements of a result, up to which a product is small
 _DEEP_IN_16_BITS = 128  # the same where a library's kernels use tensor cores, TF32's too
@@ -69,7 +69,7 @@ _ADDED = """  T added{};
 """
 
 
-def product(launch: Launch, tf32: bool) -> Program | None:
+def product(launch: Launch, tf32: bool) -> KernelProgram | None:
     """`matmul` (a, b) or `addmm` (added, a, b, beta, alpha). None where it is not small, or of integers."""
     out, scalars = launch.outputs[0], [x for x in launch.inputs if not isinstance(x, Meta)]
     *added, a, b = [x for x in launch.inputs if isinstance(x, Meta)]
@@ -106,7 +106,9 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(paramete
 }}
 """
     tiles = -(-shape[-2] // _SIDE) * -(-shape[-1] // _SIDE) * batches.count
-    return Program(text, (tiles, 1, 1), _THREADS, (batches.value, *[i64(size) for size in sizes.values()]))
+    return KernelProgram(
+        text, (tiles, 1, 1), _THREADS, (batches.value, *[i64(size) for size in sizes.values()])
+    )
 
 
 def _runs_down(x: Meta) -> str:

@@ -8,11 +8,11 @@ from math import prod
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import THREADS, Walked, blocks, i64
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name, packed_constant
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 
-def cross(launch: Launch, device: Device) -> Program:
+def cross(launch: Launch, device: CudaDevice) -> KernelProgram:
     """Params: the dim of size 3. A thread per product."""
     (dim,) = launch.params
     metas = launch.operands
@@ -38,7 +38,9 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({kind}* out, const {
 }}
 """
     steps = [m.strides[dim] for m in metas]
-    return Program(text, blocks(walk.count), THREADS, (walk.value, i64(walk.count), *[i64(s) for s in steps]))
+    return KernelProgram(
+        text, blocks(walk.count), THREADS, (walk.value, i64(walk.count), *[i64(s) for s in steps])
+    )
 
 
 # -- distances -----------------------------------------------------------------------------------------------
@@ -59,7 +61,7 @@ def _step(p: float) -> tuple[str, str]:
     return "s += pow(d, (T)p);", "pow(s, (T)(1 / p))"
 
 
-def cdist(launch: Launch, device: Device) -> Program:
+def cdist(launch: Launch, device: CudaDevice) -> KernelProgram:
     """Params: p. A block has a tile of the distances, a thread 4 by 4 of them; rows go through shared memory."""
     (p,) = launch.params
     out, a, b = launch.operands
@@ -112,7 +114,9 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run(T* out, const T* a, 
 """
     numbers = (rows, columns, width, *tiles, *_steps(a), *_steps(b), *_steps(out))
     grid = (prod(out.shape[:-2]) * tiles[0] * tiles[1], 1, 1)
-    return Program(text, grid, THREADS, (walk.value, *[i64(x) for x in numbers], packed_constant(float(p))))
+    return KernelProgram(
+        text, grid, THREADS, (walk.value, *[i64(x) for x in numbers], packed_constant(float(p)))
+    )
 
 
 def _steps(x: Meta) -> tuple[int, int]:
@@ -135,7 +139,7 @@ def _slope(p: float) -> tuple[str, str]:
     return "d == 0 ? T(0) : g / pow(d, (T)(p - 1))", "(x == 0 ? T(0) : x * pow(absolute(x), (T)(p - 2)))"
 
 
-def cdist_backward(launch: Launch, device: Device) -> Program:
+def cdist_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
     """Params: p. A thread per element of the gradient; a block has some rows and columns of it, and goes through
     the other matrix 16 rows at a time, with what their distances give computed once."""
     (p,) = launch.params
@@ -187,7 +191,9 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run(T* out, const T* gra
     steps = [step for x in (grad, a, b, lengths, out) for step in _steps(x)]
     numbers = (rows, b.shape[-2], width, *tiles, *steps)
     grid = (prod(out.shape[:-2]) * tiles[0] * tiles[1], 1, 1)
-    return Program(text, grid, THREADS, (walk.value, *[i64(x) for x in numbers], packed_constant(float(p))))
+    return KernelProgram(
+        text, grid, THREADS, (walk.value, *[i64(x) for x in numbers], packed_constant(float(p)))
+    )
 
 
 ROUTINES = {"cross": cross, "cdist": cdist, "cdist_backward": cdist_backward}

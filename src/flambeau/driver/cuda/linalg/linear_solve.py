@@ -11,8 +11,8 @@ from flambeau.core.dtype import int32, int64
 from flambeau.core.layout import view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Kernel, Launch, Source
-from flambeau.driver.cuda.codegen.kernel_steps import Array, Places, Steps, device_only
-from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, Places, device_only
+from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries.cublas import blas_of
 from flambeau.driver.cuda.libraries.cusolver import ADJOINT, DATA, LOWER, PLAIN, TRANSPOSED, UPPER, solver_of
 from flambeau.driver.cuda.linalg import matrices
@@ -34,12 +34,12 @@ class _Factored:
     pivots: Array
 
 
-def _pivots(steps: Steps, a: Matrices) -> Array:
+def _pivots(steps: KernelSteps, a: Matrices) -> Array:
     batched = a.count > 1 and a.rows == a.columns <= SMALL
     return matrices.numbers(steps, a.array.meta, min(a.rows, a.columns), int32 if batched else int64)
 
 
-def _factor(steps: Steps, a: Matrices, info: Array, pivot: bool = True) -> _Factored:
+def _factor(steps: KernelSteps, a: Matrices, info: Array, pivot: bool = True) -> _Factored:
     """Factorize in place."""
     pivots = _pivots(steps, a)
     width = pivots.meta.shape[-1]
@@ -67,7 +67,7 @@ def _factor(steps: Steps, a: Matrices, info: Array, pivot: bool = True) -> _Fact
     return _Factored(a, pivots)
 
 
-def _solve(steps: Steps, lu: _Factored, b: Matrices, operation: int = PLAIN) -> None:
+def _solve(steps: KernelSteps, lu: _Factored, b: Matrices, operation: int = PLAIN) -> None:
     """Solve op(A) X = B in place of B."""
     a, pivots = lu.factors, lu.pivots
     if pivots.meta.dtype is int32:
@@ -93,37 +93,37 @@ def _solve(steps: Steps, lu: _Factored, b: Matrices, operation: int = PLAIN) -> 
     matrices.each(steps, a.count, one)
 
 
-def _lu_factor(steps: Steps) -> None:
+def _lu_factor(steps: KernelSteps) -> None:
     out, pivots, info = steps.outputs
     (pivot,) = steps.launch.params
-    found = _factor(steps, matrices.loaded(steps, steps.inputs[0]), info, pivot)
+    found = _factor(steps, matrices.copy_to_columns(steps, steps.inputs[0]), info, pivot)
     steps.copy(out, found.factors.array)
     steps.copy(pivots, found.pivots)
 
 
-def _lu_solve(steps: Steps) -> None:
+def _lu_solve(steps: KernelSteps) -> None:
     factors, exchanged, b = steps.inputs
     (adjoint,) = steps.launch.params
-    a, x = matrices.loaded(steps, factors), matrices.loaded(steps, b)
+    a, x = matrices.copy_to_columns(steps, factors), matrices.copy_to_columns(steps, b)
     pivots = _pivots(steps, a)
     steps.copy(pivots, exchanged)
     _solve(steps, _Factored(a, pivots), x, ADJOINT if adjoint else PLAIN)
     steps.copy(steps.outputs[0], x.array)
 
 
-def _solve_equations(steps: Steps) -> None:
+def _solve_equations(steps: KernelSteps) -> None:
     out, info = steps.outputs
     a, b = steps.inputs
-    lu, x = _factor(steps, matrices.loaded(steps, a), info), matrices.loaded(steps, b)
+    lu, x = _factor(steps, matrices.copy_to_columns(steps, a), info), matrices.copy_to_columns(steps, b)
     _solve(steps, lu, x)
     matrices.store(steps, out, x.array, info)
 
 
-def _inverse(steps: Steps) -> None:
+def _inverse(steps: KernelSteps) -> None:
     out, info = steps.outputs
     (a,) = steps.inputs
     n = a.meta.shape[-1]
-    lu, x = _factor(steps, matrices.loaded(steps, a), info), matrices.columns(steps, a.meta, n, n)
+    lu, x = _factor(steps, matrices.copy_to_columns(steps, a), info), matrices.columns(steps, a.meta, n, n)
     matrices.identity(steps, x.array)
     _solve(steps, lu, x)
     matrices.store(steps, out, x.array, info)
@@ -200,11 +200,11 @@ _MINUS_INFINITY_IF_SINGULAR = matrices.expression(
 )
 
 
-def _determinant(kernel: Kernel, steps: Steps) -> None:
+def _determinant(kernel: Kernel, steps: KernelSteps) -> None:
     """The determinant; or its sign and the logarithm of its absolute value."""
     (a,) = steps.inputs
     info = steps.dense(a.meta.shape[:-2], int32)
-    lu = _factor(steps, matrices.loaded(steps, a), info)
+    lu = _factor(steps, matrices.copy_to_columns(steps, a), info)
     found = [matrices.landing(steps, out) for out in steps.outputs]
     steps.run_all(kernel, found, (lu.factors.array, lu.pivots), (a.meta.shape[-1],))
     for out, there, fix in zip(
@@ -216,7 +216,7 @@ def _determinant(kernel: Kernel, steps: Steps) -> None:
 # -- Cholesky ------------------------------------------------------------------------------------------------
 
 
-def _cholesky(steps: Steps) -> None:
+def _cholesky(steps: KernelSteps) -> None:
     """The library's lower factor, its faster one. Row-major memory it sees transposed, so that our upper one is it."""
     (out, info), (x,) = steps.outputs, steps.inputs
     (upper,) = steps.launch.params
@@ -247,7 +247,7 @@ def _cholesky(steps: Steps) -> None:
 # -- QR ------------------------------------------------------------------------------------------------------
 
 
-def _reflect(steps: Steps, a: Matrices) -> Array:
+def _reflect(steps: KernelSteps, a: Matrices) -> Array:
     """The Householder reflectors of QR factors, in place; returns their factors."""
     solver, width = solver_of(steps.device), min(a.rows, a.columns)
     tau, info = matrices.numbers(steps, a.array.meta, width, a.kind), steps.memory(4)
@@ -262,7 +262,7 @@ def _reflect(steps: Steps, a: Matrices) -> Array:
     return tau
 
 
-def _multiply(steps: Steps, a: Matrices, tau: Array, width: int) -> None:
+def _multiply(steps: KernelSteps, a: Matrices, tau: Array, width: int) -> None:
     """The first `width` columns of the reflectors' product, in place."""
     solver, info = solver_of(steps.device), steps.memory(4)
     name, count = "ungqr" if a.kind.is_complex else "orgqr", tau.meta.shape[-1]
@@ -270,15 +270,15 @@ def _multiply(steps: Steps, a: Matrices, tau: Array, width: int) -> None:
     def one(places: Places, native: Any, at: int) -> None:
         factors = places[tau.place] + at * count * a.kind.itemsize
         head = (a.rows, width, count, places[a.array.place] + at * a.step, a.rows, factors)
-        solver.typed(name, a.kind, head, native, places[info])
+        solver.call_typed(name, a.kind, head, native, places[info])
 
     matrices.each(steps, a.count, one)
 
 
-def _qr(steps: Steps) -> None:
+def _qr(steps: KernelSteps) -> None:
     (q, r), (x,) = steps.outputs, steps.inputs
     m, n = x.meta.shape[-2:]
-    a = matrices.loaded(steps, x)
+    a = matrices.copy_to_columns(steps, x)
     tau = _reflect(steps, a)
     rows = r.meta.shape[-2]
     steps.run(matrices.UPPER_PART, r, a.part(rows, n), params=(n, rows))
@@ -293,17 +293,17 @@ def _qr(steps: Steps) -> None:
     steps.copy(q, a.part(m, width))
 
 
-def _geqrf(steps: Steps) -> None:
+def _geqrf(steps: KernelSteps) -> None:
     (packed, factors), (x,) = steps.outputs, steps.inputs
-    a = matrices.loaded(steps, x)
+    a = matrices.copy_to_columns(steps, x)
     tau = _reflect(steps, a)
     steps.copy(packed, a.array)
     steps.copy(factors, tau)
 
 
-def _householder(steps: Steps) -> None:
+def _householder(steps: KernelSteps) -> None:
     (out,), (x, factors) = steps.outputs, steps.inputs
-    a = matrices.loaded(steps, x)
+    a = matrices.copy_to_columns(steps, x)
     tau = matrices.numbers(steps, x.meta, factors.meta.shape[-1], a.kind)
     steps.copy(tau, factors)
     _multiply(steps, a, tau, a.columns)
@@ -313,7 +313,7 @@ def _householder(steps: Steps) -> None:
 # -- triangular systems --------------------------------------------------------------------------------------
 
 
-def _triangular(steps: Steps) -> None:
+def _triangular(steps: KernelSteps) -> None:
     """AX = B as X' A' = B' in the library's eyes, for which row-major matrices are transposed."""
     (out,), (a, b) = steps.outputs, steps.inputs
     upper, ones = steps.launch.params
@@ -340,10 +340,10 @@ def _triangular(steps: Steps) -> None:
                 kind, uplo, operation, ones, width, n, places[left], leading, places[right], count, native
             )
         )
-    matrices.landed(steps, out, x)
+    matrices.copy_to_output(steps, out, x)
 
 
-def _readable(steps: Steps, a: Array) -> tuple[Array, int, bool]:
+def _readable(steps: KernelSteps, a: Array) -> tuple[Array, int, bool]:
     """The matrices where they lie if a leading dimension and a step over the batch say it all, else a copy; the
     step; whether they are column-major."""
     meta = a.meta
@@ -351,7 +351,7 @@ def _readable(steps: Steps, a: Array) -> tuple[Array, int, bool]:
     count = meta.numel // (meta.shape[-1] ** 2)
     step = view_strides(shape, meta.strides[:-2], (count,)) if shape else (0,)
     if step is not None:
-        for transposed, seen in ((False, meta), (True, matrices.turned(meta))):
+        for transposed, seen in ((False, meta), (True, matrices.transpose_meta(meta))):
             n = seen.shape[-1]
             if n == 1 or (seen.strides[-1] == 1 and n <= seen.strides[-2] < _MOST_LEADING):
                 return a, step[0], transposed
@@ -408,15 +408,15 @@ _ROWS = Kernel(
 )
 
 
-def _lu_rows(steps: Steps) -> None:
+def _lu_rows(steps: KernelSteps) -> None:
     (out,), (pivots,) = steps.outputs, steps.inputs
     dense, found = steps.dense(pivots.meta.shape, int32), matrices.landing(steps, out)
     steps.copy(dense, pivots)
     steps.run(_ROWS, found, dense, params=steps.launch.params)
-    matrices.landed(steps, out, found)
+    matrices.copy_to_output(steps, out, found)
 
 
-ROUTINES: dict[str, Callable[[Launch, Device, Any], Steps]] = {
+ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], KernelSteps]] = {
     "inverse": routine(_inverse),
     "solve": routine(_solve_equations),
     "det": routine(partial(_determinant, _DET), (1,)),

@@ -16,8 +16,8 @@ from flambeau.core.dtype import bool_, dtype, int32, int64
 from flambeau.core.layout import contiguous_strides, is_contiguous
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Kernel, Launch
-from flambeau.driver.cuda.codegen.kernel_steps import Array, Places, Steps, device_only
-from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, Places, device_only
+from flambeau.driver.cuda.device.device import CudaDevice
 
 SMALL = 512  # rows up to which the library's batched routines are the faster ones
 
@@ -81,17 +81,17 @@ class Matrices:
         meta = self.array.meta
         return replace(self.array, meta=meta.with_((*meta.shape[:-2], rows, columns), meta.strides))
 
-    def transposed(self) -> Array:
-        return replace(self.array, meta=turned(self.array.meta))
+    def transpose_array(self) -> Array:
+        return replace(self.array, meta=transpose_meta(self.array.meta))
 
 
-def turned(x: Meta) -> Meta:
+def transpose_meta(x: Meta) -> Meta:
     """The matrices transposed."""
     shape, strides = x.shape, x.strides
     return x.with_((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
 
 
-def columns(steps: Steps, x: Meta, rows: int, cols: int, kind: dtype | None = None) -> Matrices:
+def columns(steps: KernelSteps, x: Meta, rows: int, cols: int, kind: dtype | None = None) -> Matrices:
     """Temporary memory for a column-major matrix of a size for each of the batch of x."""
     batch = x.shape[:-2]
     strides = tuple([rows * cols * s for s in contiguous_strides(batch)])
@@ -99,7 +99,7 @@ def columns(steps: Steps, x: Meta, rows: int, cols: int, kind: dtype | None = No
     return Matrices(steps.temp(meta), rows, cols)
 
 
-def loaded(steps: Steps, x: Array) -> Matrices:
+def copy_to_columns(steps: KernelSteps, x: Array) -> Matrices:
     """A column-major copy."""
     rows, cols = x.meta.shape[-2:]
     found = columns(steps, x.meta, rows, cols)
@@ -107,19 +107,19 @@ def loaded(steps: Steps, x: Array) -> Matrices:
     return found
 
 
-def numbers(steps: Steps, like: Meta, size: int, kind: dtype) -> Array:
+def numbers(steps: KernelSteps, like: Meta, size: int, kind: dtype) -> Array:
     """Temporary memory for as many numbers for each matrix of the batch."""
     return steps.dense((*like.shape[:-2], size), kind)
 
 
-def landing(steps: Steps, out: Array) -> Array:
-    """The output itself if it is contiguous, else memory from which `landed` copies to it."""
+def landing(steps: KernelSteps, out: Array) -> Array:
+    """The output itself if it is contiguous, else memory from which `copy_to_output` copies to it."""
     if is_contiguous(out.meta.shape, out.meta.strides):
         return out
     return steps.dense(out.meta.shape, out.meta.dtype)
 
 
-def landed(steps: Steps, out: Array, found: Array) -> None:
+def copy_to_output(steps: KernelSteps, out: Array, found: Array) -> None:
     if found.place != out.place:
         steps.copy(out, found)
 
@@ -134,12 +134,12 @@ def along(x: Array, like: Meta) -> Array:
     return replace(x, meta=x.meta.with_(like.shape, strides))
 
 
-def store(steps: Steps, out: Array, found: Array, info: Array) -> None:
+def store(steps: KernelSteps, out: Array, found: Array, info: Array) -> None:
     """Copy results out; NaN where the matrix had no answer."""
     steps.run(OR_NAN, out, found, along(info, out.meta))
 
 
-def finite(steps: Steps, x: Array, info: Array) -> tuple[Array, Callable[[], None]]:
+def finite(steps: KernelSteps, x: Array, info: Array) -> tuple[Array, Callable[[], None]]:
     """Put zeros in the place of matrices that are not finite, which the library might iterate over for ever.
 
     Returns where the library is to put its infos, and what afterwards makes them -1 for those matrices.
@@ -154,7 +154,7 @@ def finite(steps: Steps, x: Array, info: Array) -> tuple[Array, Callable[[], Non
 # -- batches -------------------------------------------------------------------------------------------------
 
 
-def each(steps: Steps, count: int, call: Callable[[Places, Any, int], None]) -> None:
+def each(steps: KernelSteps, count: int, call: Callable[[Places, Any, int], None]) -> None:
     """Add `call(places, native stream, number)` for each matrix of a batch."""
 
     def step(places: Places, native: Any, stream: int) -> None:
@@ -164,7 +164,7 @@ def each(steps: Steps, count: int, call: Callable[[Places, Any, int], None]) -> 
     steps.call(step)
 
 
-def addresses(steps: Steps, array: Array, step: int, count: int) -> int:
+def addresses(steps: KernelSteps, array: Array, step: int, count: int) -> int:
     """The place of `count` addresses in device memory, `step` bytes from one to the next."""
     out = steps.dense((count,), int64)
     launch = Launch(_ADDRESSES, (out.meta,), (int64,), (step,))
@@ -177,13 +177,13 @@ def addresses(steps: Steps, array: Array, step: int, count: int) -> int:
     return out.place
 
 
-def identity(steps: Steps, out: Array) -> None:
+def identity(steps: KernelSteps, out: Array) -> None:
     """Fill with identity matrices."""
     rows, cols = out.meta.shape[-2:]
     steps.run(IDENTITY, out, params=(cols, rows))
 
 
-def fill(steps: Steps, out: Array, value: float) -> None:
+def fill(steps: KernelSteps, out: Array, value: float) -> None:
     steps.run(FILL, out, params=(value,))
 
 
@@ -191,13 +191,13 @@ def fill(steps: Steps, out: Array, value: float) -> None:
 
 
 def routine(
-    add: Callable[[Steps], None], values: tuple[float, ...] = (0,), square: bool = False
-) -> Callable[[Launch, Device, Any], Steps]:
+    add: Callable[[KernelSteps], None], values: tuple[float, ...] = (0,), square: bool = False
+) -> Callable[[Launch, CudaDevice, Any], KernelSteps]:
     """The builder of a routine. Where the first input has no elements, an output is full of its number of `values` (the
     last one stands for more), and a square matrix is the identity if `square`."""
 
-    def build(launch: Launch, device: Device, driver: Any) -> Steps:
-        steps = Steps(launch, device, driver)
+    def build(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
+        steps = KernelSteps(launch, device, driver)
         if steps.inputs[0].meta.numel:
             add(steps)
             return steps

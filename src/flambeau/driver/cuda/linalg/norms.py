@@ -14,24 +14,24 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import is_dense
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan, copying
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
 from flambeau.driver.cuda.codegen.rows import computing
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name, packed_constant
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _THREADS = 256
 _PART = 1 << 15  # elements of a block
 _LENGTHS = (4, 16, 64, 256)  # tensors that tables are made for
 
 
-def foreach_norm(launch: Launch, device: Device) -> Plan:
+def foreach_norm(launch: Launch, device: CudaDevice) -> KernelPlan:
     """params: (the norm's order,)."""
     (order,), (out,) = launch.params, launch.outputs
     metas = [x for x in launch.inputs if isinstance(x, Meta)]
     length = next((n for n in _LENGTHS if n >= len(metas)), None)
     if length is None:
         raise NotSupportedError(f"{launch.kernel.name}: at most {_LENGTHS[-1]} tensors, got {len(metas)}")
-    work, places, before = Layout(), [], []
+    work, places, before = WorkspaceLayout(), [], []
     for at, x in enumerate(metas, 1):
         place = (at, 0)
         if not is_dense(x.shape, x.strides):
@@ -49,15 +49,15 @@ def foreach_norm(launch: Launch, device: Device) -> Plan:
     table = struct.pack(f"<{length}q{length}I", *[x.numel for x in metas], *spare, *first[:-1], *spare)
     count = struct.pack("<q", len(metas))
     power = packed_constant(float(order))
-    folded = Program(
+    folded = KernelProgram(
         text + _PARTS.format(slots=length + 1, length=length, threads=_THREADS, part=_PART),
         (first[-1], 1, 1), _THREADS, (table, count, power), slots=length + 1,
     )  # fmt: skip
     bounds = struct.pack(f"<{length + 1}I", *first, *spare)
-    joined = Program(
+    joined = KernelProgram(
         text + _WHOLES.format(length=length, threads=_THREADS), (len(metas), 1, 1), _THREADS, (bounds, power)
     )
-    return Plan((*before, Pass(folded, (parts, *places)), Pass(joined, ((0, 0), parts))), work.nbytes)
+    return KernelPlan((*before, Pass(folded, (parts, *places)), Pass(joined, ((0, 0), parts))), work.nbytes)
 
 
 def _fold(order: float) -> dict[str, str]:
@@ -129,4 +129,4 @@ extern "C" __global__ void __launch_bounds__({threads}) run(E* out, const C* par
 }}
 """
 
-ROUTINES: dict[str, Callable[[Launch, Device], Plan]] = {"foreach_norm": foreach_norm}
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelPlan]] = {"foreach_norm": foreach_norm}

@@ -17,11 +17,11 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program
-from flambeau.driver.cuda.libraries.cublaslt import DATA, WORKSPACE, Gemm, Library, Matrix, Product, scalar
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.cuda.libraries.cublaslt import DATA, WORKSPACE, CublasLt, Gemm, Matrix, Product, scalar
 from flambeau.driver.cuda.linalg import direct_products
-from flambeau.driver.cuda.linalg.matrices import turned
+from flambeau.driver.cuda.linalg.matrices import transpose_meta
 
 Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 TF32_SINCE = (8, 0)
@@ -36,7 +36,7 @@ _TIMES_BETA = "b == 0 ? T{} : to<T>(widen(a) * to<decltype(widen(a))>(b))"
 _SCALED = Kernel("scaled", _device_only, cuda=Expression(_TIMES_BETA))
 
 
-def product(launch: Launch, device: Device, driver: Any) -> Program | Run:
+def product(launch: Launch, device: CudaDevice, driver: Any) -> KernelProgram | Run:
     """The routine of `matmul` (inputs a, b) and of `addmm` (inputs added, a, b, beta, alpha)."""
     tf32 = bool(launch.params[-1]) and device.capability >= TF32_SINCE
     kind = _Matmul if len(launch.inputs) == 2 else _Addmm
@@ -57,15 +57,19 @@ class Operands:
     def __init__(self, launch: Launch) -> None:
         added, a, b = tensors(launch)
         out = launch.outputs[0]
-        self.kind, self.out = _taken(a.dtype), _taken(out.dtype)
+        self.kind, self.out = _library_dtype(a.dtype), _library_dtype(out.dtype)
         shape = (*a.shape[:-1], b.shape[-1])
         self.inner, self.batch = a.shape[-1], prod(a.shape[:-2])
         # The operands' batch may be folded into rows; what no view folds likewise is staged as it is.
         d, c = _seen_as(out, shape), None if added is None else _seen_as(added, shape)
-        self.turned = d is not None and self._result(d) is None and self._result(turned(d)) is not None
+        self.turned = (
+            d is not None and self._result(d) is None and self._result(transpose_meta(d)) is not None
+        )
         if self.turned:
             assert d is not None
-            a, b, d, c = turned(b), turned(a), turned(d), None if c is None else turned(c)
+            a, b, d, c = (
+                transpose_meta(b), transpose_meta(a), transpose_meta(d), None if c is None else transpose_meta(c)
+            )  # fmt: skip
             shape = d.shape
         self.shape, self.a, self.b, self.d = shape, a, b, out if d is None else d
         self.a_at, self.b_at = self._either(a), self._either(b)
@@ -86,7 +90,7 @@ class Operands:
         """Row-major, or column-major and so taken transposed."""
         found = self._matrix(x, self.kind)
         if found is None:
-            other = self._matrix(turned(x), self.kind)
+            other = self._matrix(transpose_meta(x), self.kind)
             return None if other is None else replace(other, transposed=True)
         return found
 
@@ -105,7 +109,7 @@ class Operands:
         )
 
 
-def _taken(kind: dtype) -> dtype:
+def _library_dtype(kind: dtype) -> dtype:
     return complex64 if kind is complex32 else kind
 
 
@@ -142,10 +146,10 @@ def _seen_as(x: Meta, shape: tuple[int, ...]) -> Meta | None:
 # -- launches -----------------------------------------------------------------------------------------------
 
 
-class _Routine:
+class _ProductRoutine:
     """What both routines share: operands, stages (temporary memory with the copy to or from it), the library."""
 
-    def __init__(self, launch: Launch, device: Device, driver: Any, tf32: bool) -> None:
+    def __init__(self, launch: Launch, device: CudaDevice, driver: Any, tf32: bool) -> None:
         self.driver, self.device = driver, device
         self.operands = x = Operands(launch)
         self.tf32 = tf32 and x.kind is float32
@@ -161,29 +165,29 @@ class _Routine:
     def step(self, kernel: Kernel, target: Meta, *inputs: Meta | dtype) -> Any:
         return self.driver.load(Launch(kernel, (target,), inputs), self.device.index)
 
-    def library(self) -> Library:
+    def library(self) -> CublasLt:
         if self.device.blas is None:
-            self.device.blas = Library()
+            self.device.blas = CublasLt()
         return self.device.blas
 
-    def staged(
+    def call_staged(
         self, a: int, b: int, d: int, native: Any, stream: int, call: Callable[[int, int, int], None]
     ) -> None:
         """`call(a, b, d)` with temporary memory in the place of each operand that is staged."""
         held: list[int] = []
 
-        def taken(which: int) -> int:
+        def take_temporary(which: int) -> int:
             held.append(self.device.take(self._bytes[which], native))
             return held[-1]
 
         try:
             if self._load_a is not None:
-                source, a = a, taken(0)
+                source, a = a, take_temporary(0)
                 self.driver.launch(self._load_a, (a, source), (), stream)
             if self._load_b is not None:
-                source, b = b, taken(1)
+                source, b = b, take_temporary(1)
                 self.driver.launch(self._load_b, (b, source), (), stream)
-            inner = d if self._store_d is None else taken(2)
+            inner = d if self._store_d is None else take_temporary(2)
             call(a, b, inner)
             if self._store_d is not None:
                 self.driver.launch(self._store_d, (d, inner), (), stream)
@@ -192,8 +196,8 @@ class _Routine:
                 self.device.give(ptr, native)
 
 
-class _Matmul(_Routine):
-    def __init__(self, launch: Launch, device: Device, driver: Any, tf32: bool) -> None:
+class _Matmul(_ProductRoutine):
+    def __init__(self, launch: Launch, device: CudaDevice, driver: Any, tf32: bool) -> None:
         super().__init__(launch, device, driver, tf32)
         out = launch.outputs[0]
         self._empty = None if self.operands.inner else self.step(_SCALED, out, out, float32)
@@ -213,14 +217,14 @@ class _Matmul(_Routine):
         def call(a: int, b: int, d: int) -> None:
             product(b, a, d, d, product.one, product.zero, place)
 
-        self.staged(a, b, d, native, stream, call)
+        self.call_staged(a, b, d, native, stream, call)
 
 
-class _Addmm(_Routine):
+class _Addmm(_ProductRoutine):
     """beta C + alpha A B. C is read where it lies if it is laid out in D's order, a row by the product's epilogue
     if beta is 1; else D is filled with it first."""
 
-    def __init__(self, launch: Launch, device: Device, driver: Any, tf32: bool) -> None:
+    def __init__(self, launch: Launch, device: CudaDevice, driver: Any, tf32: bool) -> None:
         super().__init__(launch, device, driver, tf32)
         x, (added, _, _), out = self.operands, tensors(launch), launch.outputs[0]
         beta = launch.inputs[3]
@@ -270,7 +274,10 @@ class _Addmm(_Routine):
 
         if self.direct:
             return call(a, b, d)
-        self.staged(a, b, d, native, stream, call)
+        self.call_staged(a, b, d, native, stream, call)
 
 
-ROUTINES: dict[str, Callable[[Launch, Device, Any], Program | Run]] = {"matmul": product, "addmm": product}
+ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], KernelProgram | Run]] = {
+    "matmul": product,
+    "addmm": product,
+}

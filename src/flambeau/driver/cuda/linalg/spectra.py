@@ -9,8 +9,8 @@ from typing import Any
 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Fold, Kernel, Launch, Routine, Source
-from flambeau.driver.cuda.codegen.kernel_steps import Array, Places, Steps, device_only
-from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, Places, device_only
+from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries.cusolver import DATA, LOWER, UPPER, VALUES, VECTORS, solver_of
 from flambeau.driver.cuda.linalg import matrices
 from flambeau.driver.cuda.linalg.matrices import Matrices, routine
@@ -22,7 +22,7 @@ _JACOBI = 32  # rows and columns that the library's batch of Jacobi iterations t
 
 
 def _jacobi(
-    steps: Steps, a: Matrices, info: Array, vectors: bool, full: bool
+    steps: KernelSteps, a: Matrices, info: Array, vectors: bool, full: bool
 ) -> tuple[Matrices, Array, Matrices]:
     """U, S and V of A = U S V^H by Jacobi's iteration, which destroys A. Without `vectors` U and V mean nothing, but
     the library writes there all the same."""
@@ -42,7 +42,7 @@ def _jacobi(
 
     if batched:
         steps.call(
-            lambda places, native, stream: solver.typed(
+            lambda places, native, stream: solver.call_typed(
                 "gesvdjBatched", kind, (job, *operands(places, 0)), native, places[info.place],
                 tail=(solver.jacobi, a.count),
             )
@@ -51,16 +51,18 @@ def _jacobi(
 
         def one(places: Places, native: Any, at: int) -> None:
             head = (job, int(not full), *operands(places, at))
-            solver.typed("gesvdj", kind, head, native, places[info.place] + 4 * at, tail=(solver.jacobi,))
+            solver.call_typed(
+                "gesvdj", kind, head, native, places[info.place] + 4 * at, tail=(solver.jacobi,)
+            )
 
         matrices.each(steps, a.count, one)
     return u, values, v
 
 
-def _svd(steps: Steps) -> None:
+def _svd(steps: KernelSteps) -> None:
     (left, values, right, info), (x,) = steps.outputs, steps.inputs
     (full,) = steps.launch.params
-    a = matrices.loaded(steps, x)
+    a = matrices.copy_to_columns(steps, x)
     raw, finish = matrices.finite(steps, a.array, info)
     u, found, v = _jacobi(steps, a, raw, True, full)
     finish()
@@ -70,18 +72,20 @@ def _svd(steps: Steps) -> None:
     matrices.store(steps, right, adjoint.part(*right.meta.shape[-2:]), info)
 
 
-def _adjoint(steps: Steps, a: Matrices) -> Matrices:
+def _adjoint(steps: KernelSteps, a: Matrices) -> Matrices:
     """In the same memory, which then is row-major."""
     if a.kind.is_complex:
         steps.run(matrices.CONJUGATE, a.array, a.array)
-    return Matrices(a.transposed(), a.columns, a.rows)
+    return Matrices(a.transpose_array(), a.columns, a.rows)
 
 
-def _svdvals(steps: Steps) -> None:
+def _svdvals(steps: KernelSteps) -> None:
     """Of a wide matrix those of its transpose: without vectors cuSOLVER 13's iteration gave wrong ones on an H100."""
     (values, info), (x,) = steps.outputs, steps.inputs
     rows, cols = x.meta.shape[-2:]
-    a = matrices.loaded(steps, replace(x, meta=matrices.turned(x.meta)) if rows < cols else x)
+    a = matrices.copy_to_columns(
+        steps, replace(x, meta=matrices.transpose_meta(x.meta)) if rows < cols else x
+    )
     raw, finish = matrices.finite(steps, a.array, info)
     _, found, _ = _jacobi(steps, a, raw, False, False)
     finish()
@@ -91,7 +95,7 @@ def _svdvals(steps: Steps) -> None:
 # -- Hermitian matrices --------------------------------------------------------------------------------------
 
 
-def _hermitian(vectors: bool, steps: Steps) -> None:
+def _hermitian(vectors: bool, steps: KernelSteps) -> None:
     (x,), info = steps.inputs, steps.outputs[-1]
     upper = steps.launch.params[0].upper() == "U"
     n = x.meta.shape[-1]
@@ -127,10 +131,10 @@ def _hermitian(vectors: bool, steps: Steps) -> None:
 # -- other square matrices -----------------------------------------------------------------------------------
 
 
-def _general(vectors: bool, steps: Steps) -> None:
+def _general(vectors: bool, steps: KernelSteps) -> None:
     (x,), info = steps.inputs, steps.outputs[-1]
     n = x.meta.shape[-1]
-    a = matrices.loaded(steps, x)
+    a = matrices.copy_to_columns(steps, x)
     raw, finish = matrices.finite(steps, a.array, info)
     values = matrices.numbers(steps, x.meta, n, a.kind.to_complex())
     right = matrices.columns(steps, x.meta, n, n)
@@ -193,11 +197,11 @@ _COUNT = Kernel(
 )  # fmt: skip
 
 
-def _least_squares(steps: Steps) -> None:
+def _least_squares(steps: KernelSteps) -> None:
     """V S^-1 U^H B, of the singular values above a part of the largest one."""
     (out, rank, values, info), (x, b) = steps.outputs, steps.inputs
     (rcond,) = steps.launch.params
-    a = matrices.loaded(steps, x)
+    a = matrices.copy_to_columns(steps, x)
     k, width = min(a.rows, a.columns), b.meta.shape[-1]
     raw, finish = matrices.finite(steps, a.array, info)
     u, found, v = _jacobi(steps, a, raw, True, False)
@@ -222,7 +226,7 @@ def _first(x: Array) -> Array:
     return replace(x, meta=x.meta.with_(strides=(*x.meta.strides[:-1], 0)))
 
 
-ROUTINES: dict[str, Callable[[Launch, Device, Any], Steps]] = {
+ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], KernelSteps]] = {
     "svd": routine(_svd, square=True),
     "svdvals": routine(_svdvals),
     "eigh": routine(partial(_hermitian, True)),

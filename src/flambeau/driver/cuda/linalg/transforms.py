@@ -18,9 +18,9 @@ from typing import Any
 from flambeau.core.layout import view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Kernel, Launch, Source
-from flambeau.driver.cuda.codegen.kernel_steps import Array, Places, Steps, device_only
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.libraries.cufft import FORWARD, INVERSE, Plan, Side, Transforms
+from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, Places, device_only
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.libraries.cufft import FORWARD, INVERSE, FftPlan, Side, Transforms
 
 _DIMS = 3  # that one plan transforms
 _CALLS = 16  # of a plan at several places, up to which that costs less than staging
@@ -70,11 +70,11 @@ def _to_real(launch: Launch) -> _Transform:
     return _Transform(tuple(dims), _SCALES[scale](prod([out.shape[d] for d in dims])), True, True)
 
 
-class _Routine:
+class _TransformRoutine:
     """A transform ready to be launched. Real operands must lie where a complex number could: else they are staged."""
 
     def __init__(
-        self, read: Callable[[Launch], _Transform], launch: Launch, device: Device, driver: Any
+        self, read: Callable[[Launch], _Transform], launch: Launch, device: CudaDevice, driver: Any
     ) -> None:
         asked = read(launch)
         asked = _Transform(
@@ -83,7 +83,7 @@ class _Routine:
         self._alignments = [2 * m.itemsize for m in launch.operands if not m.dtype.is_complex]
         self._build = partial(_steps, asked, launch, device, driver)
         self._steps = self._build()
-        self._staged: Steps | None = None
+        self._staged: KernelSteps | None = None
 
     def __call__(self, ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
         if any(ptr % size for ptr in ptrs for size in self._alignments):
@@ -98,19 +98,21 @@ class _Routine:
             self._staged.close()
 
 
-ROUTINES: dict[str, Callable[[Launch, Device, Any], Any]] = {
-    "fft_c2c": partial(_Routine, _complex),
-    "fft_r2c": partial(_Routine, _from_real),
-    "fft_c2r": partial(_Routine, _to_real),
+ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], Any]] = {
+    "fft_c2c": partial(_TransformRoutine, _complex),
+    "fft_r2c": partial(_TransformRoutine, _from_real),
+    "fft_c2r": partial(_TransformRoutine, _to_real),
 }
 
 
 # -- steps ----------------------------------------------------------------------------------------------------
 
 
-def _steps(asked: _Transform, launch: Launch, device: Device, driver: Any, staged: bool = False) -> Steps:
+def _steps(
+    asked: _Transform, launch: Launch, device: CudaDevice, driver: Any, staged: bool = False
+) -> KernelSteps:
     """The steps of a launch; where `staged`, none of them gives the library a real operand's own memory."""
-    steps = Steps(launch, device, driver)
+    steps = KernelSteps(launch, device, driver)
     try:
         _add_steps(steps, asked, staged)
     except BaseException:
@@ -119,13 +121,13 @@ def _steps(asked: _Transform, launch: Launch, device: Device, driver: Any, stage
     return steps
 
 
-def _add_steps(steps: Steps, asked: _Transform, staged: bool) -> None:
+def _add_steps(steps: KernelSteps, asked: _Transform, staged: bool) -> None:
     (out,), (x,) = steps.outputs, steps.inputs
     if not asked.dims:
         return steps.run(_SCALED, out, x, params=(asked.scale,))
-    first, others = _grouped(asked, out.meta)
+    first, others = _group_dims(asked, out.meta)
     to_real = asked.halved and not out.meta.dtype.is_complex
-    source, target = _placed(steps, first, others, to_real, staged)
+    source, target = _choose_places(steps, first, others, to_real, staged)
     scale = asked.scale
     if source.place != x.place:
         if to_real:
@@ -143,7 +145,7 @@ def _add_steps(steps: Steps, asked: _Transform, staged: bool) -> None:
         steps.run(_SCALED, out, target, params=(scale,))
 
 
-def _grouped(asked: _Transform, out: Meta) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+def _group_dims(asked: _Transform, out: Meta) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """The dims of the plan between input and output, and those of each plan in place; outer dims first."""
     fixed = asked.dims[-1:] if asked.halved else ()
     free = _by_memory(out, asked.dims[: len(asked.dims) - len(fixed)])
@@ -158,8 +160,8 @@ def _by_memory(x: Meta, dims: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(dims, key=lambda d: (-x.strides[d], d)))
 
 
-def _placed(
-    steps: Steps, first: tuple[int, ...], others: list[tuple[int, ...]], to_real: bool, staged: bool
+def _choose_places(
+    steps: KernelSteps, first: tuple[int, ...], others: list[tuple[int, ...]], to_real: bool, staged: bool
 ) -> tuple[Array, Array]:
     """Where the transform reads and writes: the operands if plans can walk them, else temporary memory."""
     (out,), (x,) = steps.outputs, steps.inputs
@@ -213,10 +215,10 @@ def _walk(source: Meta, target: Meta, dims: tuple[int, ...], limit: int | None) 
         outer, batch = rest[:peeled], rest[peeled:]
         if limit is not None and prod([target.shape[d] for d in outer]) > limit:
             return None
-        from_step, to_step = _merged(source, batch), _merged(target, batch)
+        from_step, to_step = _merged_stride(source, batch), _merged_stride(target, batch)
         if from_step is not None and to_step is not None:
             places = _offsets(source, target, outer)
-            if not all(_aligned(source, here) and _aligned(target, there) for here, there in places):
+            if not all(_is_aligned(source, here) and _is_aligned(target, there) for here, there in places):
                 return None
             return _Walk(
                 Side(source.dtype, *read, from_step),
@@ -227,7 +229,7 @@ def _walk(source: Meta, target: Meta, dims: tuple[int, ...], limit: int | None) 
     return None
 
 
-def _aligned(x: Meta, offset: int) -> bool:
+def _is_aligned(x: Meta, offset: int) -> bool:
     """Whether a plan may begin there: the library takes real numbers only where a complex one could lie."""
     return x.dtype.is_complex or offset % (2 * x.dtype.itemsize) == 0
 
@@ -250,7 +252,7 @@ def _points(x: Meta, dims: Sequence[int]) -> tuple[tuple[int, ...], int] | None:
     return tuple(embed), strides[-1]
 
 
-def _merged(x: Meta, batch: Sequence[int]) -> int | None:
+def _merged_stride(x: Meta, batch: Sequence[int]) -> int | None:
     """The distance between neighbours in `batch` dims that are one in memory; None if they are not."""
     sizes = [x.shape[d] for d in batch]
     count = prod(sizes)
@@ -270,12 +272,12 @@ def _offsets(source: Meta, target: Meta, dims: Sequence[int]) -> list[tuple[int,
     ]
 
 
-def _run(steps: Steps, direction: int, source: Array, target: Array, dims: tuple[int, ...]) -> None:
+def _run(steps: KernelSteps, direction: int, source: Array, target: Array, dims: tuple[int, ...]) -> None:
     """Add the transform of `dims`."""
     walk = _walk(source.meta, target.meta, dims, None)
     assert walk is not None
     sizes = tuple([max(source.meta.shape[d], target.meta.shape[d]) for d in dims])
-    plan = Plan(transforms_of(steps.device), sizes, walk.source, walk.target, walk.batch)
+    plan = FftPlan(transforms_of(steps.device), sizes, walk.source, walk.target, walk.batch)
     steps.on_close(plan.close)
     device = steps.device
 
@@ -287,7 +289,7 @@ def _run(steps: Steps, direction: int, source: Array, target: Array, dims: tuple
     steps.call(step)
 
 
-def transforms_of(device: Device) -> Transforms:
+def transforms_of(device: CudaDevice) -> Transforms:
     """cuFFT on a device, loaded when first asked for."""
     if "cufft" not in device.libraries:
         device.libraries["cufft"] = Transforms()
@@ -298,7 +300,7 @@ def transforms_of(device: Device) -> Transforms:
 # -- half a spectrum ------------------------------------------------------------------------------------------
 
 
-def _load_half(steps: Steps, out: Array, x: Array, dims: Sequence[int], scale: float) -> None:
+def _load_half(steps: KernelSteps, out: Array, x: Array, dims: Sequence[int], scale: float) -> None:
     """Lay out half a spectrum, scaled. Its first column, and the middle one of an even number of points, hold both
     halves of real numbers' spectrum along the other dims: what the two disagree in is taken out of them."""
     points = steps.outputs[0].meta.shape[dims[-1]]

@@ -13,8 +13,8 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, file, i64
 from flambeau.driver.cuda.codegen.rows import computing
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name, packed_constant
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _DEPTHS = range(16, 129, 16)  # that tensor cores take, and registers hold
 _WARPS = 4  # of a block on tensor cores
@@ -22,7 +22,7 @@ _SINCE = (8, 0)  # the compute capability that has TF32, and the tensor cores' i
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Problem:
+class _AttentionOperands:
     """out (..., L, Ev), q (..., L, E), k (..., S, E), v (..., S, Ev), and a mask (..., L, S) or none."""
 
     out: Meta
@@ -47,18 +47,20 @@ class _Problem:
         return [i64(*x.strides[-2:]) for x in self.operands] + ([] if self.mask is not None else [i64(0, 0)])
 
 
-def attention(launch: Launch, device: Device) -> Program:
+def attention(launch: Launch, device: CudaDevice) -> KernelProgram:
     """params: (causal, scale, whether TF32 is allowed)."""
     causal, scale, tf32 = launch.params
     q, k, v, *masks = [x for x in launch.inputs if isinstance(x, Meta)]
-    problem = _Problem(launch.outputs[0], q, k, v, masks[0] if masks else None, causal, float(scale))
+    problem = _AttentionOperands(
+        launch.outputs[0], q, k, v, masks[0] if masks else None, causal, float(scale)
+    )
     modern = launch.capability is not None and launch.capability >= _SINCE
     if modern and _suits_tensor_cores(problem):
         return _on_tensor_cores(problem)
     return _plain(problem, bool(tf32) and modern and q.dtype is float32)
 
 
-def _plain(x: _Problem, tf32: bool) -> Program:
+def _plain(x: _AttentionOperands, tf32: bool) -> KernelProgram:
     keys = 32 if x.q.dtype is float64 else 64
     groups = 2 if x.q.dtype is not float64 and x.v.shape[-1] > 64 else 1
     queries, depth = x.q.shape[-2:]
@@ -82,10 +84,10 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* q, const 
 """
     shape = i64(queries, x.k.shape[-2], depth, x.v.shape[-1], tiles, parts)
     tail = (batch.value, *x.steps, shape, packed_constant(x.scale))
-    return Program(text, (tiles * parts * batch.count, 1, 1), 256, tail)
+    return KernelProgram(text, (tiles * parts * batch.count, 1, 1), 256, tail)
 
 
-def _suits_tensor_cores(x: _Problem) -> bool:
+def _suits_tensor_cores(x: _AttentionOperands) -> bool:
     depth, columns = x.q.shape[-1], x.v.shape[-1]
     along = all(m.strides[-1] == 1 for m in (x.out, x.q, x.k, x.v))
     return (
@@ -97,7 +99,7 @@ def _suits_tensor_cores(x: _Problem) -> bool:
     )
 
 
-def _on_tensor_cores(x: _Problem) -> Program:
+def _on_tensor_cores(x: _AttentionOperands) -> KernelProgram:
     queries, depth = x.q.shape[-2:]
     several = 2 if depth <= 64 < queries else 1  # blocks of 16 queries that a warp has registers for
     together = 16 * several * _WARPS
@@ -123,11 +125,11 @@ extern "C" __global__ void __launch_bounds__({32 * _WARPS}) run(X* out, const X*
 """
     sizes = (i64(queries), i64(x.k.shape[-2]), i64(tiles))
     tail = (batch.value, *x.steps, *sizes, packed_constant(x.scale))
-    return Program(text, (tiles * batch.count, 1, 1), 32 * _WARPS, tail)
+    return KernelProgram(text, (tiles * batch.count, 1, 1), 32 * _WARPS, tail)
 
 
 def _cpp(value: bool) -> str:
     return str(value).lower()
 
 
-ROUTINES: dict[str, Callable[[Launch, Device], Program]] = {"attention": attention}
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {"attention": attention}

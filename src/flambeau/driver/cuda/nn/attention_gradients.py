@@ -14,10 +14,10 @@ from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Kernel, Launch, Routine
 from flambeau.driver.cuda.codegen.elements import Walked, blocks, i64
-from flambeau.driver.cuda.codegen.kernel_steps import Array, Steps, device_only
+from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, device_only
 from flambeau.driver.cuda.codegen.rows import computing
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name, packed_constant
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _SCORE_BYTES = 64 << 20  # of scores at a time, where one sample's are not more; their slopes take as much
 
@@ -28,12 +28,12 @@ SLOPES = Kernel("attention_slopes", device_only, cuda=Routine("attention_slopes"
 """The weights' gradient (..., L, S), in place, to the scores'; the mask's or none; of weights. params: (scale,)."""
 
 
-def backward(launch: Launch, device: Device, driver: Any) -> Steps:
+def backward(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
     """Outputs by query, key, value and mask or none; grad, query, key, value, mask or none.
 
     params: (causal, scale, whether the mask's gradient is wanted, whether TF32 is allowed).
     """
-    steps = Steps(launch, device, driver)
+    steps = KernelSteps(launch, device, driver)
     _, q, k, _ = steps.inputs[:4]
     batch, number = q.meta.shape[:-2], computing(q.meta.dtype)
     if not batch:
@@ -60,7 +60,9 @@ def _some(x: Array, start: int, count: int) -> Array:
     return Array(x.place, meta.with_((count, *meta.shape[1:]), meta.strides), offset)
 
 
-def _part(steps: Steps, outputs: Sequence[Array], inputs: Sequence[Array], rooms: Sequence[Array]) -> None:
+def _part(
+    steps: KernelSteps, outputs: Sequence[Array], inputs: Sequence[Array], rooms: Sequence[Array]
+) -> None:
     causal, scale, _, tf32 = steps.launch.params
     grad, q, k, v = (_factor(steps, x) for x in inputs[:4])
     weights, slopes = rooms
@@ -73,16 +75,16 @@ def _part(steps: Steps, outputs: Sequence[Array], inputs: Sequence[Array], rooms
         if made is not out:
             steps.copy(out, made)
 
-    multiply(weights, q, _turned(k))
+    multiply(weights, q, _transpose(k))
     steps.run_all(WEIGHTS, (weights,), inputs[4:], (causal, float(scale)))
-    multiply(outputs[2], _turned(weights), grad)
-    multiply(slopes, grad, _turned(v))
+    multiply(outputs[2], _transpose(weights), grad)
+    multiply(slopes, grad, _transpose(v))
     steps.run_all(SLOPES, (slopes, *outputs[3:4]), (weights,), (float(scale),))
     multiply(outputs[0], slopes, k)
-    multiply(outputs[1], _turned(slopes), q)
+    multiply(outputs[1], _transpose(slopes), q)
 
 
-def _factor(steps: Steps, x: Array) -> Array:
+def _factor(steps: KernelSteps, x: Array) -> Array:
     """An input as products take it: contiguous, half precision as float32."""
     kind = computing(x.meta.dtype)
     if kind is x.meta.dtype and x.meta.strides == contiguous_strides(x.meta.shape):
@@ -92,7 +94,7 @@ def _factor(steps: Steps, x: Array) -> Array:
     return made
 
 
-def _turned(x: Array) -> Array:
+def _transpose(x: Array) -> Array:
     shape, strides = x.meta.shape, x.meta.strides
     meta = x.meta.with_((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
     return replace(x, meta=meta)
@@ -109,7 +111,7 @@ __device__ __forceinline__ C over_warp(C s) {
 """
 
 
-def weights(launch: Launch, device: Device) -> Program:
+def weights(launch: Launch, device: CudaDevice) -> KernelProgram:
     causal, scale = launch.params
     out = launch.outputs[0]
     masks = [x for x in launch.inputs if isinstance(x, Meta)]
@@ -151,13 +153,13 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, {masked}{rows.para
 """
     step = masks[0].strides[-1] if masks else 0
     numbers = i64(rows.count), i64(out.shape[-2]), i64(out.shape[-1]), i64(step)
-    return Program(text, blocks(rows.count, 8), 256, (rows.value, *numbers, packed_constant(scale)))
+    return KernelProgram(text, blocks(rows.count, 8), 256, (rows.value, *numbers, packed_constant(scale)))
 
 
 _ADDED = "a + to<C>(mask[o[1] + j * mask_step])"
 
 
-def slopes(launch: Launch, device: Device) -> Program:
+def slopes(launch: Launch, device: CudaDevice) -> KernelProgram:
     (scale,) = launch.params
     out, *given = launch.outputs
     (weight,) = [x for x in launch.inputs if isinstance(x, Meta)]
@@ -186,11 +188,11 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, {masked}const C* w
 """
     step = given[0].strides[-1] if given else 0
     numbers = i64(rows.count), i64(out.shape[-1]), i64(step)
-    return Program(text, blocks(rows.count, 8), 256, (rows.value, *numbers, packed_constant(scale)))
+    return KernelProgram(text, blocks(rows.count, 8), 256, (rows.value, *numbers, packed_constant(scale)))
 
 
-KERNELS: dict[str, Callable[[Launch, Device], Program]] = {
+KERNELS: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {
     "attention_weights": weights,
     "attention_slopes": slopes,
 }
-ROUTINES: dict[str, Callable[[Launch, Device, Any], Steps]] = {"attention_backward": backward}
+ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], KernelSteps]] = {"attention_backward": backward}

@@ -21,9 +21,9 @@ from flambeau.core.dtype import int64
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import contiguous_strides
 from flambeau.driver.api import Expression, Kernel, Launch, Routine
-from flambeau.driver.cuda.codegen.kernel_steps import Array, Steps, device_only
+from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, device_only
 from flambeau.driver.cuda.codegen.windows import Lattice
-from flambeau.driver.cuda.device.device import Device
+from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries import cudnn
 from flambeau.driver.cuda.nn.im2col import COLUMNS, OVERLAPS
 
@@ -37,7 +37,7 @@ _ONCE = ((int64, 1), (int64, 1))  # beta and alpha
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class ConvolutionOperands:
     """The three tensors, each contiguous, how windows lie, the bias if there is one, and whether TF32 may be used."""
 
     broad: Array
@@ -52,39 +52,41 @@ class Meeting:
 # -- what is asked for --------------------------------------------------------------------------------------------
 
 
-def convolution(launch: Launch, device: Device, driver: Any) -> Steps:
+def convolution(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
     """x, weight and a bias or none; params: how windows lie, flags."""
-    steps = Steps(launch, device, driver)
+    steps = KernelSteps(launch, device, driver)
     out, (x, weight, *bias) = steps.outputs[0], steps.inputs
     turned = launch.params[0].transposed
     broad, narrow = (out, x) if turned else (x, out)
-    return _computed(steps, broad, narrow, weight, bias[0] if bias else None)
+    return _build_steps(steps, broad, narrow, weight, bias[0] if bias else None)
 
 
-def backward_input(launch: Launch, device: Device, driver: Any) -> Steps:
+def backward_input(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
     """grad and weight; params: how windows lie, the size of the input, flags."""
-    steps = Steps(launch, device, driver)
+    steps = KernelSteps(launch, device, driver)
     out, (grad, weight) = steps.outputs[0], steps.inputs
     broad, narrow = (grad, out) if launch.params[0].transposed else (out, grad)
-    return _computed(steps, broad, narrow, weight)
+    return _build_steps(steps, broad, narrow, weight)
 
 
-def backward_weight(launch: Launch, device: Device, driver: Any) -> Steps:
+def backward_weight(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
     """grad and x; params: how windows lie, the size of the kernel, flags."""
-    steps = Steps(launch, device, driver)
+    steps = KernelSteps(launch, device, driver)
     out, (grad, x) = steps.outputs[0], steps.inputs
     broad, narrow = (grad, x) if launch.params[0].transposed else (x, grad)
-    return _computed(steps, broad, narrow, out)
+    return _build_steps(steps, broad, narrow, out)
 
 
-def _computed(steps: Steps, broad: Array, narrow: Array, weight: Array, bias: Array | None = None) -> Steps:
+def _build_steps(
+    steps: KernelSteps, broad: Array, narrow: Array, weight: Array, bias: Array | None = None
+) -> KernelSteps:
     """The steps to the launch's output from the two others, each of which is made contiguous first."""
     target = steps.outputs[0]
     inner = [_inside(steps, x, x is target) for x in (broad, narrow, weight)]
     how, (enabled, tf32) = steps.launch.params[0], steps.launch.params[-2:]
     size, count, kernel = (x.meta.shape[2:] for x in inner)
     lattice = Lattice(size, count, kernel, how.stride, how.padding, how.dilation)
-    meeting = Meeting(inner[0], inner[1], inner[2], lattice, how.groups, bool(tf32), bias)
+    meeting = ConvolutionOperands(inner[0], inner[1], inner[2], lattice, how.groups, bool(tf32), bias)
     name = "broad" if target is broad else "narrow" if target is narrow else "weight"
     if not (enabled and _by_cudnn(steps, meeting, name)):
         _BY_COLUMNS[name](steps, meeting)
@@ -94,7 +96,7 @@ def _computed(steps: Steps, broad: Array, narrow: Array, weight: Array, bias: Ar
     return steps
 
 
-def _inside(steps: Steps, x: Array, is_target: bool) -> Array:
+def _inside(steps: KernelSteps, x: Array, is_target: bool) -> Array:
     """The array itself where it is contiguous, else a contiguous one: a copy of an input, room for an output."""
     if x.meta.strides == contiguous_strides(x.meta.shape) or not x.meta.numel:
         return x
@@ -109,7 +111,7 @@ def _inside(steps: Steps, x: Array, is_target: bool) -> Array:
 _PLUS = Kernel("plus", device_only, cuda=Expression("to<T>(widen(a) + widen(b))"))
 
 
-def _by_cudnn(steps: Steps, meeting: Meeting, target: str) -> bool:
+def _by_cudnn(steps: KernelSteps, meeting: ConvolutionOperands, target: str) -> bool:
     """Add its steps. False, and nothing added: it is not installed, or has no routine for this."""
     found = _routine(steps, meeting, target)
     if found is None:
@@ -130,7 +132,7 @@ def _by_cudnn(steps: Steps, meeting: Meeting, target: str) -> bool:
     return True
 
 
-def _routine(steps: Steps, meeting: Meeting, target: str) -> cudnn.Convolution | None:
+def _routine(steps: KernelSteps, meeting: ConvolutionOperands, target: str) -> cudnn.Convolution | None:
     sides = {name: getattr(meeting, name).meta for name in cudnn.TARGETS}
     x, kind = meeting.lattice, meeting.weight.meta.dtype
     regular = x.regular() and kind in cudnn.DATA and all(0 < side.numel < _LARGE for side in sides.values())
@@ -161,7 +163,7 @@ class _Part:
 class _Columns:
     """What computing by columns shares. A column is (samples, groups, taps, windows), taps those of one group."""
 
-    def __init__(self, steps: Steps, meeting: Meeting) -> None:
+    def __init__(self, steps: KernelSteps, meeting: ConvolutionOperands) -> None:
         self.steps, self.meeting = steps, meeting
         weight = meeting.weight.meta
         self.groups, self.outer = meeting.groups, weight.shape[0] // meeting.groups
@@ -188,10 +190,10 @@ class _Columns:
 
     def part(self, start: int, count: int, room: Array) -> _Part:
         broad, narrow = (_samples(x, start, count) for x in (self.meeting.broad, self.meeting.narrow))
-        columns = self.shaped(room, (count, self.groups, self.taps, self.windows))
+        columns = self.with_shape(room, (count, self.groups, self.taps, self.windows))
         return _Part(count, broad, narrow, columns)
 
-    def shaped(self, x: Array, shape: tuple[int, ...], strides: Sequence[int] | None = None) -> Array:
+    def with_shape(self, x: Array, shape: tuple[int, ...], strides: Sequence[int] | None = None) -> Array:
         strides = contiguous_strides(shape) if strides is None else strides
         return replace(x, meta=x.meta.with_(shape, tuple(strides)))
 
@@ -202,7 +204,7 @@ class _Columns:
         if transposed:
             shape, strides = shape[::-1], strides[::-1]
         whole = (0 if count > 1 else self.groups * outer * taps, outer * taps, *strides)
-        return self.shaped(self.meeting.weight, (count, self.groups, *shape), whole)
+        return self.with_shape(self.meeting.weight, (count, self.groups, *shape), whole)
 
     def multiply(self, out: Array, a: Array, b: Array, added: Array | None = None) -> None:
         if added is None:
@@ -217,7 +219,7 @@ class _Columns:
             return None
         (step,) = bias.meta.strides
         shape = (count, self.groups, channels // self.groups, places)
-        return self.shaped(bias, shape, (0, channels // self.groups * step, step, 0))
+        return self.with_shape(bias, shape, (0, channels // self.groups * step, step, 0))
 
 
 def _samples(x: Array, start: int, count: int) -> Array:
@@ -228,57 +230,57 @@ def _samples(x: Array, start: int, count: int) -> Array:
     )
 
 
-def _correlate(steps: Steps, meeting: Meeting) -> None:
+def _correlate(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
     """The narrow side: the weight times the columns."""
     by = _Columns(steps, meeting)
     for part in [by.whole()] if by.plain else by.parts():
         if not by.plain:
-            columns = by.shaped(part.columns, (part.count, by.groups * by.taps, by.windows))
+            columns = by.with_shape(part.columns, (part.count, by.groups * by.taps, by.windows))
             steps.run_all(COLUMNS, (columns,), (part.broad,), (meeting.lattice,))
-        out = by.shaped(part.narrow, (part.count, by.groups, by.outer, by.windows))
+        out = by.with_shape(part.narrow, (part.count, by.groups, by.outer, by.windows))
         added = by.bias(part.count, by.groups * by.outer, by.windows)
         by.multiply(out, by.weights(part.count), part.columns, added)
 
 
-def _spread(steps: Steps, meeting: Meeting) -> None:
+def _spread(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
     """The broad side: columns that are the weight transposed times the narrow side, added up where they overlap."""
     by = _Columns(steps, meeting)
     channels, bias = meeting.broad.meta.shape[1], meeting.bias
     for part in [by.whole()] if by.plain else by.parts():
-        narrow = by.shaped(part.narrow, (part.count, by.groups, by.outer, by.windows))
+        narrow = by.with_shape(part.narrow, (part.count, by.groups, by.outer, by.windows))
         weight = by.weights(part.count, transposed=True)
         if by.plain:
             by.multiply(part.columns, weight, narrow, by.bias(part.count, channels, by.windows))
             continue
         by.multiply(part.columns, weight, narrow)
-        columns = by.shaped(part.columns, (part.count, by.groups * by.taps, by.windows))
+        columns = by.with_shape(part.columns, (part.count, by.groups * by.taps, by.windows))
         inputs = (columns,) if bias is None else (columns, bias)
         steps.run_all(OVERLAPS, (part.broad,), inputs, (meeting.lattice,))
 
 
-def _weigh(steps: Steps, meeting: Meeting) -> None:
+def _weigh(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
     """The weight: the narrow side times the columns transposed, over all samples and windows at once.
 
     So the samples lie side by side with the windows, (groups * taps, samples * windows), and the narrow side likewise.
     """
     by = _Columns(steps, meeting)
-    out = by.shaped(meeting.weight, (by.groups, by.outer, by.taps))
+    out = by.with_shape(meeting.weight, (by.groups, by.outer, by.taps))
     rows, channels, parts = by.groups * by.outer, by.groups * by.taps, by.parts()
     side = steps.dense((rows, parts[0].count * by.windows), by.kind)
     for number, part in enumerate(parts):
         deep = part.count * by.windows
-        columns = by.shaped(part.columns, (part.count, channels, by.windows), (by.windows, deep, 1))
+        columns = by.with_shape(part.columns, (part.count, channels, by.windows), (by.windows, deep, 1))
         steps.run_all(COLUMNS, (columns,), (part.broad,), (meeting.lattice,))
-        narrow = by.shaped(part.narrow, (part.count, rows, by.windows))
-        steps.copy(by.shaped(side, narrow.meta.shape, (by.windows, deep, 1)), narrow)
-        left = by.shaped(side, (by.groups, by.outer, deep))
-        right = by.shaped(columns, (by.groups, deep, by.taps), (by.taps * deep, 1, deep))
+        narrow = by.with_shape(part.narrow, (part.count, rows, by.windows))
+        steps.copy(by.with_shape(side, narrow.meta.shape, (by.windows, deep, 1)), narrow)
+        left = by.with_shape(side, (by.groups, by.outer, deep))
+        right = by.with_shape(columns, (by.groups, deep, by.taps), (by.taps * deep, 1, deep))
         by.multiply(out, left, right, out if number else None)
 
 
 _BY_COLUMNS = {"narrow": _correlate, "broad": _spread, "weight": _weigh}
 
-ROUTINES: dict[str, Callable[[Launch, Device, Any], Steps]] = {
+ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], KernelSteps]] = {
     "convolution": convolution,
     "convolution_backward_input": backward_input,
     "convolution_backward_weight": backward_weight,

@@ -12,7 +12,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import i64
 from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.driver.cuda.libraries.cudnn import DATA
 
 _DEEP = 512  # terms of a sum, up to which a thread is not much slower than a library's kernel
@@ -39,7 +39,7 @@ _BODY = """
 """
 
 
-def convolution(launch: Launch) -> Program | None:
+def convolution(launch: Launch) -> KernelProgram | None:
     """x, weight and a bias or none; params: how windows lie, flags. None where it is not small, or is transposed."""
     out, (x, weight, *bias) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
     how, deep = launch.params[0], prod(weight.shape[1:])
@@ -48,7 +48,7 @@ def convolution(launch: Launch) -> Program | None:
     lattice = Lattice(x.shape[2:], out.shape[2:], weight.shape[2:], how.stride, how.padding, how.dilation)
     operands = "E* out, const E* x, const E* weight"
     parameters = [
-        ("Lattice w", lattice.packed()), ("View to_", view(out)), ("View from", view(x)), ("View of", view(weight)),
+        ("Lattice w", lattice.pack()), ("View to_", view(out)), ("View from", view(x)), ("View of", view(weight)),
         ("i64 each", i64(weight.shape[0] // how.groups)),
     ]  # fmt: skip
     body = _BODY

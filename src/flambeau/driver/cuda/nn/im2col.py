@@ -13,8 +13,8 @@ from flambeau.driver.api import Kernel, Launch, Routine
 from flambeau.driver.cuda.codegen.elements import i64
 from flambeau.driver.cuda.codegen.kernel_steps import device_only
 from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram
 
 
 def _lattice(size: Any, kernel: Any, how: Any) -> Lattice:
@@ -25,15 +25,15 @@ def _lattice(size: Any, kernel: Any, how: Any) -> Lattice:
     return Lattice(size, count, kernel, how.stride, how.padding, how.dilation)
 
 
-def unfold(launch: Launch, device: Device) -> Program:
+def unfold(launch: Launch, device: CudaDevice) -> KernelProgram:
     """x (N, C, spatial ...) to columns. params: kernel, and how windows lie."""
     kernel, how = launch.params
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
-    return unfolded(out, x, _lattice(x.shape[2:], kernel, how))
+    return build_unfold(out, x, _lattice(x.shape[2:], kernel, how))
 
 
-def unfolded(out: Meta, x: Meta, lattice: Lattice) -> Program:
+def build_unfold(out: Meta, x: Meta, lattice: Lattice) -> KernelProgram:
     """Each thread copies the taps of one window of one channel."""
     body = """
   const Place<I> o = place_of<I>(i, w.count);
@@ -55,21 +55,21 @@ def unfolded(out: Meta, x: Meta, lattice: Lattice) -> Program:
     for n in lattice.count:
         places *= n
     parameters = [
-        ("Lattice w", lattice.packed()), ("View from", view(x)), ("i64 places", i64(places)),
+        ("Lattice w", lattice.pack()), ("View from", view(x)), ("i64 places", i64(places)),
         *[(f"i64 c{d}", i64(step)) for d, step in enumerate(out.strides)],
     ]  # fmt: skip
     count = x.shape[0] * x.shape[1] * places
     return program(body, {"E": element(out)}, "E* out, const E* x", parameters, count)
 
 
-def fold(launch: Launch, device: Device) -> Program:
+def fold(launch: Launch, device: CudaDevice) -> KernelProgram:
     """Columns to (N, C, spatial ...). params: spatial size, kernel, and how windows lie."""
     size, kernel, how = launch.params
     out, columns = launch.operands
-    return folded(out, columns, _lattice(size, kernel, how))
+    return build_fold(out, columns, _lattice(size, kernel, how))
 
 
-def folded(out: Meta, columns: Meta, lattice: Lattice, bias: Meta | None = None) -> Program:
+def build_fold(out: Meta, columns: Meta, lattice: Lattice, bias: Meta | None = None) -> KernelProgram:
     """Each thread adds up what the windows that hold one element have of it, in the order of the taps."""
     added = "total = add(total, widen(bias[(i64)channel * b0]));" if bias is not None else ""
     body = f"""
@@ -98,7 +98,7 @@ def folded(out: Meta, columns: Meta, lattice: Lattice, bias: Meta | None = None)
   out[to_.plane<I>(at.plane) + to_.at(at.at[0], at.at[1], at.at[2])] = to<E>(total);"""
     operands, parameters = (
         "E* out, const E* columns",
-        [("Lattice w", lattice.packed()), ("View to_", view(out))],
+        [("Lattice w", lattice.pack()), ("View to_", view(out))],
     )
     parameters += [(f"i64 c{d}", i64(step)) for d, step in enumerate(columns.strides)]
     if bias is not None:
@@ -110,14 +110,14 @@ def folded(out: Meta, columns: Meta, lattice: Lattice, bias: Meta | None = None)
 # -- steps of convolutions: the lattice is the param --------------------------------------------------------------
 
 
-def _columns(launch: Launch, device: Device) -> Program:
+def _columns(launch: Launch, device: CudaDevice) -> KernelProgram:
     out, x = launch.operands
-    return unfolded(out, x, launch.params[0])
+    return build_unfold(out, x, launch.params[0])
 
 
-def _overlaps(launch: Launch, device: Device) -> Program:
+def _overlaps(launch: Launch, device: CudaDevice) -> KernelProgram:
     out, columns, *bias = launch.operands
-    return folded(out, columns, launch.params[0], bias[0] if bias else None)
+    return build_fold(out, columns, launch.params[0], bias[0] if bias else None)
 
 
 COLUMNS = Kernel("columns", device_only, cuda=Routine("columns"))
@@ -125,7 +125,7 @@ COLUMNS = Kernel("columns", device_only, cuda=Routine("columns"))
 OVERLAPS = Kernel("overlaps", device_only, cuda=Routine("overlaps"))
 """Columns, and a bias for each channel or none, to (N, C, spatial ...)."""
 
-ROUTINES: dict[str, Callable[[Launch, Device], Program]] = {
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {
     "unfold": unfold,
     "fold": fold,
     "columns": _columns,

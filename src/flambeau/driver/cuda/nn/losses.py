@@ -11,11 +11,11 @@ from math import prod
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, blocks, file, i64
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.codegen.rows import computing
 from flambeau.driver.cuda.codegen.scratch import HEAD
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name, packed_constant
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _WEIGHTS = "const X* weights, "
 _TARGET = "Target {index} is out of bounds."
@@ -46,7 +46,7 @@ template<class S, class J> __device__ __forceinline__ S over_block(S s, J join) 
 # -- nll_loss -------------------------------------------------------------------------------------------------------
 
 
-def nll_loss(launch: Launch, device: Device) -> Program:
+def nll_loss(launch: Launch, device: CudaDevice) -> KernelProgram:
     """Operands out, x (N, C, ...), target (N, ...), weight (C) or none. params: (reduction, ignored target)."""
     reduction, ignored = launch.params
     (out,), (x, target, *weight) = launch.outputs, _metas(launch)
@@ -80,9 +80,9 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const 
     tail = (walk.value, *[i64(n) for n in (walk.count, x.shape[at], x.strides[at], weight_step, ignored)])
     tail = (*tail, device.assertions.guard(launch.kernel.name, _TARGET))
     if reduction == "none":
-        return Program(text, blocks(walk.count), 256, tail)
+        return KernelProgram(text, blocks(walk.count), 256, tail)
     grid = 1 if walk.count <= _FEW else min(-(-walk.count // 1024), _MOST_BLOCKS)
-    return Program(text, (grid, 1, 1), 256, tail, HEAD + 16 * grid)
+    return KernelProgram(text, (grid, 1, 1), 256, tail, HEAD + 16 * grid)
 
 
 _LAST = {"sum": "all.sum", "mean": "(C)all.sum / (C)all.weight"}
@@ -140,7 +140,7 @@ _NLL_TOTAL = """  auto share_of = [&](i64 k) -> double {{
 """
 
 
-def nll_loss_backward(launch: Launch, device: Device) -> Plan:
+def nll_loss_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Operands out (N, C, ...), grad, target (N, ...), weight (C) or none. params: (reduction, ignored, shape)."""
     reduction, ignored, shape = launch.params
     (out,), (grad, target, *weight) = launch.outputs, _metas(launch)
@@ -169,11 +169,13 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* grad, con
         ignored,
     )
     tail = (walk.value, every.value, *[i64(number) for number in numbers])
-    work = Layout()
+    work = WorkspaceLayout()
     places = (*[(place, 0) for place in range(len(launch.operands))], work.take(8))
     passes = [
         Pass(
-            Program(f"{text}{here if divided and near else ''}{each}\n}}", blocks(walk.count), 256, tail),
+            KernelProgram(
+                f"{text}{here if divided and near else ''}{each}\n}}", blocks(walk.count), 256, tail
+            ),
             places,
         )
     ]
@@ -181,11 +183,11 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* grad, con
         passes.insert(
             0,
             Pass(
-                Program(f"{text}{total}  if (threadIdx.x == 0) *sum = mine;\n}}", (1, 1, 1), 256, tail),
+                KernelProgram(f"{text}{total}  if (threadIdx.x == 0) *sum = mine;\n}}", (1, 1, 1), 256, tail),
                 places,
             ),
         )
-    return Plan(tuple(passes), work.nbytes)
+    return KernelPlan(tuple(passes), work.nbytes)
 
 
 def _as_target(grad: Meta, target: Meta) -> Meta:
@@ -196,7 +198,7 @@ def _as_target(grad: Meta, target: Meta) -> Meta:
 # -- margins --------------------------------------------------------------------------------------------------------
 
 
-def multi_margin_loss(launch: Launch, device: Device) -> Program:
+def multi_margin_loss(launch: Launch, device: CudaDevice) -> KernelProgram:
     """Operands out (N), x (N, C), target (N), weight (C) or none. params: (p, margin). A warp to each row."""
     p, margin = launch.params
     (out,), (x, target, *weight) = launch.outputs, _metas(launch)
@@ -233,10 +235,10 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const 
     )  # fmt: skip
     guard = device.assertions.guard(launch.kernel.name, "target out of range")
     tail = (*[i64(number) for number in numbers], packed_constant(float(margin)), guard)
-    return Program(text, blocks(x.shape[0], 8), 256, tail)
+    return KernelProgram(text, blocks(x.shape[0], 8), 256, tail)
 
 
-def multilabel_margin_loss(launch: Launch, device: Device) -> Plan:
+def multilabel_margin_loss(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Operands out (N), x (N, C), target (N, C): labels up to the first negative one. A block to each row."""
     (out,), (x, target) = launch.outputs, _metas(launch)
     text = f"""{file("checked.cuh")}{_OVER_BLOCK}
@@ -277,10 +279,10 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const 
     rows, classes = x.shape
     numbers = (classes, *x.strides, *target.strides, out.strides[0])
     guard = device.assertions.guard(launch.kernel.name, "argument #2 'target' is out of range")
-    work = Layout()
+    work = WorkspaceLayout()
     flags = work.take(rows * classes)
-    program = Program(text, (rows, 1, 1), 256, (*[i64(number) for number in numbers], guard))
-    return Plan((Pass(program, ((0, 0), (1, 0), (2, 0), flags)),), work.nbytes, work.nbytes)
+    program = KernelProgram(text, (rows, 1, 1), 256, (*[i64(number) for number in numbers], guard))
+    return KernelPlan((Pass(program, ((0, 0), (1, 0), (2, 0), flags)),), work.nbytes, work.nbytes)
 
 
 # -- ctc_loss -------------------------------------------------------------------------------------------------------
@@ -288,23 +290,23 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const 
 _NEAR = 1024  # states of a sample that shared memory holds
 
 
-def ctc_loss(launch: Launch, device: Device) -> Plan:
+def ctc_loss(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Operands out (N), log_probs (T, N, C), targets (N, S) or one after the other, lengths of both (N).
 
     A block to each sample: through time, all states at once. params: (blank, ...).
     """
     (out,), (probs, targets, given, wanted) = launch.outputs, _metas(launch)
     near = _states(targets) <= _NEAR
-    work = Layout()
+    work = WorkspaceLayout()
     rows = work.take(0 if near else 2 * _states(targets) * probs.shape[1] * probs.itemsize)
     text = f"{_ctc_head(probs, targets, given, wanted)}constexpr bool near_ = {str(near).lower()};\n{_CTC}"
     numbers = (*_ctc_numbers(launch, probs, targets, given, wanted), out.strides[0])
     tail = (*[i64(number) for number in numbers], *_ctc_guards(launch, device))
-    program = Program(text, (probs.shape[1], 1, 1), 256, tail)
-    return Plan((Pass(program, ((0, 0), (1, 0), (2, 0), (3, 0), (4, 0), rows)),), work.nbytes)
+    program = KernelProgram(text, (probs.shape[1], 1, 1), 256, tail)
+    return KernelPlan((Pass(program, ((0, 0), (1, 0), (2, 0), (3, 0), (4, 0), rows)),), work.nbytes)
 
 
-def ctc_loss_backward(launch: Launch, device: Device) -> Plan:
+def ctc_loss_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Operands out (T, N, C), grad (N), log_probs (T, N, C), targets, lengths of both (N), loss (N).
 
     A block to each sample: forward through time, all states kept, then backward. A class's share is summed by the first
@@ -313,7 +315,7 @@ def ctc_loss_backward(launch: Launch, device: Device) -> Plan:
     (out,), (grad, probs, targets, given, wanted, loss) = launch.outputs, _metas(launch)
     times, batch, _ = probs.shape
     states = _states(targets)
-    work = Layout()
+    work = WorkspaceLayout()
     rows = work.take((times + 3) * states * batch * probs.itemsize)
     links = work.take(states * batch * 4)
     text = f"{_ctc_head(probs, targets, given, wanted)}{_CTC_BACK}"
@@ -322,9 +324,9 @@ def ctc_loss_backward(launch: Launch, device: Device) -> Plan:
         loss.strides[0], int(launch.params[1]),
     )  # fmt: skip
     tail = (*[i64(number) for number in numbers], *_ctc_guards(launch, device))
-    program = Program(text, (batch, 1, 1), 256, tail)
+    program = KernelProgram(text, (batch, 1, 1), 256, tail)
     places = ((0, 0), (2, 0), (3, 0), (4, 0), (5, 0), (1, 0), (6, 0), rows, links)
-    return Plan((Pass(program, places),), work.nbytes)
+    return KernelPlan((Pass(program, places),), work.nbytes)
 
 
 def _states(targets: Meta) -> int:
@@ -347,7 +349,7 @@ def _ctc_numbers(launch: Launch, probs: Meta, targets: Meta, given: Meta, wanted
     )  # fmt: skip
 
 
-def _ctc_guards(launch: Launch, device: Device) -> tuple[bytes, bytes]:
+def _ctc_guards(launch: Launch, device: CudaDevice) -> tuple[bytes, bytes]:
     name, guard = launch.kernel.name, device.assertions.guard
     return (
         guard(name, "Expected input_lengths to have value at most {size}, but got value {index}"),
@@ -496,7 +498,7 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* probs, co
 """
 )
 
-ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
     "nll_loss": nll_loss, "nll_loss_backward": nll_loss_backward, "multi_margin_loss": multi_margin_loss,
     "multilabel_margin_loss": multilabel_margin_loss,
     "ctc_loss": ctc_loss, "ctc_loss_backward": ctc_loss_backward,

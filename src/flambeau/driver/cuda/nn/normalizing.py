@@ -12,12 +12,12 @@ from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Kernel, Launch
 from flambeau.driver.cuda.codegen import pointwise, reduction
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan, no_host
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, no_host
 from flambeau.driver.cuda.codegen.rows import Rows, computing
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram
 
-Builder = Callable[[Launch, Device], Program | Plan]
+Builder = Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class _Norm:
 # -- what the operators normalize --------------------------------------------------------------------------------
 
 
-def _expanded(x: Meta, shape: Sequence[int], strides: Sequence[int]) -> Meta:
+def _expand(x: Meta, shape: Sequence[int], strides: Sequence[int]) -> Meta:
     return x.with_(tuple(shape), tuple(strides))
 
 
@@ -55,7 +55,7 @@ def _layer(launch: Launch, rms: bool = False) -> _Norm:
     ndim, eps, given = launch.params
     (out,), (x, *more) = launch.outputs, _metas(launch)
     lead = x.ndim - ndim
-    beside = [_expanded(w, x.shape, (*(0,) * lead, *w.strides)) for w in more]
+    beside = [_expand(w, x.shape, (*(0,) * lead, *w.strides)) for w in more]
     return _Norm(out, x, tuple(beside), given, tuple(range(lead, x.ndim)), eps, rms)
 
 
@@ -68,9 +68,9 @@ def _group(launch: Launch) -> _Norm:
 
     def split(meta: Meta) -> Meta:
         n, c, *space = meta.strides
-        return _expanded(meta, shape, (n, c * each, c, *space))
+        return _expand(meta, shape, (n, c * each, c, *space))
 
-    beside = [_expanded(w, shape, (0, w.strides[0] * each, w.strides[0], *(0,) * (x.ndim - 2))) for w in more]
+    beside = [_expand(w, shape, (0, w.strides[0] * each, w.strides[0], *(0,) * (x.ndim - 2))) for w in more]
     return _Norm(split(out), split(x), tuple(beside), given, tuple(range(2, len(shape))), eps)
 
 
@@ -81,14 +81,14 @@ def _metas(launch: Launch) -> list[Meta]:
 def _by_channel(x: Meta, vectors: Sequence[Meta]) -> list[Meta]:
     """Vectors with an element per channel, repeated to x's shape."""
     return [
-        _expanded(w, x.shape, tuple([w.strides[0] if d == 1 else 0 for d in range(x.ndim)])) for w in vectors
+        _expand(w, x.shape, tuple([w.strides[0] if d == 1 else 0 for d in range(x.ndim)])) for w in vectors
     ]
 
 
 # -- rows in registers --------------------------------------------------------------------------------------------
 
 
-def _held(norm: _Norm, rows: Rows) -> Program:
+def _build_one_pass(norm: _Norm, rows: Rows) -> KernelProgram:
     beside = range(2, 2 + len(norm.more))
     loads = "".join([f"    auto w{at} = taken(p{at} + p[{at}], along.stride[{at}][0]);\n" for at in beside])
     value = norm.affine("held[k][v] * scale", [f"to<C>(w{at}[v])" for at in beside])
@@ -116,12 +116,12 @@ _CENTER = """  const C mean = over_row(held, row, C(0), [](C a) { return a; }, s
 # -- moments, then each element -----------------------------------------------------------------------------------
 
 
-def _two_passes(norm: _Norm, device: Device) -> Plan:
+def _two_passes(norm: _Norm, device: CudaDevice) -> KernelPlan:
     number = computing(norm.x.dtype)
     shape = tuple([1 if d in norm.dims else n for d, n in enumerate(norm.x.shape)])
     state = Meta.contiguous_of(shape, number, norm.x.device)
-    across = _expanded(state, norm.x.shape, [0 if d in norm.dims else s for d, s in enumerate(state.strides)])
-    work = Layout()
+    across = _expand(state, norm.x.shape, [0 if d in norm.dims else s for d, s in enumerate(state.strides)])
+    work = WorkspaceLayout()
     means, scales = work.take(state.nbytes), work.take(state.nbytes)
     scale = "1 / sqrt_({} + T(k0))"
     fold = _mean_square(norm, scale) if norm.rms else _moments(norm, MEAN, scale.format(VARIANCE))
@@ -129,9 +129,9 @@ def _two_passes(norm: _Norm, device: Device) -> Plan:
     folding = _pass(fold, (state,) * len(outputs), (norm.x,), device)
     centered = (across, across)[: len(outputs)]
     value = "a * b" if norm.rms else "(a - b) * c"
-    apply = _applied(norm, value, centered)
+    apply = _build_apply(norm, value, centered)
     named = tuple([(2 + at, 0) for at in range(len(norm.more))])
-    return Plan(
+    return KernelPlan(
         (
             Pass(folding, (*outputs, (1, 0))),
             Pass(apply, ((0, 0), (1, 0), *outputs, *named)),
@@ -163,12 +163,14 @@ def _mean_square(norm: _Norm, scale: str) -> Fold:
     )  # fmt: skip
 
 
-def _pass(form: Fold, outputs: tuple[Meta, ...], inputs: tuple[Meta, ...], device: Device) -> Program:
+def _pass(
+    form: Fold, outputs: tuple[Meta, ...], inputs: tuple[Meta, ...], device: CudaDevice
+) -> KernelProgram:
     launch = Launch(Kernel("moments", no_host, cuda=form), outputs, inputs)
     return reduction.program(launch, form, device.properties.multi_processor_count)
 
 
-def _applied(norm: _Norm, value: str, moments: Sequence[Meta]) -> Program:
+def _build_apply(norm: _Norm, value: str, moments: Sequence[Meta]) -> KernelProgram:
     """`value` of a, the element, and b, c, the moments; then weight and bias."""
     kind = computing(norm.x.dtype)
     first = 1 + len(moments)
@@ -181,12 +183,12 @@ def _applied(norm: _Norm, value: str, moments: Sequence[Meta]) -> Program:
 # -- the operators ------------------------------------------------------------------------------------------------
 
 
-def _normalized(described: Callable[[Launch], _Norm]) -> Builder:
-    def build(launch: Launch, device: Device) -> Program | Plan:
+def _normalization_builder(described: Callable[[Launch], _Norm]) -> Builder:
+    def build(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
         norm = described(launch)
         operands = (norm.out, norm.x, *norm.more)
         rows = Rows(norm.x.dtype, norm.x.shape, operands, [meta.strides for meta in operands], norm.dims)
-        return _held(norm, rows) if rows.fits else _two_passes(norm, device)
+        return _build_one_pass(norm, rows) if rows.fits else _two_passes(norm, device)
 
     return build
 
@@ -194,33 +196,33 @@ def _normalized(described: Callable[[Launch], _Norm]) -> Builder:
 _CENTERED = "(a - b) * (1 / sqrt_(c + T(k0)))"
 
 
-def _batch_train(launch: Launch, device: Device) -> Plan:
+def _batch_train(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Outputs: the normalized; mean, scale and variance of each channel. params: (eps, (weight?, bias?))."""
     eps, given = launch.params
     out, *states = launch.outputs
     x, *more = _metas(launch)
     norm = _Norm(out, x, tuple(_by_channel(x, more)), given, tuple([d for d in range(x.ndim) if d != 1]), eps)
     fold = _moments(norm, MEAN, f"1 / sqrt_({VARIANCE} + T(k0))", VARIANCE)
-    applied = _applied(norm, "(a - b) * c", _by_channel(x, states[:2]))
+    applied = _build_apply(norm, "(a - b) * c", _by_channel(x, states[:2]))
     named = tuple([(5 + at, 0) for at in range(len(more))])
     places = ((1, 0), (2, 0), (3, 0))
     folding = Pass(_pass(fold, tuple(states), (x,), device), (*places, (4, 0)))
-    return Plan((folding, Pass(applied, ((0, 0), (4, 0), *places[:2], *named))))
+    return KernelPlan((folding, Pass(applied, ((0, 0), (4, 0), *places[:2], *named))))
 
 
-def _batch_infer(launch: Launch, device: Device) -> Program:
+def _batch_infer(launch: Launch, device: CudaDevice) -> KernelProgram:
     """Inputs: x, mean, variance, weight and bias if they are given. params: (eps, (weight?, bias?))."""
     eps, given = launch.params
     x, *vectors = _metas(launch)
     mean, variance, *more = _by_channel(x, vectors)
     norm = _Norm(launch.outputs[0], x, tuple(more), given, (), eps)
-    return _applied(norm, _CENTERED, (mean, variance))
+    return _build_apply(norm, _CENTERED, (mean, variance))
 
 
 ROUTINES: dict[str, Builder] = {
-    "layer_norm": _normalized(_layer),
-    "rms_norm": _normalized(lambda launch: _layer(launch, rms=True)),
-    "group_norm": _normalized(_group),
+    "layer_norm": _normalization_builder(_layer),
+    "rms_norm": _normalization_builder(lambda launch: _layer(launch, rms=True)),
+    "group_norm": _normalization_builder(_group),
     "batch_norm_train": _batch_train,
     "batch_norm_infer": _batch_infer,
 }

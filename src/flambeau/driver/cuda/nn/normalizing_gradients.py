@@ -13,10 +13,10 @@ from flambeau.core.layout import view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Kernel, Launch
 from flambeau.driver.cuda.codegen import pointwise, reduction
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan, no_host
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, no_host
 from flambeau.driver.cuda.codegen.rows import Rows, computing
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.driver.cuda.nn.normalizing import MEAN, VARIANCE, spread_of
 
 Place = tuple[int, int]
@@ -31,14 +31,14 @@ class _Operand:
     place: Place
 
 
-class _Problem:
+class _GradientOperands:
     """Operands of the launch: the gradients of x, weight, bias, then grad, x and weight, each only where it is given.
 
     params: how x is seen (its `shape`, the `dims` normalized together, those along which weights lie), eps, which of
     weight and bias are there. centered: the mean is taken away.
     """
 
-    def __init__(self, launch: Launch, device: Device, centered: bool) -> None:
+    def __init__(self, launch: Launch, device: CudaDevice, centered: bool) -> None:
         self.seen, self.eps, self.given = launch.params
         self.device, self.centered = device, centered
         metas, count = launch.operands, len(launch.outputs)
@@ -46,7 +46,7 @@ class _Problem:
         self.weight = self._beside(metas[-1], len(metas) - 1) if self.given[0] else None
         self.made = [self.vector(meta, at) for at, meta in enumerate(metas[1:count], 1)]
         self.number = computing(self.x.meta.dtype)
-        self.work = Layout()
+        self.work = WorkspaceLayout()
         kept = tuple([1 if d in self.seen.dims else n for d, n in enumerate(self.seen.shape)])
         self.state = Meta.contiguous_of(kept, self.number, self.x.meta.device)
 
@@ -87,7 +87,7 @@ class _Problem:
             _Operand(each.meta.with_(self.seen.shape, _standing(each.meta)), each.place) for each in states
         ]
 
-    def folded(self, fold: Fold, outputs: Sequence[_Operand], inputs: Sequence[_Operand]) -> Pass:
+    def fold_pass(self, fold: Fold, outputs: Sequence[_Operand], inputs: Sequence[_Operand]) -> Pass:
         form = Launch(Kernel("fold", no_host, cuda=fold), _metas(outputs), _metas(inputs))
         program = reduction.program(form, fold, self.device.properties.multi_processor_count)
         return Pass(program, tuple([x.place for x in (*outputs, *inputs)]))
@@ -105,7 +105,7 @@ def _metas(operands: Sequence[_Operand]) -> tuple[Meta, ...]:
 # -- by x, rows in registers; the moments go to memory where a fold needs them -------------------------------------
 
 
-def _held(x: _Problem, rows: Rows, moments: Sequence[_Operand]) -> Pass:
+def _build_one_pass(x: _GradientOperands, rows: Rows, moments: Sequence[_Operand]) -> Pass:
     operands = (x.out, x.x, x.grad, *x.weights, *moments)
     first = len(operands) - len(moments)
     names = ("mean", "scale") if x.centered else ("scale",)
@@ -153,7 +153,7 @@ _MEAN = """  const C level = over_row(two, row, C(0), [](Two e) { return e.y; },
 # -- by x, in three passes ----------------------------------------------------------------------------------------
 
 
-def _moments(x: _Problem, moments: Sequence[_Operand]) -> Pass:
+def _moments(x: _GradientOperands, moments: Sequence[_Operand]) -> Pass:
     scale = "1 / sqrt_({} + T(k0))"
     if x.centered:
         fold = spread_of(x.number, x.seen.dims, x.eps, MEAN, scale.format(VARIANCE))
@@ -162,10 +162,10 @@ def _moments(x: _Problem, moments: Sequence[_Operand]) -> Pass:
             lambda launch: x.seen.dims, lambda launch: (x.number,), "T", "T{}", "x * x", "a + b",
             (scale.format("s / T(n)"),), lambda launch: (float(x.eps),),
         )  # fmt: skip
-    return x.folded(fold, moments, (x.x,))
+    return x.fold_pass(fold, moments, (x.x,))
 
 
-def _sums(dims: tuple[int, ...], x: _Problem, lifted: Sequence[str], lower: Sequence[str]) -> Fold:
+def _sums(dims: tuple[int, ...], x: _GradientOperands, lifted: Sequence[str], lower: Sequence[str]) -> Fold:
     """A fold of one sum or two; `lower` says which of them each output is."""
     single = len(lifted) == 1
     return Fold(
@@ -179,7 +179,7 @@ _FACTORS = {True: "{} * (y - z) * w", False: "{} * y * z"}
 """A gradient times what x was normalized to; of x and the moments beside it."""
 
 
-def _by_folds(x: _Problem, moments: Sequence[_Operand], together: bool) -> list[Pass]:
+def _by_folds(x: _GradientOperands, moments: Sequence[_Operand], together: bool) -> list[Pass]:
     """Of moments that are known. `together`: a row has one weight, so that the sums of a row are the weight's and the
     bias's gradient too."""
     beside = x.across(moments)
@@ -191,18 +191,20 @@ def _by_folds(x: _Problem, moments: Sequence[_Operand], together: bool) -> list[
     made = [("s.v[0]", "s.v[1]")[at] for at in (0, 1) if x.given[at]] if together else []
     fold = _sums(x.seen.dims, x, lifted, [*lower, *made])
     outputs = [*slopes, *(_with_dims(x, each) for each in x.made if together)]
-    summing = x.folded(fold, outputs, (x.grad, x.x, *beside, *weight))
-    return [summing, _applied(x, beside, x.across(slopes), together)]
+    summing = x.fold_pass(fold, outputs, (x.grad, x.x, *beside, *weight))
+    return [summing, _build_apply(x, beside, x.across(slopes), together)]
 
 
-def _with_dims(x: _Problem, made: _Operand) -> _Operand:
+def _with_dims(x: _GradientOperands, made: _Operand) -> _Operand:
     """A gradient of weights as a fold over x's dims leaves it."""
     steps = dict(zip(x.seen.weighted, made.meta.strides, strict=True))
     strides = tuple([steps.get(d, 0) for d in range(len(x.seen.shape))])
     return _Operand(made.meta.with_(x.state.shape, strides), made.place)
 
 
-def _applied(x: _Problem, moments: list[_Operand], slopes: list[_Operand], together: bool) -> Pass:
+def _build_apply(
+    x: _GradientOperands, moments: list[_Operand], slopes: list[_Operand], together: bool
+) -> Pass:
     inputs = (x.grad, x.x, *moments, *slopes, *x.weights)
     names = iter("cdefg")
     mean = f" - {next(names)}" if x.centered else ""
@@ -220,22 +222,22 @@ def _applied(x: _Problem, moments: list[_Operand], slopes: list[_Operand], toget
 # -- by weight and bias -------------------------------------------------------------------------------------------
 
 
-def _by_weights(x: _Problem, moments: Sequence[_Operand]) -> list[Pass]:
+def _by_weights(x: _GradientOperands, moments: Sequence[_Operand]) -> list[Pass]:
     if not x.made:
         return []
     if not x.given[0]:
-        return [x.folded(_sums(x.others, x, ("x",), ("s",)), x.made, (x.grad,))]
+        return [x.fold_pass(_sums(x.others, x, ("x",), ("s",)), x.made, (x.grad,))]
     lifted = [_FACTORS[x.centered].format("x"), *(["x"] if x.given[1] else [])]
     lower = ("s.v[0]", "s.v[1]") if x.given[1] else ("s",)
-    return [x.folded(_sums(x.others, x, lifted, lower), x.made, (x.grad, x.x, *x.across(moments)))]
+    return [x.fold_pass(_sums(x.others, x, lifted, lower), x.made, (x.grad, x.x, *x.across(moments)))]
 
 
 # -- the records --------------------------------------------------------------------------------------------------
 
 
-def _rowwise(centered: bool) -> Callable[[Launch, Device], Plan]:
-    def build(launch: Launch, device: Device) -> Plan:
-        x = _Problem(launch, device, centered)
+def _rowwise(centered: bool) -> Callable[[Launch, CudaDevice], KernelPlan]:
+    def build(launch: Launch, device: CudaDevice) -> KernelPlan:
+        x = _GradientOperands(launch, device, centered)
         moments = x.states(2 if centered else 1)
         kept = x.across(moments) if x.given[0] else []
         operands = _metas([x.out, x.x, x.grad, *x.weights, *kept])
@@ -244,26 +246,26 @@ def _rowwise(centered: bool) -> Callable[[Launch, Device], Plan]:
             x.x.meta.dtype, x.seen.shape, operands, strides, x.seen.dims, arrays=2, written=len(kept)
         )  # fmt: skip
         by_folds = [] if rows.fits else [_moments(x, moments), *_by_folds(x, moments, together=False)]
-        passes = [_held(x, rows, kept)] if rows.fits else by_folds
-        return Plan((*passes, *_by_weights(x, moments)), x.work.nbytes)
+        passes = [_build_one_pass(x, rows, kept)] if rows.fits else by_folds
+        return KernelPlan((*passes, *_by_weights(x, moments)), x.work.nbytes)
 
     return build
 
 
-def _batch(launch: Launch, device: Device) -> Plan:
-    x = _Problem(launch, device, True)
+def _batch(launch: Launch, device: CudaDevice) -> KernelPlan:
+    x = _GradientOperands(launch, device, True)
     moments = x.states(2)
-    return Plan((_moments(x, moments), *_by_folds(x, moments, together=True)), x.work.nbytes)
+    return KernelPlan((_moments(x, moments), *_by_folds(x, moments, together=True)), x.work.nbytes)
 
 
-def _batch_by_moments(launch: Launch, device: Device) -> Plan:
+def _batch_by_moments(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Inputs grad, x, mean, scale and the weight, if it is given."""
-    x, first = _Problem(launch, device, True), len(launch.outputs) + 2
+    x, first = _GradientOperands(launch, device, True), len(launch.outputs) + 2
     moments = [_with_dims(x, x.vector(launch.operands[at], at)) for at in (first, first + 1)]
-    return Plan(tuple(_by_folds(x, moments, together=True)), x.work.nbytes)
+    return KernelPlan(tuple(_by_folds(x, moments, together=True)), x.work.nbytes)
 
 
-ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
     "layer_norm_backward": _rowwise(True), "rms_norm_backward": _rowwise(False), "group_norm_backward": _rowwise(True),
     "batch_norm_backward": _batch, "batch_norm_backward_by_moments": _batch_by_moments,
 }  # fmt: skip

@@ -8,9 +8,9 @@ from math import prod
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import blocks, carrier, i64
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, packed, reach
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name, wire_type
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, pack_walk, reach
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, wire_type
 
 _WIDE = 1 << 31
 
@@ -23,12 +23,12 @@ _PLACES = {
 }
 
 
-def pad(launch: Launch, device: Device) -> Program:
+def pad(launch: Launch, device: CudaDevice) -> KernelProgram:
     """params: (mode, (before, after) of each dimension). A constant's value is a scalar."""
     mode, pads = launch.params
     (out,), x = launch.outputs, launch.inputs[0]
     assert isinstance(x, Meta)
-    dims, padded = _merged(out, x, pads)
+    dims, padded = _merge_dims(out, x, pads)
     wide = max(reach(dims), prod([n for n, _ in dims])) >= _WIDE
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
     constant = mode == "constant"
@@ -55,10 +55,12 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {ele
 """
     inner = padded[::-1]
     numbers = [*[p[0] if p else 0 for p in inner], *[p[1] if p else 1 for p in inner]]
-    return Program(text, blocks(out.numel, 1024), 256, (packed(dims, wide), i64(*numbers), i64(out.numel)))
+    return KernelProgram(
+        text, blocks(out.numel, 1024), 256, (pack_walk(dims, wide), i64(*numbers), i64(out.numel))
+    )
 
 
-def _merged(
+def _merge_dims(
     out: Meta, x: Meta, pads: tuple[tuple[int, int], ...]
 ) -> tuple[Dims, list[tuple[int, int] | None]]:
     """Dimensions of the output with both strides, and of the padded ones (before, the input's size).
@@ -92,4 +94,4 @@ def _dimension(d: int, ndim: int, wide: bool, padded: bool) -> str:
     return f"    {split} to_ += r{d} * walk.stride[0][{d}]; from += {place} * (i64)walk.stride[1][{d}];"
 
 
-ROUTINES: dict[str, Callable[[Launch, Device], Program]] = {"pad": pad}
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {"pad": pad}

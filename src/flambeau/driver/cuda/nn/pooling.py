@@ -12,10 +12,10 @@ from math import prod
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import i64
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram
 
 _UNROLLED = 27  # elements of a window up to which a thread reads them all at once
 _LONG = 64  # elements of a window from which a warp folds it
@@ -34,7 +34,7 @@ def _lattice(launch: Launch, size: tuple[int, ...], count: tuple[int, ...]) -> L
 # -- maxima ---------------------------------------------------------------------------------------------------
 
 
-def max_pool(launch: Launch, device: Device) -> Program:
+def max_pool(launch: Launch, device: CudaDevice) -> KernelProgram:
     x = launch.inputs[0]
     assert isinstance(x, Meta)
     lattice = _lattice(launch, x.shape[2:], launch.outputs[0].shape[2:])
@@ -43,13 +43,13 @@ def max_pool(launch: Launch, device: Device) -> Program:
     return _maxima(launch, x, lattice, "false")
 
 
-def adaptive_max_pool(launch: Launch, device: Device) -> Program:
+def adaptive_max_pool(launch: Launch, device: CudaDevice) -> KernelProgram:
     x = launch.inputs[0]
     assert isinstance(x, Meta)
     return _maxima(launch, x, Lattice.adaptive(x.shape[2:], launch.outputs[0].shape[2:]), "true")
 
 
-def _maxima(launch: Launch, x: Meta, lattice: Lattice, adaptive: str) -> Program:
+def _maxima(launch: Launch, x: Meta, lattice: Lattice, adaptive: str) -> KernelProgram:
     """A NaN wins, the first of equals stays."""
     values, places = launch.outputs
     body = f"""
@@ -72,7 +72,7 @@ def _maxima(launch: Launch, x: Meta, lattice: Lattice, adaptive: str) -> Program
   values[to_.plane<I>(o.plane) + to_.at(o.at[0], o.at[1], o.at[2])] = to<E>(best);
   places[at.plane<I>(o.plane) + at.at(o.at[0], o.at[1], o.at[2])] = where;"""
     parameters = [
-        ("Lattice w", lattice.packed()), ("View from", view(x)), ("View to_", view(values)), ("View at", view(places)),
+        ("Lattice w", lattice.pack()), ("View from", view(x)), ("View to_", view(values)), ("View at", view(places)),
     ]  # fmt: skip
     return program(
         body, {"E": element(x)}, "E* values, i64* places, const E* x", parameters, values.numel, _HEADERS
@@ -113,7 +113,7 @@ def _is_near(x: Meta) -> bool:
     return sum((n - 1) * abs(s) for n, s in zip(x.shape[2:], x.strides[2:], strict=True)) < 1 << 30
 
 
-def _few_maxima(launch: Launch, x: Meta, lattice: Lattice) -> Program:
+def _few_maxima(launch: Launch, x: Meta, lattice: Lattice) -> KernelProgram:
     """Of small windows."""
     values, places = launch.outputs
     number = "i32" if prod(x.shape[2:]) < 1 << 31 else "i64"
@@ -131,24 +131,24 @@ def _few_maxima(launch: Launch, x: Meta, lattice: Lattice) -> Program:
   values[to_.plane<I>(o.plane) + to_.at(o.at[0], o.at[1], o.at[2])] = to<E>(best);
   places[at.plane<I>(o.plane) + at.at(o.at[0], o.at[1], o.at[2])] = where;"""
     parameters = [
-        ("Lattice w", lattice.packed()), ("View from", view(x)), ("View to_", view(values)), ("View at", view(places)),
+        ("Lattice w", lattice.pack()), ("View from", view(x)), ("View to_", view(values)), ("View at", view(places)),
     ]  # fmt: skip
     return program(body, {"E": element(x)}, "E* values, i64* places, const E* x", parameters, values.numel)
 
 
-def max_pool_backward(launch: Launch, device: Device) -> Program:
+def max_pool_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
     grad = launch.inputs[0]
     assert isinstance(grad, Meta)
     return _maxima_back(launch, _lattice(launch, launch.outputs[0].shape[2:], grad.shape[2:]), "false")
 
 
-def adaptive_max_pool_backward(launch: Launch, device: Device) -> Program:
+def adaptive_max_pool_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
     grad = launch.inputs[0]
     assert isinstance(grad, Meta)
     return _maxima_back(launch, Lattice.adaptive(launch.outputs[0].shape[2:], grad.shape[2:]), "true")
 
 
-def _maxima_back(launch: Launch, lattice: Lattice, adaptive: str) -> Program:
+def _maxima_back(launch: Launch, lattice: Lattice, adaptive: str) -> KernelProgram:
     """Each element takes the gradients of the windows that name it."""
     out, grad, index = launch.operands
     body = f"""
@@ -167,7 +167,7 @@ def _maxima_back(launch: Launch, lattice: Lattice, adaptive: str) -> Program:
         if (index[at.at(z, y, v)] == here) total = add(total, widen(grad[from.at(z, y, v)]));
   out[to_.plane<I>(me.plane) + to_.at(me.at[0], me.at[1], me.at[2])] = to<E>(total);"""
     parameters = [
-        ("Lattice w", lattice.packed()), ("View to_", view(out)), ("View from", view(grad)), ("View at", view(index)),
+        ("Lattice w", lattice.pack()), ("View to_", view(out)), ("View from", view(grad)), ("View at", view(index)),
     ]  # fmt: skip
     operands = "E* out, const E* grad, const i64* index"
     return program(body, {"E": element(out)}, operands, parameters, out.numel)
@@ -176,7 +176,7 @@ def _maxima_back(launch: Launch, lattice: Lattice, adaptive: str) -> Program:
 # -- means ------------------------------------------------------------------------------------------------------
 
 
-def avg_pool(launch: Launch, device: Device) -> Program:
+def avg_pool(launch: Launch, device: CudaDevice) -> KernelProgram:
     """params: how windows lie, count_include_pad, divisor_override."""
     _, include, divisor = launch.params
     x, out = launch.inputs[0], launch.outputs[0]
@@ -187,7 +187,9 @@ def avg_pool(launch: Launch, device: Device) -> Program:
     return _means(launch, x, lattice, "false", 1, include, divisor)
 
 
-def _few_means(launch: Launch, x: Meta, lattice: Lattice, include: bool, divisor: int | None) -> Program:
+def _few_means(
+    launch: Launch, x: Meta, lattice: Lattice, include: bool, divisor: int | None
+) -> KernelProgram:
     """Of small windows; the last dim is the outermost loop, as in the host body."""
     out = launch.outputs[0]
     body = f"""{_few(lattice, x)}
@@ -209,12 +211,12 @@ def _few_means(launch: Launch, x: Meta, lattice: Lattice, include: bool, divisor
   }}
   {_share("false", include, divisor, "o.at")}
   out[to_.plane<I>(o.plane) + to_.at(o.at[0], o.at[1], o.at[2])] = to<E>(shared(total, share));"""
-    parameters = [("Lattice w", lattice.packed()), ("View from", view(x)), ("View to_", view(out))]
+    parameters = [("Lattice w", lattice.pack()), ("View from", view(x)), ("View to_", view(out))]
     headers = ("windows.cuh", "means.cuh")
     return program(body, {"E": element(x)}, "E* out, const E* x", parameters, out.numel, headers)
 
 
-def adaptive_avg_pool(launch: Launch, device: Device) -> Program:
+def adaptive_avg_pool(launch: Launch, device: CudaDevice) -> KernelProgram:
     x, out = launch.inputs[0], launch.outputs[0]
     assert isinstance(x, Meta)
     lattice = Lattice.adaptive(x.shape[2:], out.shape[2:])
@@ -224,7 +226,7 @@ def adaptive_avg_pool(launch: Launch, device: Device) -> Program:
 
 def _means(
     launch: Launch, x: Meta, lattice: Lattice, adaptive: str, lanes: int, include: bool, divisor: int | None
-) -> Program:
+) -> KernelProgram:
     """The last dim is the outermost loop, as in the host body. Where a warp folds, it joins in a fixed tree."""
     out = launch.outputs[0]
     alone = """
@@ -258,7 +260,7 @@ def _means(
 {together if lanes > 1 else alone}
   {_share(adaptive, include, divisor, "o.at")}
   out[to_.plane<I>(o.plane) + to_.at(o.at[0], o.at[1], o.at[2])] = to<E>(shared(total, share));"""
-    parameters = [("Lattice w", lattice.packed()), ("View from", view(x)), ("View to_", view(out))]
+    parameters = [("Lattice w", lattice.pack()), ("View from", view(x)), ("View to_", view(out))]
     return program(
         body,
         {"E": element(x)},
@@ -278,7 +280,7 @@ def _share(adaptive: str, include: bool, divisor: int | None, at: str) -> str:
     return f"const i64 share = (i64){' * '.join(each)};"
 
 
-def avg_pool_backward(launch: Launch, device: Device) -> Program:
+def avg_pool_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
     """params: how windows lie, count_include_pad, divisor_override, size."""
     _, include, divisor, size = launch.params
     grad = launch.inputs[0]
@@ -286,7 +288,7 @@ def avg_pool_backward(launch: Launch, device: Device) -> Program:
     return _means_back(launch, _lattice(launch, size, grad.shape[2:]), "false", include, divisor)
 
 
-def adaptive_avg_pool_backward(launch: Launch, device: Device) -> Program:
+def adaptive_avg_pool_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
     grad = launch.inputs[0]
     assert isinstance(grad, Meta)
     return _means_back(
@@ -296,7 +298,7 @@ def adaptive_avg_pool_backward(launch: Launch, device: Device) -> Program:
 
 def _means_back(
     launch: Launch, lattice: Lattice, adaptive: str, include: bool, divisor: int | None
-) -> Program:
+) -> KernelProgram:
     """Each element takes its share of the windows that hold it, the last of them first, as the host body does."""
     out, grad = launch.operands
     body = f"""
@@ -324,7 +326,7 @@ def _means_back(
     total = add(total, rows);
   }}
   out[to_.plane<I>(me.plane) + to_.at(me.at[0], me.at[1], me.at[2])] = to<E>(total);"""
-    parameters = [("Lattice w", lattice.packed()), ("View to_", view(out)), ("View from", view(grad))]
+    parameters = [("Lattice w", lattice.pack()), ("View to_", view(out)), ("View from", view(grad))]
     return program(
         body,
         {"E": element(out)},
@@ -343,10 +345,10 @@ def _flat(x: Meta) -> Lattice:
     return Lattice.adaptive(x.shape[2:], x.shape[2:])
 
 
-def max_unpool(launch: Launch, device: Device) -> Plan:
+def max_unpool(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Each place of the result learns which maximum was put there last, then fetches it: no order of writes matters."""
     out, x, index = launch.operands
-    work, volume = Layout(), prod(out.shape[2:])
+    work, volume = WorkspaceLayout(), prod(out.shape[2:])
     owners = work.take(4 * out.numel)
     claim = """
   const Place<I> p = place_of<I>(i, w.count);
@@ -356,7 +358,7 @@ def max_unpool(launch: Launch, device: Device) -> Plan:
   atomicMax(owners + p.plane * volume + to_, mine + 1);"""
     count = ("i64 places", i64(prod(x.shape[2:])))
     parameters = [
-        ("Lattice w", _flat(x).packed()), ("View at", view(index)), ("i64 volume", i64(volume)), count,
+        ("Lattice w", _flat(x).pack()), ("View at", view(index)), ("i64 volume", i64(volume)), count,
         ("Guard guard", device.assertions.guard(launch.kernel.name, _INVALID)),
     ]  # fmt: skip
     claiming = program(claim, {}, "u32* owners, const i64* index", parameters, x.numel, _GUARDED)
@@ -370,16 +372,16 @@ def max_unpool(launch: Launch, device: Device) -> Plan:
   }
   out[to_.plane<I>(p.plane) + to_.at(p.at[0], p.at[1], p.at[2])] = value;"""
     parameters = [
-        ("Lattice w", _flat(out).packed()), ("Lattice s", _flat(x).packed()), ("View to_", view(out)),
+        ("Lattice w", _flat(out).pack()), ("Lattice s", _flat(x).pack()), ("View to_", view(out)),
         ("View from", view(x)),
     ]  # fmt: skip
     operands = "E* out, const E* x, const u32* owners"
     fetching = program(fetch, {"E": element(out)}, operands, parameters, out.numel)
     passes = (Pass(claiming, (owners, (2, 0))), Pass(fetching, ((0, 0), (1, 0), owners)))
-    return Plan(passes if x.numel else passes[1:], work.nbytes, work.nbytes)
+    return KernelPlan(passes if x.numel else passes[1:], work.nbytes, work.nbytes)
 
 
-def max_unpool_backward(launch: Launch, device: Device) -> Program:
+def max_unpool_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
     out, grad, index = launch.operands
     body = """
   const Place<I> p = place_of<I>(i, w.count);
@@ -389,7 +391,7 @@ def max_unpool_backward(launch: Launch, device: Device) -> Program:
   out[to_.plane<I>(p.plane) + to_.at(p.at[0], p.at[1], p.at[2])] =
       grad[from.plane<I>(p.plane) + from.at(source.at[0], source.at[1], source.at[2])];"""
     parameters = [
-        ("Lattice w", _flat(out).packed()), ("Lattice s", _flat(grad).packed()), ("View to_", view(out)),
+        ("Lattice w", _flat(out).pack()), ("Lattice s", _flat(grad).pack()), ("View to_", view(out)),
         ("View from", view(grad)), ("View at", view(index)), ("i64 volume", i64(prod(grad.shape[2:]))),
         ("Guard guard", device.assertions.guard(launch.kernel.name, _INVALID)),
     ]  # fmt: skip
@@ -397,7 +399,7 @@ def max_unpool_backward(launch: Launch, device: Device) -> Program:
     return program(body, {"E": element(out)}, operands, parameters, out.numel, _GUARDED)
 
 
-ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
     "max_pool": max_pool, "max_pool_backward": max_pool_backward,
     "adaptive_max_pool": adaptive_max_pool, "adaptive_max_pool_backward": adaptive_max_pool_backward,
     "avg_pool": avg_pool, "avg_pool_backward": avg_pool_backward,

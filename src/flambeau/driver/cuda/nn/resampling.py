@@ -13,8 +13,8 @@ from flambeau.core.dtype import dtype, float64
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import carrier
 from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram
 
 _DIMS = 3
 _HEADERS = ("windows.cuh", "resampling.cuh")
@@ -58,7 +58,7 @@ def _plain(size: Sequence[int]) -> Lattice:
     return Lattice.adaptive(size, size)
 
 
-def interpolate(launch: Launch, device: Device) -> Program:
+def interpolate(launch: Launch, device: CudaDevice) -> KernelProgram:
     """params: how places lie."""
     how = launch.params[0]
     out, x = launch.operands
@@ -69,7 +69,7 @@ def interpolate(launch: Launch, device: Device) -> Program:
         value = f"x[from.at({_places(dims, 't{0}.index(0)')})]"
     else:
         read = f"widen(x[from.at({_places(dims, 't{0}.index(u{0})')})])"
-        taps += "\n  typedef decltype(widen(E{})) T;\n" + _summed(dims, read, "total")
+        taps += "\n  typedef decltype(widen(E{})) T;\n" + _sum_text(dims, read, "total")
         value = "to<E>(total)"
     body = f"""
   const Place<I> o = place_of<I>(i, w.count);
@@ -77,7 +77,7 @@ def interpolate(launch: Launch, device: Device) -> Program:
 {taps}
   out[to_.plane<I>(o.plane) + to_.at(o.at[0], o.at[1], o.at[2])] = {value};"""
     parameters = [
-        ("Lattice w", _plain(out.shape[2:]).packed()), ("Axes axes", _axes(how, x.shape[2:], x.dtype)),
+        ("Lattice w", _plain(out.shape[2:]).pack()), ("Axes axes", _axes(how, x.shape[2:], x.dtype)),
         ("View to_", view(out)), ("View from", view(x)),
     ]  # fmt: skip
     types = {"E": carrier(x.itemsize) if moved else element(x), "Taps": _taps(how, _number(x.dtype))}
@@ -88,20 +88,20 @@ def _places(dims: Sequence[int], index: str) -> str:
     return ", ".join([index.format(d) if d in dims else "0" for d in range(_DIMS)])
 
 
-def _summed(dims: Sequence[int], read: str, name: str) -> str:
+def _sum_text(dims: Sequence[int], read: str, name: str) -> str:
     """Declare `name`: sums of taps, within each tap of a dim those of the next one."""
     d, *inner = dims
     value = f"s{inner[0]}" if inner else read
     return f"""
   T {name}{{}};
   for (int u{d} = 0; u{d} < t{d}.count; ++u{d}) {{
-    {_summed(inner, read, value) if inner else ""}
+    {_sum_text(inner, read, value) if inner else ""}
     const T term = {value} * (T)t{d}.weight(u{d});
     {name} = u{d} ? {name} + term : term;
   }}"""
 
 
-def interpolate_backward(launch: Launch, device: Device) -> Program:
+def interpolate_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
     """params: how places lie, the spatial size of what was interpolated."""
     how, size = launch.params
     out, grad = launch.operands
@@ -112,17 +112,17 @@ def interpolate_backward(launch: Launch, device: Device) -> Program:
   const Place<I> me = place_of<I>(i, w.count);
   grad += from.plane<I>(me.plane);
 {ranges}
-{_gathered(dims[::-1], f"widen(grad[from.at({_places(dims, 'o{0}')})])", "total")}
+{_gather_text(dims[::-1], f"widen(grad[from.at({_places(dims, 'o{0}')})])", "total")}
   out[to_.plane<I>(me.plane) + to_.at(me.at[0], me.at[1], me.at[2])] = to<E>(total);"""
     parameters = [
-        ("Lattice w", _plain(size).packed()), ("Axes axes", _axes(how, size, out.dtype)),
+        ("Lattice w", _plain(size).pack()), ("Axes axes", _axes(how, size, out.dtype)),
         ("View to_", view(out)), ("View from", view(grad)),
     ]  # fmt: skip
     types = {"E": element(out), "Taps": _taps(how, _number(out.dtype))}
     return program(body, types, "E* out, const E* grad", parameters, out.numel, _HEADERS)
 
 
-def _gathered(dims: Sequence[int], read: str, name: str) -> str:
+def _gather_text(dims: Sequence[int], read: str, name: str) -> str:
     """Declare `name`: what the places that read this element share with it, a dim within the next one."""
     d, *inner = dims
     value = f"s{inner[0]}" if inner else read
@@ -131,12 +131,12 @@ def _gathered(dims: Sequence[int], read: str, name: str) -> str:
   for (i32 o{d} = r{d}.first; o{d} < r{d}.end; ++o{d}) {{
     T share;
     if (!share_of<Taps>(o{d}, me.at[{d}], axes, {d}, share)) continue;
-    {_gathered(inner, read, value) if inner else ""}
+    {_gather_text(inner, read, value) if inner else ""}
     {name} += {value} * share;
   }}"""
 
 
-ROUTINES: dict[str, Callable[[Launch, Device], Program]] = {
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {
     "interpolate": interpolate,
     "interpolate_backward": interpolate_backward,
 }

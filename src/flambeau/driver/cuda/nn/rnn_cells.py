@@ -8,19 +8,19 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, blocks, i64
 from flambeau.driver.cuda.codegen.rows import computing
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program, c_name
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram, c_name
 
 _SIGMOID = "__device__ __forceinline__ C sigmoid(C x) { return 1 / (1 + exp_(-x)); }"
 
 
-def _cell(body: str) -> Callable[[Launch, Device], Program]:
+def _cell(body: str) -> Callable[[Launch, CudaDevice], KernelProgram]:
     """body: statements about operands y0, y1, ... (outputs) and x0, x1, ... (inputs) at one element's place.
 
     READ(k, g) is gate g of input k, or 0 of a state; WRITE(k, g, value) stores. MORE is the fifth input, or 0.
     """
 
-    def build(launch: Launch, device: Device) -> Program:
+    def build(launch: Launch, device: CudaDevice) -> KernelProgram:
         metas = launch.operands
         state = min(metas, key=lambda x: x.shape[1])
         walk = Walked(state.shape, [x.strides for x in metas])
@@ -43,7 +43,9 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
 {places}{body}
 }}
 """
-        return Program(text, blocks(walk.count), 256, (walk.value, *_gates(metas, state), i64(walk.count)))
+        return KernelProgram(
+            text, blocks(walk.count), 256, (walk.value, *_gates(metas, state), i64(walk.count))
+        )
 
     return build
 
@@ -61,7 +63,7 @@ _GRU = """  const C r = sigmoid(READ({x}, 0) + READ({h}, 0)), z = sigmoid(READ({
   const C hn = READ({h}, 2), next = tanh_(READ({x}, 2) + r * hn), state = READ({state}, 0);
 """
 
-ROUTINES: dict[str, Callable[[Launch, Device], Program]] = {
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {
     "lstm_cell": _cell(_LSTM.format(gates=0, cell=1) + "  WRITE(0, 0, o_ * t);\n  WRITE(1, 0, next);"),
     "lstm_cell_backward": _cell(
         _LSTM.format(gates=2, cell=3)

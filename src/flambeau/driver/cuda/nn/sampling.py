@@ -12,10 +12,10 @@ from math import prod
 from flambeau.core.dtype import float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan, copying
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
 from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram
 
 _HEADERS = ("windows.cuh", "resampling.cuh", "sampling.cuh")
 
@@ -50,7 +50,7 @@ _FIND = """
   find_taps<F, D, padding, align>(place, w, from, taps);"""
 
 
-def grid_sample(launch: Launch, device: Device) -> Program:
+def grid_sample(launch: Launch, device: CudaDevice) -> KernelProgram:
     """params: mode, padding, align_corners."""
     out, x, grid = launch.operands
     body = f"""{_choices(launch, x)}{_FIND}
@@ -66,19 +66,19 @@ def grid_sample(launch: Launch, device: Device) -> Program:
     *out = to<E>(total);
   }}"""
     parameters = [
-        ("Lattice w", _lattice(x, grid).packed()), ("View to_", view(out)), ("View from", view(x)),
+        ("Lattice w", _lattice(x, grid).pack()), ("View to_", view(out)), ("View from", view(x)),
         ("View g", view(_grid(grid))),
     ]  # fmt: skip
     count = prod(grid.shape[:-1])
     return program(body, {"E": element(x)}, "E* out, const E* x, const E* grid", parameters, count, _HEADERS)
 
 
-def grid_sample_backward(launch: Launch, device: Device) -> Plan:
+def grid_sample_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
     """params: as of grid_sample, then whether algorithms are deterministic, which the rule has refused."""
     of_x, of_grid, grad, x, grid = launch.operands
     kind = float64 if x.dtype is float64 else float32
     sums = Meta.contiguous_of(of_x.shape, kind, of_x.device)
-    work = Layout()
+    work = WorkspaceLayout()
     total = work.take(sums.nbytes)
     turn = "F(1)" if launch.params[0] == "bicubic" else "padded_turn<F, padding, align>(place[d], w.size[d])"
     body = f"""{_choices(launch, x)}{_FIND}
@@ -108,7 +108,7 @@ def grid_sample_backward(launch: Launch, device: Device) -> Plan:
     of_grid[(2 - d) * to_.step[1]] = to<E>(slope * ({turn} * scale));
   }}"""
     parameters = [
-        ("Lattice w", _lattice(x, grid).packed()), ("View into", view(sums)), ("View to_", view(_grid(of_grid))),
+        ("Lattice w", _lattice(x, grid).pack()), ("View into", view(sums)), ("View to_", view(_grid(of_grid))),
         ("View back", view(grad)), ("View from", view(x)), ("View g", view(_grid(grid))),
     ]  # fmt: skip
     types = {"E": element(x)}
@@ -117,10 +117,10 @@ def grid_sample_backward(launch: Launch, device: Device) -> Plan:
     adding = program(body, types, operands, parameters, prod(grid.shape[:-1]), _HEADERS)
     storing = copying(of_x, sums, 0, 0).program
     passes = (Pass(adding, (total, (1, 0), (2, 0), (3, 0), (4, 0))), Pass(storing, ((0, 0), total)))
-    return Plan(passes, work.nbytes, work.nbytes)
+    return KernelPlan(passes, work.nbytes, work.nbytes)
 
 
-ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
+ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
     "grid_sample": grid_sample,
     "grid_sample_backward": grid_sample_backward,
 }

@@ -8,33 +8,33 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Kernel, Launch
 from flambeau.driver.cuda.codegen import pointwise, reduction
 from flambeau.driver.cuda.codegen.elements import vector_like
-from flambeau.driver.cuda.codegen.multi_kernel import Layout, Pass, Plan, no_host
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, no_host
 from flambeau.driver.cuda.codegen.rows import Rows, computing
-from flambeau.driver.cuda.device.device import Device
-from flambeau.driver.cuda.device.program import Program
+from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.cuda.device.program import KernelProgram
 
 _FOLDED = {"softmax": "exp_(a - b) / c", "log_softmax": "a - b - c"}
 _SUM = "s.top == INF ? T(NAN) : s.sum"  # inf less inf
 _LOWER = {"softmax": ("s.top", _SUM), "log_softmax": ("s.top", f"log_({_SUM})")}
 
 
-def _softmax(name: str) -> Callable[[Launch, Device], Program | Plan]:
+def _softmax(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]:
     """params: (dim, the dtype that the input is converted to)."""
 
-    def build(launch: Launch, device: Device) -> Program | Plan:
+    def build(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
         dim, kind = launch.params
         (out,), (x,) = launch.outputs, launch.inputs
         assert isinstance(x, Meta)
         out, x = vector_like(out), vector_like(x)
         rows = Rows(kind, x.shape, (out, x), (out.strides, x.strides), (dim,))
         if rows.fits:
-            return _held(rows, name, small=computing(out.dtype) is not out.dtype)
-        return _folded(launch, out, x, device, name)
+            return _build_one_pass(rows, name, small=computing(out.dtype) is not out.dtype)
+        return _build_folds(launch, out, x, device, name)
 
     return build
 
 
-def _held(rows: Rows, name: str, small: bool) -> Program:
+def _build_one_pass(rows: Rows, name: str, small: bool) -> KernelProgram:
     """small: the result has 16 bits, so that a division is worth one multiplication by the inverse."""
     last = "a - log_s" if name == "log_softmax" else "a * inverse" if small else "a / s"
     grown = "exp_(a)" if name == "log_softmax" else "a = exp_(a)"
@@ -62,14 +62,14 @@ _MOST = """__device__ __forceinline__ float most(float a, float b) { return fmax
 __device__ __forceinline__ double most(double a, double b) { return fmax(a, b); }"""
 
 
-def _folded(launch: Launch, out: Meta, x: Meta, device: Device, name: str) -> Plan:
+def _build_folds(launch: Launch, out: Meta, x: Meta, device: CudaDevice, name: str) -> KernelPlan:
     dim, kind = launch.params
     number = computing(kind)
     steps = (kind, number) if number is not kind else (kind,)
     shape = tuple([1 if d == dim else n for d, n in enumerate(x.shape)])
     state = Meta.contiguous_of(shape, number, x.device)
     across = state.with_(x.shape, tuple([0 if d == dim else s for d, s in enumerate(state.strides)]))
-    work = Layout()
+    work = WorkspaceLayout()
     tops, sums = work.take(state.nbytes), work.take(state.nbytes)
     fold = Fold(
         lambda launch: (dim,), lambda launch: steps, "LogSum<T>", "{-INF, T{}}", "log_lift(x)", "a + b", _LOWER[name]
@@ -77,7 +77,7 @@ def _folded(launch: Launch, out: Meta, x: Meta, device: Device, name: str) -> Pl
     folding = Launch(Kernel(name, no_host, cuda=fold), (state, state), (x,))
     apply = Expression(_FOLDED[name], lambda launch: ((steps, (), ()), (kind,)))
     applying = Launch(Kernel(name, no_host, cuda=apply), (out,), (x, across, across))
-    return Plan(
+    return KernelPlan(
         (
             Pass(
                 reduction.program(folding, fold, device.properties.multi_processor_count),
@@ -96,10 +96,10 @@ _GIVEN = {"softmax": "b * (a - c)", "log_softmax": "a - exp_(b) * c"}
 """The gradient of a, the result's gradient, b, the result, and c, the sum of what is lifted of both."""
 
 
-def _backward(name: str) -> Callable[[Launch, Device], Program | Plan]:
+def _backward(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]:
     """Operands out, grad, the result. params: (dim,)."""
 
-    def build(launch: Launch, device: Device) -> Program | Plan:
+    def build(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
         (dim,) = launch.params
         operands = [vector_like(meta) for meta in launch.operands]
         shape, strides = operands[0].shape, [meta.strides for meta in operands]
@@ -109,7 +109,7 @@ def _backward(name: str) -> Callable[[Launch, Device], Program | Plan]:
     return build
 
 
-def _held_back(rows: Rows, name: str) -> Program:
+def _held_back(rows: Rows, name: str) -> KernelProgram:
     body = f"""  Two two[K][V];
   hold_beside<2>(two, held, p2, row, along);
   const C c = over_row(two, row, C(0), [](Two e) {{ const C x = e.x, y = e.y; return {_LIFTS[name]}; }},
@@ -129,14 +129,14 @@ def _held_back(rows: Rows, name: str) -> Program:
     return rows.program(body)
 
 
-def _folded_back(operands: list[Meta], dim: int, device: Device, name: str) -> Plan:
+def _folded_back(operands: list[Meta], dim: int, device: CudaDevice, name: str) -> KernelPlan:
     out, grad, result = operands
     number = computing(out.dtype)
     state = Meta.contiguous_of(
         tuple([1 if d == dim else n for d, n in enumerate(out.shape)]), number, out.device
     )
     across = state.with_(out.shape, tuple([0 if d == dim else s for d, s in enumerate(state.strides)]))
-    work = Layout()
+    work = WorkspaceLayout()
     sums = work.take(state.nbytes)
     fold = Fold(lambda launch: (dim,), lambda launch: (number,), "T", "T{}", _LIFTS[name], "a + b", ("s",))
     inputs = (grad, result) if name == "softmax" else (grad,)
@@ -144,7 +144,7 @@ def _folded_back(operands: list[Meta], dim: int, device: Device, name: str) -> P
     apply = Expression(_GIVEN[name], lambda launch: (((number,),) * 3, ()))
     applying = Launch(Kernel(name, no_host, cuda=apply), (out,), (grad, result, across))
     folded = reduction.program(folding, fold, device.properties.multi_processor_count)
-    return Plan(
+    return KernelPlan(
         (
             Pass(folded, (sums, (1, 0), (2, 0))[: 1 + len(inputs)]),
             Pass(pointwise.program(applying, apply), ((0, 0), (1, 0), (2, 0), sums)),

@@ -1,4 +1,4 @@
-"""`Communicators`: collective operations of virtual GPUs, under NCCL's rules.
+"""`VirtualCommunicators`: collective operations of virtual GPUs, under NCCL's rules.
 
 # Note [Meetings]
 A member's part in a collective stands in its stream as two markers, an arrival and an end; what is between them
@@ -37,7 +37,13 @@ from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, Course, Key, common_arguments, describe, duplicate, spans
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.deadlock import asked_in_vain, deadlock, waiting
-from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, Engine, Scheduler, Stream
+from flambeau.driver.virtual.scheduling.scheduler import (
+    Command,
+    DeviceState,
+    Engine,
+    Scheduler,
+    SimulatedStream,
+)
 
 NOWHERE = 255  # the device index of what is of no device
 
@@ -109,7 +115,7 @@ class Contribution:
     __slots__ = ("call", "called", "rank", "site", "stream")
 
     def __init__(
-        self, rank: int, call: Collective, stream: Stream, site: Site, called: Sequence[int] = ()
+        self, rank: int, call: Collective, stream: SimulatedStream, site: Site, called: Sequence[int] = ()
     ) -> None:
         self.rank = rank
         self.called = called
@@ -143,7 +149,9 @@ class CollectiveInstance(Command):
 
     __slots__ = ("arrived", "comm", "key", "mine", "parts", "ranks")
 
-    def __init__(self, comm: Communicator, stream: Stream, call: Collective, key: Key) -> None:
+    def __init__(
+        self, comm: VirtualCommunicator, stream: SimulatedStream, call: Collective, key: Key
+    ) -> None:
         sender, receiver, number = key
         ranks = range(comm.size) if sender < 0 else (sender, receiver)
         nbytes = call.count * call.dtype.itemsize
@@ -216,7 +224,7 @@ class Member:
 
     __slots__ = ("comm", "course", "handle", "last", "open", "rank", "state", "thread")
 
-    def __init__(self, comm: Communicator, rank: int, handle: int, state: DeviceState) -> None:
+    def __init__(self, comm: VirtualCommunicator, rank: int, handle: int, state: DeviceState) -> None:
         self.comm = comm
         self.rank = rank
         self.handle = handle
@@ -227,7 +235,7 @@ class Member:
         self.thread = threading.current_thread()  # who brought it: waits for it end if this one has
 
 
-class Communicator:
+class VirtualCommunicator:
     """Members that were brought together. `failed` is the report of what went wrong.
 
     `members` are those of this process, `devices` all ranks' devices, `called` what the program calls the ranks,
@@ -271,7 +279,7 @@ class Communicator:
         return f"communicator {self.number} of {self.size} ranks{of}"
 
 
-class Communicators:
+class VirtualCommunicators:
     """All communicators of a machine. Its calls are those of `driver.api`; whoever calls holds the machine's lock."""
 
     def __init__(
@@ -292,8 +300,8 @@ class Communicators:
         self.numbers: Callable[[int, int], Any] = lambda ptr, nbytes: (
             b""
         )  # device memory as bytes; the driver's
-        self._by_id: dict[bytes, Communicator] = {}  # those that somebody is missing from
-        self._shared: dict[bytes, Communicator] = {}  # those with members of other processes
+        self._by_id: dict[bytes, VirtualCommunicator] = {}  # those that somebody is missing from
+        self._shared: dict[bytes, VirtualCommunicator] = {}  # those with members of other processes
         self._members: dict[int, Member] = {}
         self._made = 0
         self._news = 0  # counts what may let somebody go on
@@ -321,7 +329,7 @@ class Communicators:
         self._check_join(comm, size, members)
         if comm is None:
             self._made += 1
-            comm = self._by_id[unique] = Communicator(unique, self._made, size, self._route)
+            comm = self._by_id[unique] = VirtualCommunicator(unique, self._made, size, self._route)
             comm.called, comm.purpose = called, name
         for rank, handle, state in members:
             comm.members[rank] = self._members[handle] = Member(comm, rank, handle, state)
@@ -338,7 +346,7 @@ class Communicators:
         self._by_id.pop(unique, None)
         return [handle for _, handle, _ in members]
 
-    def _join_others(self, comm: Communicator, members: Sequence[tuple[int, int]]) -> None:
+    def _join_others(self, comm: VirtualCommunicator, members: Sequence[tuple[int, int]]) -> None:
         """Wait until all members have joined, here or elsewhere."""
         if self.outside is not None and len(members) < comm.size:
             self.go_on(None)
@@ -352,7 +360,7 @@ class Communicators:
             raise DriverError(comm.failed)
 
     def _check_join(
-        self, comm: Communicator | None, size: int, members: Sequence[tuple[int, int, DeviceState]]
+        self, comm: VirtualCommunicator | None, size: int, members: Sequence[tuple[int, int, DeviceState]]
     ) -> None:
         ranks = [rank for rank, _, _ in members]
         devices = [state.index for _, _, state in members]
@@ -386,7 +394,7 @@ class Communicators:
         if abort and member.comm.meetings:
             self.fail(member.comm, f"{member.comm.who(member.rank)} aborted {member.comm}")
 
-    def fail(self, comm: Communicator, report: str) -> None:
+    def fail(self, comm: VirtualCommunicator, report: str) -> None:
         """Nothing of it will run any more: each member's device has an error, what waits for somebody is let go."""
         if comm.failed is not None:
             return
@@ -398,7 +406,7 @@ class Communicators:
         self._excuse_all(comm)
         self._notify()
 
-    def _excuse_all(self, comm: Communicator) -> None:
+    def _excuse_all(self, comm: VirtualCommunicator) -> None:
         """Nobody comes to its meetings any more."""
         for meeting in comm.meetings.values():
             self._core.excuse(meeting, meeting.arrivals - meeting.arrived)
@@ -412,12 +420,12 @@ class Communicators:
     # -- queueing ---------------------------------------------------------------------------------------
     def queue(
         self,
-        parts: Sequence[tuple[Member, Collective, Stream]],
+        parts: Sequence[tuple[Member, Collective, SimulatedStream]],
         effect: Callable[[CollectiveInstance], None],
         site: Site,
     ) -> None:
         """Queue parts as one group. They were checked one by one; DriverError: members disagree."""
-        groups: dict[Stream, list[tuple[Member, CollectiveInstance]]] = {}
+        groups: dict[SimulatedStream, list[tuple[Member, CollectiveInstance]]] = {}
         for member, call, stream in parts:
             meeting = self._join_meeting(
                 member, Contribution(member.rank, call, stream, site, member.comm.called), effect
@@ -436,7 +444,7 @@ class Communicators:
         key = member.course.next_key(call)
         meeting = comm.meetings.get(key)
         if meeting is None:
-            meeting = CollectiveInstance(comm, Stream(next(self._handles), comm.state, 0), call, key)
+            meeting = CollectiveInstance(comm, SimulatedStream(next(self._handles), comm.state, 0), call, key)
             meeting.effect, meeting.args, meeting.site = effect, (meeting,), part.site
             comm.meetings[key] = meeting
             self._core.announce(meeting, meeting.arrivals)
@@ -453,7 +461,9 @@ class Communicators:
         if len(meeting.parts) == len(meeting.ranks):
             del meeting.comm.meetings[meeting.key]
 
-    def _arrive(self, stream: Stream, group: list[tuple[Member, CollectiveInstance]], site: Site) -> Command:
+    def _arrive(
+        self, stream: SimulatedStream, group: list[tuple[Member, CollectiveInstance]], site: Site
+    ) -> Command:
         """The marker by which members come to meetings, after their last groups."""
         before = dict.fromkeys([member.last for member, _ in group if member.last is not None])
         effect = self._offer if any(member.comm.unique in self._shared for member, _ in group) else None
@@ -468,7 +478,11 @@ class Communicators:
         return arrival
 
     def _end(
-        self, stream: Stream, arrival: Command, group: list[tuple[Member, CollectiveInstance]], site: Site
+        self,
+        stream: SimulatedStream,
+        arrival: Command,
+        group: list[tuple[Member, CollectiveInstance]],
+        site: Site,
     ) -> None:
         """The marker that a stream goes on from."""
         meetings = tuple([meeting for _, meeting in group])
@@ -483,7 +497,9 @@ class Communicators:
             member.last = end
 
     # -- members of other processes ---------------------------------------------------------------------
-    def _offer(self, arrival: Command, meetings: Sequence[CollectiveInstance], stream: Stream) -> None:
+    def _offer(
+        self, arrival: Command, meetings: Sequence[CollectiveInstance], stream: SimulatedStream
+    ) -> None:
         """What stands before a group is done: let other processes have its parts."""
         for meeting in meetings:
             for slot in meeting.mine:
@@ -544,7 +560,7 @@ class Communicators:
         self._core.run_all()
 
     # -- waiting for others -----------------------------------------------------------------------------
-    def before(self, target: Stream | DeviceState | Command) -> None:
+    def before(self, target: SimulatedStream | DeviceState | Command) -> None:
         """The host is about to run commands because it waits: other ranks go on first, if they can.
 
         So all that ranks can give before they wait is there when a schedule chooses what runs, as it is where each has
@@ -554,7 +570,7 @@ class Communicators:
         if mine is not None:
             mine.wait(lambda: not target.pending, lambda: waiting(target), self._changed, lazy=True)
 
-    def wait_for_progress(self, target: Stream | DeviceState | Command) -> bool:
+    def wait_for_progress(self, target: SimulatedStream | DeviceState | Command) -> bool:
         """No command can run: wait until another thread has done something about it. False: it is nobody's turn."""
         if not self._waits_for_others:
             return False
@@ -566,7 +582,7 @@ class Communicators:
             self._wait(lambda: self._news != news, lambda: report or waiting(target))
         return True
 
-    def linger(self, target: Stream | Command) -> None:
+    def linger(self, target: SimulatedStream | Command) -> None:
         """The program polls, and what it asks after is not done: let others go on, who may have to come first.
 
         DriverError: it has asked all too often, and nothing can ever happen.
@@ -584,9 +600,9 @@ class Communicators:
         if target.pending and self._core.idle:  # else it is a question of time
             self._count_vain(target, mine)
 
-    def _count_vain(self, target: Stream | Command, mine: Seat | None) -> None:
+    def _count_vain(self, target: SimulatedStream | Command, mine: Seat | None) -> None:
         """No command can run, and all who could bring one had their turn since the last question."""
-        since = self._core.given, self._news
+        since = self._core.next_seq, self._news
         self._vain = self._vain + 1 if self._since == since else 0
         self._since = since
         if self._vain >= _PATIENCE:
@@ -626,12 +642,12 @@ _PATIENCE = 20_000  # questions of a program in a row while nothing at all happe
 _LOOK_S = 0.2  # between looks at whether the others' threads have ended
 
 
-def _waits(target: Stream | DeviceState | Command) -> str:
+def _waits(target: SimulatedStream | DeviceState | Command) -> str:
     """What the host waits for, and what that waits for."""
     return deadlock(target).removeprefix("deadlock: ")
 
 
-def _not_joined(comm: Communicator) -> str:
+def _not_joined(comm: VirtualCommunicator) -> str:
     missing = [comm.name(rank) for rank in range(comm.size) if rank not in comm.members]
     return f"comm_create of {comm} waits for {', '.join(missing)} to join"
 

@@ -31,7 +31,7 @@ _LAST_LOOKS = 20  # at what the host waits for, before it says that this has not
 _KINDS = {kind.name: kind for kind in dtypes.DTYPES}
 
 
-class Machine(Protocol):
+class RankHost(Protocol):
     """Whoever has members of this process."""
 
     def go_on(self, other: Awaited | None) -> None: ...
@@ -54,7 +54,7 @@ class Exchange:
         self._number = 0
         self._late: list[Any] = []  # outcomes of a wait that was given up
         self.idles = False  # its host waits for something else, and may ask the store meanwhile
-        self.machine: Callable[[], Machine | None] = lambda: None  # the one that met others last
+        self.machine: Callable[[], RankHost | None] = lambda: None  # the one that met others last
 
     def connect(self) -> None:
         """Say who this is. DriverError: nobody answers."""
@@ -247,7 +247,7 @@ def ask_around() -> None:
         machine.ask_around()
 
 
-def _current_machine() -> Machine | None:
+def _current_machine() -> RankHost | None:
     return None if _exchange is None or _exchange.idles else _exchange.machine()
 
 

@@ -1,12 +1,11 @@
-"""`Graph`: the commands of one run and what orders them, to be put into other legal orders without running kernels.
+"""`CommandGraph`: the commands of one run and what orders them; it finds other legal orders without running kernels.
 
 A step is a command, or a wait of the host: commands given after a wait come after what was waited for. That the
 host waits where a launch queue is full is part of the machine, whatever the schedule: it is put in here, not recorded.
 An order is legal if it respects each step's `needs`; a replay of it makes the program run in it.
 
-A poll of the host is a step, too (`Step.poll`): one that said yes comes after what it asked after. So a graph stands
-for the runs whose polls give the same answers, in whatever order; what the program does where they answer otherwise is
-another graph. Which answers are possible at all: see `testing/answers.py`.
+A poll of the host is a step, too (`GraphStep.poll`): one that said yes comes after what it asked after. So a graph
+stands for the runs whose polls give the same answers, in whatever order. Other answers are another graph. Which answers are possible at all: see `testing/answers.py`.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from flambeau.driver.virtual.scheduling.schedule_policy import (
     EARLY,
     LATE,
     STOP,
-    Question,
+    PollQuestion,
     open_policy,
     read_token,
     write_token,
 )
-from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, Stream
+from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, SimulatedStream
 
 Access = tuple[int, "Meta | int", bool, bool]
 """Address, layout (a number of bytes, or a tensor's), whether it is read, whether it is written."""
 
 
-class _Queue(Protocol):
+class _StreamLike(Protocol):
     """What a policy wants to know of a stream."""
 
     handle: int
@@ -83,7 +82,7 @@ class NamedPlaces:
         self.digest = 0
 
 
-class Step:
+class GraphStep:
     """A command, or with seq -1 a wait or poll of the host. `place` counts the commands of its stream, from 0."""
 
     __slots__ = (
@@ -104,7 +103,7 @@ class Step:
     )
 
     def __init__(
-        self, at: int, seq: int, kind: int, name: str, stream: _Queue | None, needs: list[int]
+        self, at: int, seq: int, kind: int, name: str, stream: _StreamLike | None, needs: list[int]
     ) -> None:
         self.at = at
         self.seq = seq
@@ -141,12 +140,12 @@ _WORK = frozenset(
 )
 
 
-class Graph:
+class CommandGraph:
     """Recorded while a program runs (`VirtualDriver.record`); a plain value afterwards."""
 
     def __init__(self, queue: int, runs_bodies: bool) -> None:
-        self.steps: list[Step] = []
-        self.polls: list[Step] = []
+        self.steps: list[GraphStep] = []
+        self.polls: list[GraphStep] = []
         self.turns = False  # whether ranks took turns as hosts
         self._queue = queue
         self._runs_bodies = runs_bodies
@@ -219,14 +218,14 @@ class Graph:
             rest.remove((ptr, meta, True, False))
         return tuple(rest)
 
-    def on_wait(self, target: Stream | DeviceState | Command) -> None:
+    def on_wait(self, target: SimulatedStream | DeviceState | Command) -> None:
         """The host waits for all that a stream or device was given, or for one command."""
         if isinstance(target, DeviceState):
             self._wait_for({handle: len(self._of[handle]) for handle in self._device.get(target.index, ())})
         else:
             self._wait_for(self._count_commands(target))
 
-    def on_poll(self, question: Question | None, done: bool) -> None:
+    def on_poll(self, question: PollQuestion | None, done: bool) -> None:
         """The host asked whether a stream or command is done, and was told."""
         counts = {} if question is None else self._count_commands(question.target)
         stream, count = next(iter(counts.items()), (-1, 0))
@@ -236,9 +235,9 @@ class Graph:
         step.poll = poll
         self.polls.append(step)
 
-    def _count_commands(self, target: Stream | Command) -> dict[int, int]:
+    def _count_commands(self, target: SimulatedStream | Command) -> dict[int, int]:
         """How many commands of which stream that is."""
-        if isinstance(target, Stream):
+        if isinstance(target, SimulatedStream):
             return {target.handle: len(self._of.get(target.handle, ()))}
         at = self._at.get(target.seq)
         return {} if at is None else {target.stream.handle: self.steps[at].place + 1}
@@ -255,13 +254,13 @@ class Graph:
         self._known.update(new)
         return [self._of[handle][n - 1] for handle, n in new.items()]
 
-    def _add_host(self, name: str, needs: list[int]) -> Step:
+    def _add_host(self, name: str, needs: list[int]) -> GraphStep:
         step = self._add(-1, scheduler.WAIT, name, None, [*needs, self._host] if self._host >= 0 else needs)
         self._host = step.at
         return step
 
-    def _add(self, seq: int, kind: int, name: str, stream: _Queue | None, needs: list[int]) -> Step:
-        step = Step(len(self.steps), seq, kind, name, stream, needs)
+    def _add(self, seq: int, kind: int, name: str, stream: _StreamLike | None, needs: list[int]) -> GraphStep:
+        step = GraphStep(len(self.steps), seq, kind, name, stream, needs)
         for need in needs:
             self.steps[need].followers.append(step.at)
         self.steps.append(step)
@@ -286,7 +285,7 @@ class Graph:
         self._hosts = {}
 
     # -- orders -----------------------------------------------------------------------------------------
-    def in_order(self) -> Iterator[Step]:
+    def in_order(self) -> Iterator[GraphStep]:
         """All steps, each after those that it needs: as they were given, but for ends that wait for late comers."""
         left = [len(step.needs) for step in self.steps]
         heap = [step.at for step in self.steps if not step.needs]
@@ -298,7 +297,7 @@ class Graph:
                 if not left[at]:
                     heappush(heap, at)
 
-    def order(self, schedule: str) -> list[Step]:
+    def order(self, schedule: str) -> list[GraphStep]:
         """The commands in the order in which a policy would run them; `schedule` as `VirtualDriver` takes it.
 
         Raises ValueError for a schedule that needs times: `earliest`.
@@ -310,7 +309,7 @@ class Graph:
         policy: Any = open_policy(schedule)
         steps, offer, take = self.steps, policy.offer, policy.take
         left = [len(step.needs) for step in steps]
-        found: list[Step] = []
+        found: list[GraphStep] = []
         happened = [step for step in steps if not step.needs]
         while True:
             while happened:
@@ -331,7 +330,7 @@ class Graph:
                 if not left[at]:
                     happened.append(steps[at])
 
-    def oldest(self, forced: Iterable[tuple[int, int]] = ()) -> list[Step] | None:
+    def oldest(self, forced: Iterable[tuple[int, int]] = ()) -> list[GraphStep] | None:
         """The oldest command first, but for `forced`: pairs of steps, the first before the second.
 
         None if no legal order has them all.
@@ -346,7 +345,7 @@ class Graph:
             (steps[at].free, at) for at, count in enumerate(left) if not count
         ]  # what needs no choice first
         heapify(heap)
-        found: list[Step] = []
+        found: list[GraphStep] = []
         passed = 0
         while heap:
             free, at = heappop(heap)
@@ -359,7 +358,7 @@ class Graph:
                     heappush(heap, (steps[follower].free, follower))
         return found if passed == len(steps) else None
 
-    def replayed(self, token: str) -> list[Step]:
+    def steps_of_token(self, token: str) -> list[GraphStep]:
         """The order that a token of this program's names."""
         return [self.steps[self._at[choice >> 8]] for choice in read_token(token) if choice >= 0]
 
@@ -371,7 +370,7 @@ class Graph:
         """How many choices a token holds."""
         return len(read_token(token))
 
-    def token(self, order: list[Step]) -> str:
+    def token(self, order: list[GraphStep]) -> str:
         """The shortest token that replays an order and the recorded answers.
 
         Past its end a replay runs the oldest command first.

@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING
 from flambeau.core.callsite import caller, place
 
 if TYPE_CHECKING:
-    from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, Stream
+    from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, SimulatedStream
 
 _MOST = 12  # queues told one by one; thousands may stand behind one
 
 
-def deadlock(target: Stream | DeviceState | Command) -> str:
+def deadlock(target: SimulatedStream | DeviceState | Command) -> str:
     """The report: from what the host waits for to what nothing will let run, then the other queues that are stuck."""
     head = f"deadlock: the host waits for {target} at {place(caller())}, and no command can run"
     return "\n  ".join([head, *_stuck(target)])
 
 
-def waiting(target: Stream | DeviceState | Command) -> str:
+def waiting(target: SimulatedStream | DeviceState | Command) -> str:
     """The same of a rank whose line is told with it."""
     return "\n  ".join([f"the host waits for {target}, and no command can run", *_stuck(target)])
 
 
-def asked_in_vain(target: Stream | DeviceState | Command, others: list[str]) -> str:
+def asked_in_vain(target: SimulatedStream | DeviceState | Command, others: list[str]) -> str:
     """The same where the program asks again and again whether work is done. others: what other ranks do."""
     head = f"deadlock: the program asks without end at {place(caller())} whether work is done, and no command can run"
     return "\n  ".join([head, *_stuck(target), *others])
 
 
-def _stuck(target: Stream | DeviceState | Command) -> list[str]:
+def _stuck(target: SimulatedStream | DeviceState | Command) -> list[str]:
     chain, circle = _chain(target.head)
     devices = {head.stream.device: None for head in chain}
     stuck = chain | {head: None for device in devices for head in device.heads()}

@@ -1,11 +1,11 @@
-"""`Hosts`: the simulated times of ranks that are threads and take turns: each has a host of its own."""
+"""`RankClocks`: the simulated times of ranks that are threads and take turns: each has a host of its own."""
 
 from __future__ import annotations
 
 from flambeau.driver.virtual.scheduling.scheduler import Scheduler
 
 
-class Hosts:
+class RankClocks:
     """Times by rank. The scheduler has that of the rank whose turn it is."""
 
     def __init__(self, core: Scheduler) -> None:

@@ -1,4 +1,4 @@
-"""`Policy`: which of the runnable commands runs next, and what the host is told when it asks whether work is done.
+"""A `SchedulePolicy` chooses which runnable command runs next and what a poll of the host returns.
 
 `offer(command)` says that a command became runnable: it is at the head of its stream, its waits are over.
 `take(now, question)` gives the next command to run. With `now=None` the host waits: None means that nothing is
@@ -26,7 +26,7 @@ from flambeau.core.brief import brief
 from flambeau.core.errors import DriverError
 
 if TYPE_CHECKING:
-    from flambeau.driver.virtual.scheduling.scheduler import Command, Engine, Stream
+    from flambeau.driver.virtual.scheduling.scheduler import Command, Engine, SimulatedStream
 
 PATIENCE_NS = 100_000
 _CHANGE_HORIZON = 1 << 14  # PCT's change points lie among this many choices, denser towards the first
@@ -37,17 +37,17 @@ Rank = tuple[int, int, int]
 STOP, LATE, EARLY = -1, -2, -3  # among choices: how a poll of the host ended
 
 
-class Question(NamedTuple):
+class PollQuestion(NamedTuple):
     """Whether a stream or a command is done; `internal`: the runtime asks, and no value depends on the answer."""
 
-    target: Stream | Command
+    target: SimulatedStream | Command
     internal: bool
 
 
-class Policy(Protocol):
+class SchedulePolicy(Protocol):
     def offer(self, command: Command) -> None: ...
-    def take(self, now: int | None, question: Question | None = None) -> Command | None: ...
-    def answer(self, question: Question | None) -> int: ...
+    def take(self, now: int | None, question: PollQuestion | None = None) -> Command | None: ...
+    def answer(self, question: PollQuestion | None) -> int: ...
 
     @property
     def runnable(self) -> bool:
@@ -76,10 +76,10 @@ class Earliest:
         ready = command.ready
         heappush(self._heap, (ready, (command.stream.priority, ready, command.seq), command))
 
-    def answer(self, question: Question | None) -> int:
+    def answer(self, question: PollQuestion | None) -> int:
         return STOP
 
-    def take(self, now: int | None, question: Question | None = None) -> Command | None:
+    def take(self, now: int | None, question: PollQuestion | None = None) -> Command | None:
         heap = self._heap
         while heap:
             time, rank, command = heap[0]
@@ -157,7 +157,7 @@ class Choice:
     def runnable(self) -> bool:
         return bool(self._waiting())
 
-    def take(self, now: int | None, question: Question | None = None) -> Command | None:
+    def take(self, now: int | None, question: PollQuestion | None = None) -> Command | None:
         if now is None:
             return self._next()
         overdue = [c for c in self._waiting() if c.ready <= now - PATIENCE_NS]
@@ -174,7 +174,7 @@ class Choice:
             more = self._polls.random() < self._eager
         return self._next() if more else None
 
-    def answer(self, question: Question | None) -> int:
+    def answer(self, question: PollQuestion | None) -> int:
         self._eager = None
         return LATE if self._late and question is not None and not question.target.pending else STOP
 
@@ -321,7 +321,7 @@ class Oldest:
         return None
 
 
-class Answers(Oldest):
+class ScriptedAnswers(Oldest):
     """Tells the program that work is done or not as a text of y and n says, question by question; past its end yes.
 
     For explorers. The runtime's own questions are none of the text's: they end by the times.
@@ -332,11 +332,11 @@ class Answers(Oldest):
         self._answers = answers
         self._at = 0
 
-    def take(self, now: int | None, question: Question | None = None) -> Command | None:
+    def take(self, now: int | None, question: PollQuestion | None = None) -> Command | None:
         wanted = now is None or (self._answers_yes(question) and question.target.pending)  # type: ignore[union-attr]
         return self._oldest() if wanted else None
 
-    def answer(self, question: Question | None) -> int:
+    def answer(self, question: PollQuestion | None) -> int:
         if question is None or question.internal:
             return STOP
         yes = self._answers_yes(question)
@@ -345,13 +345,13 @@ class Answers(Oldest):
             return STOP if question.target.pending else LATE
         return EARLY
 
-    def _answers_yes(self, question: Question | None) -> bool:
+    def _answers_yes(self, question: PollQuestion | None) -> bool:
         return (
             question is not None and not question.internal and self._answers[self._at : self._at + 1] != "n"
         )
 
 
-class Replay(Oldest):
+class ReplayPolicy(Oldest):
     """Runs commands in the order of a token; after its end, the oldest runnable command first.
 
     Raises DriverError where the program is not the one that the token was taken from.
@@ -362,7 +362,7 @@ class Replay(Oldest):
         self._choices = choices
         self._at = 0
 
-    def take(self, now: int | None, question: Question | None = None) -> Command | None:
+    def take(self, now: int | None, question: PollQuestion | None = None) -> Command | None:
         if self._at >= len(self._choices):
             return self._oldest()
         choice = self._choices[self._at]
@@ -382,7 +382,7 @@ class Replay(Oldest):
         del self._runnable[seq]
         return command
 
-    def answer(self, question: Question | None) -> int:
+    def answer(self, question: PollQuestion | None) -> int:
         if self._at >= len(self._choices):
             return STOP
         choice = self._choices[self._at]
@@ -396,7 +396,7 @@ class Replay(Oldest):
         return choice
 
     @property
-    def unplayed(self) -> str:
+    def explain_unplayed(self) -> str:
         """Why the program is not the token's, if it has ended before the token; else empty."""
         return str(self._refusal("the program has ended")) if self._at < len(self._choices) else ""
 
@@ -407,20 +407,20 @@ class Replay(Oldest):
         )
 
 
-class Follow(Replay):
-    """Like `Replay`, but from where the program leaves the token the oldest runnable command goes first.
+class Follow(ReplayPolicy):
+    """Like `ReplayPolicy`, but from where the program leaves the token the oldest runnable command goes first.
 
     What a program does may depend on a race: in another order it gives other commands.
     """
 
-    def take(self, now: int | None, question: Question | None = None) -> Command | None:
+    def take(self, now: int | None, question: PollQuestion | None = None) -> Command | None:
         try:
             return super().take(now, question)
         except DriverError:
             self._at = len(self._choices)
             return super().take(now, question)
 
-    def answer(self, question: Question | None) -> int:
+    def answer(self, question: PollQuestion | None) -> int:
         try:
             return super().answer(question)
         except DriverError:
@@ -432,7 +432,7 @@ _seq = attrgetter("seq")
 _ready = attrgetter("ready", "seq")
 
 
-def open_policy(schedule: str) -> Policy:
+def open_policy(schedule: str) -> SchedulePolicy:
     """The policy that a schedule string names.
 
     `earliest`, `random:SEED`, `adversarial:SEED`, `pct:SEED:DEPTH`, `replay:TOKEN`, or for explorers
@@ -450,11 +450,11 @@ def open_policy(schedule: str) -> Policy:
             seed, _, depth = rest.partition(":")
             return Pct(_number(seed), _number(depth, least=1, most=_CHANGE_HORIZON))
         if kind == "replay":
-            return Replay(read_token(rest))
+            return ReplayPolicy(read_token(rest))
         if kind == "follow":
             return Follow(read_token(rest))
         if kind == "answers" and not rest.strip("yn"):
-            return Answers(rest)
+            return ScriptedAnswers(rest)
     except ValueError as error:
         raise ValueError(f"schedule {brief(schedule)}: {error}") from None
     raise ValueError(

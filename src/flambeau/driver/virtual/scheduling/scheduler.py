@@ -24,7 +24,7 @@ from flambeau.core.errors import DriverError, HostMemoryError, RaceError
 from flambeau.core.host.host_memory import is_shortage
 from flambeau.driver.virtual.scheduling.deadlock import deadlock
 from flambeau.driver.virtual.scheduling.interrupts import Interrupts
-from flambeau.driver.virtual.scheduling.schedule_policy import EARLY, LATE, Policy, Question
+from flambeau.driver.virtual.scheduling.schedule_policy import EARLY, LATE, PollQuestion, SchedulePolicy
 
 KINDS = (
     "kernel", "copy_in", "copy_out", "copy", "fill", "record", "wait", "host_call", "poison", "collective", "exchange",
@@ -51,7 +51,7 @@ class CommandRecord:
     waits: tuple[int, ...]
 
 
-class Stream:
+class SimulatedStream:
     """A queue of commands of one device.
 
     Attributes:
@@ -103,7 +103,7 @@ class DeviceState:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.streams: dict[int, Stream] = {}  # those that exist or still have work
+        self.streams: dict[int, SimulatedStream] = {}  # those that exist or still have work
         self.pending = 0
         self.end = 0
         self.error: DriverError | None = None
@@ -151,7 +151,7 @@ class Unlimited:
         return start + command.latency + command.work
 
 
-class Lane:
+class TransferLane:
     """One command at a time: a copy engine, a link."""
 
     __slots__ = ("until",)
@@ -176,7 +176,7 @@ class Path:
 
     __slots__ = ("parts",)
 
-    def __init__(self, *lanes: Lane) -> None:
+    def __init__(self, *lanes: TransferLane) -> None:
         self.parts = lanes
 
     def free_at(self, time: int, sms: int) -> int:
@@ -254,7 +254,7 @@ class Command:
     followers: list[Command] | None
 
     def __init__(
-        self, kind: int, name: str, stream: Stream, nbytes: int, engine: Engine | None, sms: int,
+        self, kind: int, name: str, stream: SimulatedStream, nbytes: int, engine: Engine | None, sms: int,
         latency: int, work: int, effect: Callable[..., None] | None, args: tuple[Any, ...], origin: int = 0,
         waits: tuple[Command, ...] = (),
     ) -> None:  # fmt: skip
@@ -309,9 +309,9 @@ class Command:
 class RequestLog(Protocol):
     """A subscriber that records the program's requests, in their order."""
 
-    def on_poll(self, question: Question | None, done: bool) -> None: ...
+    def on_poll(self, question: PollQuestion | None, done: bool) -> None: ...
     def on_enqueue(self, command: Command) -> None: ...
-    def on_wait(self, target: Stream | DeviceState | Command) -> None: ...
+    def on_wait(self, target: SimulatedStream | DeviceState | Command) -> None: ...
     def switch_host(self, before: int, after: int) -> None: ...
     def join_hosts(self) -> None: ...
 
@@ -327,20 +327,20 @@ class Scheduler:
     """Runs commands in simulated time, and owns the trace and the choices of a run."""
 
     def __init__(
-        self, policy: Policy, queue: int, leave: Callable[[object], None] = lambda what: None
+        self, policy: SchedulePolicy, queue: int, leave: Callable[[object], None] = lambda what: None
     ) -> None:
         """queue: commands that a stream may hold. leave: lets go of what a finished command kept alive, see
         driver_lock.py."""
         self.now = 0  # the host's simulated time
-        self.given = 0  # commands so far: the next one's `seq`
+        self.next_seq = 0  # commands so far: the next one's `seq`
         self.on_command: Callable[[CommandRecord], None] | None = None
         self.running: Command | None = None
         self.host_memory_tracker: HostMemoryTracker | None = None
         self.request_log: RequestLog | None = None
-        self.wait_for_progress: Callable[[Stream | DeviceState | Command], bool] = lambda target: (
+        self.wait_for_progress: Callable[[SimulatedStream | DeviceState | Command], bool] = lambda target: (
             False
         )  # see `step`
-        self.before: Callable[[Stream | DeviceState | Command], None] | None = None
+        self.before: Callable[[SimulatedStream | DeviceState | Command], None] | None = None
         self._policy = policy
         self._queue = queue
         self._leave = leave
@@ -397,16 +397,16 @@ class Scheduler:
 
     def _number(self, command: Command) -> None:
         if command.seq < 0:
-            command.seq = self.given
-            self.given += 1
+            command.seq = self.next_seq
+            self.next_seq += 1
 
     def defer(self, call: Callable[[], None]) -> None:
         """Call this right after the command that runs now."""
         self._later.append(call)
 
-    def _link(self, command: Command, stream: Stream) -> None:
-        command.seq = self.given
-        self.given += 1
+    def _link(self, command: Command, stream: SimulatedStream) -> None:
+        command.seq = self.next_seq
+        self.next_seq += 1
         if self.request_log is not None:
             self.request_log.on_enqueue(command)
         tail = stream.tail
@@ -434,7 +434,7 @@ class Scheduler:
             else:
                 self._policy.offer(command)
 
-    def wait(self, target: Stream | DeviceState | Command) -> None:
+    def wait(self, target: SimulatedStream | DeviceState | Command) -> None:
         """Let the host wait until no command of a stream or device is pending, or a command is done.
 
         KeyboardInterrupt comes between two commands; the rest stays queued.
@@ -452,7 +452,7 @@ class Scheduler:
         self.wait(command)
         self.now = now
 
-    def _wait(self, target: Stream | DeviceState | Command, left: int) -> None:
+    def _wait(self, target: SimulatedStream | DeviceState | Command, left: int) -> None:
         """The same until at most `left` commands are pending."""
         going = True
         while going and target.pending > left:
@@ -469,7 +469,7 @@ class Scheduler:
             while not interrupts.pending and (command := self._policy.take(None)) is not None:
                 self._run(command)
 
-    def poll(self, question: Question | None) -> bool:
+    def poll(self, question: PollQuestion | None) -> bool:
         """Run what the policy thinks is due at this time, and let it answer the host's question; None: yes."""
         if self.running is not None:
             return self._is_over(question)
@@ -486,7 +486,7 @@ class Scheduler:
             self.request_log.on_poll(question, done)
         return done
 
-    def _is_over(self, question: Question | None) -> bool:
+    def _is_over(self, question: PollQuestion | None) -> bool:
         return question is None or (not question.target.pending and question.target.end <= self.now)
 
     @property
@@ -495,7 +495,7 @@ class Scheduler:
         return not self._policy.runnable
 
     # -- the device's side ------------------------------------------------------------------------------
-    def step(self, target: Stream | DeviceState | Command, full: bool = False) -> bool:
+    def step(self, target: SimulatedStream | DeviceState | Command, full: bool = False) -> bool:
         """Run one command, or wait until another thread makes one runnable.
 
         `before` runs first. The queue of a stream may grow beyond its limit if a rank that has not joined a
