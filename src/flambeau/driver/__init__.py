@@ -1,1 +1,1 @@
-"""What a device can do, and the drivers that do it. Only `registry.py` names them."""
+"""The driver protocol and the drivers that implement it: `host` (CPU), `virtual` and `cuda`."""

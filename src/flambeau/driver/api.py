@@ -1,12 +1,12 @@
-"""The driver: what the rest of Flambeau asks of hardware, real or virtual, and the records it uses.
+"""The driver protocol: the calls that Flambeau makes to hardware, real or virtual, and their argument types.
 
-A driver holds no current device, no cache, no flag, no generator. Stream and event handles are opaque
-ints, unique across devices (the default streams' too). Device addresses are ints; host memory crosses
-as `HostMemory`, so that a queue keeps it alive. Each call's contract is its docstring, and
-`flambeau.testing.conformance` has a test of the same name for each, which runs against every driver.
+A driver holds no current device, no cache, no flag and no generator. Stream and event handles are opaque
+integers, unique across devices. Device addresses are integers. Host memory is passed as `HostMemory`, whose
+owner a queue keeps alive. The docstring of each call is its contract. `flambeau.testing.conformance` has a
+test of the same name for each call and runs it against every driver.
 
-Errors: `OutOfMemoryError`, `DriverError`, `NotSupportedError` (a capability that this driver lacks).
-A call that raises changed nothing.
+A call may raise `OutOfMemoryError`, `DriverError`, or `NotSupportedError` if the driver lacks the
+capability. A call that raises has changed nothing.
 """
 
 from __future__ import annotations
@@ -20,25 +20,30 @@ from flambeau.core.meta import Meta
 
 
 class PinnedMemoryObserver(Protocol):
-    """Notified by virtual GPUs of what commands do to pinned memory. It must make no driver call and not raise."""
+    """A callback object that virtual GPUs notify of commands that use pinned memory.
+
+    Its methods must make no driver call and must not raise.
+    """
 
     def about_to_use(self, memory: HostMemory, /) -> None:
-        """A command is about to read or write these bytes."""
+        """Called before a command reads or writes these bytes."""
 
     def on_change(self, memory: HostMemory, /) -> None:
-        """The machine may have changed these bytes: a command has run, or they were poisoned."""
+        """Called after the machine may have changed these bytes: a command has run, or the bytes were
+        poisoned.
+        """
 
 
 class HostMemory:
-    """Host bytes for a copy.
+    """A range of host bytes that a copy reads or writes.
 
     Attributes:
         ptr: Host address.
         nbytes: Size in bytes.
-        owner: The object that keeps them alive.
-        pinned: Whether they are page-locked.
-        awaited: Whether the host waits for the copy before the program goes on.
-        watch: Whom a virtual GPU notifies of what it does to pinned bytes; set by observers.
+        owner: The object that keeps the bytes alive.
+        pinned: True if the bytes are page-locked.
+        awaited: True if the host waits for the copy before the program continues.
+        watch: The observer that a virtual GPU notifies of its uses of pinned bytes; None if there is none.
     """
 
     __slots__ = ("awaited", "nbytes", "owner", "pinned", "ptr", "watch")
@@ -54,12 +59,14 @@ class HostMemory:
         self.watch: PinnedMemoryObserver | None = None
 
     def part(self, offset: int, nbytes: int) -> HostMemory:
-        """`nbytes` bytes from `offset` on, of the same owner."""
+        """Return the `nbytes` bytes from `offset` on, with the same owner."""
         return HostMemory(self.ptr + offset, nbytes, self.owner, self.pinned)
 
 
 class DeviceProperties(Value):
-    """What a program may know of a device. Sizes in bytes, clock in kHz as CUDA gives it."""
+    """The properties of a device, with PyTorch's names. Sizes are in bytes; `clock_rate` is in kHz, as in
+    CUDA.
+    """
 
     name: str
     major: int
@@ -82,48 +89,59 @@ class DeviceProperties(Value):
 
 
 Body = Callable[..., None]
-"""A host body, specialised for one launch: `body(outputs, inputs)`, two lists. Outputs are NumPy arrays
-to write; inputs are NumPy arrays, or the Python scalar where the launch's input is a dtype. It keeps neither
-list, and runs with NumPy's floating-point warnings off."""
+"""The reference implementation of a kernel, specialised for one launch: `body(outputs, inputs)`, two lists.
+
+Outputs are NumPy arrays to write. Inputs are NumPy arrays, or Python scalars where the launch's input is a
+dtype. The body keeps neither list. It runs with NumPy's floating-point warnings off.
+"""
 
 
 AUTOCAST = "autocast"
-"""The name of the kernel that casts a weight for autocast, which keeps the result for all streams."""
+"""The name of the kernel that casts a weight for autocast. All streams share its result."""
 
 
 class Kernel(Record):
-    """Something a device can run, not yet specialised to shapes and dtypes.
+    """A computation that a device can run, not yet specialised to shapes and dtypes.
 
-    `host` is its meaning: given a launch it returns the body that the CPU and the virtual GPU run and
-    that every other form is tested against. It is called once per plan, so it decides all that shape and
-    dtype decide (casts, axes, temporary types), and the body it returns does the arithmetic alone.
-    `flops` counts floating-point operations of one launch; bytes moved follow from its operands. `rate`
-    names the arithmetic that does them, hence a device's peak rate: "float32", "tf32", "float64", ...
-    `draws`: its first two scalars are a random generator's seed and offset, which each launch of a graph sets anew.
-    `touches`: the operand of which a launch touches only the places that other operands name; None for no operand.
+    Attributes:
+        name: The name that profilers and reports show.
+        host: The reference implementation. It returns the body of a launch, which the CPU and virtual GPUs
+            run and against which every other form is tested. It is called once per plan, so it makes all
+            decisions that depend on shape and dtype.
+        flops: Floating-point operations of one launch.
+        cycles: Clock cycles, computed from the scalars, of a kernel that only spends time.
+        rate: The arithmetic that limits the kernel and selects the device's peak rate: "float32", "tf32",
+            ...
+        cuda: The form that real GPUs run; None if there is none yet, in which case `Driver.load` raises.
+        draws: True if the first two scalars are the seed and offset of a random generator. Each launch of a
+            graph sets them again.
+        touches: The operand of which a launch touches only the elements that other operands select; None if
+            it touches all of every operand.
     """
 
     name: str
     host: Callable[[Launch], Body]
     flops: Callable[[Launch], int] = lambda launch: 0
-    cycles: Callable[[Sequence[Any]], int] | None = None  # of a kernel that only spends time: from scalars
+    cycles: Callable[[Sequence[Any]], int] | None = None  # from the scalars; None unless it only spends time
     rate: Callable[[Launch], str] = lambda launch: output_rate(launch)
-    cuda: CudaForm | None = None  # what real GPUs run; None: no form yet, and `load` says so
+    cuda: CudaForm | None = None  # None: not implemented yet
     draws: bool = False
     touches: Callable[[Launch], Touches | None] = lambda launch: None
 
 
 class Touches(Record):
-    """The operand of which a launch touches only the places that other operands, indices or masks, name.
+    """The operand of which a launch touches only the elements that indices or masks select.
 
     Attributes:
-        target: True if the operand is what the launch changes: the first output, where it is in place, that is, at the
-            address of the first input. False if it is the first input, which the launch reads.
-        indices: Positions among the inputs of the operands that name the places.
-        places: Function of the arrays of `indices`; returns what selects the places of an array that has the operand's
-            shape, (1,) for no dimensions. Raises IndexError or RuntimeError for indices out of range.
-        reads: True if a target's places are read as well as written.
-        rewrites: True if the launch reads and writes back all of the target, although only its places change.
+        target: True if the operand is the first output, which the launch changes in place. False if it is
+            the first input, which the launch reads.
+        indices: Positions of the selecting operands among the inputs.
+        places: Function of the arrays of `indices`. It returns the index of the selected elements in an
+            array of the operand's shape, or (1,) for zero dimensions. Raises IndexError or RuntimeError for
+            indices out of range.
+        reads: True if the selected elements of a target are read as well as written.
+        rewrites: True if the launch reads and writes back the whole target although it changes selected
+            elements only.
     """
 
     target: bool
@@ -137,17 +155,22 @@ class Touches(Record):
 
 
 Steps = tuple[dtype, ...]
-"""Dtypes that a value is converted through, one after the other; () leaves it as it is."""
+"""Dtypes that a value is converted through, one after the other. () leaves the value unchanged."""
 
 
 class Expression(Record):
-    """A pointwise kernel: the one output's element from the inputs' elements at the same place.
+    """A pointwise kernel: it computes one output element from the input elements at the same index.
 
-    text: an expression of the inputs a, b, c, ... (T is the type of a), of the constants k0, k1, ..., and, where
-        `indexed`, of the element's row-major index i. Of the launch if it depends on static params.
-    kinds: the steps of each input before the expression, and of its value before the store.
-    constants: numbers that the params give; passed by value, so that they cost no compilation.
-    header: the file of driver/cuda whose functions it calls, without its ending. functions: more of them, as text.
+    Attributes:
+        text: A C++ expression of the inputs a, b, c, ..., of the constants k0, k1, ... and, if `indexed`,
+            of the element's row-major index i. T is the type of a. A function of the launch if static
+            params affect it.
+        kinds: The conversions of each input before the expression, and of its value before the store.
+        constants: Numbers derived from the params. They are passed by value, so new numbers need no
+            compilation.
+        indexed: True if `text` uses i.
+        header: The file in driver/cuda/include whose functions `text` calls, without its suffix.
+        functions: Further C++ functions that `text` calls.
     """
 
     text: str | Callable[[Launch], str]
@@ -162,23 +185,29 @@ class Expression(Record):
 
 
 class Expressions(Record):
-    """Several pointwise kernels over the same inputs as one, which reads them once: an expression for each output.
+    """Several pointwise kernels over the same inputs that run as one kernel: one expression for each output.
 
-    The outputs have one shape and one layout. None is `indexed` or has constants.
+    The outputs have one shape and one layout. No expression is `indexed` or has constants.
     """
 
     each: tuple[Expression, ...]
 
 
 class Fold(Record):
-    """A reduction over dims: each element is lifted, states are joined, the last one is lowered.
+    """A reduction over dims: it maps each element to a state, combines states, and maps the last one to
+    outputs.
 
-    Inputs have one shape. dims: those reduced. steps: of an element x before it is lifted, and of y, z, w, v at the
-    same place of further inputs; T is the type that x then has.
-    state: the C++ type that is folded. start: the state of no elements. lift: of x at place i of the reduced
-    elements. join: of states a and b, in any order. lower: one expression per output, of the state s and the
-    number n of elements. constants: k0, k1, ... as of an Expression. first: all of these may name `first`, the x at
-    place 0 (T{} where there is none).
+    Attributes:
+        dims: The reduced dims. All inputs have one shape.
+        steps: The conversions of an element x before `lift`, and of y, z, w, v at the same index of further
+            inputs. T is the resulting type of x.
+        state: The C++ type of a state.
+        start: The state of zero elements.
+        lift: The state of the element x, whose index among the reduced elements is i.
+        join: The state of the states a and b, combined in any order.
+        lower: One expression per output, of the state s and the number n of elements.
+        constants: k0, k1, ... as in `Expression`.
+        first: True if the expressions use `first`, the element x at index 0 (T{} if there is none).
     """
 
     dims: Callable[[Launch], tuple[int, ...]]
@@ -193,10 +222,16 @@ class Fold(Record):
 
 
 class Scan(Record):
-    """A running fold of the one input along a dim: each output holds the elements up to its place, joined.
+    """A running reduction of one input along a dim: each output holds the elements up to its index, combined.
 
-    dim: along which. steps, state, lift: as of a Fold. join: of states a and b, whose places follow a's. lower: one
-    expression per output, of the state s. long: the join is much code, so that it is called, not repeated.
+    Attributes:
+        dim: The dim along which the scan runs.
+        steps: As in `Fold`.
+        state: As in `Fold`.
+        lift: As in `Fold`.
+        join: The state of the states a and b; the elements of b follow those of a.
+        lower: One expression per output, of the state s.
+        long: True if `join` is long code that the kernel calls instead of repeating it inline.
     """
 
     dim: Callable[[Launch], int]
@@ -209,11 +244,17 @@ class Scan(Record):
 
 
 class Source(Record):
-    """A kernel `run` in full. Its parameters: a pointer per operand, the scalars, the constants k0, k1, ...
+    """A complete kernel named `run`. Its parameters are one pointer per operand, the scalars, and the
+    constants.
 
-    text: of the launch; `types` O0, O1, ... and I0, I1, ... name the operands' element types. Scalars come as
-    double, long long, unsigned long long or c128, constants as double where they are floats, else long long.
-    grid, block: threads. header: the file of driver/cuda whose functions it calls, without its ending.
+    Attributes:
+        text: C++ source for a launch. The types O0, O1, ... and I0, I1, ... are the element types of the
+            operands. Scalars are double, long long, unsigned long long or c128. Constants k0, k1, ... are
+            double for floats, else long long.
+        grid: The number of blocks.
+        block: The number of threads in a block.
+        constants: As in `Expression`.
+        header: As in `Expression`.
     """
 
     text: Callable[[Launch], str]
@@ -224,17 +265,24 @@ class Source(Record):
 
 
 class Routine(Record):
-    """A library's routine, by the name that driver/cuda knows it by."""
+    """A routine of a CUDA library, by its name in `driver/cuda/routines.py`."""
 
     name: str
 
 
 class Lists(Record):
-    """A pointwise kernel over lists of tensors, every tensor in one launch. Operands come list after list.
+    """A pointwise kernel over lists of tensors that handles all tensors in one launch.
 
-    count: tensors per list. text: C++ statements of the lists' elements x0, x1, ... (of type T) and of the scalars s0,
-    s1, ... (doubles), and an expression per output list. kind: the dtype T, by name. flag: the last expression is a
-    condition; the last operands, of one float32 each, are a number before and after, 1 where it holds somewhere.
+    The operands are ordered list by list.
+
+    Attributes:
+        count: Tensors per list.
+        text: C++ statements of the elements x0, x1, ... (of type T) and of the scalars s0, s1, ...
+            (doubles), and one expression per output list.
+        kind: The name of the dtype T.
+        flag: True if the last expression is a condition. The last operands, of one float32 each, are then a
+            number before and after the launch; the launch sets it to 1 if the condition holds for any
+            element.
     """
 
     count: Callable[[Launch], int]
@@ -247,13 +295,17 @@ CudaForm = Expression | Expressions | Fold | Scan | Source | Routine | Lists
 
 
 class Launch(Record):
-    """All that is known of a launch before its addresses: one per plan, loaded once.
+    """The description of a launch without its addresses. There is one per plan, and it is loaded once.
 
-    `outputs` are written; `inputs` are read, as the kernel sees them (broadcast: stride 0). An input that
-    is a dtype is a scalar passed by value; `object` is a Python object that a host body alone uses. An
-    output that is read as well (in-place accumulation) is in `updates`. `params` are static and hashable:
-    dims, flags, modes. `capability` is the compute capability of the GPU that loads it, filled in by the
-    driver; None on the CPU.
+    Attributes:
+        kernel: The computation.
+        outputs: The operands that the launch writes.
+        inputs: The operands that the launch reads, as the kernel sees them (stride 0 where broadcast). A
+            dtype stands for a scalar passed by value; `object` stands for a Python object that only a host
+            body uses.
+        params: Static, hashable parameters: dims, flags, modes.
+        updates: True if the launch also reads its output, as an in-place accumulation does.
+        capability: Compute capability of the GPU that loads it, set by the driver; None on the CPU.
     """
 
     kernel: Kernel
@@ -265,12 +317,14 @@ class Launch(Record):
 
     @property
     def operands(self) -> tuple[Meta, ...]:
-        """Metas of the addresses of a launch, in their order: outputs, then inputs that are tensors."""
+        """The operands that have addresses, in the order of the addresses: outputs, then inputs that are
+        tensors.
+        """
         return self.outputs + tuple(x for x in self.inputs if isinstance(x, Meta))
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the launch moves at least: each element of each operand once."""
+        """The bytes that the launch moves at least: each element of each operand once."""
         return sum(distinct_bytes(meta) for meta in self.operands)
 
 
@@ -278,7 +332,7 @@ _RATE_OF_PART = {"complex32": "float16", "complex64": "float32", "complex128": "
 
 
 def output_rate(launch: Launch) -> str:
-    """The arithmetic of the first output's dtype; integers and booleans count as float32."""
+    """Return the arithmetic of the first output's dtype. Integers and booleans count as float32."""
     if not launch.outputs:
         return "float32"
     kind = launch.outputs[0].dtype
@@ -287,7 +341,7 @@ def output_rate(launch: Launch) -> str:
 
 
 def distinct_bytes(meta: Meta) -> int:
-    """Bytes of the distinct elements of a layout: expanded dimensions count once."""
+    """Return the bytes of the distinct elements of a layout: expanded dimensions count once."""
     count = meta.itemsize
     for size, stride in zip(meta.shape, meta.strides, strict=True):
         count *= 1 if stride == 0 and size else size
@@ -295,7 +349,7 @@ def distinct_bytes(meta: Meta) -> int:
 
 
 class Executable:
-    """A loaded launch. Drivers subclass it with what they prepared."""
+    """A loaded launch. Each driver subclasses it with what the driver prepared."""
 
     __slots__ = ("index", "launch")
 
@@ -304,11 +358,11 @@ class Executable:
         self.index = index
 
 
-Dtype = dtype  # where a field has that name
+Dtype = dtype  # an alias for classes that have a field called dtype
 
 
 class PreMul(Value):
-    """An op: the sum of the ranks' numbers, each multiplied by its rank's factor first, in their dtype's arithmetic."""
+    """The reduction NCCL calls PreMulSum: the sum over ranks of each rank's numbers times that rank's factor."""
 
     factor: float
 
@@ -317,9 +371,9 @@ class PreMul(Value):
 
 
 class Collective(Value):
-    """One member's part in a collective operation of a communicator, or its end of a message to a peer.
+    """One member's contribution to a collective, or one end of a message between two members.
 
-    kind and what `count`, elements of `dtype`, means:
+    Each kind reads and writes these numbers of elements of `dtype`:
 
     ==============  =========================  =========================  =======
     kind            reads at source            writes at target           peer
@@ -329,13 +383,16 @@ class Collective(Value):
     reduce          count                      count (the root)           root
     all_gather      count                      count * size               -
     reduce_scatter  count * size               count                      -
-    send            count                      -                          to whom
-    recv            -                          count                      from whom
+    send            count                      -                          receiver
+    recv            -                          count                      sender
     ==============  =========================  =========================  =======
 
-    target and source may be the same address where NCCL allows it (in place); 0 where nothing is read or written.
-    op: "sum", "prod", "min", "max" or "avg" of the reducing kinds; of real floating-point numbers a PreMul, too, whose
-    factor may differ from rank to rank.
+    Attributes:
+        target: Device address. It may equal `source` where NCCL allows it (in place); 0 if nothing is
+            written.
+        source: Device address; 0 if nothing is read.
+        op: "sum", "prod", "min", "max" or "avg" for the reducing kinds. A `PreMul` for real floating-point
+            numbers, whose factor may differ from rank to rank.
     """
 
     kind: str
@@ -346,7 +403,8 @@ class Collective(Value):
     op: str | PreMul = "sum"
     peer: int = -1
 
-    def __init__(  # each collective of a program makes one: written out it takes a third of the time
+    # Written out because each collective of a program creates one: this takes a third of the time.
+    def __init__(
         self,
         kind: str,
         target: int,
@@ -360,128 +418,177 @@ class Collective(Value):
 
 
 Launcher = Callable[[Sequence[int], Sequence[Any], int], None]
-"""`launcher(ptrs, scalars, stream)`: see `Driver.launcher`."""
+"""A function `launcher(ptrs, scalars, stream)`; see `Driver.launcher`."""
 
 
 class Driver(Protocol):
-    """Some 40 calls, in families; `noun_verb`. `index` is a device, `stream` and `event` are handles."""
+    """The calls that every driver implements, named `noun_verb` and grouped in families.
+
+    `index` is a device; `stream` and `event` are handles.
+
+    Attributes:
+        name: The driver's name in `registry`.
+        observes_blocks: True if the allocators must call `block_alloc`, `block_wait` and `block_free`.
+        runs_bodies: True if a launch runs the kernel's reference implementation on data.
+    """
 
     name: str
-    observes_blocks: bool  # whether block_alloc and block_free want to be called
-    runs_bodies: bool  # whether a launch runs its kernel's host body, on the data
+    observes_blocks: bool
+    runs_bodies: bool
 
     # -- devices ------------------------------------------------------------------------------------
     def device_count(self) -> int:
-        """How many devices there are. Creates no context."""
+        """Return the number of devices. Creates no context."""
         ...
 
     def device_properties(self, index: int) -> DeviceProperties:
-        """The properties of a device. Creates no context."""
+        """Return the properties of a device. Creates no context."""
         ...
 
     def device_sync(self, index: int) -> None:
-        """Wait on the host until all work of all streams of the device is done; releases the GIL."""
+        """Wait on the host until all work of all streams of the device is done. Releases the GIL."""
         ...
 
     def mem_info(self, index: int) -> tuple[int, int]:
-        """(free, total) bytes of the device's memory."""
+        """Return the free and the total bytes of the device's memory."""
         ...
 
     def mem_processes(self, index: int) -> list[tuple[int, int]]:
-        """(process id, bytes) of each process that uses the device's memory. NotSupportedError if nobody knows."""
+        """Return (process id, bytes) for each process that uses the device's memory.
+
+        Raises:
+            NotSupportedError: If the driver cannot find out.
+        """
         ...
 
     def close(self) -> None:
-        """Finish all work and give everything back. Every later call raises DriverError."""
+        """Finish all work and release everything. Every later call raises DriverError."""
         ...
 
     # -- memory ---------------------------------------------------------------------------------------
     def mem_alloc(self, index: int, nbytes: int) -> int:
-        """The address of `nbytes` new bytes, aligned to 512. OutOfMemoryError leaves all as it was."""
+        """Allocate `nbytes` bytes, aligned to 512, and return their address.
+
+        Raises:
+            OutOfMemoryError: If the device lacks the memory. Nothing has changed then.
+        """
         ...
 
     def mem_free(self, ptr: int) -> None:
-        """Give back an address that mem_alloc returned. Waits for the device's work first, as cudaFree does."""
+        """Free an address that `mem_alloc` returned. Waits for the device's work first, as cudaFree does."""
         ...
 
     def range_page(self, index: int) -> int:
-        """Bytes that the four calls below count in. 0: the device has no such calls, which raise NotSupportedError."""
+        """Return the granularity, in bytes, of the four calls below.
+
+        The result is 0 if the device lacks these calls; they raise NotSupportedError then.
+        """
         ...
 
     def range_reserve(self, index: int, nbytes: int) -> int:
-        """The first of `nbytes` addresses that nothing else gets, without memory. OutOfMemoryError: none are left."""
+        """Reserve `nbytes` addresses without memory and return the first one.
+
+        Raises:
+            OutOfMemoryError: If no addresses are left.
+        """
         ...
 
     def range_map(self, ptr: int, nbytes: int) -> None:
-        """Put new memory behind reserved addresses that have none. OutOfMemoryError leaves all as it was."""
+        """Map new memory at reserved addresses that have none.
+
+        Raises:
+            OutOfMemoryError: If the device lacks the memory. Nothing has changed then.
+        """
         ...
 
     def range_unmap(self, ptr: int, nbytes: int) -> None:
-        """Wait for the device's work, then take away memory: what one range_map put there, or several side by side."""
+        """Wait for the device's work, then unmap the memory of one `range_map` call or of several adjacent
+        ones.
+        """
         ...
 
     def range_release(self, ptr: int) -> None:
-        """Give back addresses from range_reserve; none may have memory."""
+        """Release addresses that `range_reserve` returned. None of them may be mapped."""
         ...
 
     def host_alloc(self, nbytes: int) -> HostMemory:
-        """New pinned host memory, aligned to 64; every device's copies may use it asynchronously."""
+        """Allocate pinned host memory, aligned to 64. The copies of every device may use it asynchronously."""
         ...
 
     def host_free(self, memory: HostMemory) -> None:
-        """Give back what host_alloc returned. Waits for all devices' work first, as cudaFreeHost does."""
+        """Free memory that `host_alloc` returned. Waits for all devices' work first, as cudaFreeHost does."""
         ...
 
     def host_pinned(self, ptr: int, nbytes: int) -> bool:
-        """Return True if there are bytes and all are page-locked: by host_alloc, or on real GPUs by other libraries."""
+        """Return True if `nbytes` is positive and all bytes are page-locked.
+
+        On real GPUs, memory that other libraries have page-locked counts as well.
+        """
         ...
 
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
-        """Say that the host reads or writes host bytes now. For observers; a driver may do nothing."""
+        """Report that the host now reads or writes host bytes. Only observers use this call."""
         ...
 
     def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
-        """Say that another object shows host bytes while `view` lives; None: for ever. For observers.
+        """Report that another object exposes host bytes. Only observers use this call.
 
-        `what` is the call by which the program got it, as "numpy()". `view` can be weakly referenced. A tensor over the
-        bytes that another object shows says so too, by "from_numpy()" or the like.
+        Args:
+            ptr: Host address.
+            nbytes: Size in bytes.
+            what: The call by which the program obtained the object, such as "numpy()". A tensor over
+                foreign memory reports "from_numpy()" or similar.
+            view: The object, which can be weakly referenced. The bytes are exposed while it lives; None:
+                forever.
         """
         ...
 
     def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False, pool: int = -1) -> None:
-        """Say that an allocator hands out part of its memory, to a stream (0: host memory).
+        """Report that an allocator allocated a block of its memory. Called if `observes_blocks`.
 
-        `written`: by the launch that comes next, from the same line of the program. Called where `observes_blocks`.
-        `pool`: which of the stream's pools it comes from: once freed, the memory may be part of any later block of the
-        same stream and pool. -1: of no other block.
+        Args:
+            ptr: Address.
+            nbytes: Size in bytes.
+            stream: The stream that the block is allocated for; 0 for host memory.
+            written: True if the next launch, from the same line of the program, writes the block.
+            pool: The stream's pool that the block is from. Once freed, the memory may become part of any
+                later block of this stream and pool. -1: of no other block.
         """
         ...
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
-        """Say that an allocator took a block back. For observers; called where `observes_blocks`.
+        """Report that an allocator took a block back. Called if `observes_blocks`.
 
-        `after` are the events of its uses by other streams, which the allocator has seen done.
+        `after` are the events of uses by other streams that the allocator has found complete.
         """
         ...
 
     def block_wait(self, ptr: int, nbytes: int, stream: int, events: Sequence[int]) -> None:
-        """Say that the program freed a block, which comes back when these events of its uses are done.
+        """Report that the program freed a block whose memory returns when `events`, recorded after its uses,
+        are done.
 
-        `block_free` follows then. For observers; called where `observes_blocks`.
+        `block_free` follows at that time. Called if `observes_blocks`.
         """
         ...
 
     # -- copies and fills: ordered on their stream -----------------------------------------------------
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
-        """Copy host bytes to a device address. Pinned: read when the copy runs. Pageable: read before return."""
+        """Copy host bytes to a device address.
+
+        Pinned memory is read when the copy runs, pageable memory before this call returns.
+        """
         ...
 
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
-        """Copy device bytes to the host. Pinned: written when the copy runs. Pageable: done on return."""
+        """Copy device bytes to the host.
+
+        Pinned memory is written when the copy runs. A copy to pageable memory is complete when this call
+        returns.
+        """
         ...
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Copy between device addresses, of one device or two; `stream` may be of either device."""
+        """Copy between device addresses of one device or of two. `stream` may belong to either device."""
         ...
 
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
@@ -490,183 +597,259 @@ class Driver(Protocol):
 
     # -- streams --------------------------------------------------------------------------------------
     def stream_default(self, index: int) -> int:
-        """The handle of the device's default stream; the same each time. Creates no context."""
+        """Return the handle of the device's default stream, which never changes. Creates no context."""
         ...
 
     def stream_create(self, index: int, priority: int) -> int:
-        """A new stream that does not wait for the default stream, nor it for this one. -1 is high priority, 0 low."""
+        """Create a stream that is not ordered with the default stream.
+
+        Args:
+            index: Device.
+            priority: -1 for high priority, 0 for low.
+        """
         ...
 
     def stream_destroy(self, stream: int) -> None:
-        """Give a stream back; its queued work still runs."""
+        """Destroy a stream. Its queued work still runs."""
         ...
 
     def stream_native(self, stream: int) -> int:
-        """What the vendor calls this stream: a cudaStream_t, 0 for the default stream."""
+        """Return the vendor's handle of a stream: a cudaStream_t, 0 for the default stream."""
         ...
 
     def stream_adopt(self, index: int, native: int) -> int:
-        """The handle of the stream that the vendor calls `native`: this driver's, or another library's, which keeps it.
+        """Return the handle of the stream whose vendor handle is `native`.
 
-        0 and 1 are the default stream. NotSupportedError: the driver knows no such stream, and can take none over.
+        It is a stream of this driver, or a stream that another library owns. 0 and 1 are the default
+        stream.
+
+        Raises:
+            NotSupportedError: If the driver has no such stream and cannot use foreign streams.
         """
         ...
 
     def stream_query(self, stream: int) -> bool:
-        """Whether all its work is done. Makes progress: a loop around it ends. True orders the host after the work."""
+        """Return True if all work of the stream is done.
+
+        Each call makes progress, so a loop around it terminates. True orders the host after the work.
+        """
         ...
 
     def stream_sync(self, stream: int) -> None:
-        """Wait on the host until the stream's work is done; releases the GIL."""
+        """Wait on the host until the stream's work is done. Releases the GIL."""
         ...
 
     def stream_wait(self, stream: int, event: int) -> None:
-        """Later work of the stream waits for the event's last record, of any device; never recorded: no wait."""
+        """Make later work of the stream wait for the event's current record, which may be of another device.
+
+        An event that was never recorded causes no wait.
+        """
         ...
 
     # -- events ---------------------------------------------------------------------------------------
     def event_create(
         self, index: int, timing: bool, blocking: bool = False, interprocess: bool = False
     ) -> int:
-        """A new event of the device. Interprocess events carry no timing: DriverError where both are asked for."""
+        """Create an event of the device.
+
+        Raises:
+            DriverError: If both `timing` and `interprocess` are requested.
+        """
         ...
 
     def event_destroy(self, event: int) -> None:
-        """Give an event back; a recorded wait on it still holds."""
+        """Destroy an event. Waits on its record remain valid."""
         ...
 
     def event_record(self, event: int, stream: int) -> None:
-        """Mark the point that the stream's queue has reached; replaces an earlier record. Devices must match."""
+        """Record the current position of the stream's queue; this replaces an earlier record.
+
+        Event and stream must belong to one device.
+        """
         ...
 
     def event_query(self, event: int, internal: bool = False) -> bool:
-        """Whether the recorded work is done; True if never recorded. Makes progress, as stream_query.
+        """Return True if the recorded work is done or the event was never recorded. Makes progress, as
+        `stream_query`.
 
-        `internal` says that the runtime polls, not the program: observers keep the two orders apart.
+        `internal` is True if the runtime polls on its own account. Observers then do not count the answer
+        as known to the program.
         """
         ...
 
     def event_sync(self, event: int, internal: bool = False) -> None:
-        """Wait on the host for the recorded work; returns at once if never recorded. Releases the GIL.
+        """Wait on the host for the recorded work; return immediately if the event was never recorded.
 
-        `internal` as in event_query: the runtime waits for its own reasons, the program did not ask.
+        Releases the GIL. `internal` is True if the runtime waits on its own account.
         """
         ...
 
     def event_elapsed_ns(self, start: int, end: int) -> int:
-        """Nanoseconds between two completed records. DriverError: no timing, never recorded, not complete."""
+        """Return the nanoseconds between two completed records.
+
+        Raises:
+            DriverError: If an event lacks timing, was never recorded, or is not complete.
+        """
         ...
 
     # -- other processes ------------------------------------------------------------------------------
-    # Handles are 64 bytes that may be sent to any process. They are good while the process that made them lives.
+    # Handles are 64 bytes that may be sent to any process. They are valid while the process that created
+    # them lives.
     def ipc_memory(self, ptr: int) -> bytes:
-        """A handle of all the memory that mem_alloc returned at `ptr`. NotSupportedError: nobody else can map it."""
+        """Return an IPC handle of the allocation that `mem_alloc` returned at `ptr`.
+
+        Raises:
+            NotSupportedError: If other processes cannot map the memory.
+        """
         ...
 
     def ipc_open(self, index: int, handle: bytes) -> tuple[int, int]:
-        """Map another process's memory of this device; its address here, and its bytes. Once per handle, as in CUDA.
+        """Map memory of another process on this device. Return its address in this process and its size in
+        bytes.
 
-        DriverError: it is no handle, it is this process's own, or its process has ended.
+        A handle may be opened once at a time, as in CUDA.
+
+        Raises:
+            DriverError: If the handle is invalid, is from this process, or its process has ended.
         """
         ...
 
     def ipc_close(self, ptr: int) -> None:
-        """Unmap what ipc_open mapped. Waits for the device's work first, as mem_free does."""
+        """Unmap memory that `ipc_open` mapped. Waits for the device's work first, as `mem_free` does."""
         ...
 
     def ipc_event(self, event: int) -> bytes:
-        """A handle of an event that was created `interprocess`. DriverError: it was not."""
+        """Return an IPC handle of an event.
+
+        Raises:
+            DriverError: If the event was not created with `interprocess`.
+        """
         ...
 
     def ipc_event_open(self, index: int, handle: bytes) -> int:
-        """Another process's event, as an event of this device here: what each records the other may wait for.
+        """Open an event of another process as an event of this device. Each process can wait for the other's
+        records.
 
-        DriverError: it is no handle, or its process has ended.
+        Raises:
+            DriverError: If the handle is invalid or its process has ended.
         """
         ...
 
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> Executable:
-        """Prepare a launch for a device: compile, pick a library routine, plan. NotSupportedError if it cannot."""
+        """Prepare a launch for a device: compile it, choose a library routine, plan its passes.
+
+        Raises:
+            NotSupportedError: If the driver cannot run the launch.
+        """
         ...
 
     def unload(self, exe: Executable) -> None:
-        """Drop what load prepared, once its launches are done."""
+        """Release what `load` prepared, after its launches are done."""
         ...
 
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        """Queue a loaded launch: addresses in `exe.launch.operands`' order, scalars in its inputs' order."""
+        """Enqueue a loaded launch.
+
+        Args:
+            exe: The loaded launch.
+            ptrs: Addresses in the order of `exe.launch.operands`.
+            scalars: Values in the order of the scalar inputs.
+            stream: The stream.
+        """
         ...
 
     def launcher(self, exe: Executable) -> Launcher:
-        """`launch` of one executable, for who launches it often: what can be looked up before was."""
+        """Return a function that launches one executable, with all lookups that `launch` needs done in
+        advance.
+        """
         ...
 
     def library_handle(self, name: str, stream: int) -> int:
-        """A handle of the vendor's library "cublas" or "cusolver" on the stream's device, for the program's own calls.
+        """Return a handle of the library "cublas" or "cusolver" on the stream's device, for the program's own
+        calls.
 
-        It is the same each time; its work goes to the stream until it is asked for again.
-        NotSupportedError: there is no such library.
+        The result is always the same handle. Its work goes to `stream` until the next call of this
+        function.
+
+        Raises:
+            NotSupportedError: If there is no such library.
         """
         ...
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
-        """Queue a host function; later work of the stream waits for it. It must make no driver call."""
+        """Enqueue a host function. Later work of the stream waits for it. The function must make no driver
+        call.
+        """
         ...
 
     # -- graphs: work that is recorded once and launched as one ---------------------------------------
     def capture_begin(self, stream: int, mode: str) -> None:
-        """From now on record what the stream is given, and streams that wait for its events, instead of running it.
+        """Record the commands of the stream, and of streams that wait for its events, instead of running them.
 
-        Meanwhile waits and questions of the host raise DriverError and spoil the capture: those on the recorded streams
-        and their devices always; others of any thread in mode "global", of this thread in "thread_local", of nobody in
-        "relaxed". Copies of pageable memory raise too; mem_alloc, host_alloc and load are allowed and not recorded.
-        Not of a default stream. NotSupportedError: the driver has no graphs.
+        Until the capture ends, host waits and polls raise DriverError and invalidate the capture. Waits for
+        captured streams and their devices always do. Other waits do for every thread in mode "global", for
+        this thread in "thread_local", and never in "relaxed". Copies of pageable memory raise too.
+        `mem_alloc`, `host_alloc` and `load` are allowed and not recorded.
+
+        Raises:
+            NotSupportedError: If the driver has no graphs, or the stream is a default stream.
         """
         ...
 
     def capture_end(self, stream: int) -> int:
-        """The graph of what was recorded since capture_begin on this stream, which is over then, also if it raises.
+        """End the capture that began on this stream and return its graph. The capture is over even if this
+        call raises.
 
-        DriverError: the capture was spoiled, or work of a stream that joined it was not waited for by `stream`.
+        Raises:
+            DriverError: If the capture was invalidated, or `stream` has not waited for the work of a stream
+                that joined the capture.
         """
         ...
 
     def capture_active(self, stream: int) -> bool:
-        """Whether what the stream is given is recorded."""
+        """Return True if the stream's commands are being recorded."""
         ...
 
     def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
-        """Queue all that a graph recorded, as one piece of work of a stream of the device that it was recorded on.
+        """Enqueue a graph as one piece of work of a stream of the device that it was recorded on.
 
-        It comes after earlier launches of the graph. On a stream that is captured it becomes part of that graph, which
-        must not outlive it. A launch of a kernel that `draws`, recorded with scalars
-        (n, offset, ...), gets the seed of seeds[n], and its offset is counted from the one there.
+        It runs after earlier launches of the graph. On a captured stream it becomes part of that capture's
+        graph, which must not outlive it.
+
+        Args:
+            graph: The graph.
+            stream: The stream.
+            seeds: (seed, offset) of random generators. A launch of a kernel that `draws`, recorded with the
+                scalars (n, offset, ...), uses the seed of seeds[n] and adds the offset of seeds[n] to its
+                own.
         """
         ...
 
     def graph_dump(self, graph: int, path: str) -> None:
-        """Write what a graph recorded to a file, in Graphviz's language."""
+        """Write the recorded graph to a file in Graphviz's language."""
         ...
 
     def graph_native(self, graph: int) -> tuple[int, int]:
-        """What the vendor calls the graph and its launchable form: a cudaGraph_t, a cudaGraphExec_t.
+        """Return the vendor's handles of the graph and of its executable form: a cudaGraph_t and a
+        cudaGraphExec_t.
 
-        NotSupportedError: the driver's graphs have no such names.
+        Raises:
+            NotSupportedError: If the driver's graphs have no such handles.
         """
         ...
 
     def graph_instantiate(self, graph: int) -> None:
-        """Make the launchable form anew, of what was recorded and what others changed of it through its native name."""
+        """Instantiate the graph again, with the changes that were made to it through its native handle."""
         ...
 
     def graph_destroy(self, graph: int) -> None:
-        """Give a graph back; what was launched still runs."""
+        """Destroy a graph. Its enqueued launches still run."""
         ...
 
     # -- collectives: NCCL's rules, on every driver ---------------------------------------------------
     def comm_id(self) -> bytes:
-        """128 bytes that name a communicator to be, for all who join it."""
+        """Return 128 bytes that identify a new communicator to all members that join it."""
         ...
 
     def comm_create(
@@ -677,35 +860,51 @@ class Driver(Protocol):
         called: Sequence[int] = (),
         name: str = "",
     ) -> list[int]:
-        """Join a communicator of `size` members: this call brings those given as (rank, index).
+        """Join a communicator of `size` members and return the handles of the members that this call adds.
 
-        A virtual machine's reports say `called`, the program's own numbers of all members, and `name`, what it is for.
+        Returns when all members have joined, including those of other threads and processes.
 
-        Returns when all members have joined, other threads' and processes' too. NotSupportedError: no collectives here.
+        Args:
+            unique: The result of `comm_id`.
+            size: Number of members.
+            members: (rank, index) of each member that this call adds.
+            called: The program's own rank numbers of all members, for reports of virtual machines.
+            name: The purpose of the communicator, for reports of virtual machines.
+
+        Raises:
+            NotSupportedError: If the driver has no collectives.
         """
         ...
 
     def comm_destroy(self, comm: int, abort: bool = False) -> None:
-        """Leave a communicator when its queued work is done; abort: at once, what waits for a peer fails."""
+        """Leave a communicator after its queued work is done. With `abort`, leave immediately: work that waits
+        for a peer fails.
+        """
         ...
 
     def comm_error(self, comm: int) -> str | None:
-        """What went wrong on the communicator since it was made, a peer's failure too; None while all is well."""
+        """Return the first error of the communicator, including a peer's failure; None if there is none."""
         ...
 
     def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
-        """Queue parts (comm, collective, stream) as one group: they run together, none waits for one queued after it.
+        """Enqueue contributions (comm, collective, stream) as one group.
 
-        A part begins when each member has come to its own, the same in kind, count, dtype, op and root; members issue
-        them in the same order. Sends match receives of the same pair in order. A mismatch is an error of the device.
+        The members of a group run together; none waits for one that is enqueued after it. A collective
+        begins when every member has issued its contribution with equal kind, count, dtype, op and root.
+        Members issue collectives in the same order. Sends match receives of the same pair in order. A
+        mismatch is an error of the device.
         """
         ...
 
     # -- peers ----------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:
-        """Whether the device can reach the peer's memory directly. False for itself."""
+        """Return True if the device can access the peer's memory directly. False for the device itself."""
         ...
 
     def peer_enable(self, index: int, peer: int) -> None:
-        """Let the device reach the peer's memory. Again is allowed. NotSupportedError where peer_can is False."""
+        """Let the device access the peer's memory. The call is idempotent.
+
+        Raises:
+            NotSupportedError: If `peer_can` is False.
+        """
         ...

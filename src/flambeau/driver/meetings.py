@@ -1,8 +1,9 @@
-"""What a collective operation is, wherever it happens: what its parts touch, must agree on, and put where.
+"""The rules of collectives that all drivers share: memory ranges, matching arguments, and results.
 
-Numbers are reduced in the order of the ranks, in the arithmetic of their dtype; real rings and trees reduce in orders
-of their own, so the last bits of sums may differ there. An average of floating-point numbers scales each before the
-sum, one of integers divides the sum (truncating): NCCL's rules. Sums of booleans are "or", products and minima "and".
+Reductions run in the order of the ranks, in the arithmetic of their dtype. Real rings and trees reduce in
+other orders, so the last bits of sums may differ there. NCCL's rules hold: an average of floating-point
+numbers scales each number before the sum; an average of integers divides the sum and truncates. Sums of
+booleans are "or", products and minima are "and".
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ ROOTED = ("broadcast", "reduce")
 KINDS = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", *PAIRED)
 OPS = ("sum", "prod", "min", "max", "avg")
 Access = tuple[int, int]
-"""Address and number of bytes."""
+"""Address and size in bytes."""
 
 
 def spans(part: Collective, rank: int, size: int) -> tuple[Access | None, Access | None]:
-    """What a member's part writes at its target and reads at its source."""
+    """Return the ranges that a contribution writes at its target and reads at its source; None if there is
+    none.
+    """
     nbytes = part.count * part.dtype.itemsize
     written = read = nbytes
     if part.kind == "all_gather":
@@ -43,7 +46,7 @@ def spans(part: Collective, rank: int, size: int) -> tuple[Access | None, Access
 
 
 def duplicate(index: int) -> str:
-    """What is said to all members of a communicator that two of them join with one device."""
+    """Return the error message for two members of a communicator that join with one device."""
     return (
         f"NCCL error: invalid usage: Duplicate GPU detected: two ranks both on cuda:{index}; each member needs a "
         "device of its own (torch.cuda.set_device(LOCAL_RANK))"
@@ -51,22 +54,28 @@ def duplicate(index: int) -> str:
 
 
 Key = tuple[int, int, int]
-"""A meeting of a communicator: sender, receiver and number of a message; -1, -1 and number of a collective."""
+"""The identity of a collective instance in its communicator.
+
+It is (sender, receiver, number) for a message, and (-1, -1, number) for a collective.
+"""
 
 
 class Course:
-    """How far a member has come: its n-th collective meets the others' n-th, its n-th message to a peer the n-th
-    receipt there."""
+    """The sequence counter of one member.
+
+    A member's n-th collective pairs with the n-th of every other member; its n-th message to a peer pairs
+    with the peer's n-th receipt from it.
+    """
 
     __slots__ = ("_calls", "_messages", "rank")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self._calls = 0
-        self._messages: dict[tuple[str, int], int] = {}  # of either kind, by peer
+        self._messages: dict[tuple[str, int], int] = {}  # (kind, peer) -> messages so far
 
     def next_key(self, call: Collective) -> Key:
-        """Which meeting its next part is of."""
+        """Advance the counter and return the instance that the member's next contribution belongs to."""
         if call.kind not in PAIRED:
             self._calls += 1
             return -1, -1, self._calls
@@ -77,7 +86,9 @@ class Course:
 
 
 def orders(call: Collective, rank: int, other: int) -> bool:
-    """Whether the end of `other`'s part comes after what stood before `rank`'s: numbers went that way."""
+    """Return True if `other`'s contribution ends after the commands before `rank`'s: data flows from `rank` to
+    `other`.
+    """
     if call.kind == "broadcast":
         return rank == call.peer
     if call.kind == "reduce":
@@ -88,7 +99,7 @@ def orders(call: Collective, rank: int, other: int) -> bool:
 
 
 def describe(call: Collective, called: Sequence[int] = ()) -> str:
-    """A part in words. `called`: what the program calls its ranks."""
+    """Return a description of a contribution. `called` are the program's own numbers of the ranks."""
     peer = called[call.peer] if called and 0 <= call.peer < len(called) else call.peer
     text = f"{call.kind} of {call.count} {call.dtype.name}"
     if call.kind in REDUCING:
@@ -101,7 +112,7 @@ def describe(call: Collective, called: Sequence[int] = ()) -> str:
 
 
 def common_arguments(call: Collective) -> tuple[object, ...]:
-    """What all parts of one collective, or both ends of a message, have in common."""
+    """Return the arguments that all contributions of one collective, or both ends of a message, must share."""
     if call.kind in PAIRED:
         return call.count, call.dtype
     op = _word(call.op) if call.kind in REDUCING else ""
@@ -111,16 +122,20 @@ def common_arguments(call: Collective) -> tuple[object, ...]:
 def perform(
     calls: Sequence[Collective], window: Callable[[int, int], Array], theirs: Mapping[int, bytes] = _NONE
 ) -> None:
-    """Move and reduce the numbers of all parts, by rank; of a message, the sender's and the receiver's.
+    """Compute a collective: read all sources, reduce or move the data, and write all targets.
 
-    `window(ptr, nbytes)` is memory as bytes. `theirs` are the sources of ranks whose memory is elsewhere.
+    Args:
+        calls: The contributions by rank; for a message, the sender's and the receiver's.
+        window: Function of (ptr, nbytes) that returns memory as an array of bytes.
+        theirs: Source data of ranks whose memory is in another process.
     """
     size = len(calls)
     sources = [
         np.frombuffer(theirs[rank], call.dtype.numpy) if rank in theirs else _source(call, rank, size, window)
         for rank, call in enumerate(calls)
     ]
-    with np.errstate(all="ignore"):  # too large a number is infinite, and nothing to warn of, as on a device
+    # Overflow gives infinity without a warning, as on a device.
+    with np.errstate(all="ignore"):
         results = _results(calls, sources)
     for rank, result in enumerate(results):
         written, _ = spans(calls[rank], rank, size)
@@ -129,14 +144,13 @@ def perform(
 
 
 def _source(call: Collective, rank: int, size: int, window: Callable[[int, int], Array]) -> Array:
-    """A copy of what a part reads: the target may be the same memory."""
+    """Return a copy of the range that a contribution reads, because its target may be the same memory."""
     _, read = spans(call, rank, size)
     data = np.empty(0, np.uint8) if read is None or not read[1] else window(*read).copy()
     return data.view(call.dtype.numpy)
 
 
 def _results(calls: Sequence[Collective], sources: list[Array]) -> list[Array]:
-    """What each part's target gets."""
     call, size = calls[0], len(calls)
     if call.kind in PAIRED:
         return [sources[0]] * size
@@ -158,7 +172,7 @@ def _word(op: str | PreMul) -> str:
 
 
 def reduce_arrays(arrays: Sequence[Array], op: str) -> Array:
-    """Arrays of one dtype, reduced in their order. See the module's docstring."""
+    """Reduce arrays of one dtype in their order, by the rules in the module's docstring."""
     kind, size = arrays[0].dtype, len(arrays)
     if kind in _PARTS:
         return reduce_arrays([array.view(_PARTS[kind]) for array in arrays], op).view(kind)
@@ -176,9 +190,9 @@ def reduce_arrays(arrays: Sequence[Array], op: str) -> Array:
 
 _UFUNCS = {
     "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add,
-    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,  # of CPU tensors alone
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,  # for CPU tensors only
 }  # fmt: skip
-_PARTS = {  # complex numbers are reduced as their parts
+_PARTS = {  # complex numbers are reduced as pairs of real numbers
     complex32.numpy: float16.numpy,
     complex64.numpy: float32.numpy,
     complex128.numpy: float64.numpy,
@@ -186,7 +200,11 @@ _PARTS = {  # complex numbers are reduced as their parts
 
 
 def check(call: Collective, rank: int, size: int) -> None:
-    """DriverError: a part that no communicator of this size could have."""
+    """Check a contribution by itself.
+
+    Raises:
+        DriverError: If no communicator of this size can run it.
+    """
     if call.kind not in KINDS:
         raise DriverError(f"collective: the kind must be one of {', '.join(KINDS)}, not {call.kind!r}")
     if call.count < 0:

@@ -1,4 +1,4 @@
-"""The one place that names the drivers. A driver's package is imported when it is opened, not before."""
+"""The registry of drivers, the only module that names them. It imports a driver when one is opened."""
 
 from __future__ import annotations
 
@@ -20,57 +20,73 @@ _DRIVERS = {
 
 
 def why_no_gpu() -> str | None:
-    """Why real GPUs cannot be used, with the fix; None where they can be tried. Imports nothing of NVIDIA's."""
+    """Return the reason why real GPUs cannot be used, with a fix; None if they may be usable.
+
+    Imports no NVIDIA package.
+    """
     found: str | None = import_module("flambeau.driver.cuda.probe").why_not()
     return found
 
 
 def driver_versions() -> tuple[str | None, str | None]:
-    """The NVIDIA driver's version and the newest CUDA that it runs, as texts; None where there is none."""
+    """Return the version of the NVIDIA driver and the newest CUDA version that it runs; None for each if
+    unknown.
+    """
     found: tuple[str | None, str | None] = import_module("flambeau.driver.cuda.probe").driver_versions()
     return found
 
 
 def cudnn_version() -> int | None:
-    """The version of the cuDNN that real GPUs' convolutions run by; None where they run by our own columns."""
+    """Return the version of cuDNN, which runs convolutions on real GPUs; None if im2col kernels run them
+    instead.
+    """
     found: int | None = import_module("flambeau.driver.cuda.probe").cudnn_version()
     return found
 
 
 def nccl_version() -> int:
-    """The version of the NCCL that real GPUs' collectives run by: 22809 is 2.28.9. NotSupportedError: there is none."""
+    """Return the version of NCCL; 22809 is 2.28.9.
+
+    Raises:
+        NotSupportedError: If NCCL is not installed.
+    """
     found: int = import_module("flambeau.driver.cuda.libraries.nccl").NcclCommunicators().version()
     return found
 
 
 def product_workspace() -> int:
-    """Bytes of workspace that matrix products on a real GPU have, for each stream."""
+    """Return the bytes of workspace that matrix products on a real GPU use for each stream."""
     found: int = import_module("flambeau.driver.cuda.libraries.cublaslt").WORKSPACE
     return found
 
 
 def sensor(name: str, uuid: str) -> int:
-    """What a real GPU's sensor says, by the names of `driver/cuda/libraries/nvml.py`. NotSupportedError: there is no
-    NVML."""
+    """Return the value of a real GPU's sensor, which `driver/cuda/libraries/nvml.py` lists by name.
+
+    Raises:
+        NotSupportedError: If NVML is not available.
+    """
     found: int = import_module("flambeau.driver.cuda.libraries.nvml").sensor(name, uuid)
     return found
 
 
 def tools_range(on: bool) -> None:
-    """Let the NVIDIA tool that runs this process record from now on, or no more."""
+    """Start or stop recording in the NVIDIA tool that runs this process."""
     import_module("flambeau.driver.cuda.libraries.nvtx").tools_range(on)
 
 
 def nvtx_tool() -> Any:
-    """What passes the program's ranges on to the NVIDIA tool that runs this process; None if none does."""
+    """Return the subscriber that forwards ranges to the NVIDIA tool that runs this process; None without a
+    tool.
+    """
     return import_module("flambeau.driver.cuda.libraries.nvtx").tool()
 
 
 def open_driver(name: str, **settings: Any) -> Driver:
-    """Open a driver by name, with that driver's settings. Never falls back to another.
+    """Open a driver by name with its settings. The call never falls back to another driver.
 
     Raises:
-        ValueError: there is no driver of that name, or it refuses a setting.
+        ValueError: If there is no driver of that name, or it rejects a setting.
     """
     if name not in _DRIVERS:
         raise ValueError(f"no driver is called {name!r}; there are {', '.join(sorted(_DRIVERS))}")
@@ -80,14 +96,19 @@ def open_driver(name: str, **settings: Any) -> Driver:
 
 
 def check_virtual(setting: str, value: object) -> None:
-    """ValueError: virtual GPUs would refuse this value of `devices`, `profile` or `schedule`. Opens none."""
+    """Check a value of the setting `devices`, `profile` or `schedule` without opening virtual GPUs.
+
+    Raises:
+        ValueError: If virtual GPUs would reject the value.
+    """
     import_module("flambeau.driver.virtual.driver").CHECKS[setting](value)
 
 
 def go_on(other: Awaited | None = None) -> None:
-    """The host is about to wait for another process: virtual GPUs that meet others' do meanwhile what they can.
+    """Let virtual GPUs progress while the host waits for another process.
 
-    With `other`, what it waits for, they do so until that has come: when no other thread is there.
+    With `other`, the object that the host waits for, and no other thread to do so, they progress until it
+    has arrived.
     """
     exchange = sys.modules.get("flambeau.driver.virtual.collectives.coordinator_client")
     if exchange is not None:
@@ -95,12 +116,12 @@ def go_on(other: Awaited | None = None) -> None:
 
 
 def ask_around() -> None:
-    """The host asks whether something of other processes is done, again and again: virtual GPUs go on meanwhile."""
+    """Let virtual GPUs progress while the host repeatedly polls another process."""
     exchange = sys.modules.get("flambeau.driver.virtual.collectives.coordinator_client")
     if exchange is not None:
         exchange.ask_around()
 
 
 def meet_at(address: str) -> None:
-    """Let this process's virtual GPUs meet those of other processes at "RANK@HOST:PORT", where no launcher serves."""
+    """Connect this process's virtual GPUs to those of other processes at "RANK@HOST:PORT", without a launcher."""
     import_module("flambeau.driver.virtual.collectives.coordinator_client").meet_at(address)

@@ -161,7 +161,7 @@ class Findings:
         """
         known = self._races.setdefault(key, race)
         if known is not race:
-            known.fix = known.fix.joined(race.fix)
+            known.fix = known.fix.merge(race.fix)
         elif self.on_race is not None:
             self.on_race(len(self._races))
         if self.mode == "error":

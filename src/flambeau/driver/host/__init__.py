@@ -1,4 +1,4 @@
-"""The CPU behind the contract of drivers, in driver."""
+"""The CPU as a driver."""
 
 from flambeau.driver.host.driver import HostDriver
 

@@ -1,4 +1,4 @@
-"""The CPU as a driver: one device that does each thing at once. The smallest example of the contract.
+"""The CPU as a driver: one device that runs each command immediately. It is the smallest example of a driver.
 
 Its device memory is host memory, so `copy_in` and `copy_out` are copies within the host. Every stream and
 event is always complete. Its handles are negative, so that none equals a handle of an accelerator.
@@ -24,16 +24,19 @@ from flambeau.driver.api import Body, Collective, DeviceProperties, Executable, 
 Array = np.ndarray[Any, Any]
 
 _DEFAULT = -1  # the handle of the default stream
-_KEPT = 256  # sets of addresses per executable
-_ALIGNMENT = 512  # mem_alloc's contract; PyTorch's CPU tensors have 64
+_KEPT = 256  # sets of addresses that an executable remembers
+_ALIGNMENT = 512  # required by `mem_alloc`; PyTorch's CPU tensors are aligned to 64
 
 
 class HostExecutable(Executable):
-    """A launch with its body, and its operands as arrays for each set of addresses: `operands[ptrs]`.
+    """A loaded launch: its body, and its operands as NumPy arrays for recently used sets of addresses.
 
-    Making an array costs as much as adding 1,024 floats, and allocators hand out few addresses over and
-    over. The arrays own nothing, so keeping them keeps no memory; they are used only while their addresses
-    are in use. `scalars`: places of inputs that are values.
+    Creating an array costs as much as adding 1,024 floats, and allocators reuse few addresses. The arrays
+    own no memory; they are used only while their addresses are allocated.
+
+    Attributes:
+        operands: addresses -> (outputs, inputs) as arrays.
+        scalars: Positions of the inputs that are values.
     """
 
     __slots__ = ("body", "layouts", "operands", "outputs", "scalars")
@@ -47,7 +50,7 @@ class HostExecutable(Executable):
         self.scalars = [i for i, x in enumerate(launch.inputs) if not isinstance(x, Meta)]
 
     def arrays(self, ptrs: tuple[int, ...]) -> tuple[list[Array], list[Array]]:
-        """Outputs and inputs at these addresses, kept for the next launch on them."""
+        """Return the outputs and inputs at these addresses as arrays, and keep them for the next launch."""
         if len(self.operands) >= _KEPT:
             self.operands.clear()
         made = [array_at(ptr, *layout) for ptr, layout in zip(ptrs, self.layouts, strict=True)]
@@ -56,7 +59,7 @@ class HostExecutable(Executable):
 
 
 class HostDriver:
-    """See the module's docstring; contracts in `flambeau.driver.api.Driver`."""
+    """The driver of the CPU. `flambeau.driver.api.Driver` documents its calls."""
 
     name = "host"
     observes_blocks = False
@@ -66,7 +69,8 @@ class HostDriver:
         self._owners: dict[int, np.ndarray[Any, Any]] = {}
         self._handles = itertools.count(_DEFAULT - 1, -1)
         self._streams = {_DEFAULT}
-        self._events: dict[int, tuple[bool, int | None]] = {}  # timing, when recorded
+        # handle -> (has timing, time of the record or None)
+        self._events: dict[int, tuple[bool, int | None]] = {}
         self._closed = False
         self._quiet = Quiet()
 
@@ -87,7 +91,7 @@ class HostDriver:
         return _available_memory(), _total_memory()
 
     def mem_processes(self, index: int) -> list[tuple[int, int]]:
-        """The system knows what processes use; this driver does not ask it."""
+        """Raise NotSupportedError: the operating system knows the answer, but this driver does not query it."""
         self._check_device(index)
         raise NotSupportedError("the CPU's memory is not accounted for by process")
 
@@ -102,7 +106,7 @@ class HostDriver:
             raise DriverError(f"mem_alloc: the size must not be negative, got {nbytes}")
         try:
             owner = np.empty(nbytes + _ALIGNMENT, np.uint8)
-        except (MemoryError, ValueError):  # ValueError: more than an address can say
+        except (MemoryError, ValueError):  # ValueError: the size exceeds the address space
             raise OutOfMemoryError(
                 f"DefaultCPUAllocator: can't allocate memory: you tried to allocate {nbytes} bytes."
             ) from None
@@ -280,7 +284,8 @@ class HostDriver:
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> HostExecutable:
         self._check_device(index)
-        host_memory = import_module("flambeau.core.host.host_memory")  # not when a program starts
+        # imported late to keep the start of programs fast
+        host_memory = import_module("flambeau.core.host.host_memory")
         host_memory.require_space(f"cpu: '{launch.kernel.name}'")
         return HostExecutable(launch)
 
@@ -418,7 +423,7 @@ def _total_memory() -> int:
 
 
 def _available_memory() -> int:
-    """What the system says is free; all of it where it does not say (macOS)."""
+    """Return the free memory of the system, or all memory if the system does not report it (macOS)."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Virtual CUDA devices: what they model, and what they do not, is said at the top of `driver.py`."""
+"""Virtual CUDA devices. The docstring of `driver.py` says what they model and what they do not."""
 
 from flambeau.driver.virtual.driver import VirtualDriver
 from flambeau.driver.virtual.scheduling.scheduler import CommandRecord

@@ -1,4 +1,4 @@
-"""`VirtualAllocations`: memory that a machine gave out: of its devices, of the host, of other processes."""
+"""The allocations of a virtual machine: device memory, pinned host memory, and memory of other processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HOST_ALIGNMENT = 4096
 
 
 class VirtualAllocations:
-    """Memory by address. What gives some back waits for the device first."""
+    """The allocations of a machine, found by address. Calls that free memory wait for the device first."""
 
     def __init__(self, machine: SimulatedMachine, queues: Queues, captures: Captures) -> None:
         self._machine, self._queues, self._captures = machine, queues, captures
@@ -36,7 +36,7 @@ class VirtualAllocations:
         self._pinned_from.clear()
 
     def _settle(self, *devices: VirtualDevice) -> None:
-        """Wait for all work of devices."""
+        """Wait for all work of the devices."""
         for device in devices:
             self._captures.refuse(device.state)
         for device in devices:
@@ -44,12 +44,12 @@ class VirtualAllocations:
 
     # -- of a device --------------------------------------------------------------------------------------
     def info(self, index: int) -> tuple[int, int]:
-        """Free and total bytes."""
+        """Return the free and the total bytes of a device."""
         arena = self._machine.device(index).arena
         return arena.free - sum([nbytes for _, nbytes in _held_by_others(index)]), arena.total
 
     def processes(self, index: int) -> list[tuple[int, int]]:
-        """This process, and ranks of the same launcher that use the device, too."""
+        """Return (process id, bytes) of this process and of the launcher's other ranks that use the device."""
         arena = self._machine.device(index).arena
         return [(os.getpid(), arena.total - arena.free), *_held_by_others(index)]
 
@@ -65,7 +65,7 @@ class VirtualAllocations:
         end, shared = device.arena.ends.get(ptr), device.shared_pages
         if end is None or (shared is not None and shared.owns(ptr)):
             raise device.arena.invalid("mem_free", ptr, 0, "is not the start of an allocation")
-        if self._core.running is not None:  # a destructor amid a kernel's body
+        if self._core.running is not None:  # a destructor that runs inside a kernel's body
             self._core.defer(partial(self.free, ptr))
             return
         self._settle(device)
@@ -100,7 +100,7 @@ class VirtualAllocations:
     def allocate_host(self, nbytes: int) -> HostMemory:
         self._machine.check_open()
         try:
-            owner = np.zeros(nbytes + _HOST_ALIGNMENT, np.uint8)  # zeros: runs repeat to the bit
+            owner = np.zeros(nbytes + _HOST_ALIGNMENT, np.uint8)  # zeros make runs repeatable
         except MemoryError:
             raise OutOfMemoryError(f"host_alloc: the host cannot allocate {nbytes} bytes") from None
         ptr = address_of(owner)
@@ -122,7 +122,7 @@ class VirtualAllocations:
         self._pinned_from.remove(memory.ptr)
 
     def is_pinned(self, ptr: int, nbytes: int) -> bool:
-        """Return True if there are bytes and all are this machine's pinned memory."""
+        """Return True if `nbytes` is positive and all bytes are pinned memory of this machine."""
         self._machine.check_open()
         at, end = ptr, ptr + nbytes
         while at < end and (place := bisect_right(self._pinned_from, at)):
@@ -134,11 +134,11 @@ class VirtualAllocations:
 
     # -- blocks of the caching allocator ------------------------------------------------------------------
     def poison(self, what: str, ptr: int, nbytes: int, handle: int) -> None:
-        """Lay poison over a block that is handed out or taken back, in the order of its stream."""
+        """Enqueue a fill with poison of a block that is allocated or freed, on its stream."""
         device = self._machine.range(what, ptr, nbytes)
         arena = device.arena
         stream = device.state.streams.get(handle)
-        if stream is None:  # destroyed, and its work is done
+        if stream is None:  # the stream was destroyed and its work is done
             arena.lay_poison(ptr, nbytes)
             return
         self._queues.put(
@@ -147,24 +147,24 @@ class VirtualAllocations:
 
     # -- of other processes: see Note [Exported memory] in virtual_ipc.py -----------------------------------------
     def export(self, ptr: int) -> bytes:
-        """A handle for other processes."""
+        """Return an IPC handle of an allocation."""
         device = self._machine.owner("ipc_memory", ptr, 0)
         self._core.now += self._costs.call_ns
         return self._machine.shared_pages(device).export(ptr)
 
     def open(self, index: int, handle: bytes) -> tuple[int, int]:
-        """The address of another process's memory, and its bytes."""
+        """Map memory of another process; return its address and its size in bytes."""
         device = self._machine.device(index)
         self._core.now += self._costs.alloc_ns
         return self._machine.shared_pages(device).open(handle)
 
     def close(self, ptr: int) -> None:
-        """Give back what `open` gave."""
+        """Unmap memory that `open` mapped."""
         device = self._machine.owner("ipc_close", ptr, 0)
         shared = self._machine.shared_pages(device)
         if not shared.owns(ptr):
             raise device.arena.invalid("ipc_close", ptr, 0, "is not of another process's memory")
-        if self._core.running is not None:  # a destructor amid a kernel's body
+        if self._core.running is not None:  # a destructor that runs inside a kernel's body
             self._core.defer(partial(self.close, ptr))
             return
         self._settle(device)
@@ -178,7 +178,11 @@ def _held_by_others(index: int) -> list[tuple[int, int]]:
 
 
 def _share(device: VirtualDevice, ptr: int) -> None:
-    """Take an allocation from what all processes share of a device. OutOfMemoryError: they hold it."""
+    """Reserve an allocation in the device memory that all processes of the launcher share.
+
+    Raises:
+        OutOfMemoryError: If the other processes hold too much of it.
+    """
     others = coordinator_client.of_process()
     if others is None or not others.shares:
         return

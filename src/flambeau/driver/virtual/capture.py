@@ -1,16 +1,17 @@
-"""`VirtualCapture`: commands that are recorded instead of run. `Captures`: those underway, and what they forbid.
+"""Stream captures of virtual GPUs: commands that are recorded instead of run, and calls that a capture
+forbids.
 
-# Note [Captures]
-The rules are CUDA's (Programming Guide, "Creating a Graph Using Stream Capture"). A stream joins a capture when it
-waits for an event that was recorded in it; all that it is given from then on is recorded, until the capture ends on
-the stream where it began, which must have waited for all that the others were given. Nothing runs meanwhile, so
-whoever asks what has been done, or waits for it, is refused, and the capture is spoiled. Commands are checked when
-they are recorded and, since memory may have been given back in between, at each launch.
+# Note [Captures] The rules are CUDA's (Programming Guide, "Creating a Graph Using Stream Capture"). A
+stream joins a capture when it waits for an event that was recorded in it. All its commands are recorded
+until the capture ends on the stream where it began, which must have waited for them. Nothing runs
+meanwhile. A host wait or poll is therefore refused, and invalidates the capture. Commands are checked when
+they are recorded and, because memory may have been freed since, at each launch.
 
-A launch costs the host one launch. The origin's commands go to the stream that it is launched on, those of each
-stream that joined to a lane of the graph's own; their waits order them as they were recorded, so a schedule may run
-them in any order that real hardware may. Launches of one graph come one after the other, on whatever streams. Each
-command counts in its stream's launch queue, so the host waits amid a launch of more commands than a queue holds.
+A launch costs the host one launch. The commands of the origin stream go to the stream that the graph is
+launched on. The commands of each stream that joined go to an own stream of the graph. Their recorded waits
+order them, so a schedule may run them in any order that real hardware may. Launches of one graph run one
+after the other on whatever streams. Each command counts in its stream's launch queue, so the host waits
+during the launch of a graph that is longer than the queue.
 """
 
 from __future__ import annotations
@@ -35,7 +36,13 @@ CAPTURED_EVENT = "CUDA error: operation not permitted on an event last recorded 
 
 
 class VirtualCapture:
-    """What is recorded from one stream and from those that joined it. `active` until it ends."""
+    """The commands recorded from one stream and from the streams that joined it.
+
+    Attributes:
+        origin: The stream on which the capture began.
+        mode: "global", "thread_local" or "relaxed", as in CUDA.
+        active: True until the capture ends.
+    """
 
     def __init__(self, origin: SimulatedStream, mode: str) -> None:
         self.origin = origin
@@ -48,14 +55,18 @@ class VirtualCapture:
 
     @property
     def streams(self) -> list[SimulatedStream]:
-        """The streams that it records, the first of which is where it began."""
+        """The captured streams; the first is the origin."""
         return list(self._tails)
 
     def join(self, stream: SimulatedStream) -> None:
         self._tails.setdefault(stream, None)
 
     def add(self, command: Command) -> None:
-        """Record a command. DriverError: the capture was spoiled."""
+        """Record a command.
+
+        Raises:
+            DriverError: If the capture was invalidated.
+        """
         if self._spoiled:
             raise DriverError(INVALIDATED)
         command.prior = self._tails[command.stream]
@@ -63,17 +74,23 @@ class VirtualCapture:
         self.commands.append(command)
 
     def forbids(self, target: SimulatedStream | DeviceState | None) -> bool:
-        """Whether this thread may not wait for a stream or device now; None: for something else."""
+        """Return True if this thread may not wait for a stream or device now. None stands for any other
+        target.
+        """
         if target in self._tails or any(stream.device is target for stream in self._tails):
             return True
         return self.mode == "global" or (self.mode == "thread_local" and self.thread == threading.get_ident())
 
     def spoil(self) -> None:
-        """An error in it: it will give no graph."""
+        """Invalidate the capture, so that it yields no graph."""
         self._spoiled = True
 
     def end(self) -> None:
-        """Check that it became a graph. DriverError: see `Driver.capture_end`."""
+        """Check that the recorded commands form a graph.
+
+        Raises:
+            DriverError: As `Driver.capture_end`.
+        """
         self.active = False
         if self._spoiled:
             raise DriverError(INVALIDATED)
@@ -87,7 +104,7 @@ class VirtualCapture:
 
 
 def _before(last: Command | None) -> Iterator[Command]:
-    """A recorded command and all that it comes after."""
+    """Yield a recorded command and all commands that happen before it."""
     found: set[Command] = set()
     left = [last]
     while left:
@@ -99,7 +116,11 @@ def _before(last: Command | None) -> Iterator[Command]:
 
 
 class Captures:
-    """The captures underway. `of`: by the streams that they record."""
+    """The active captures.
+
+    Attributes:
+        of: captured stream -> its capture.
+    """
 
     __slots__ = ("of",)
 
@@ -110,7 +131,7 @@ class Captures:
         self.of[queue] = VirtualCapture(queue, mode)
 
     def end(self, queue: SimulatedStream) -> VirtualCapture:
-        """The one that began on a stream; it is checked, and over even if it is wrong."""
+        """End and check the capture that began on a stream. It is over even if the check raises."""
         found = self.of.get(queue)
         if found is None or found.origin is not queue:
             raise DriverError(f"CUDA error: invalid argument: no capture began on stream {queue.handle}")
@@ -120,9 +141,9 @@ class Captures:
         return found
 
     def join(self, queue: SimulatedStream, other: VirtualCapture | None, legacy: bool) -> None:
-        """A stream is about to wait for an event that was recorded in `other`, or in none: it may join the capture.
+        """Let a stream join the capture `other` if it waits for an event that was recorded in one.
 
-        legacy: it is a default stream, which no capture takes.
+        `legacy` is True for a default stream, which cannot be captured.
         """
         mine = self.of.get(queue)
         if other is not None and not other.active:
@@ -140,7 +161,7 @@ class Captures:
         self.of[queue] = other
 
     def refuse(self, target: SimulatedStream | DeviceState | None) -> None:
-        """The host is about to wait for something, or to ask after it: not during a capture that forbids it."""
+        """Raise DriverError if a capture forbids that the host waits for or polls `target`."""
         if self.of:
             spoiled = [c for c in self.of.values() if c.forbids(target)]
             for found in spoiled:
@@ -149,7 +170,9 @@ class Captures:
                 raise DriverError(UNSUPPORTED)
 
     def refuse_event(self, last: VirtualCapture | None) -> None:
-        """The same of an event, last recorded in a capture or in none."""
+        """Raise DriverError if a capture forbids that the host waits for or polls an event whose last record
+        is `last`.
+        """
         if last is not None:
             if last.active:
                 last.spoil()

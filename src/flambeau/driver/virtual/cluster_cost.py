@@ -1,20 +1,20 @@
-"""What collectives cost in a cluster: nodes whose GPUs are linked to one another, and each to a rail of a network.
+"""The simulated cost of collectives in a cluster of nodes that a network with one rail per GPU connects.
 
-# Note [Collectives of a cluster]
-n ranks on m nodes of g GPUs; B bytes; inside a node a GPU sends `links.ring` bytes a second, into the network
-`cluster.rail`. A node's rails work together: a ring or tree has a channel for each.
+# Note [Collectives of a cluster] There are n ranks on m nodes of g GPUs; each contributes B bytes. Inside a
+node a GPU sends `links.ring` bytes a second, into the network `cluster.rail`. The rails of a node work
+together: a ring or tree has a channel for each.
 
-  ring          2 (n - 1) steps, of which 2 (m - 1) cross the network; 2 (n - 1) / n B through a node's slowest way
-  tree          up and down a chain of g in each node and a binary tree of the nodes: 2 (g - 1) steps inside, 2 log2(m)
-                across; 2 B / `tree_share` through a node's slowest way
-  hierarchical  reduce_scatter inside the node, all_reduce of B / g over each rail (the better of ring and tree),
-  all_gather
-                inside the node
+ring          2 (n - 1) steps, of which 2 (m - 1) cross the network; 2 (n - 1) / n B through a node's slowest link
+tree          up and down a chain of g in each node and a binary tree of the nodes: 2 (g - 1) steps inside,
+              2 log2(m) across; 2 B / `tree_share` through a node's slowest link
+hierarchical  reduce_scatter inside the node, all_reduce of B / g over each rail (the better of ring and tree),
+              all_gather inside the node
 
-Each begins with `base_ns`; a step costs `hop_ns` inside a node and `rail_hop_ns` across. These are the formulas by
-which NCCL chooses between ring and tree (`nccl/src/graph/tuning.cc`: steps, latencies of the protocol Simple, tree's
-share of a ring's bandwidth), and all_reduce costs what the better of those two does. The hierarchical one is what
-NCCL's NVLSTree does in outline; a cluster's `algorithm` chooses it. Inside one node, `cost.collective_ns` holds.
+Each begins with `base_ns`; a step costs `hop_ns` inside a node and `rail_hop_ns` across. NCCL chooses
+between ring and tree by these formulas (`nccl/src/graph/tuning.cc`: steps, latencies of the protocol
+Simple, a tree's share of a ring's bandwidth); an all_reduce costs the smaller of the two. The hierarchical
+algorithm follows NCCL's NVLSTree in outline; a cluster's `algorithm` selects it. Inside one node,
+`cost.collective_ns` holds.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from flambeau.driver.virtual.cost import bytes_ns, collective_ns, wire
 from flambeau.driver.virtual.profile import Profile
 
 Cost = tuple[int, int]
-"""(latency, time of the bytes), in ns."""
+"""Latency and transfer time, in ns."""
 
 
 def cluster_ns(kind: str, nbytes: int, places: Sequence[int], profile: Profile) -> Cost:
-    """What a collective of these GPUs costs; `nbytes` is one member's count. GPUs are numbered through the nodes."""
+    """Return the cost of a collective of the GPUs `places`, which are numbered node by node.
+
+    `nbytes` is the size of one member's count.
+    """
     cluster = profile.cluster
     assert cluster is not None
     nodes = len({place // cluster.node for place in places})
@@ -56,7 +59,7 @@ def _all_reduce(nbytes: int, size: int, nodes: int, profile: Profile) -> Cost:
 
 
 def _way(size: int, nodes: int, profile: Profile) -> float:
-    """Bytes a second through a node."""
+    """Return the bytes a second that pass through a node."""
     assert profile.cluster is not None
     return min(profile.links.ring, max(size // nodes, 1) * profile.cluster.rail)
 

@@ -1,6 +1,6 @@
-"""`Nccl`: collective calls: what each part is checked for, and what happens when all have met.
+"""The driver's collective calls: the checks of each contribution and the command that a collective becomes.
 
-See Note [Meetings] in collectives.py, where members meet.
+Note [Collective instances] in collectives.py explains how contributions are paired.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flambeau.driver.virtual.streams import Queues
 
 
 class Nccl:
-    """Collectives of a machine. `outside` says where members of other processes are met, if anywhere."""
+    """The collectives of a machine. `outside` returns the transport to members of other processes, or None."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Nccl:
 
     # -- calls --------------------------------------------------------------------------------------------
     def call(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
-        """Queue parts, as (member, what, stream), as one group."""
+        """Enqueue contributions (member, call, queue) as one group."""
         found = [
             (self._comms.member(comm), call, self._queues.stream(stream)) for comm, call, stream in parts
         ]
@@ -79,7 +79,7 @@ class Nccl:
         self._comms.queue(found, self._meet, caller())
 
     def _check(self, member: Member, call: Collective, queue: SimulatedStream) -> None:
-        """DriverError: what one part alone shows to be wrong."""
+        """Raise DriverError if a contribution is invalid by itself."""
         if member.comm.failed is not None:
             raise DriverError(member.comm.failed)
         check_error(queue.device)
@@ -97,13 +97,14 @@ class Nccl:
                 self._machine.check_reach(call.kind, queue.index, owner, *access)
 
     def _meet(self, meeting: CollectiveInstance) -> None:
-        if meeting.absent:  # excused: the communicator has failed
+        if meeting.absent:  # the communicator has failed
             return
         try:
             for state in meeting.states:
                 check_error(state)
             self._contents.meet(meeting)
-        except Exception as error:  # on no device of its own: it is an error of all that take part
+        # The error belongs to no single device, so it becomes an error of all devices that take part.
+        except Exception as error:
             for state in meeting.states:
                 if state.error is None:
                     state.error = DriverError(

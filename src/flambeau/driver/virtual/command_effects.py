@@ -1,4 +1,4 @@
-"""`Contents`: what commands do to memory when they run."""
+"""The effects of commands on the memory of virtual devices."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from flambeau.driver.virtual.memory.arena import Arena
 
 
 class Contents:
-    """The bytes of a machine's devices. `poison`: what is touched for the first time is laid out before."""
+    """The effects of commands on device data. With `poison`, memory is filled with poison before its first
+    use.
+    """
 
-    moves = True  # whether there are any
+    moves = True  # False in subclasses without data
 
     def __init__(self, machine: SimulatedMachine, poison: bool) -> None:
         self._machine = machine
@@ -59,7 +61,7 @@ class Contents:
         perform(meeting.calls, self.numbers, meeting.theirs)
 
     def numbers(self, ptr: int, nbytes: int) -> np.ndarray[Any, Any]:
-        """What a collective reads or writes."""
+        """Return the device memory that a collective reads or writes, as an array."""
         return _window(self._machine.owner("collective", ptr, nbytes).arena, ptr, nbytes)
 
 

@@ -1,4 +1,4 @@
-"""`Copies`: transfers and fills, which streams do in their order."""
+"""Copies and fills on virtual GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flambeau.driver.virtual.topology import Routes
 
 
 class Copies:
-    """Copies between the memories of a machine. Addresses are checked here; the bytes move when the command runs."""
+    """The copies and fills of a machine. Addresses are checked in the call; bytes move when the command runs."""
 
     def __init__(
         self,
@@ -97,6 +97,6 @@ class Copies:
 
 
 def _stage(source: HostMemory) -> HostMemory:
-    """The bytes as they are now, in memory of their own."""
+    """Return a copy of the bytes, in new memory."""
     copy = bytes_at(source.ptr, source.nbytes).copy()
     return HostMemory(address_of(copy), source.nbytes, copy)

@@ -1,9 +1,9 @@
-"""What commands cost in simulated time: pure functions of sizes and a profile.
+"""The simulated cost of commands, as pure functions of sizes and a profile.
 
 A kernel takes the longer of its memory time and its arithmetic time (the roofline model of Williams,
-Waterman and Patterson, 2009), at the share of the peaks that the profile states, on the multiprocessors
-that its largest output fills with one thread an element. A quarter of the multiprocessors saturates the
-memory, so that small kernels that run side by side do not share its bandwidth unfairly.
+Waterman and Patterson, 2009). Peaks are reduced to the share that the profile states. The kernel fills the
+multiprocessors (SMs) that its largest output needs with one thread an element. A quarter of the SMs
+saturates the memory, so small kernels that run concurrently share the bandwidth fairly.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple
 from flambeau.driver.api import Launch
 from flambeau.driver.virtual.profile import Profile
 
-_SATURATING_SHARE = 4  # one SM draws at most this many times its share of the bandwidth
+_SATURATING_SHARE = 4  # one SM uses at most this many times its share of the bandwidth
 
 
 def kernel_sms(launch: Launch, profile: Profile) -> int:
-    """Multiprocessors that a launch fills."""
+    """Return the number of multiprocessors that a launch fills."""
     threads = max([meta.numel for meta in launch.outputs], default=1)
     if not launch.outputs and launch.operands:
         threads = max(meta.numel for meta in launch.operands)
@@ -26,7 +26,7 @@ def kernel_sms(launch: Launch, profile: Profile) -> int:
 
 
 def kernel_ns(launch: Launch, profile: Profile, sms: int) -> int:
-    """Nanoseconds of a launch on `sms` multiprocessors, its start aside."""
+    """Return the nanoseconds of a launch on `sms` multiprocessors, without the launch latency."""
     share = min(1.0, sms * _SATURATING_SHARE / profile.sms)
     memory = launch.nbytes / (profile.bandwidth * profile.efficiency.bandwidth * share)
     flops = launch.kernel.flops(launch)
@@ -35,7 +35,7 @@ def kernel_ns(launch: Launch, profile: Profile, sms: int) -> int:
 
 
 def peak(rate: str, profile: Profile) -> float:
-    """Operations a second that the whole device reaches; kinds that it lacks run as float32."""
+    """Return the operations a second of the whole device. Kinds that it lacks run at float32's rate."""
     for kind in (_KINDS.get(rate, rate), "float32"):
         value = getattr(profile.rates, kind, None)
         if value is not None:
@@ -47,17 +47,17 @@ _KINDS = {"float8_e4m3fn": "float8", "float8_e5m2": "float8"}
 
 
 def cycles_ns(cycles: int, profile: Profile) -> int:
-    """Nanoseconds of clock cycles."""
+    """Return the nanoseconds of a number of clock cycles."""
     return max(cycles, 0) * 1_000_000 // profile.clock_khz
 
 
 def bytes_ns(nbytes: int, rate: float) -> int:
-    """Nanoseconds of moving bytes at a rate in bytes a second."""
+    """Return the nanoseconds of moving bytes at a rate in bytes a second."""
     return round(nbytes * 1e9 / rate)
 
 
 def local_copy_ns(nbytes: int, profile: Profile) -> int:
-    """A copy within a device reads and writes its memory."""
+    """Return the nanoseconds of a copy within a device, which reads and writes its memory."""
     return bytes_ns(2 * nbytes, profile.bandwidth * profile.efficiency.bandwidth)
 
 
@@ -66,7 +66,9 @@ def fill_ns(nbytes: int, profile: Profile) -> int:
 
 
 class Protocol(NamedTuple):
-    """How NCCL moves what it moves: ns before the first step, ns of a step, and what it reaches of a ring's rate."""
+    """One of NCCL's protocols: latency before the first step, latency of a step, and share of a ring's
+    bandwidth.
+    """
 
     base_ns: int
     step_ns: int
@@ -74,7 +76,9 @@ class Protocol(NamedTuple):
 
 
 class Wire(NamedTuple):
-    """What members of a node are linked by: a ring's bytes a second, NCCL's protocols over it, ns of a message."""
+    """The links between the members of a node: a ring's bytes a second, NCCL's protocols on it, ns of a
+    message.
+    """
 
     rate: float
     protocols: tuple[Protocol, ...]
@@ -82,8 +86,10 @@ class Wire(NamedTuple):
 
 
 def wire(profile: Profile, direct: bool) -> Wire:
-    """Links between devices, or the way through the host. Figures of nccl/src/graph/tuning.cc (2.28), for rings: the
-    start of a kernel is in them."""
+    """Return the direct links between devices, or the connection through the host.
+
+    The figures are those of nccl/src/graph/tuning.cc (2.28) for rings. They include the start of a kernel.
+    """
     links, start = profile.links, profile.costs.kernel_ns
     if direct:
         ll = Protocol(6_600, 600, min(0.5, links.ring_ll / links.ring))
@@ -94,12 +100,18 @@ def wire(profile: Profile, direct: bool) -> Wire:
 
 
 def collective_ns(kind: str, nbytes: int, size: int, wire: Wire) -> tuple[int, int]:
-    """(latency, time of the bytes) of a collective of `size` members of one node.
+    """Return (latency, transfer time) in ns of a collective of `size` members of one node.
 
-    nbytes: of one member's count. A ring (Patarasuk and Yuan, 2009) moves 1/size of the bytes in each of its
-    2 (size - 1) steps of an all_reduce, or all of them in size - 1 of a reduce_scatter or all_gather; a broadcast or
-    reduce is a pipeline around it. The protocol is the fastest, as NCCL chooses. Inside a node its trees are chains of
-    as many steps, and slower; sums by the switch (NVLS) are not modelled.
+    A ring (Patarasuk and Yuan, 2009) moves 1/size of the bytes in each of the 2 (size - 1) steps of an
+    all_reduce. A reduce_scatter or all_gather moves all bytes in size - 1 steps. A broadcast or reduce is a
+    pipeline around the ring. The protocol is the fastest one, as NCCL chooses. Inside a node NCCL's trees
+    are chains of as many steps, and slower. Sums by the switch (NVLS) are not modelled.
+
+    Args:
+        kind: Kind of the collective.
+        nbytes: Size in bytes of one member's count.
+        size: Number of members.
+        wire: The links between the members.
     """
     if kind == "send/recv":
         return wire.message_ns, bytes_ns(nbytes, wire.rate)
@@ -115,14 +127,16 @@ def collective_ns(kind: str, nbytes: int, size: int, wire: Wire) -> tuple[int, i
 
 
 def ring_of(indices: Sequence[int], rule: str) -> list[int]:
-    """The devices in an order in which each is linked to the next, and the last to the first, where there is one."""
+    """Return the devices in an order in which neighbours are linked, and the last with the first, if there is
+    one.
+    """
     found = [indices[0]]
     left = [i for i in indices if i != indices[0]]
     return found + left if rule != "cube-mesh" else (_closed_ring(found, left, rule) or [*found, *left])
 
 
 def _closed_ring(found: list[int], left: list[int], rule: str) -> list[int] | None:
-    """A ring that begins with `found` and takes up `left`; None: there is none."""
+    """Return a ring that begins with `found` and contains `left`; None if there is none."""
     if not left:
         return found if are_linked(found[-1], found[0], rule) else None
     for index in left:
@@ -134,9 +148,10 @@ def _closed_ring(found: list[int], left: list[int], rule: str) -> list[int] | No
 
 
 def are_linked(index: int, peer: int, rule: str) -> bool:
-    """Whether two devices reach each other's memory directly, by the profile's rule.
+    """Return True if two devices access each other's memory directly under the profile's rule.
 
-    all: through a switch. cube-mesh: DGX-1's two squares of four, each corner linked to its counterpart.
+    The rule "all" stands for a switch. "cube-mesh" stands for DGX-1: two squares of four devices in which
+    each corner is linked to its counterpart.
     """
     if index == peer or rule == "none":
         return False

@@ -1,4 +1,4 @@
-"""`VirtualDevice`: what a virtual driver keeps of each device."""
+"""One simulated device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flambeau.driver.virtual.scheduling.scheduler import (
 
 
 class VirtualDevice:
-    """One simulated device: its memory, its engines, its default stream."""
+    """One simulated device: its memory, its copy engines and links, and its default stream."""
 
     __slots__ = (
         "arena", "default", "index", "inward", "links", "outward", "peers", "processors", "shared_pages",
@@ -25,11 +25,12 @@ class VirtualDevice:
         self.arena = arena
         self.state = DeviceState(index)
         self.default = SimulatedStream(default, self.state, 0, "the default stream")
-        self.sides = 0  # side streams of the program so far
+        self.sides = 0  # side streams that the program has created
         self.state.streams[default] = self.default
         self.processors = Processors(sms)
         self.inward = TransferLane()
         self.outward = TransferLane()
-        self.links: dict[int, TransferLane] = {}  # to peers, made when first used
-        self.peers: set[int] = set()  # whose memory this device may reach
-        self.shared_pages: SharedPages | None = None  # with other processes, once anything is
+        self.links: dict[int, TransferLane] = {}  # peer -> link, created at its first use
+        self.peers: set[int] = set()  # devices whose memory this device may access
+        # memory shared with other processes; None until there is any
+        self.shared_pages: SharedPages | None = None

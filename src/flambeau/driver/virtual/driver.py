@@ -1,52 +1,56 @@
-"""`VirtualDriver`: simulated CUDA devices behind the `Driver` protocol.
+"""The virtual driver: simulated CUDA devices behind the `Driver` protocol.
 
-Each call becomes a command on its stream's queue, or a wait; `scheduler.py` runs commands, `schedule_policy.py`
-chooses their order, `arena.py` holds the bytes, `cost.py` and the profiles give durations. Kernels are the
-operators' own host bodies on NumPy views of device memory, so results are real and only time is simulated.
-The driver takes its lock and passes each call on to the part that it is about, which owns the state of it.
+Each call becomes a command in its stream's queue, or a wait. `scheduler.py` runs commands,
+`schedule_policy.py` chooses their order, `arena.py` holds the bytes, and `cost.py` and the profiles give
+durations. Kernels are the operators' reference implementations, which run on NumPy views of device memory.
+Results are therefore real and only time is simulated. The driver takes its lock and forwards each call to
+the part that owns the state in question.
 
-# What is modelled, and where each rule comes from
+# What is modelled, and the source of each rule
 - Streams (CUDA C++ Programming Guide, "Asynchronous Concurrent Execution"): commands of one stream run in
-  order; commands of different streams are unordered unless an event, a synchronization or the host orders
-  them. CUDA's legacy default stream waits for all blocking streams and they for it; its per-thread default
-  stream is an ordinary stream of each thread. PyTorch creates its streams with cudaStreamNonBlocking, which
-  wait for neither. Here, too, no created stream waits for the default stream, and there is one default
-  stream per device.
-- Events: a wait captures the record that is current when it is called; an event that was never recorded is
-  complete and waited for in no time (cudaStreamWaitEvent, cudaEventQuery in the Runtime API's reference).
+  order. Commands of different streams are unordered unless an event, a synchronization or the host orders
+  them. CUDA's legacy default stream and all blocking streams wait for each other; its per-thread default
+  stream is an ordinary stream of each thread. PyTorch creates its streams with cudaStreamNonBlocking; they
+  do not wait for the default stream. Here, too, no created stream waits for the default stream, and there
+  is one default stream per device.
+- Events: a wait refers to the record that is current when the wait is called. An event that was never
+  recorded is complete, and a wait for it takes no time (cudaStreamWaitEvent, cudaEventQuery in the Runtime
+  API's reference).
 - Copies (Runtime API, "API synchronization behavior"): pageable memory is staged before `copy_in` returns
-  and complete when `copy_out` returns; pinned memory is asynchronous in both directions. Each device has
-  one engine for each direction, and one link to each peer. Between devices without peer access copies go
-  through the host, over both engines. Kernels reach a peer's memory only after `peer_enable`.
-- Host functions hold their stream up and must make no driver call (cudaLaunchHostFunc): one that does
+  and complete when `copy_out` returns. Pinned memory is asynchronous in both directions. Each device has
+  one engine for each direction, and one link to each peer. Between devices without peer access, copies go
+  through the host over both engines. Kernels can access a peer's memory only after `peer_enable`.
+- Host functions block their stream and must make no driver call (cudaLaunchHostFunc); a function that does
   fails.
-- An error in a kernel's body is sticky, as a device-side assert is: it is raised by every later
-  synchronization, query and launch of that device, and no later work of the device touches memory.
-- A launch queue of 1,024 commands per stream (a figure observed on hardware, not promised): then the host
-  waits.
-- Memory: capacity, less what a context takes; allocations aligned to 512 bytes; mem_free waits for the
-  device. A command's addresses are checked when it is enqueued, where hardware faults later, or never.
-- Collectives: NCCL's rules; see Note [Meetings]. Rings go over the links between neighbours, or through the host
-  where devices are not linked, and hold those links meanwhile; the multiprocessors that NCCL takes are not counted.
-- Graphs: what a stream and those that join it are given is recorded, and launched as one; see Note [Captures].
-- Other processes: handles of whole allocations and of events (Driver API, "IPC"), opened on the same device of another
-  process; see Note [Exported memory] in virtual_ipc.py.
-- Time: durations by roofline and by the profile's rates and latencies; multiprocessors, engines and links
-  are contended. The host's clock advances by the profile's cost of each driver call and poll and by
-  waiting; the host's own computing costs nothing, so the host is always ahead of its devices.
+- An error in a kernel's body is sticky, as a device-side assert is. Every later synchronization, query and
+  launch of that device raises it, and no later work of the device touches memory.
+- A stream holds 1,024 commands (a figure observed on hardware, not promised). Then the host waits.
+- Memory: the capacity is reduced by the size of a context. Allocations are aligned to 512 bytes. mem_free
+  waits for the device. The driver checks a command's addresses when the command is enqueued; hardware
+  faults later, or never.
+- Collectives: NCCL's rules; see Note [Collective instances]. Rings use the links between neighbours, or go
+  through the host where devices are not linked, and occupy those links meanwhile. The multiprocessors that
+  NCCL takes are not counted.
+- Graphs: the commands of a stream and of the streams that join it are recorded and launched as one; see
+  Note [Captures].
+- Other processes: handles of whole allocations and of events (Driver API, "IPC"), opened on the same device
+  in another process; see Note [Exported memory] in virtual_ipc.py.
+- Time: durations follow from the roofline model and the profile's rates and latencies. Multiprocessors,
+  engines and links are contended. The host's clock advances by the profile's cost of each driver call and
+  poll, and by waiting. The host's own computation costs nothing, so the host is always ahead of its
+  devices.
 
 # What is not modelled
 - Commands are indivisible: two racing kernels run one after the other, in either order, never interleaved.
 - Caches, clocks that throttle, power, occupancy limits by registers or shared memory, page faults, ECC.
 - Managed memory, stream-ordered allocation, cooperative launches, MPS and MIG.
-- Pinned memory between the start and the end of a copy: a copy's bytes move in one step, when the scheduler
-  runs it; the scheduler runs commands when the host waits, polls, or fills a queue. Until then the target
-  of a copy to the host holds poison: see Note [Poisoned targets] in pinned_traffic.py.
+- Pinned memory between the start and the end of a copy: the bytes move in one step, when the scheduler runs
+  the copy. The scheduler runs commands when the host waits, polls, or fills a queue. Until then the target
+  of a copy to the host holds poison; see Note [Poisoned targets] in pinned_traffic.py.
 
-# What a run depends on
-The program's driver calls in their order, the profile and the schedule: nothing else. No wall clock, no
-identity, no set order, no hash seed. Threads may share a driver (one lock); their order is the program's
-business.
+# What determines a run The order of the program's driver calls, the profile and the schedule determine a
+run. The wall clock, object identities, set order and hash seeds do not. Threads may share a driver, which
+has one lock; the program determines the order of their calls.
 """
 
 from __future__ import annotations
@@ -85,11 +89,11 @@ from flambeau.driver.virtual.scheduling.scheduler import CommandRecord, Schedule
 from flambeau.driver.virtual.streams import Queues
 from flambeau.driver.virtual.topology import Routes
 
-_MOST_DEVICES = 255  # an address has 8 bits for the device
+_MOST_DEVICES = 255  # 8 bits of an address number the device
 
 
 def check_devices(devices: object) -> None:
-    """ValueError: no machine has so many devices."""
+    """Raise ValueError if a machine cannot have this number of devices."""
     if isinstance(devices, bool) or not isinstance(devices, int) or not 0 <= devices <= _MOST_DEVICES:
         raise ValueError(f"devices must be an integer from 0 to {_MOST_DEVICES}, not {devices!r}")
 
@@ -102,22 +106,22 @@ CHECKS: dict[str, Callable[[Any], object]] = {
 
 
 class VirtualDriver:
-    """`devices` simulated GPUs of one profile. See the module's docstring; contracts in `driver.api.Driver`.
+    """The driver of simulated GPUs. `driver.api.Driver` documents its calls.
 
     Args:
-        devices: how many, 0 to 255.
-        profile: a profile's name, or the path of a TOML file.
-        schedule: who runs next: `earliest`, `random:SEED`, `adversarial:SEED`, `pct:SEED:DEPTH` or
-            `replay:TOKEN`.
-        poison: fill fresh memory and freed blocks with bytes that show.
+        devices: Number of devices, 0 to 255.
+        profile: The name of a profile, or the path of a TOML file.
+        schedule: The policy that chooses the next command: `earliest`, `random:SEED`, `adversarial:SEED`,
+            `pct:SEED:DEPTH` or `replay:TOKEN`.
+        poison: True to fill fresh memory and freed blocks with a recognisable pattern.
 
     Raises:
-        ValueError: an argument that is none of these, or a broken profile.
+        ValueError: If an argument is invalid or the profile is malformed.
     """
 
     name = "virtual"
     runs_bodies = True
-    contents: type[Contents] = Contents  # what commands do
+    contents: type[Contents] = Contents  # the effects of commands on data
 
     def __init__(
         self, devices: int = 1, profile: str = "a100-40g", schedule: str = "earliest", poison: bool = False
@@ -134,7 +138,7 @@ class VirtualDriver:
         )
         self._hosts = RankClocks(core)
         self._routes = Routes(machine)
-        gate: Any = self._lock  # threading.Condition takes whatever has the calls of a lock
+        gate: Any = self._lock  # threading.Condition accepts any object with a lock's methods
         self._comms = comms = VirtualCommunicators(core, Condition(gate), machine.handles, self._routes.ring)
         contents = self.contents(machine, self.observes_blocks)
         comms.numbers = contents.numbers
@@ -148,7 +152,7 @@ class VirtualDriver:
         self._nccl = Nccl(machine, queues, captures, contents, comms, self._outside)
 
     def _outside(self) -> Outside | None:
-        """Where members that are not of this process are met."""
+        """Return the transport to members of other processes, if a coordinator serves this process."""
         others = coordinator_client.of_process()
         if others is not None:
             others.machine = weakref.ref(self)
@@ -157,7 +161,7 @@ class VirtualDriver:
     # -- what upper rooms may look at -------------------------------------------------------------------
     @property
     def on_command(self) -> Callable[[CommandRecord], None] | None:
-        """Called with each command as it completes, in the order in which commands ran."""
+        """The callback for each completed command, in the order in which commands ran."""
         return self._core.on_command
 
     @on_command.setter
@@ -165,49 +169,51 @@ class VirtualDriver:
         self._core.on_command = call
 
     def record(self) -> CommandGraph:
-        """The graph of all commands given from now on; called before the first."""
+        """Return a graph that records all commands from now on. Call it before the first command."""
         graph = self._core.request_log = CommandGraph(self.profile.queue, self.runs_bodies)
         return graph
 
     def next_seq(self) -> int:
-        """How many commands were given so far: the `seq` of the next."""
+        """Return the `seq` of the next command, which is the number of commands so far."""
         return self._core.next_seq
 
     def address_range(self) -> tuple[int, int]:
-        """The first address that belongs to this machine's devices, and the one behind the last."""
+        """Return the first address of this machine's devices, and the address after the last."""
         first = self._machine.generation << 48
         return first, first + (1 << 48)
 
     def time_ns(self) -> int:
-        """The host's simulated time."""
+        """Return the simulated time of the host."""
         return self._core.now
 
     def switch_host(self, before: int, after: int) -> None:
-        """Of ranks that are threads and take turns, another one goes on: each has a host, with a time of its own."""
+        """Switch to the simulated host of another rank. Ranks that are threads take turns, and each has its
+        own clock.
+        """
         with self._lock:
             self._hosts.switch(before, after)
 
     def join_hosts(self) -> None:
-        """The ranks have ended: whoever started them has waited for the last."""
+        """Continue with the host that started the ranks, after all ranks have ended."""
         with self._lock:
             self._hosts.join()
 
     def device_time_ns(self, index: int) -> int:
-        """When the last command of the device that has run ended."""
+        """Return the simulated time at which the device's last completed command ended."""
         return self._machine.device(index).state.end
 
     def trace_hash(self) -> str:
-        """A hash over what ran so far: order, kinds, sizes, times, relative addresses; no data."""
+        """Return a hash of the run so far: order, kinds, sizes, times and relative addresses, but no data."""
         with self._lock:
             return self._core.trace_hash()
 
     def token(self) -> str:
-        """The choices made so far, as text: `schedule="replay:" + token` repeats this run's order."""
+        """Return the choices made so far as text. `schedule="replay:" + token` repeats the order of this run."""
         with self._lock:
             return write_token(self._core.choices)
 
     def explain_unplayed(self) -> str:
-        """Why the program is not the one of its token, if it has ended before the token; else empty."""
+        """Return why the program differs from the one of its token if it ended before the token did; else ""."""
         return str(getattr(self._policy, "explain_unplayed", ""))
 
     # -- devices ----------------------------------------------------------------------------------------
@@ -240,11 +246,12 @@ class VirtualDriver:
             self._routes.enable(index, peer)
 
     def close(self) -> None:
-        """Finish all work and give everything back; errors of kernels die with it. Again: nothing happens."""
+        """Finish all work and release everything, including errors of kernels. The call is idempotent."""
         with self._lock:
             self._comms.abandon()
             for device in self._machine.devices:
-                with suppress(DriverError):  # what waits in vain never runs; whoever waited for it was told
+                # a deadlocked command never runs; the call that waited for it has raised
+                with suppress(DriverError):
                     self._core.wait(device.state)
             self._machine.close()
             self._queues.streams.clear()
@@ -319,7 +326,7 @@ class VirtualDriver:
         pass
 
     def _poison(self, what: str, ptr: int, nbytes: int, stream: int) -> None:
-        if self.observes_blocks and nbytes and stream:  # 0: pinned host memory
+        if self.observes_blocks and nbytes and stream:  # 0 is pinned host memory
             with self._lock:
                 self._memory.poison(what, ptr, nbytes, stream)
 
@@ -467,13 +474,14 @@ class VirtualDriver:
         raise NotSupportedError("a graph of virtual GPUs is no cudaGraph_t")
 
     def graph_instantiate(self, graph: int) -> None:
-        self._graphs.graph(graph)  # it is launched as it was recorded: nobody else can change it
+        # a virtual graph cannot change after its capture, so a check of the handle suffices
+        self._graphs.graph(graph)
 
     def graph_destroy(self, graph: int) -> None:
         with self._lock:
             self._graphs.destroy(graph)
 
-    # -- collectives: see Note [Meetings] in collectives.py -----------------------------------------------
+    # -- collectives: see Note [Collective instances] in collectives.py -----------------------------------------------
     def comm_id(self) -> bytes:
         return self._nccl.new_id()
 
@@ -489,12 +497,12 @@ class VirtualDriver:
             return self._nccl.create(unique, size, members, called, name)
 
     def go_on(self, other: Awaited | None) -> None:
-        """The host is about to wait for something else: see `VirtualCommunicators.go_on`."""
+        """Let devices progress while the host waits for something else; see `VirtualCommunicators.go_on`."""
         with self._lock:
             self._comms.go_on(other)
 
     def ask_around(self) -> None:
-        """The host asks for something else, again and again: see `VirtualCommunicators.ask_around`."""
+        """Let devices progress while the host polls something else; see `VirtualCommunicators.ask_around`."""
         with self._lock:
             self._comms.ask_around()
 

@@ -1,4 +1,4 @@
-"""`Events`: the events of a machine: points of streams, which the host and other streams wait for."""
+"""The events of a virtual machine: positions in streams that the host and other streams wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from flambeau.driver.virtual.streams import RELATIVE, Queues
 
 
 class Event:
-    """An event of a device. `record` is the marker of its last record, in `capture` if it was recorded in one."""
+    """An event of a device.
+
+    Attributes:
+        record: The marker command of its last record.
+        capture: The capture that contains the last record, if there is one.
+    """
 
     __slots__ = ("capture", "index", "interprocess", "record", "timing")
 
@@ -27,7 +32,7 @@ class Event:
 
 
 class Events:
-    """Events by handle."""
+    """The events of a machine, by handle."""
 
     def __init__(
         self, machine: SimulatedMachine, queues: Queues, captures: Captures, comms: VirtualCommunicators
@@ -71,7 +76,7 @@ class Events:
             self._core.run_ahead(found.record)
 
     def wait(self, stream: int, handle: int) -> None:
-        """Let a stream wait for an event."""
+        """Make a stream wait for an event."""
         queue, found = self._queues.stream(stream), self._event(handle)
         awaited = found.record
         self._core.now += self._costs.call_ns
@@ -126,7 +131,7 @@ class Events:
 
     # -- of other processes: see Note [Events of other processes] in virtual_ipc.py -------------------------------
     def export(self, handle: int) -> bytes:
-        """A handle for other processes."""
+        """Return an IPC handle of an event."""
         found = self._event(handle)
         if not found.interprocess:
             raise DriverError(
@@ -137,6 +142,6 @@ class Events:
         )
 
     def open(self, index: int, handle: bytes) -> int:
-        """An event that stands for another process's."""
+        """Create an event that stands for an event of another process."""
         virtual_ipc.check_event(handle, self._machine.shared_pages(self._machine.device(index)).uuid)
         return self.create(index, timing=False, interprocess=True)

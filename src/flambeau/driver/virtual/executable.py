@@ -1,4 +1,4 @@
-"""`VirtualExecutable`: a launch prepared for a virtual device."""
+"""Launches that are prepared for a virtual device."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.device import VirtualDevice
 from flambeau.driver.virtual.profile import Profile
 
-_KEPT = 16  # windows per operand
+_KEPT = 16  # arrays per operand
 
 
 class ArrayCache(dict[int, np.ndarray[Any, Any]]):
-    """Arrays of one layout by device address. `windows[ptr]` makes what it lacks.
+    """NumPy arrays of one layout by device address. `windows[ptr]` creates a missing one.
 
-    Making an array costs as much as a small kernel, and allocators hand out few addresses over and over.
-    Whether an address may be reached is checked at each launch, not here.
+    Creating an array costs as much as a small kernel, and allocators reuse few addresses. Each launch
+    checks its addresses; the cache does not.
     """
 
     __slots__ = ("find", "layout")
@@ -43,7 +43,7 @@ class ArrayCache(dict[int, np.ndarray[Any, Any]]):
 
 
 class VirtualExecutable(Executable):
-    """A launch with its body, windows for its operands and its duration worked out."""
+    """A loaded launch: its body, cached arrays of its operands, and its duration."""
 
     __slots__ = (
         "body", "code", "cycles", "may_fail", "name", "nbytes", "outputs", "scalars", "sms", "spans", "windows", "work",
@@ -62,7 +62,8 @@ class VirtualExecutable(Executable):
         self.scalars = [i for i, x in enumerate(launch.inputs) if not isinstance(x, Meta)]
         self.nbytes = launch.nbytes
         inputs = launch.operands[self.outputs :]
-        self.may_fail = any(m.dtype.category == INTEGRAL for m in inputs)  # they may number places
+        # integers may be indices that are out of range
+        self.may_fail = any(m.dtype.category == INTEGRAL for m in inputs)
         self.cycles = launch.kernel.cycles
         self.sms = 1 if self.cycles else cost.kernel_sms(launch, profile)
         self.work = 0 if self.cycles else cost.kernel_ns(launch, profile, self.sms)

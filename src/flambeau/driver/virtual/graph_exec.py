@@ -1,4 +1,4 @@
-"""`RecordedGraph`: the graph that a capture became. `Graphs`: those of a machine, and their launches.
+"""Recorded graphs of virtual GPUs and their launches.
 
 See Note [Captures] in capture.py.
 """
@@ -18,7 +18,7 @@ from flambeau.driver.virtual.streams import Queues
 
 
 class Graphs:
-    """The graphs of a machine by handle, from the capture on."""
+    """The graphs of a machine, by handle."""
 
     def __init__(self, machine: SimulatedMachine, queues: Queues, captures: Captures) -> None:
         self._machine, self._queues, self._captures = machine, queues, captures
@@ -73,7 +73,7 @@ class Graphs:
         found.last = put(scheduler.RECORD, "graph", queue, 0, None, 0, 0, None, ())
 
     def _nest(self, graph: RecordedGraph, queue: SimulatedStream, seeds: Sequence[tuple[int, int]]) -> None:
-        """Record a graph's commands as part of the capture of a stream."""
+        """Record a graph's commands as part of a stream's capture."""
         captures = self._captures.of
         recorder = captures[queue]
         for lane in graph.lanes.values():
@@ -89,7 +89,7 @@ class Graphs:
         del self._graphs[graph]
 
     def _check_ranges(self, command: Command) -> None:
-        """What a recorded command reaches may have been given back since."""
+        """Raise if memory of a recorded command was freed since the capture."""
         args, check = command.args, self._machine.range
         if command.kind == scheduler.KERNEL:
             exe, ptrs, _ = args
@@ -108,9 +108,11 @@ class Graphs:
 
 
 class RecordedGraph:
-    """A graph: commands to be given again. `lanes`: a stream of its own for each that joined, by the recorded one.
+    """The recorded commands of a graph.
 
-    `last` is the marker that ends its last launch.
+    Attributes:
+        lanes: recorded stream -> own stream of the graph on which its commands are launched.
+        last: The marker that ends the latest launch.
     """
 
     __slots__ = ("_places", "commands", "index", "lanes", "last", "origin")
@@ -126,7 +128,7 @@ class RecordedGraph:
             command.prior = None
 
     def copies(self, queue: SimulatedStream, seeds: Sequence[tuple[int, int]]) -> Iterator[Command]:
-        """Its commands once more, for a launch on `queue`, each after those that it waits for."""
+        """Yield copies of the commands for a launch on `queue`, each after those that it waits for."""
         made: list[Command] = []
         for command in self.commands:
             stream = queue if command.stream is self.origin else self.lanes[command.stream]
@@ -140,7 +142,7 @@ class RecordedGraph:
             yield copy
 
     def dump(self, path: str) -> None:
-        """Write it as a Graphviz file."""
+        """Write the graph as a Graphviz file."""
         lines = ["digraph graph {"]
         tails: dict[SimulatedStream, int] = {}
         for place, command in enumerate(self.commands):
@@ -156,7 +158,7 @@ class RecordedGraph:
 
 
 def _seed_arguments(command: Command, seeds: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
-    """A command's arguments with the seed and the offset of this launch."""
+    """Return a command's arguments with the seed and the offset of this launch."""
     if command.kind != scheduler.KERNEL or not command.args[0].launch.kernel.draws:
         return tuple(command.args)
     exe, ptrs, (number, offset, *others) = command.args

@@ -1,4 +1,4 @@
-"""`Launches`: kernels and host functions, which streams run in their order."""
+"""Launches of kernels and host functions on virtual GPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flambeau.driver.virtual.streams import Queues
 
 
 class Launches:
-    """What a machine computes. `launch` takes the driver's lock itself: it is bound to calls as it is."""
+    """The launches of a machine. `launch` takes the driver's lock itself, because callers bind it directly."""
 
     def __init__(
         self, machine: SimulatedMachine, lock: Gate, queues: Queues, captures: Captures, contents: Contents

@@ -14,7 +14,7 @@ from flambeau.driver.virtual.memory.virtual_ipc import SharedPages
 from flambeau.driver.virtual.profile import Profile
 from flambeau.driver.virtual.scheduling.scheduler import DeviceState, Scheduler
 
-_UUIDS = uuid.UUID("5a3c1d1e-6f0b-4c57-9d0c-0f1a6be0a11b")  # the namespace of simulated devices
+_UUIDS = uuid.UUID("5a3c1d1e-6f0b-4c57-9d0c-0f1a6be0a11b")  # the namespace of UUIDs of simulated devices
 
 
 class SimulatedMachine:
@@ -79,14 +79,14 @@ class SimulatedMachine:
         return uuid.uuid5(_UUIDS, f"{self.profile.name}/{index}")
 
     def shared_pages(self, device: VirtualDevice) -> SharedPages:
-        """What a device shares with other processes."""
+        """Return the memory that a device shares with other processes."""
         if device.shared_pages is None:
             device.shared_pages = SharedPages(device.arena, self.uuid_of(device.index).bytes)
         return device.shared_pages
 
     # -- addresses --------------------------------------------------------------------------------------
     def owner(self, what: str, ptr: int, nbytes: int) -> VirtualDevice:
-        """The device that an address belongs to."""
+        """Return the device that an address belongs to."""
         self.check_open()
         generation, index = ptr >> 48, (ptr >> 40 & 255) - 1
         if generation == self.generation and 0 <= index < len(self.devices):
@@ -103,19 +103,24 @@ class SimulatedMachine:
         raise InvalidAddressError(where + "is of no device of this machine")
 
     def range(self, what: str, ptr: int, nbytes: int) -> VirtualDevice:
-        """The same, where all of the bytes are allocated."""
+        """Return the device that owns the bytes, all of which must be allocated."""
         device = self.owner(what, ptr, nbytes)
         device.arena.check(what, ptr, nbytes)
         return device
 
     def require_memory(self, what: str, ptr: int, nbytes: int) -> VirtualDevice:
-        """The same, for a command that reaches them. Raises HostMemoryError if the host has no memory for them."""
+        """Return the device that owns the bytes, for a command that accesses them.
+
+        Raises:
+            InvalidAddressError: If the bytes are not allocated.
+            HostMemoryError: If the host has no memory for them.
+        """
         device = self.owner(what, ptr, nbytes)
         device.arena.reach(what, ptr, nbytes)
         return device
 
     def check_reach(self, what: str, index: int, owner: VirtualDevice, ptr: int, nbytes: int) -> None:
-        """Whether kernels of a device reach memory of its owner."""
+        """Raise InvalidAddressError if kernels of device `index` cannot access the owner's memory."""
         if owner.index != index and owner.index not in self.devices[index].peers:
             raise InvalidAddressError(
                 f"{what}: {nbytes} bytes at {ptr:#x} are cuda:{owner.index}'s, and cuda:{index} has no peer "
@@ -126,7 +131,7 @@ class SimulatedMachine:
 def check_error(state: DeviceState) -> None:
     """Raise a device's sticky error, if it has one."""
     if state.error is not None:
-        # No name for it here: a frame that holds its error keeps all of its callers.
+        # The error gets no local name here: a frame that holds its error keeps all calling frames alive.
         raise _error_of(state, state.error) from state.error.__cause__
 
 

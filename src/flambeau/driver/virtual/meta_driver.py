@@ -1,9 +1,9 @@
-"""`ShapeDriver`: virtual GPUs that keep no data: time passes and memory is counted, but no kernel computes.
+"""A driver of virtual GPUs without data: time passes and memory is counted, but no kernel computes.
 
-Every call costs what it costs on a `VirtualDriver`, addresses are checked and devices run out of memory; no page is
-committed and no body runs, so a step of a large model is simulated in the time that its launches take to issue.
-Nobody may look at a result: a copy to the host raises NotSupportedError, and so does all that needs one (`item()`,
-`print`, `nonzero`). Collectives move nothing either.
+Every call costs what it costs on a `VirtualDriver`, addresses are checked, and devices run out of memory.
+No page is committed and no body runs. A step of a large model therefore takes only the time of issuing its
+launches. A copy to the host raises NotSupportedError, as does everything that needs one (`item()`, `print`,
+`nonzero`). Collectives move no data either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flambeau.driver.virtual.memory.arena import Arena
 
 
 class NoContents(Contents):
-    """Nothing moves."""
+    """Effects of commands on devices without data: nothing moves."""
 
     moves = False
 
@@ -43,16 +43,17 @@ class NoContents(Contents):
 
 
 class ShapeDriver(VirtualDriver):
-    """A `VirtualDriver` of shapes alone; its arguments."""
+    """A `VirtualDriver` without data; it takes the same arguments."""
 
     contents = NoContents
     runs_bodies = False
     _mirrors: Mirrors | None = None
 
     def mirror(self, size: int) -> None:
-        """Let the one device be rank 0 of `size` GPUs that all do what it does: see `simulated_peers.py`.
+        """Let the one device be rank 0 of `size` GPUs that all do the same; see `simulated_peers.py`.
 
-        NotSupportedError: the profile has no cluster, or there are several devices.
+        Raises:
+            NotSupportedError: If the profile describes no cluster, or there are several devices.
         """
         if self.profile.cluster is None or len(self._machine.devices) != 1:
             raise NotSupportedError(
@@ -61,7 +62,7 @@ class ShapeDriver(VirtualDriver):
             )
         if size > 1:
             self._mirrors = Mirrors(size)
-            self._comms.numbers = lambda ptr, nbytes: b""  # there are none to give
+            self._comms.numbers = lambda ptr, nbytes: b""  # there is no data to send
 
     def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
         if self._mirrors is not None:

@@ -1,4 +1,4 @@
-"""`Profile`: the figures of one model of GPU and its host. A profile is data; it needs no code."""
+"""Profiles: the figures of one GPU model and its host, read from TOML files. A new profile needs no code."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ _FOLDER = Path(__file__).parent / "profiles"
 ALIASES = {"v100": "v100-16g", "a100": "a100-40g"}
 LINK_RULES = ("all", "none", "cube-mesh")
 ALGORITHMS = ("nccl", "ring", "tree", "hierarchical")
-_MOST_NS = 10**10  # simulated time has 63 bits of nanoseconds: slower devices would exceed them
+_MOST_NS = 10**10  # simulated time has 63 bits of nanoseconds; a slower device would exceed them
 _LEAST_RATE, _LEAST_SHARE = 1e6, 1e-3
-_MOST = 1 << 53  # of other integers
+_MOST = 1 << 53  # limit of all other integers
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Peak operations a second by kind of arithmetic; None: the device lacks it, float32's rate holds."""
+    """Peak operations a second by kind of arithmetic. None: the device lacks the kind, which runs at float32's
+    rate.
+    """
 
     float32: float
     float64: float
@@ -34,7 +36,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """The share of the peak that large products reach, by kind of arithmetic, and of the bandwidth."""
+    """The share of the peak that large products reach, by kind of arithmetic, and of the memory bandwidth."""
 
     float32: float
     float64: float
@@ -47,9 +49,11 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class Links:
-    """How devices reach the host and one another: bytes a second in one direction, ns of latency.
+    """The connections of a device to the host and to peers: bytes a second in one direction, latencies in ns.
 
-    `ring` is what all rings of a collective move together, `ring_ll` the most of it in NCCL's protocol LL.
+    Attributes:
+        ring: Bytes a second that all rings of a collective move together.
+        ring_ll: The limit of `ring` in NCCL's protocol LL.
     """
 
     pcie: float
@@ -65,8 +69,9 @@ class Links:
 
 @dataclass(frozen=True)
 class Costs:
-    """Nanoseconds of host time of a driver call (of a launch, of a group of collectives), and of device time of a
-    command's start."""
+    """Host time of driver calls (a launch, a group of collectives) and device time of a command's start, in
+    ns.
+    """
 
     call_ns: int
     launch_ns: int
@@ -80,9 +85,9 @@ class Costs:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes of `node` GPUs on a network: see Note [Collectives of a cluster]. Bytes a second; ns.
+    """Nodes of `node` GPUs on a network, in bytes a second and ns; see Note [Collectives of a cluster].
 
-    `algorithm` of all_reduce: "nccl", "ring", "tree" or "hierarchical".
+    `algorithm` is that of all_reduce: "nccl", "ring", "tree" or "hierarchical".
     """
 
     node: int
@@ -96,11 +101,14 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Profile:
-    """One model of GPU. Sizes in bytes, rates in units a second, clock in kHz as CUDA gives it.
+    """One GPU model. Sizes are in bytes, rates in units a second, the clock in kHz as in CUDA.
 
-    `reserved` is what a context takes of `memory` before the first allocation. `queue` is how many commands
-    a stream holds before the host waits. `cluster`: of a profile of many nodes. A file's `base` is the name of another
-    profile, whose keys hold where the file has none.
+    Attributes:
+        reserved: The part of `memory` that a context takes before the first allocation.
+        queue: The number of commands that a stream holds before the host waits.
+        cluster: The network of a profile of many nodes; None for one node.
+
+    A file's key `base` names another profile, whose keys hold where the file has none.
     """
 
     name: str
@@ -123,14 +131,16 @@ class Profile:
 
 
 def profile_names() -> list[str]:
-    """The names of the profiles that come with Flambeau, aliases aside."""
+    """Return the names of the built-in profiles, without aliases."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
 def load_profile(name: str) -> Profile:
-    """The profile of that name, or of the TOML file at that path.
+    """Return the profile of that name, or of the TOML file at that path.
 
-    Raises ValueError: unknown name, no such file, broken file (with the file, the key and the reason).
+    Raises:
+        ValueError: If the name is unknown, or the file is missing or malformed. The message names file, key
+            and reason.
     """
     if not isinstance(name, str):
         raise ValueError(f"profile must be a name or the path of a TOML file, not {type(name).__name__}")
@@ -141,7 +151,7 @@ def load_profile(name: str) -> Profile:
 
 @cache
 def _own(name: str) -> Profile:
-    """One that comes with Flambeau, read once: that takes longer than all else of a machine's start."""
+    """Return a built-in profile. It is cached: reading it takes longer than the rest of opening a machine."""
     if name not in profile_names():
         raise ValueError(
             f"no profile is called {name!r}; there are {', '.join(profile_names())}, "
@@ -157,7 +167,7 @@ def _of_file(path: Path) -> Profile:
 
 
 def _table(path: Path) -> dict[str, Any]:
-    """What a file says, over what its base says."""
+    """Return the table of a file, merged over the table of its base."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # tomllib recurses for nested values
@@ -225,7 +235,7 @@ def _limits(hint: Any, key: str) -> tuple[float, float]:
 
 
 def _check(profile: Profile, file: str) -> None:
-    """What the single values cannot say of themselves."""
+    """Check the constraints that involve several values."""
     for key in ("major", "memory", "sms", "threads_per_sm", "clock_khz", "queue", "costs.poll_ns"):
         value: Any = profile
         for part in key.split("."):

@@ -1,4 +1,4 @@
-"""`Queues`: the streams of a machine, and the one way by which commands come to them."""
+"""The streams of a virtual machine, and the functions through which all commands enter them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flambeau.driver.virtual.scheduling.schedule_policy import PollQuestion
 from flambeau.driver.virtual.scheduling.scheduler import USERS, Command, Engine, SimulatedStream
 
 RELATIVE = (1 << 48) - 1
-"""Of an address: the machine's generation is no part of a trace."""
+"""A mask that removes the machine's generation from an address, for traces."""
 
 
 class Queues:
-    """Streams by handle."""
+    """The streams of a machine, by handle."""
 
     def __init__(self, machine: SimulatedMachine, captures: Captures, comms: VirtualCommunicators) -> None:
         self._machine, self._captures, self._comms = machine, captures, comms
@@ -29,7 +29,7 @@ class Queues:
         return found if found is not None else self._machine.unknown("stream", handle)
 
     def ready(self, handle: int) -> SimulatedStream:
-        """A stream whose device has no error."""
+        """Return a stream, and raise its device's sticky error if there is one."""
         found = self.stream(handle)
         check_error(found.device)
         return found
@@ -43,7 +43,7 @@ class Queues:
         work: int, effect: Callable[..., None] | None, args: tuple[Any, ...], origin: int = 0, sms: int = 1,
         waits: tuple[Command, ...] = (),
     ) -> Command:  # fmt: skip
-        """Queue a new command; see `Command` for what it says."""
+        """Enqueue a new command. `Command` documents the arguments."""
         command = Command(
             kind, name, stream, nbytes, engine, sms, latency, work, effect, args, origin & RELATIVE, waits
         )
@@ -53,14 +53,14 @@ class Queues:
     def mark(
         self, kind: int, name: str, stream: SimulatedStream, origin: int, waits: tuple[Command, ...] = ()
     ) -> Command:
-        """A record or a wait, with the line of the program: deadlocks are told by them."""
+        """Enqueue a record or a wait with its call site, which deadlock reports show."""
         marker = Command(kind, name, stream, 0, None, 1, 0, 0, None, (), origin, waits)
         marker.site = caller(2)
         self.enqueue(marker)
         return marker
 
     def enqueue(self, command: Command) -> None:
-        """Queue a command, or record it if its stream is captured."""
+        """Enqueue a command, or record it if its stream is captured."""
         recorder = self._captures.of.get(command.stream)
         if recorder is None:
             self.run(command)
@@ -68,7 +68,7 @@ class Queues:
             recorder.add(command)
 
     def run(self, command: Command) -> None:
-        """Queue a command, not one of a capture."""
+        """Enqueue a command that is not part of a capture."""
         core = self._machine.core
         core.enqueue(command)
         if core.host_memory_tracker is not None and command.kind in USERS:
@@ -76,7 +76,7 @@ class Queues:
 
     # -- streams ------------------------------------------------------------------------------------------
     def create_side(self, index: int, priority: int) -> SimulatedStream:
-        """A stream of the program."""
+        """Create a stream of the program."""
         device = self._machine.device(index)
         device.sides += 1
         return self.create(index, priority, f"side stream {device.sides}")

@@ -1,4 +1,4 @@
-"""`Routes`: over which engines and links bytes go between devices, and for how long."""
+"""Routes between virtual devices: the engines and links that bytes take, and their durations."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from flambeau.driver.virtual.machine import SimulatedMachine
 from flambeau.driver.virtual.scheduling.scheduler import Engine, Path, TransferLane
 
 Route = tuple[Engine, int, int]
-"""(the engine, latency and time of the bytes in ns)"""
+"""Engine, latency in ns and transfer time in ns."""
 
 
 class Routes:
-    """The ways between the devices of a machine, and who may reach whose memory."""
+    """The routes between the devices of a machine, and the peer access that is enabled."""
 
     def __init__(self, machine: SimulatedMachine) -> None:
         self._machine = machine
 
     def copy(self, origin: VirtualDevice, to: VirtualDevice, nbytes: int) -> Route:
-        """Of a copy between device memories."""
+        """Return the route of a copy between device memories."""
         profile = self._machine.profile
         links = profile.links
         if origin is to:
@@ -33,7 +33,7 @@ class Routes:
         return Path(origin.outward, to.inward), 2 * links.copy_latency_ns, cost.bytes_ns(nbytes, links.pcie)
 
     def ring(self, kind: str, nbytes: int, indices: Sequence[int]) -> Route:
-        """Of a meeting of these devices."""
+        """Return the route of a collective of these devices."""
         profile, all_devices = self._machine.profile, self._machine.devices
         if profile.cluster is not None and len(indices) > 1:
             latency, work = cluster_ns(kind, nbytes, indices, profile)
@@ -57,7 +57,7 @@ class Routes:
 
     # -- peers ------------------------------------------------------------------------------------------
     def can(self, index: int, peer: int) -> bool:
-        """Whether a device can reach a peer's memory."""
+        """Return True if a device can access a peer's memory."""
         machine = self._machine
         machine.device(index), machine.device(peer)
         cluster = machine.profile.cluster
@@ -65,7 +65,7 @@ class Routes:
         return not apart and cost.are_linked(index, peer, machine.profile.links.rule)
 
     def enable(self, index: int, peer: int) -> None:
-        """Let it."""
+        """Enable a device's access to a peer's memory."""
         machine = self._machine
         if not self.can(index, peer):
             raise NotSupportedError(f"cuda:{index} cannot reach cuda:{peer}'s memory: {machine.profile.name}")

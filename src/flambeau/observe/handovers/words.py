@@ -1,4 +1,4 @@
-"""Order between host threads at one object: `Word` and `ThreadRole` are edges, `Polled` reports what depends on timing."""
+"""Order of host threads at one object: `Word` and `ThreadRole` are edges, `Polled` reports what depends on timing."""
 
 from __future__ import annotations
 

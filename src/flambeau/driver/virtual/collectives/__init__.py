@@ -1,3 +1,5 @@
-"""Collective operations: collectives (under NCCL's rules), simulated_peers, and coordinator_client for other
-processes.
+"""Collectives of virtual GPUs under NCCL's rules.
+
+collectives pairs contributions; coordinator_client connects ranks that are processes; simulated_peers
+stands for the other ranks of a simulated cluster.
 """

@@ -1,25 +1,27 @@
-"""`VirtualCommunicators`: collective operations of virtual GPUs, under NCCL's rules.
+"""Collectives of virtual GPUs, under NCCL's rules.
 
-# Note [Meetings]
-A member's part in a collective stands in its stream as two markers, an arrival and an end; what is between them
-happens in a meeting, a command of its own that waits for the arrivals of all members and that each end waits for. So a
-collective begins when the last member has come to it and ends for all at once, streams stay in order, and a schedule
-chooses when a meeting happens as it chooses for any other command. Parts that are queued as one group share their
-markers on each stream: none waits for another of the group, as between ncclGroupStart and ncclGroupEnd. Groups of one
-member come one after the other, whatever streams they are given (NCCL orders the launches of a communicator).
+# Note [Collective instances] A member's contribution is two markers in its stream, an arrival and an end.
+The collective itself is a separate command, the instance, that waits for the arrivals of all members. Each
+end waits for the instance. A collective therefore begins when the last member has arrived and ends for all
+members at the same time. Streams stay in order, and the schedule chooses when an instance runs as for any
+other command. Contributions of one group share their markers on each stream: none waits for another of the
+group, as between ncclGroupStart and ncclGroupEnd. Groups of one member run one after the other on whatever
+streams (NCCL orders the launches of a communicator).
 
-The n-th collective of a member meets the n-th of the others; the n-th message to a peer meets the peer's n-th receipt
-from it. That is known when the last one is queued, before anything runs: members that disagree are reported then, each
-with its line. The communicator has failed; so have its members' devices, as by any error of a command.
+The n-th collective of a member pairs with the n-th of the others; its n-th message to a peer pairs with the
+peer's n-th receipt from it. All contributions are known when the last one is enqueued, before anything
+runs. Mismatches are reported at that time, with every member's call site. The communicator has then failed,
+and so have its members' devices, as after any error of a command.
 
-How numbers are reduced is said in driver/meetings.py.
+driver/meetings.py defines how numbers are reduced.
 
-# Note [Members of other processes]
-A process simulates the streams of its own members. Where others' members take part (`Outside`, served by whoever
-started the ranks), a member's part is offered when its arrival is at the head of its stream, with its numbers and its
-time; the meeting waits for the offers of all others as for one arrival more. They are asked for when nothing else can
-run here, so the order of what runs here does not depend on which process is faster. Every process then reduces all
-numbers itself, in the order of the ranks, and begins at the latest time: results and times are the same everywhere.
+# Note [Members of other processes] A process simulates the streams of its own members. The transport
+`Outside`, which the starter of the ranks serves, connects members of other processes. When a contribution's
+arrival is at the head of its stream, it is offered to them with its data and its time. The instance counts
+the offers of all others as one more arrival. The process asks for offers when nothing else can run here, so
+the order of local commands does not depend on which process is faster. Every process then reduces all data
+itself, in the order of the ranks, and begins at the latest time. Results and times are therefore equal
+everywhere.
 """
 
 from __future__ import annotations
@@ -45,11 +47,13 @@ from flambeau.driver.virtual.scheduling.scheduler import (
     SimulatedStream,
 )
 
-NOWHERE = 255  # the device index of what is of no device
+NOWHERE = 255  # the device index of commands that belong to no device
 
 
 class Offer(NamedTuple):
-    """One place's part in a meeting, as it goes to other processes. `text` says who, where and what."""
+    """A contribution as it is sent to other processes. `text` describes the member, its call site and the
+    call.
+    """
 
     call: Collective
     text: str
@@ -61,13 +65,15 @@ class Offer(NamedTuple):
 
 
 Outcome = tuple[bytes, Key, dict[int, Offer]]
-"""A meeting, by its communicator and its number there, whose parts have all come: each place's."""
+"""A complete instance: its communicator, its key there, and the offer of each place."""
 Meanwhile = Callable[[list[Outcome]], None]
 
 
 class Outside(Protocol):
-    """Where members of several processes meet: see Note [Members of other processes]. Calls raise DriverError with a
-    report when a process has died, or when all wait in vain."""
+    """The transport to members in other processes; see Note [Members of other processes].
+
+    Calls raise DriverError with a report when a process has died, or when all processes are deadlocked.
+    """
 
     def join(
         self,
@@ -77,27 +83,40 @@ class Outside(Protocol):
         site: str,
         meanwhile: Meanwhile,
     ) -> dict[int, int]:
-        """Bring (rank, device) of a communicator's members. Waits until all have come: every rank's device.
+        """Add members to a communicator, wait until all members have joined, and return rank -> device.
 
-        called: what reports call each rank. site: the program's line, and which of its groups it is for.
-
-        `meanwhile` is told of meetings without which others do not come."""
+        Args:
+            unique: The communicator's identity.
+            called: The rank numbers that reports show.
+            members: (rank, device) of the members that this process adds.
+            site: The call site, and the purpose of the communicator.
+            meanwhile: Callback for instances that must run before others can join.
+        """
         ...
 
     def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
-        """A part has arrived; `place` is its rank, of a message 0 for the sender and 1 for the receiver."""
+        """Send a contribution that has arrived.
+
+        `place` is the rank; for a message it is 0 for the sender and 1 for the receiver.
+        """
         ...
 
     def wait(self, why: Callable[[], str]) -> list[Outcome]:
-        """Nothing can run here: the next meetings whose parts are all offered. `why()` is told if there never are."""
+        """Wait for and return the next instances whose offers are complete.
+
+        Called when nothing can run here. `why` describes what this process waits for, in case of a
+        deadlock.
+        """
         ...
 
     def look(self) -> list[Outcome]:
-        """The same without waiting: those that are there."""
+        """Return the instances whose offers are complete, without waiting."""
         ...
 
     def idle(self, other: Awaited) -> tuple[list[Outcome], bool]:
-        """The host waits for something else: meetings without which others do not go on; whether `other` has come."""
+        """Report that the host waits for `other`. Return instances that others need meanwhile, and True if
+        `other` arrived.
+        """
         ...
 
 
@@ -177,30 +196,30 @@ class CollectiveInstance(Command):
 
     @property
     def theirs(self) -> dict[int, bytes]:
-        """What other processes' members gave."""
+        """Return position -> data of the members of other processes."""
         return {place: part.data for place, part in self.parts.items() if isinstance(part, Offer)}
 
     @property
     def absent(self) -> str:
-        """Who has not come yet, in words; "" if all have."""
+        """The members that have not arrived, in words; "" if all have."""
         missing = [rank for place, rank in enumerate(self.ranks) if place not in self.parts]
         who = [*dict.fromkeys([self.comm.who(rank) for rank in missing])]
         if self.key[0] >= 0 and len(self.parts) == 1:
             return f"the {'recv' if self.parts.get(0) else 'send'} of {who[0]}, which has not come"
         if len(who) > 1 and not self.comm.members.keys() >= {
             *missing
-        }:  # of other processes nobody knows here
+        }:  # this process does not know which of the others are missing
             return f"{', '.join(who[:-1])} or {who[-1]}, of other processes"
         verb = "has" if len(who) == 1 else "have"
         return f"{' and '.join(who)}, which {verb} not come" if who else ""
 
     @property
     def calls(self) -> list[Collective]:
-        """What all have asked for, once they have."""
+        """Return all members' calls, once all are known."""
         return [self.parts[place].call for place in range(len(self.ranks))]
 
     def accesses(self) -> Iterator[tuple[int, int, bool, bool]]:
-        """Address, bytes, whether it reads and whether it writes them, of all parts."""
+        """Yield (address, bytes, is read, is written) for all contributions."""
         for slot in self.mine:
             written, read = spans(self.parts[slot].call, self.ranks[slot], self.comm.size)
             if written is not None:
@@ -232,14 +251,19 @@ class Member:
         self.course = Course(rank)
         self.last: Command | None = None  # the end of its last group
         self.open = True
-        self.thread = threading.current_thread()  # who brought it: waits for it end if this one has
+        # the thread that joined; a collective that waits for it fails if it has ended
+        self.thread = threading.current_thread()
 
 
 class VirtualCommunicator:
-    """Members that were brought together. `failed` is the report of what went wrong.
+    """A communicator whose members have joined or are joining.
 
-    `members` are those of this process, `devices` all ranks' devices, `called` what the program calls the ranks,
-    `purpose` which of its groups it is for.
+    Attributes:
+        members: Rank -> member, for the members of this process.
+        devices: Rank -> device, for all members.
+        called: The program's own numbers of the ranks.
+        purpose: The program's group that the communicator serves.
+        failed: The report of its failure; None while it works.
     """
 
     def __init__(
@@ -253,7 +277,7 @@ class VirtualCommunicator:
         self.called: Sequence[int] = ()
         self.purpose = ""
         self.failed: str | None = None
-        self.meetings: dict[Key, CollectiveInstance] = {}  # those that somebody is missing from
+        self.meetings: dict[Key, CollectiveInstance] = {}  # key -> instance that lacks contributions
         self.state = DeviceState(NOWHERE)
         self._route = route
 
@@ -280,7 +304,7 @@ class VirtualCommunicator:
 
 
 class VirtualCommunicators:
-    """All communicators of a machine. Its calls are those of `driver.api`; whoever calls holds the machine's lock."""
+    """All communicators of a machine. Its callers hold the machine's lock."""
 
     def __init__(
         self,
@@ -294,18 +318,17 @@ class VirtualCommunicators:
         self._handles = handles
         self._route = route
         core.wait_for_progress = self.wait_for_progress
-        self._vain = 0  # questions in a row to which the answer cannot change
+        self._vain = 0  # polls in a row whose answer cannot change
         self._since = (0, 0)
         self.outside: Outside | None = None
-        self.numbers: Callable[[int, int], Any] = lambda ptr, nbytes: (
-            b""
-        )  # device memory as bytes; the driver's
-        self._by_id: dict[bytes, VirtualCommunicator] = {}  # those that somebody is missing from
-        self._shared: dict[bytes, VirtualCommunicator] = {}  # those with members of other processes
+        # (address, bytes) -> device memory as an array; set by the driver
+        self.numbers: Callable[[int, int], Any] = lambda ptr, nbytes: b""
+        self._by_id: dict[bytes, VirtualCommunicator] = {}  # communicators that lack members
+        self._shared: dict[bytes, VirtualCommunicator] = {}  # communicators with members of other processes
         self._members: dict[int, Member] = {}
         self._made = 0
-        self._news = 0  # counts what may let somebody go on
-        self._stuck: dict[threading.Thread, int] = {}  # who waits in vain, since which news
+        self._news = 0  # counts the changes that may let a blocked thread continue
+        self._stuck: dict[threading.Thread, int] = {}  # blocked thread -> value of _news when it blocked
 
     def member(self, handle: int) -> Member:
         found = self._members.get(handle)
@@ -324,7 +347,9 @@ class VirtualCommunicators:
         called: Sequence[int] = (),
         name: str = "",
     ) -> list[int]:
-        """Join: (rank, handle, device) of each member that comes now. Waits for the others."""
+        """Join a communicator. Return (rank, handle, device) of the members of this call once all members have
+        joined.
+        """
         comm = self._by_id.get(unique)
         self._check_join(comm, size, members)
         if comm is None:
@@ -347,7 +372,7 @@ class VirtualCommunicators:
         return [handle for _, handle, _ in members]
 
     def _join_others(self, comm: VirtualCommunicator, members: Sequence[tuple[int, int]]) -> None:
-        """Wait until all members have joined, here or elsewhere."""
+        """Wait until all members have joined, in this process and in others."""
         if self.outside is not None and len(members) < comm.size:
             self.go_on(None)
             called = comm.called or range(comm.size)
@@ -379,13 +404,13 @@ class VirtualCommunicators:
             devices += [member.state.index for member in comm.members.values()]
         for index in devices:
             if devices.count(index) > 1:
-                if comm is not None:  # as NCCL's, all of its ranks hear of it
+                if comm is not None:  # as in NCCL, the failure reaches all ranks
                     comm.failed = duplicate(index)
                     self._notify()
                 raise DriverError(duplicate(index))
 
     def destroy(self, handle: int, abort: bool) -> None:
-        """Leave. What others still queue for this member fails."""
+        """Leave a communicator. What others enqueue for this member later fails."""
         member = self.member(handle)
         if not abort and member.last is not None and member.comm.failed is None and not member.last.done:
             self._core.wait(member.last)
@@ -395,7 +420,7 @@ class VirtualCommunicators:
             self.fail(member.comm, f"{member.comm.who(member.rank)} aborted {member.comm}")
 
     def fail(self, comm: VirtualCommunicator, report: str) -> None:
-        """Nothing of it will run any more: each member's device has an error, what waits for somebody is let go."""
+        """Fail a communicator: set an error on each member's device and release what waits for a member."""
         if comm.failed is not None:
             return
         comm.failed = report
@@ -407,13 +432,13 @@ class VirtualCommunicators:
         self._notify()
 
     def _excuse_all(self, comm: VirtualCommunicator) -> None:
-        """Nobody comes to its meetings any more."""
+        """Let the communicator's instances stop waiting for contributions."""
         for meeting in comm.meetings.values():
             self._core.excuse(meeting, meeting.arrivals - meeting.arrived)
         comm.meetings = {}
 
     def abandon(self) -> None:
-        """The machine closes: nobody comes any more."""
+        """Fail all communicators, because the machine closes."""
         for comm in {member.comm: None for member in self._members.values()}:
             self._excuse_all(comm)
 
@@ -424,7 +449,11 @@ class VirtualCommunicators:
         effect: Callable[[CollectiveInstance], None],
         site: Site,
     ) -> None:
-        """Queue parts as one group. They were checked one by one; DriverError: members disagree."""
+        """Enqueue contributions as one group, after each was checked by itself.
+
+        Raises:
+            DriverError: If members disagree.
+        """
         groups: dict[SimulatedStream, list[tuple[Member, CollectiveInstance]]] = {}
         for member, call, stream in parts:
             meeting = self._join_meeting(
@@ -439,7 +468,7 @@ class VirtualCommunicators:
     def _join_meeting(
         self, member: Member, part: Contribution, effect: Callable[[CollectiveInstance], None]
     ) -> CollectiveInstance:
-        """The meeting that a part belongs to, with the part in it."""
+        """Add a contribution to the instance that it belongs to, and return the instance."""
         comm, call = member.comm, part.call
         key = member.course.next_key(call)
         meeting = comm.meetings.get(key)
@@ -453,7 +482,11 @@ class VirtualCommunicators:
         return meeting
 
     def _check(self, meeting: CollectiveInstance) -> None:
-        """Another part has come. DriverError: it disagrees with the others."""
+        """Compare the newest contribution of an instance with the others.
+
+        Raises:
+            DriverError: If they disagree.
+        """
         why = _disagreement(meeting)
         if why is not None:
             self.fail(meeting.comm, why)
@@ -464,7 +497,7 @@ class VirtualCommunicators:
     def _arrive(
         self, stream: SimulatedStream, group: list[tuple[Member, CollectiveInstance]], site: Site
     ) -> Command:
-        """The marker by which members come to meetings, after their last groups."""
+        """Enqueue the marker of a stream's arrival at a group, after the last groups of the members."""
         before = dict.fromkeys([member.last for member, _ in group if member.last is not None])
         effect = self._offer if any(member.comm.unique in self._shared for member, _ in group) else None
         arrival = Command(scheduler.RECORD, "arrival", stream, 0, None, 1, 0, 0, effect, (), 0, tuple(before))
@@ -484,7 +517,7 @@ class VirtualCommunicators:
         group: list[tuple[Member, CollectiveInstance]],
         site: Site,
     ) -> None:
-        """The marker that a stream goes on from."""
+        """Enqueue the marker after which the stream continues."""
         meetings = tuple([meeting for _, meeting in group])
         name = " and ".join(dict.fromkeys([meeting.name for meeting in meetings]))
         nbytes = sum([meeting.nbytes for meeting in meetings])
@@ -500,7 +533,7 @@ class VirtualCommunicators:
     def _offer(
         self, arrival: Command, meetings: Sequence[CollectiveInstance], stream: SimulatedStream
     ) -> None:
-        """What stands before a group is done: let other processes have its parts."""
+        """Offer the contributions of a group to other processes, once the stream has arrived."""
         for meeting in meetings:
             for slot in meeting.mine:
                 part = meeting.parts[slot]
@@ -512,7 +545,11 @@ class VirtualCommunicators:
                 self.outside.offer(meeting.comm.unique, meeting.key, slot, offer)
 
     def _take(self, outcomes: Sequence[Outcome]) -> None:
-        """Parts of other processes have come, each time for the only time. DriverError: some disagree."""
+        """Add the contributions of other processes; each arrives once.
+
+        Raises:
+            DriverError: If members disagree.
+        """
         failure: DriverError | None = None
         for unique, key, offers in outcomes:
             meeting = self._shared[unique].meetings.get(key)
@@ -531,10 +568,11 @@ class VirtualCommunicators:
             raise failure
 
     def go_on(self, other: Awaited | None) -> None:
-        """The host is about to wait for what is not of its devices: they do what they can, as real ones would.
+        """Let devices progress while the host waits for something that is not on them, as real devices would.
 
-        Else whoever lets it go on might wait for them. With `other`, which tells of it, they do so until it has come;
-        where the store does not know what it is, the others are told that this host waits, whatever its devices do.
+        Otherwise the process that the host waits for might wait for these devices. With `other`, the object
+        that the host waits for, they progress until it has arrived. If the store does not know `other`, the
+        other ranks are told that this host waits.
         """
         if not self._shared:
             return
@@ -546,7 +584,7 @@ class VirtualCommunicators:
                 self._go_on_with(outcomes)
 
     def ask_around(self) -> None:
-        """The host asks whether something else is over, again and again: it is told what a poll would be told."""
+        """Let devices progress while the host repeatedly polls something else, as a poll of a stream does."""
         if self._shared and self.outside is not None and self._waits_for_others:
             self._core.run_all()
             self._go_on_with(self.outside.look())
@@ -561,31 +599,33 @@ class VirtualCommunicators:
 
     # -- waiting for others -----------------------------------------------------------------------------
     def before(self, target: SimulatedStream | DeviceState | Command) -> None:
-        """The host is about to run commands because it waits: other ranks go on first, if they can.
+        """Let other ranks run first, if they can, when the host is about to wait.
 
-        So all that ranks can give before they wait is there when a schedule chooses what runs, as it is where each has
-        a host of its own.
+        All commands that ranks issue before they wait are then enqueued before the schedule chooses, as if
+        every rank had its own host.
         """
         mine = seat()
         if mine is not None:
             mine.wait(lambda: not target.pending, lambda: waiting(target), self._changed, lazy=True)
 
     def wait_for_progress(self, target: SimulatedStream | DeviceState | Command) -> bool:
-        """No command can run: wait until another thread has done something about it. False: it is nobody's turn."""
+        """Wait until another thread makes a command runnable. Return False if no thread can run."""
         if not self._waits_for_others:
             return False
         news = self._news
         if self.outside is not None and self._shared:
             self._take(self.outside.wait(lambda: _waits(target)))
         else:
-            report = _waits(target) if seat() is None else ""  # of this thread's lines; a seat knows its own
+            # this thread's call sites; a rank thread's seat has its own
+            report = _waits(target) if seat() is None else ""
             self._wait(lambda: self._news != news, lambda: report or waiting(target))
         return True
 
     def linger(self, target: SimulatedStream | Command) -> None:
-        """The program polls, and what it asks after is not done: let others go on, who may have to come first.
+        """Let others run, because the program polls for work that is not done and that may depend on them.
 
-        DriverError: it has asked all too often, and nothing can ever happen.
+        Raises:
+            DriverError: If the program has polled very often and no command can ever run.
         """
         if not self._waits_for_others:
             return
@@ -595,13 +635,13 @@ class VirtualCommunicators:
         elif self.outside is not None:
             self._take(self.outside.look())
             return
-        elif not alone():  # who does something that is not seen may still come
+        elif not alone():  # a thread that the driver cannot see may still contribute
             return
-        if target.pending and self._core.idle:  # else it is a question of time
+        if target.pending and self._core.idle:  # else the work only needs time
             self._count_vain(target, mine)
 
     def _count_vain(self, target: SimulatedStream | Command, mine: Seat | None) -> None:
-        """No command can run, and all who could bring one had their turn since the last question."""
+        """Count a poll after which nothing can run although every thread that could contribute had its turn."""
         since = self._core.next_seq, self._news
         self._vain = self._vain + 1 if self._since == since else 0
         self._since = since
@@ -615,7 +655,11 @@ class VirtualCommunicators:
         self._changed.notify_all()
 
     def _wait(self, ready: Callable[[], bool], what: Callable[[], str]) -> None:
-        """Give up the machine's lock until `ready()`. DriverError: there is no hope."""
+        """Release the machine's lock until `ready()` is true.
+
+        Raises:
+            DriverError: If it can never become true.
+        """
         mine = seat()
         if mine is not None:
             mine.wait(ready, what, self._changed)
@@ -631,19 +675,21 @@ class VirtualCommunicators:
             self._stuck.pop(me, None)
 
     def _hopeless(self) -> bool:
-        """Whether every thread that could bring a member's next part, or a member, waits in vain or has ended."""
+        """Return True if every thread that could bring a missing contribution or member is blocked or has
+        ended.
+        """
         threads = {member.thread for member in self._members.values()}
         if any(not member.comm.full for member in self._members.values()):
             threads.update(threading.enumerate())
         return not any(thread.is_alive() and self._stuck.get(thread) != self._news for thread in threads)
 
 
-_PATIENCE = 20_000  # questions of a program in a row while nothing at all happens
-_LOOK_S = 0.2  # between looks at whether the others' threads have ended
+_PATIENCE = 20_000  # polls in a row during which nothing happens at all
+_LOOK_S = 0.2  # between checks whether other threads have ended
 
 
 def _waits(target: SimulatedStream | DeviceState | Command) -> str:
-    """What the host waits for, and what that waits for."""
+    """Describe what the host waits for, and what that waits for."""
     return deadlock(target).removeprefix("deadlock: ")
 
 
@@ -653,7 +699,7 @@ def _not_joined(comm: VirtualCommunicator) -> str:
 
 
 def _disagreement(meeting: CollectiveInstance) -> str | None:
-    """How its parts differ in what they must agree on."""
+    """Describe how the contributions differ in arguments that must be equal; None if they do not."""
     first, *others = meeting.parts.values()
     if all(common_arguments(first.call) == common_arguments(other.call) for other in others):
         return None

@@ -1,8 +1,8 @@
-"""`Exchange`: how this process's virtual GPUs meet those of other ranks, through whoever started the ranks.
+"""The coordinator client: it pairs this process's contributions with those of ranks in other processes.
 
-See Note [Members of other processes] in collectives.py, and distributed/stores/coordinator.py for who is told what
-when. A launcher says where by FLAMBEAU_EXCHANGE, RANK@HOST:PORT; else `init_process_group` does. One connection per
-process, made when it is first needed. Owner of that.
+See Note [Members of other processes] in collectives.py; distributed/stores/coordinator.py is the server. A
+launcher gives its address in FLAMBEAU_EXCHANGE as RANK@HOST:PORT; otherwise `init_process_group` gives it.
+This module owns the one connection of the process, which is opened at its first use.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from flambeau.driver.meetings import Key
 from flambeau.driver.virtual.collectives.collectives import Meanwhile, Offer, Outcome
 from flambeau.driver.virtual.scheduling.interrupts import Interrupts
 
-_WHY = "why"  # an answer that asks back
-_LOOK_S = 0.1  # between looks at whether Ctrl-C was pressed
-_LAST_LOOKS = 20  # at what the host waits for, before it says that this has not come
+_WHY = "why"  # the coordinator asks for the reason of a wait
+_LOOK_S = 0.1  # between checks for Ctrl-C
+_LAST_LOOKS = 20  # checks of the awaited object before the client reports that it has not arrived
 _KINDS = {kind.name: kind for kind in dtypes.DTYPES}
 
 
 class RankHost(Protocol):
-    """Whoever has members of this process."""
+    """The machine whose devices are this process's members."""
 
     def go_on(self, other: Awaited | None) -> None: ...
     def ask_around(self) -> None: ...
 
 
 class Exchange:
-    """The other ranks' processes, met at "RANK@HOST:PORT". Implements `collectives.Outside`.
+    """The client of the coordinator at "RANK@HOST:PORT". Implements `collectives.Outside`.
 
-    shares: they use devices of one machine, whose capacity is one.
+    Attributes:
+        shares: True if the ranks use devices of one machine and share their capacity.
     """
 
     def __init__(self, address: str, shares: bool) -> None:
@@ -52,12 +53,17 @@ class Exchange:
         self._connection: socket.socket | None = None
         self._inbox, self._read = Inbox(limit=LARGEST), deque[Any]()
         self._number = 0
-        self._late: list[Any] = []  # outcomes of a wait that was given up
-        self.idles = False  # its host waits for something else, and may ask the store meanwhile
-        self.machine: Callable[[], RankHost | None] = lambda: None  # the one that met others last
+        self._late: list[Any] = []  # outcomes of an interrupted wait
+        self.idles = False  # True while the host waits for something else and may use the store
+        # the machine that joined a communicator last
+        self.machine: Callable[[], RankHost | None] = lambda: None
 
     def connect(self) -> None:
-        """Say who this is. DriverError: nobody answers."""
+        """Connect and introduce this rank.
+
+        Raises:
+            DriverError: If the coordinator does not answer.
+        """
         host, _, port = self._address.rpartition(":")
         try:
             connection = socket.create_connection((host, int(port)), timeout=60)
@@ -86,7 +92,7 @@ class Exchange:
     ) -> dict[int, int]:
         named = list(called)
         devices, news = self._ask("join", unique, named, [list(member) for member in members], site)
-        while devices is None:  # others wait for what these members can do once they know
+        while devices is None:  # others may wait for what these members can do already
             meanwhile(self._outcomes(news))
             devices, news = self._ask("join", unique, named, [], site)
         return dict(devices)
@@ -107,7 +113,7 @@ class Exchange:
 
     def wait(self, why: Callable[[], str]) -> list[Outcome]:
         news = self._ask("wait", "", alone())
-        if news == _WHY:  # there may be no hope: now the words are wanted, which take time
+        if news == _WHY:  # there may be a deadlock; only now is the costly description needed
             news = self._ask("wait", why(), alone())
         return self._outcomes(news)
 
@@ -118,11 +124,11 @@ class Exchange:
         self.idles = True
         try:
             news = self._ask("idle", other.words, other=other)
-            while news == _WHY:  # all the others wait, too: is it so?
+            while news == _WHY:  # all others wait as well: check for a deadlock
                 news = None if self._comes_soon(other) else self._ask("idle", other.words, other=other)
             if news is None:
                 self._ask("awake")
-        except DriverError:  # in vain; what the host waits for will say so in its own way
+        except DriverError:  # a deadlock; the object that the host waits for raises its own error
             return [], True
         finally:
             self.idles = False
@@ -133,7 +139,11 @@ class Exchange:
         return any(other.look(self._connection)[0] for _ in range(_LAST_LOOKS))
 
     def reserve(self, index: int, key: int, nbytes: int, capacity: int) -> None:
-        """Take bytes of a device's capacity, which other ranks may use, too. OutOfMemoryError: they are not there."""
+        """Reserve bytes of a device's capacity, which other ranks may use, too.
+
+        Raises:
+            OutOfMemoryError: If too few bytes are left.
+        """
         others = self._ask("reserve", index, key, nbytes, capacity)
         if others is not None:
             contribution = ", ".join(f"process {process} holds {held:,} bytes" for process, held in others)
@@ -143,11 +153,11 @@ class Exchange:
             )
 
     def reserved_by_other_ranks(self, index: int) -> list[tuple[int, int]]:
-        """(process, bytes) of the other ranks' part of a device."""
+        """Return (process, bytes) for the other ranks that use a device."""
         return [(process, nbytes) for process, nbytes in self._ask("held", index) or []]
 
     def release(self, index: int, key: int) -> None:
-        """Give back what `reserve` took."""
+        """Release what `reserve` reserved."""
         self._ask("release", index, key)
 
     # -- messages -------------------------------------------------------------------------------------------
@@ -159,8 +169,14 @@ class Exchange:
         ]
 
     def _ask(self, *request: Any, other: Awaited | None = None) -> Any:
-        """The answer; None where Ctrl-C came before that of a wait, which is kept for later, or where `other` has come
-        first. DriverError: a report."""
+        """Send a request and return its answer.
+
+        The answer is None if Ctrl-C interrupted a wait, whose answer is kept for later, or if `other`
+        arrived first.
+
+        Raises:
+            DriverError: If the answer is a report.
+        """
         if self._connection is None:
             self.connect()
         self._number += 1
@@ -173,7 +189,7 @@ class Exchange:
                     if status == "error":
                         raise DriverError(value)
                     return value
-                if status == "ok":  # to a wait that was given up
+                if status == "ok":  # the answer to an interrupted wait
                     self._late += value
                     if waits:
                         return []
@@ -182,14 +198,14 @@ class Exchange:
         return None
 
     def _send(self, request: list[Any]) -> None:
-        """All of it, however large: only waits for answers look up."""
+        """Send the whole request, however large. Only waits for answers check for interrupts."""
         assert self._connection is not None
         self._connection.settimeout(None)
         send(self._connection, ["meet", request, [], 0, True, ""])
         self._connection.settimeout(_LOOK_S)
 
     def _receive(self, waits: bool = False, other: Awaited | None = None) -> Any:
-        """The next message; None: a wait was interrupted, or `other` has come."""
+        """Return the next message; None if a wait was interrupted or `other` has arrived."""
         assert self._connection is not None
         while not self._read:
             if waits and _interrupt_is_pending():
@@ -217,7 +233,7 @@ def _offer(contribution: list[Any]) -> Offer:
 
 
 def _interrupt_is_pending() -> bool:
-    """Whether a Ctrl-C is held back (see interrupts.py)."""
+    """Return True if a Ctrl-C is held back (see interrupts.py)."""
     holder = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
     return isinstance(holder, Interrupts) and holder.pending is not None
 
@@ -226,7 +242,7 @@ _exchange: Exchange | None = None
 
 
 def of_process() -> Exchange | None:
-    """This process's exchange; None where nobody serves one."""
+    """Return this process's client; None if no coordinator serves it."""
     global _exchange
     if _exchange is None and (address := os.environ.get("FLAMBEAU_EXCHANGE")):
         _exchange = Exchange(address, shares=True)
@@ -234,14 +250,14 @@ def of_process() -> Exchange | None:
 
 
 def go_on(other: Awaited | None) -> None:
-    """What `registry.go_on` says."""
+    """Implement `registry.go_on`."""
     machine = _current_machine()
     if machine is not None:
         machine.go_on(other)
 
 
 def ask_around() -> None:
-    """What `registry.ask_around` says."""
+    """Implement `registry.ask_around`."""
     machine = _current_machine()
     if machine is not None:
         machine.ask_around()
@@ -252,8 +268,9 @@ def _current_machine() -> RankHost | None:
 
 
 def meet_at(address: str) -> None:
-    """Meet other processes there, unless they are met elsewhere already."""
+    """Use the coordinator at this address, unless the process has one already."""
     global _exchange
     if of_process() is None:
         _exchange = Exchange(address, shares=False)
-        _exchange.connect()  # whoever waits for this rank is to hear of its end, also if it never needs the others
+        # ranks that wait for this one must learn of its end even if it never uses a collective
+        _exchange.connect()

@@ -1,8 +1,8 @@
-"""`Mirrors`: ranks that are not there, which do at every moment what the one rank does that is.
+"""Simulated peers: absent ranks that do at every moment what the one present rank does.
 
-A training step is the same on all ranks but for the data, so one of them shows what all of them take. Its collectives
-begin when it comes to them, as if the others came at the same time, and cost what the cluster's links make them cost.
-That leaves out what differs between ranks: slow nodes, other work on the network, noise.
+A training step is equal on all ranks but for the data, so one rank shows the time of all. Its collectives
+begin when it arrives, as if the others arrived at the same time, and cost what the cluster's links make
+them cost. This leaves out differences between ranks: slow nodes, other work on the network, noise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from flambeau.driver.virtual.collectives.collectives import Meanwhile, Offer, Ou
 
 
 class Mirrors:
-    """The rest of a cluster of `size` GPUs, to rank 0 on the one device of this machine: an `Outside`."""
+    """The rest of a cluster of `size` GPUs, as seen by rank 0 on the one device of this machine.
+
+    It implements `Outside`.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -32,7 +35,7 @@ class Mirrors:
         site: str,
         meanwhile: Meanwhile,
     ) -> dict[int, int]:
-        """All ranks' GPUs, numbered through the nodes."""
+        """Return the GPUs of all ranks, numbered node by node."""
         size = len(called)
         if list(members) != [(0, 0)] or size != self._size:
             raise NotSupportedError(
@@ -43,14 +46,14 @@ class Mirrors:
         return {rank: rank for rank in range(size)}
 
     def check(self, calls: Sequence[Collective]) -> None:
-        """NotSupportedError, before anything is queued: messages."""
+        """Raise NotSupportedError for messages, before anything is enqueued."""
         if any(call.kind in PAIRED for call in calls):
             raise NotSupportedError(
                 "in a simulated cluster all ranks do the same: none receives what another sends"
             )
 
     def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
-        """This rank has come: so have all."""
+        """Complete the instance: all ranks arrive when this one does."""
         self._met.append((unique, key, dict.fromkeys(range(self._sizes[unique]), offer)))
 
     def wait(self, why: Callable[[], str]) -> list[Outcome]:

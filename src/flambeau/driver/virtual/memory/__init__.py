@@ -1,1 +1,5 @@
-"""Memory of virtual GPUs: arena (one device's), host_budget, pinned_traffic, virtual_ipc."""
+"""The memory of virtual GPUs.
+
+arena holds the memory of one device; host_budget limits the host memory that all devices take;
+pinned_traffic poisons pinned targets of queued copies; virtual_ipc shares device memory between processes.
+"""

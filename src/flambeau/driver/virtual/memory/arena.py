@@ -1,14 +1,13 @@
-"""`Arena`: the memory of one virtual device: reserved address space, an allocator of ranges, and checks.
+"""The memory of one virtual device: reserved address space, an allocator of ranges, and address checks.
 
-Addresses are simulated: `(generation << 48) + ((index + 1) << 40) + 2 MiB + offset`, where the
-generation counts the machines that this process opened, from 1. No host pointer of a user process has a
-bit above the 47th set, so an address says by itself that it is a device's, which device's, and of which
-machine.
+Addresses are simulated: `(generation << 48) + ((index + 1) << 40) + 2 MiB + offset`. The generation counts
+the machines that this process has opened, from 1. Host pointers of user processes use the low 47 bits only,
+so an address identifies the machine and the device.
 
-An arena's pages are reserved and not committed, so 80 GB cost nothing until they are written; freed
-pages go back to the system. Ranges are handed out best fit, lowest address first, in multiples of 512 bytes
-(a real cudaMalloc maps 2 MiB pages; the caching allocator above asks for nothing smaller, so no program
-sees the difference but in `mem_info` after tiny direct allocations).
+The pages are reserved and not committed, so 80 GB cost nothing until they are written. Freed pages return
+to the system. The allocator is best fit, lowest address first, in multiples of 512 bytes. A real cudaMalloc
+maps 2 MiB pages. The caching allocator requests nothing smaller, so programs see the difference only in
+`mem_info` after tiny direct allocations.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from flambeau.core.host.host_memory import address_space_left
 from flambeau.driver.virtual.memory.host_budget import HostBudget
 
 ALIGNMENT = 512
-RANGE_PAGE = 1 << 21  # what memory is put behind reserved addresses in, as on hardware
-POISON = 0xCB  # floats of these bytes are about -2.7e7, half-precision ones -15: wrong wherever they show
-_CHUNK = (
-    1 << 21
-)  # poison is laid per chunk, when the chunk is first touched; the host's memory is granted by chunks
-_GRANTED_WHOLE = 1 << 25  # bytes of a segment that is granted as one
+RANGE_PAGE = 1 << 21  # granularity of mapping memory at reserved addresses, as on hardware
+POISON = 0xCB  # as float32 about -2.7e7, as float16 about -15: clearly wrong values
+# Poison is written, and host memory granted, in chunks.
+_CHUNK = 1 << 21
+_GRANTED_WHOLE = 1 << 25  # segments up to this size are granted as a whole
 _GUARD = 1 << 21  # addresses just below the first are still recognised as this device's
-_ADDRESSES = (1 << 40) - _GUARD  # of a device: up to those of the next one
-_ROOM = 8  # times the memory in addresses for segments: holes then keep nothing from fitting
+_ADDRESSES = (1 << 40) - _GUARD  # of a device, up to those of the next one
+# address space for segments, as a multiple of the memory, so that fragmentation prevents no allocation
+_ROOM = 8
 _PAGE = mmap.PAGESIZE
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
 
@@ -42,18 +41,18 @@ _generations = itertools.count(1)
 
 
 def next_generation() -> int:
-    """The number of a machine that opens now."""
+    """Return the number of a new machine."""
     return next(_generations)
 
 
 class Arena:
-    """One device's memory.
+    """The memory of one device.
 
     Attributes:
-        base: Its first address.
-        bytes: A NumPy window of all of it.
+        base: The first address.
+        bytes: A NumPy array over the whole memory.
         granted: Numbers of the chunks that the host has memory for. See Note [Memory of the host].
-        hot: The part of a live segment that was looked up last, and is granted: most addresses lie in it.
+        hot: The part of a live segment that was used last and is granted. Most addresses lie in it.
     """
 
     chunk = _CHUNK
@@ -72,19 +71,20 @@ class Arena:
         self.total = total
         self.base = (generation << 48) + ((index + 1) << 40) + _GUARD
         self.capacity = self.free = (total - reserved) // ALIGNMENT * ALIGNMENT
-        self.space = min(_ROOM * self.free, _ADDRESSES // 2 // RANGE_PAGE * RANGE_PAGE)  # bytes of the window
+        # bytes of the address space
+        self.space = min(_ROOM * self.free, _ADDRESSES // 2 // RANGE_PAGE * RANGE_PAGE)
         self.limit = self.base + self.space
-        self.ranges: dict[int, int] = {}  # reserved addresses: ends by start, behind `limit`
+        self.ranges: dict[int, int] = {}  # start -> end of reserved ranges, which begin at `limit`
         self.starts: list[int] = []  # of live segments, sorted
-        self.ends: dict[int, int] = {}  # of live segments, by start
+        self.ends: dict[int, int] = {}  # start -> end of live segments
         self.hot = (0, 0)
         self._gaps: list[tuple[int, int]] = [(self.space, self.base)]  # (size, start), sorted: best fit
-        self._gap_sizes = {self.base: self.space}  # by start
+        self._gap_sizes = {self.base: self.space}  # start -> size
         self._gap_ends = {self.limit: self.base}
         self._map: mmap.mmap | None = None
         self._window: np.ndarray[Any, Any] | None = None
         self.poison = poison
-        self._touched: set[int] = set()  # chunks that hold something, if poison
+        self._touched: set[int] = set()  # with poison: chunks that were touched
         self.granted: set[int] = set()
         self._budget = budget
         if budget is not None:
@@ -92,7 +92,7 @@ class Arena:
 
     @property
     def bytes(self) -> np.ndarray[Any, Any]:
-        """All of the memory as uint8. Reserved at the first use: a device that is not used has none."""
+        """All of the memory as uint8. It is reserved at its first use, so an unused device has none."""
         if self._window is None:
             self._map = _reserve(self.space, self.index)
             self._window = np.frombuffer(self._map, np.uint8)
@@ -100,7 +100,11 @@ class Arena:
 
     # -- ranges ---------------------------------------------------------------------------------------
     def allocate(self, nbytes: int) -> int:
-        """The address of `nbytes` new bytes. OutOfMemoryError leaves all as it was."""
+        """Allocate `nbytes` bytes and return their address.
+
+        Raises:
+            OutOfMemoryError: If they do not fit. Nothing has changed then.
+        """
         if nbytes < 0:
             raise DriverError(f"mem_alloc on cuda:{self.index}: the size must not be negative, got {nbytes}")
         size = max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT
@@ -119,7 +123,7 @@ class Arena:
         return start
 
     def release(self, ptr: int) -> None:
-        """Take back a range that `allocate` gave out; its whole pages go back to the system."""
+        """Free a range that `allocate` returned. Its whole pages return to the system."""
         end = self.ends.pop(ptr, None) if ptr < self.limit else None
         if end is None:
             raise self.invalid("mem_free", ptr, 0, "is not the start of an allocation")
@@ -137,7 +141,7 @@ class Arena:
         self._add_gap(start, size)
 
     def rename(self, ptr: int, start: int, end: int) -> None:
-        """A live range counts as another one, which may leave out its edges or take them back."""
+        """Replace a live segment by another range that begins or ends elsewhere."""
         at = bisect_right(self.starts, ptr) - 1
         del self.ends[ptr]
         self.starts[at] = start
@@ -146,9 +150,13 @@ class Arena:
 
     # -- reserved ranges ------------------------------------------------------------------------------
     def reserve(self, nbytes: int) -> int:
-        """Addresses without memory, as many as a multiple of RANGE_PAGE says. OutOfMemoryError: there are no more."""
+        """Reserve addresses without memory; `nbytes` is a multiple of RANGE_PAGE.
+
+        Raises:
+            OutOfMemoryError: If no addresses are left.
+        """
         if self._window is None:
-            self.space = _ADDRESSES  # they cost nothing until they are written
+            self.space = _ADDRESSES  # addresses cost nothing until they are written
         start = -(-self.limit // RANGE_PAGE) * RANGE_PAGE
         for taken in sorted(self.ranges):
             if start + nbytes <= taken:
@@ -160,7 +168,7 @@ class Arena:
         return start
 
     def back(self, ptr: int, nbytes: int) -> None:
-        """Put memory behind reserved addresses that have none."""
+        """Map memory at reserved addresses that have none."""
         self._check_reserved("range_map", ptr, nbytes)
         if self._is_backed(ptr, nbytes):
             raise self.invalid("range_map", ptr, nbytes, "has memory already, or some behind it has")
@@ -180,7 +188,7 @@ class Arena:
             self._lay(ptr, nbytes)
 
     def unback(self, ptr: int, nbytes: int) -> None:
-        """Take the memory behind reserved addresses back, all of which have some."""
+        """Unmap the memory of reserved addresses, all of which must be mapped."""
         self._check_reserved("range_unmap", ptr, nbytes)
         self.check("range_unmap", ptr, nbytes)
         start = self.starts[bisect_right(self.starts, ptr) - 1]
@@ -195,7 +203,7 @@ class Arena:
         self._give_back(ptr - self.base, ptr + nbytes - self.base)
 
     def unreserve(self, ptr: int) -> None:
-        """Give reserved addresses back, none of which has memory."""
+        """Release reserved addresses, none of which may be mapped."""
         end = self.ranges.get(ptr)
         if end is None:
             raise self.invalid("range_release", ptr, 0, "is not the start of a reserved range")
@@ -210,7 +218,7 @@ class Arena:
             raise self.invalid(what, ptr, nbytes, "is not reserved")
 
     def _is_backed(self, ptr: int, nbytes: int) -> bool:
-        """Whether any of these addresses has memory."""
+        """Return True if any of these addresses is mapped."""
         at = bisect_right(self.starts, ptr + nbytes - 1) - 1
         return at >= 0 and self.ends[self.starts[at]] > ptr
 
@@ -234,7 +242,7 @@ class Arena:
         self._segment(what, ptr, nbytes)
 
     def reach(self, what: str, ptr: int, nbytes: int) -> None:
-        """Let a command reach these bytes, which lie in one live segment.
+        """Prepare these bytes, which must lie in one live segment, for a command that accesses them.
 
         Raises:
             InvalidAddressError: If they do not.
@@ -295,15 +303,15 @@ class Arena:
                     self._fill(max(start, chunk * _CHUNK), min(end, (chunk + 1) * _CHUNK))
 
     def discard(self) -> None:
-        """Give every page back to the system: executables may keep windows of a closed machine."""
+        """Return every page to the system, although executables may still hold arrays over them."""
         if self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)
 
     # -- poison ---------------------------------------------------------------------------------------
-    # Every chunk that nothing has touched reads as poison: it is laid when a command first reaches the
-    # chunk. So poisoning costs memory only where the program itself would commit it.
+    # An untouched chunk reads as poison: the poison is written when a command first accesses the chunk. So
+    # poisoning commits only memory that the program itself would commit.
     def touch(self, ptr: int, nbytes: int) -> None:
-        """Say that a command reaches these bytes now."""
+        """Write the pending poison of these bytes, because a command accesses them now."""
         start = ptr - self.base
         for chunk in range(start // _CHUNK, (start + nbytes - 1) // _CHUNK + 1):
             if chunk not in self._touched:
@@ -311,7 +319,9 @@ class Arena:
                 self._fill(chunk * _CHUNK, min((chunk + 1) * _CHUNK, self.space))
 
     def occupy(self, ptr: int, nbytes: int) -> None:
-        """Other memory will be mapped over these bytes: lay no poison there but beside them."""
+        """Prepare these bytes for other memory that is mapped over them: write poison next to them, not on
+        them.
+        """
         if self.poison:
             first, last = ptr, ptr + nbytes - 1
             self.touch(first, 1)
@@ -319,7 +329,7 @@ class Arena:
             self._touched.update(range((first - self.base) // _CHUNK, (last - self.base) // _CHUNK + 1))
 
     def _lay(self, ptr: int, nbytes: int) -> None:
-        """Poison these bytes: at once where the chunk was touched, else when it is."""
+        """Poison these bytes: immediately in touched chunks, in the others at their first access."""
         start, end = ptr - self.base, ptr - self.base + nbytes
         for chunk in range(start // _CHUNK, -(-end // _CHUNK)):
             if chunk in self._touched:
@@ -338,7 +348,7 @@ def _distance(ptr: int, start: int, end: int) -> int:
 
 
 def _reserve(nbytes: int, index: int) -> mmap.mmap:
-    """Address space without commitment."""
+    """Reserve address space without committing memory."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     try:
         return mmap.mmap(-1, nbytes, flags=flags | _NORESERVE)

@@ -1,12 +1,11 @@
-"""`HostBudget`: the host memory that the data of a machine's virtual GPUs may still take.
+"""The host memory that the data of a machine's virtual GPUs may still take.
 
-# Note [Memory of the host]
-Problem: a virtual GPU of 80 GB on a host of 16 GB. Its address space costs nothing, each page costs memory once it is
-written, and a host that has none left kills processes.
-Rule: memory is granted in chunks when a command that reaches it is enqueued, before it is committed. A grant that the
-host cannot meet raises HostMemoryError at that call, and nothing was enqueued.
-Cost: none for launches in memory that was granted before. A grant is taken from a lease; only when that is used up, the
-budget asks the system how much is left, and counts which granted pages are not committed yet.
+# Note [Memory of the host] Problem: A virtual GPU of 80 GB runs on a host of 16 GB. Its address space costs
+nothing, but each written page costs memory, and a host without memory kills processes. Rule: The budget
+grants memory in chunks when a command that accesses it is enqueued, before the memory is committed. A grant
+that the host cannot meet raises HostMemoryError at that call, and nothing was enqueued. Cost: Launches in
+memory that was granted before cost nothing. A grant is taken from a lease. Only when the lease is used up
+does the budget ask the system how much is left and count the granted pages that are not committed yet.
 """
 
 from __future__ import annotations
@@ -24,42 +23,52 @@ if TYPE_CHECKING:
     from flambeau.driver.virtual.memory.arena import Arena
 
 _UNASKED = 1 << 28  # bytes that are granted before the system is asked
-_MARGIN = 1 << 28  # bytes that are left to everything else
+_MARGIN = 1 << 28  # bytes that are left to other programs
 _UNLIMITED = 1 << 62
 
 _libc = ctypes.CDLL(None)
 
 
 class HostBudget:
-    """See Note [Memory of the host]."""
+    """The budget of one machine; see Note [Memory of the host]."""
 
     def __init__(self) -> None:
         self._arenas: list[Arena] = []
         self._lease = _UNASKED  # bytes that may be granted without asking the system
 
     def add(self, arena: Arena) -> None:
-        """Count the memory of a device, too."""
+        """Include the memory of a device."""
         self._arenas.append(arena)
 
     def take(self, what: str, index: int, nbytes: int) -> None:
-        """Grant bytes to a device. Raises HostMemoryError if the host has less."""
+        """Grant bytes to a device.
+
+        Raises:
+            HostMemoryError: If the host has less.
+        """
         if nbytes > self._lease:
             self._lease = max(
-                nbytes, self._remaining(what, index, nbytes) // 4
-            )  # then it looks again: others take memory
+                nbytes,
+                self._remaining(what, index, nbytes) // 4,
+                # At the end of the lease the system is asked again, because other programs take memory.
+            )
         self._lease -= nbytes
 
     def give_back(self, nbytes: int) -> None:
-        """Take back what was granted; its pages are the system's again."""
+        """Return granted bytes whose pages were returned to the system."""
         self._lease += nbytes
 
     def require(self, what: str, index: int, nbytes: int) -> None:
-        """Raise HostMemoryError if the host has less, of memory that is committed at once."""
+        """Raise HostMemoryError if the host has too little for memory that is committed immediately."""
         if nbytes > _UNASKED:
             self._remaining(what, index, nbytes)
 
     def _remaining(self, what: str, index: int, nbytes: int) -> int:
-        """Return how much may be granted. Raises HostMemoryError if that is less than `nbytes`."""
+        """Return how many bytes may be granted.
+
+        Raises:
+            HostMemoryError: If these are less than `nbytes`.
+        """
         available = host_memory.available()
         if available is None:
             return _UNLIMITED
@@ -77,7 +86,7 @@ class HostBudget:
 
 
 def count_uncommitted(arena: Arena) -> int:
-    """Return how many granted bytes of a device have no page yet."""
+    """Return the number of granted bytes of a device that have no page yet."""
     granted = np.array(sorted(arena.granted), np.int64)
     runs = np.split(granted, np.flatnonzero(np.diff(granted) != 1) + 1) if len(granted) else []
     return sum(_without_page(arena, int(run[0]), int(run[-1]) + 1) for run in runs)

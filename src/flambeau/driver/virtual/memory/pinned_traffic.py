@@ -1,12 +1,13 @@
-"""`PinnedTraffic`: which queued commands use pinned host memory; the targets of those that write it hold poison.
+"""The queued commands that use pinned host memory, and the poison in the targets of those that write it.
 
-# Note [Poisoned targets]
-On hardware a copy into pinned memory may land at any time until the host has waited for it: what the host reads there
-earlier is undefined. Here commands run when the host waits, so the old bytes would show, and look right. So a target
-holds poison from the call that queues the copy until the copy runs. Commands that were queued earlier and still read
-these bytes, as a staging buffer is read and then written, must find them as they are: there poison is laid when the
-last of them has run. While a host function is queued nothing is laid, for what it reads is unknown; nor is a target
-that the host waits for before the call returns, so that a call that raises has changed nothing.
+# Note [Poisoned targets] On hardware a copy into pinned memory may be performed at any time until the host
+has waited for it; what the host reads there earlier is undefined. Here commands run when the host waits, so
+the old bytes would be visible and look right. A target therefore holds poison from the call that enqueues
+the copy until the copy runs. Commands that were enqueued earlier and still read these bytes, such as a copy
+from a staging buffer that is then overwritten, must find them unchanged. In that case the poison is written
+after the last of them has run. No poison is written while a host function is queued, because its reads are
+unknown. A target that the host waits for within the call gets none either, so that a call that raises has
+changed nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from flambeau.driver.virtual.scheduling.scheduler import COPY_IN, COPY_OUT, HOST
 
 
 class PinnedTraffic:
-    """The queued commands of one machine that use pinned memory, or may."""
+    """The queued commands of one machine that use, or may use, pinned memory."""
 
     def __init__(self) -> None:
         self._reads: dict[Command, HostMemory] = {}
@@ -26,7 +27,7 @@ class PinnedTraffic:
         self._calls: set[Command] = set()
 
     def on_queue(self, command: Command) -> None:
-        """Note a command that was just queued."""
+        """Add a command that was just enqueued."""
         if command.done:
             return
         if command.kind == HOST_CALL:
@@ -41,7 +42,7 @@ class PinnedTraffic:
                     target.watch.on_change(target)
 
     def on_finish(self, command: Command) -> None:
-        """Forget a command that has run, and poison the targets that it kept from being poisoned."""
+        """Remove a command that has run, and poison the targets that were not poisoned because of it."""
         self._calls.discard(command)
         memory = self._reads.pop(command, None) or self._writes.pop(command, None)
         if memory is None:

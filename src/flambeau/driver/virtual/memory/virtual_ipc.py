@@ -1,19 +1,18 @@
 """IPC of virtual GPUs: device memory that several processes map.
 
-# Note [Exported memory]
-A device's memory is a private mapping of address space. When a part of it is exported, its pages move to anonymous
-shared memory, at the same offset in it as in the device, and are mapped in their old place: addresses and the
-arrays over them stay as they are. What else lies on the first and the last page moves with it, which only this
-process can tell. The pages stay shared when the part is freed; their contents go.
-Whoever opens the handle maps the pages into its own device, over a range that it takes from there: memory that two
-processes use is memory that the device has once, so it counts in both.
+# Note [Exported memory] A device's memory is a private mapping of address space. When an allocation is
+exported, its pages move to anonymous shared memory at an equal offset, and are mapped at their old place.
+Addresses and arrays over them stay valid. Other data on the first and the last page moves as well, but only
+this process can find it. The pages stay shared when the allocation is freed; their contents are discarded.
+A process that opens the handle maps the pages into its own device, over a range that it allocates there. A
+real device has such memory once; here it counts in both processes.
 
-# Note [Events of other processes]
-Each process simulates its own devices, on a clock of its own that starts when they are opened. So an event of another
-process has no time here. It is what lets one process see another's writes, and commands run lazily: therefore an
-interprocess event runs what it marks as soon as it is recorded. That changes no time, but other streams cannot come
-in between any more. Whoever waits for such an event of another process finds it done, or never recorded; either way
-the wait is over at once.
+# Note [Events of other processes] Each process simulates its own devices with a clock that starts when they
+are opened. An event of another process therefore has no time here. Such an event orders one process after
+another's writes, while commands run lazily. An interprocess event therefore runs all commands before it as
+soon as it is recorded. This changes no simulated time, but other streams can no longer run in between. A
+process that waits for such an event finds it complete or never recorded; the wait ends immediately in both
+cases.
 """
 
 from __future__ import annotations
@@ -34,33 +33,34 @@ from flambeau.driver.virtual.memory.arena import Arena
 
 NBYTES = 64
 _MEMORY, _EVENT = b"FBmem\0\0\1", b"FBevt\0\0\1"
-_HANDLE = struct.Struct("<8s24s16sQQ")  # what it is, the owner's door, the device's uuid, offset, bytes
+# kind, address of the owner's socket, the device's UUID, offset, bytes
+_HANDLE = struct.Struct("<8s24s16sQQ")
 _PAGE = mmap.PAGESIZE
 _PIECE = 1 << 24
 _PAGEMAP = 8  # bytes of /proc/self/pagemap per page
-_IN_SWAP = np.uint64(1 << 62)  # its bit for that; the one above says that the page is in memory
+_IN_SWAP = np.uint64(1 << 62)  # the bit of a swapped page; the one above it means that the page is in memory
 _PUNCH_HOLE = 3  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 
 _libc = ctypes.CDLL(None)
 
 
 class SharedPages:
-    """What one device shares with other processes. Made when it first exports or opens something."""
+    """The memory that one device shares with other processes. Created at the first export or import."""
 
     def __init__(self, arena: Arena, uuid: bytes) -> None:
         self._arena = arena
         self.uuid = uuid
         self._at = address_of(arena.bytes)
-        self._fd = -1  # of what is exported
-        self._moved = np.zeros(-(-len(arena.bytes) // _PAGE), bool)  # pages that lie in it
-        self._opened: dict[int, tuple[int, int]] = {}  # by address: the range that it was mapped over
+        self._fd = -1  # file of the exported pages
+        self._moved = np.zeros(-(-len(arena.bytes) // _PAGE), bool)  # pages that were moved to the file
+        self._opened: dict[int, tuple[int, int]] = {}  # address -> the range that it was mapped over
 
     # -- ours, for others -----------------------------------------------------------------------------
     def export(self, ptr: int) -> bytes:
-        """A handle of the segment at an address. See Note [Exported memory]."""
+        """Return an IPC handle of the segment at an address. See Note [Exported memory]."""
         arena = self._arena
         end = arena.ends.get(ptr)
-        if end is None or ptr in self._opened or ptr >= arena.limit:  # that is of expandable segments
+        if end is None or ptr in self._opened or ptr >= arena.limit:  # an expandable segment
             raise arena.invalid("ipc_memory", ptr, 0, "is not the start of an allocation of this process")
         if self._fd < 0:
             self._fd = anonymous(-(-len(arena.bytes) // _PAGE) * _PAGE)
@@ -76,7 +76,7 @@ class SharedPages:
         return _HANDLE.pack(_MEMORY, door.pack(), self.uuid, start, stop - start)
 
     def _move(self, start: int, stop: int) -> None:
-        """Pages that were never written stay uncommitted."""
+        """Move pages to the file; pages that were never written stay uncommitted."""
         page = start // _PAGE
         for first, last in _unset(
             ~_committed_pages(self._at + start, stop - start), 0, -(-(stop - start) // _PAGE)
@@ -89,14 +89,14 @@ class SharedPages:
             os.pwrite(self._fd, self._arena.bytes[at : min(at + _PIECE, stop)].data, at)
 
     def on_segment_freed(self, ptr: int, end: int) -> None:
-        """A segment was freed: the contents of its shared pages go."""
+        """Discard the contents of the shared pages of a freed segment."""
         first, last = -(-(ptr - self._arena.base) // _PAGE) * _PAGE, (end - self._arena.base) // _PAGE * _PAGE
         if self._fd >= 0 and last > first:
             _libc.fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(first), ctypes.c_int64(last - first))
 
     # -- others', for us ------------------------------------------------------------------------------
     def open(self, handle: bytes) -> tuple[int, int]:
-        """The address of another process's segment here, and its bytes."""
+        """Map a segment of another process. Return its address here and its size in bytes."""
         door, start, nbytes = _parse_handle(handle, _MEMORY, self.uuid)
         if door.pid == os.getpid():
             raise DriverError("CUDA error: invalid device context: the memory is this process's own")
@@ -110,7 +110,7 @@ class SharedPages:
         arena = self._arena
         first = start // _PAGE * _PAGE
         length = -(-(start + nbytes) // _PAGE) * _PAGE - first
-        whole = arena.allocate(length + _PAGE)  # its start need be no page's
+        whole = arena.allocate(length + _PAGE)  # its start need not be that of a page
         end = arena.ends[whole]
         arena.occupy(whole, end - whole)
         at = -(-(whole - arena.base) // _PAGE) * _PAGE
@@ -126,7 +126,7 @@ class SharedPages:
         return ptr
 
     def owns(self, ptr: int) -> bool:
-        """Whether `open` gave the address."""
+        """Return True if `open` returned the address."""
         return ptr in self._opened
 
     def close(self, ptr: int) -> None:
@@ -140,19 +140,19 @@ class SharedPages:
         arena.release(whole)
 
     def shut(self) -> None:
-        """The machine closes: nobody can open what it exported any more; who has keeps it."""
+        """End the exports of a machine that closes. Processes that have mapped them keep their mapping."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def event_handle(index_uuid: bytes, number: int) -> bytes:
-    """Of an event. It names its process and device; see Note [Events of other processes]."""
+    """Return the IPC handle of an event, with its process and device; see Note [Events of other processes]."""
     return _HANDLE.pack(_EVENT, Door(os.getpid(), 0, 0, 0).pack(), index_uuid, number, 0)
 
 
 def check_event(handle: bytes, uuid: bytes) -> None:
-    """Whether it is a handle of an event of this device, made by a process that lives."""
+    """Raise DriverError unless the handle is of an event of this device, created by a process that lives."""
     door, _, _ = _parse_handle(handle, _EVENT, uuid)
     try:
         os.kill(door.pid, 0)
@@ -187,7 +187,7 @@ def _enter(door: Door) -> int:
 
 
 def _committed_pages(address: int, nbytes: int) -> np.ndarray[Any, Any]:
-    """Which pages have anything in them; all, where the system does not say."""
+    """Return an array that is True for pages with contents, and for all pages if the system does not tell."""
     count = -(-nbytes // _PAGE)
     try:
         with open("/proc/self/pagemap", "rb", buffering=0) as file:
@@ -201,7 +201,7 @@ def _committed_pages(address: int, nbytes: int) -> np.ndarray[Any, Any]:
 
 
 def _unset(flags: np.ndarray[Any, Any], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The runs of False in a part of an array."""
+    """Yield the runs of False in a part of an array."""
     edges = np.flatnonzero(np.diff(flags[first:last], prepend=True, append=True))
     for start, stop in edges.reshape(-1, 2).tolist():
         yield first + start, first + stop

@@ -1,3 +1,6 @@
-"""Simulated time: scheduler (commands, streams, engines), schedule_policy (which command runs next), command_graph
-(other legal orders of a run), deadlock, rank_clocks, driver_lock, interrupts.
+"""Simulated time.
+
+scheduler defines commands, streams and engines; schedule_policy chooses the next command; command_graph
+finds other legal orders of a run; deadlock reports deadlocks; driver_lock and interrupts protect a running
+command.
 """

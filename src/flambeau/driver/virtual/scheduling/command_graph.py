@@ -1,11 +1,14 @@
-"""`CommandGraph`: the commands of one run and what orders them; it finds other legal orders without running kernels.
+"""`CommandGraph`: the commands of one run and what orders them. It finds other legal orders without running
+kernels.
 
-A step is a command, or a wait of the host: commands given after a wait come after what was waited for. That the
-host waits where a launch queue is full is part of the machine, whatever the schedule: it is put in here, not recorded.
-An order is legal if it respects each step's `needs`; a replay of it makes the program run in it.
+A step is a command, or a wait of the host: commands after a wait happen after what was waited for. The
+host's waits for a full launch queue belong to the machine and not to the schedule; they are added here and
+not recorded. An order is legal if it respects each step's `needs`. A replay makes the program run in that
+order.
 
-A poll of the host is a step, too (`GraphStep.poll`): one that said yes comes after what it asked after. So a graph
-stands for the runs whose polls give the same answers, in whatever order. Other answers are another graph. Which answers are possible at all: see `testing/answers.py`.
+A poll of the host is a step as well (`GraphStep.poll`). One that returned True happens after the work in
+question. A graph therefore stands for the runs whose polls return equal answers, in whatever order. Other
+answers are another graph; `testing/answers.py` says which answers are possible.
 """
 
 from __future__ import annotations
@@ -34,11 +37,11 @@ from flambeau.driver.virtual.scheduling.schedule_policy import (
 from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, SimulatedStream
 
 Access = tuple[int, "Meta | int", bool, bool]
-"""Address, layout (a number of bytes, or a tensor's), whether it is read, whether it is written."""
+"""Address, layout (a number of bytes, or a tensor's meta), whether it is read, whether it is written."""
 
 
 class _StreamLike(Protocol):
-    """What a policy wants to know of a stream."""
+    """The attributes of a stream that policies use."""
 
     handle: int
     priority: int
@@ -46,9 +49,12 @@ class _StreamLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """A question of the host: whether the first `count` commands of a stream are done, and what it was told.
+    """A poll of the host: a question whether the first `count` commands of a stream are done, and the answer.
 
-    `what` was asked after; `host` is the step before, -1 for none. `internal`: the runtime asked.
+    Attributes:
+        what: The stream or command in question.
+        host: The host's step before the poll; -1 for none.
+        internal: True if the runtime polled.
     """
 
     stream: int
@@ -61,17 +67,18 @@ class Poll:
 
     @property
     def choice(self) -> int:
-        """What a token says of it."""
+        """The poll's entry in a token."""
         return STOP if self.stream < 0 else LATE if self.done else EARLY
 
 
 class NamedPlaces:
-    """The operand of a recorded kernel of which indices name the places, known once the kernel has run.
+    """The operand of a recorded kernel of which indices select the elements.
 
     Attributes:
-        position: That of the operand among the accesses of its step.
-        indices: Copies of the index operands; None until the kernel has run, and where they are too large to keep.
-        digest: A checksum of the indices; 0 until then.
+        position: The operand's position among the accesses of its step.
+        indices: Copies of the index operands; None until the kernel has run, and if they are too large to
+            keep.
+        digest: A checksum of the indices; 0 until the kernel has run.
     """
 
     __slots__ = ("digest", "indices", "meta", "position", "ptr", "touches")
@@ -83,7 +90,7 @@ class NamedPlaces:
 
 
 class GraphStep:
-    """A command, or with seq -1 a wait or poll of the host. `place` counts the commands of its stream, from 0."""
+    """A command, or with `seq` -1 a wait or poll of the host. `place` is its number in its stream, from 0."""
 
     __slots__ = (
         "accesses",
@@ -113,16 +120,16 @@ class GraphStep:
         self.needs = needs
         self.place = -1
         self.mark = 0
-        self.ready = 0  # policies look at it in polls, and here are none
+        self.ready = 0  # policies compare it in polls, and there are none here
         self.poll: Poll | None = None
-        self.site: Site | None = None  # the program's line that gave it
+        self.site: Site | None = None  # the call site
         self.accesses: tuple[Access, ...] = ()
         self.named: NamedPlaces | None = None
         self.followers: list[int] = []
 
     @property
     def free(self) -> bool:
-        """Whether a policy chooses when it happens. Markers and waits happen as soon as they can."""
+        """True if a policy chooses when the step happens. Markers and waits happen as soon as they can."""
         return self.seq >= 0 and self.kind in _WORK
 
 
@@ -141,28 +148,30 @@ _WORK = frozenset(
 
 
 class CommandGraph:
-    """Recorded while a program runs (`VirtualDriver.record`); a plain value afterwards."""
+    """The commands of one run. `VirtualDriver.record` fills it while the program runs."""
 
     def __init__(self, queue: int, runs_bodies: bool) -> None:
         self.steps: list[GraphStep] = []
         self.polls: list[GraphStep] = []
-        self.turns = False  # whether ranks took turns as hosts
+        self.turns = False  # True if ranks took turns as hosts
         self._queue = queue
         self._runs_bodies = runs_bodies
         self._copied = 0  # bytes of indices
-        self._at: dict[int, int] = {}  # step of a command, by seq
-        self._of: dict[int, list[int]] = {}  # steps of a stream, by handle
-        self._device: dict[int, list[int]] = {}  # handles of a device's streams
+        self._at: dict[int, int] = {}  # seq of a command -> step
+        self._of: dict[int, list[int]] = {}  # handle of a stream -> steps
+        self._device: dict[int, list[int]] = {}  # device -> handles of its streams
         self._host = -1  # the host's last wait
-        self._caught: dict[int, int] = {}  # by stream: the wait that its last command came after
-        self._hosts: dict[int, tuple[int, dict[int, int]]] = {}  # of ranks that take turns: their last waits
+        self._caught: dict[int, int] = {}  # stream -> the wait that its last command happens after
+        # rank -> its last waits, for ranks that take turns
+        self._hosts: dict[int, tuple[int, dict[int, int]]] = {}
         self._at_start: tuple[int, dict[int, int]] = (-1, {})
-        self._late: dict[Command, list[int]] = {}  # steps that wait for a meeting that not all have come to
-        self._known: dict[int, int] = {}  # by stream: how many commands the host has waited for
+        # instance that lacks contributions -> steps that wait for it
+        self._late: dict[Command, list[int]] = {}
+        self._known: dict[int, int] = {}  # stream -> number of commands that the host has waited for
 
     # -- recording --------------------------------------------------------------------------------------
     def on_enqueue(self, command: Command) -> None:
-        """A command was put at the end of its stream."""
+        """Add a command that was appended to its stream."""
         stream = command.stream
         queue = self._of.get(stream.handle)
         if queue is None:
@@ -194,7 +203,7 @@ class CommandGraph:
     def _watch(
         self, command: Command, named: NamedPlaces, accesses: tuple[Access, ...]
     ) -> tuple[Access, ...]:
-        """Note the indices of a kernel as it runs. Return its accesses, the named operand as one of them."""
+        """Record the indices of a kernel when it runs. Return its accesses, including the selected operand."""
         run, touches, exe = command.effect, named.touches, command.args[0]
         assert run is not None
         outputs, inputs = len(exe.launch.outputs), exe.launch.inputs
@@ -214,19 +223,19 @@ class CommandGraph:
         own = (ptr, meta, touches.reads or not touches.target, touches.target)
         rest = list(accesses)
         rest[named.position] = own
-        if touches.target:  # in place: what it reads as its first input is the same operand
+        if touches.target:  # in place: the first input is the same operand
             rest.remove((ptr, meta, True, False))
         return tuple(rest)
 
     def on_wait(self, target: SimulatedStream | DeviceState | Command) -> None:
-        """The host waits for all that a stream or device was given, or for one command."""
+        """Add a host wait for all work of a stream or device, or for one command."""
         if isinstance(target, DeviceState):
             self._wait_for({handle: len(self._of[handle]) for handle in self._device.get(target.index, ())})
         else:
             self._wait_for(self._count_commands(target))
 
     def on_poll(self, question: PollQuestion | None, done: bool) -> None:
-        """The host asked whether a stream or command is done, and was told."""
+        """Add a poll of a stream or command, with its answer."""
         counts = {} if question is None else self._count_commands(question.target)
         stream, count = next(iter(counts.items()), (-1, 0))
         internal = question is None or question.internal
@@ -236,20 +245,22 @@ class CommandGraph:
         self.polls.append(step)
 
     def _count_commands(self, target: SimulatedStream | Command) -> dict[int, int]:
-        """How many commands of which stream that is."""
+        """Return stream -> number of commands that `target` stands for."""
         if isinstance(target, SimulatedStream):
             return {target.handle: len(self._of.get(target.handle, ()))}
         at = self._at.get(target.seq)
         return {} if at is None else {target.stream.handle: self.steps[at].place + 1}
 
     def _wait_for(self, counts: dict[int, int]) -> None:
-        """The host waits for so many commands of each stream."""
+        """Let the host wait for the first commands of each stream."""
         needs = self._newly_done(counts)
         if needs:
             self._add_host("the host waits", needs)
 
     def _newly_done(self, counts: dict[int, int]) -> list[int]:
-        """The host knows that so many commands of each stream are done: the last ones, where it did not before."""
+        """Count the first commands of each stream as known to be done; return the last ones that were not
+        known before.
+        """
         new = {handle: n for handle, n in counts.items() if n > self._known.get(handle, 0)}
         self._known.update(new)
         return [self._of[handle][n - 1] for handle, n in new.items()]
@@ -267,7 +278,7 @@ class CommandGraph:
         return step
 
     def switch_host(self, before: int, after: int) -> None:
-        """Another rank gives commands from now on: what one has waited for says nothing of another's commands."""
+        """Switch to the host of another rank. A wait of one rank does not order another rank's commands."""
         self.turns = True
         if not self._hosts:
             self._at_start = (self._host, self._known)
@@ -276,7 +287,7 @@ class CommandGraph:
         self._host, self._known = host, dict(known)
 
     def join_hosts(self) -> None:
-        """The ranks have ended, and whoever started them goes on after all of them."""
+        """Continue with the host that started the ranks, after all of them have ended."""
         for host, known in self._hosts.values():
             self._known = {h: max(n, self._known.get(h, 0)) for h, n in {**self._known, **known}.items()}
             if host != self._host and host >= 0:
@@ -286,7 +297,7 @@ class CommandGraph:
 
     # -- orders -----------------------------------------------------------------------------------------
     def in_order(self) -> Iterator[GraphStep]:
-        """All steps, each after those that it needs: as they were given, but for ends that wait for late comers."""
+        """Yield all steps in the order of their requests, but each after the steps that it needs."""
         left = [len(step.needs) for step in self.steps]
         heap = [step.at for step in self.steps if not step.needs]
         while heap:
@@ -298,9 +309,11 @@ class CommandGraph:
                     heappush(heap, at)
 
     def order(self, schedule: str) -> list[GraphStep]:
-        """The commands in the order in which a policy would run them; `schedule` as `VirtualDriver` takes it.
+        """Return the commands in the order in which a policy would run them; `schedule` is as in
+        `VirtualDriver`.
 
-        Raises ValueError for a schedule that needs times: `earliest`.
+        Raises:
+            ValueError: If the schedule depends on times (`earliest`).
         """
         if schedule.startswith("earliest"):
             raise ValueError(
@@ -331,9 +344,10 @@ class CommandGraph:
                     happened.append(steps[at])
 
     def oldest(self, forced: Iterable[tuple[int, int]] = ()) -> list[GraphStep] | None:
-        """The oldest command first, but for `forced`: pairs of steps, the first before the second.
+        """Return the order that runs the oldest command first, subject to the pairs (first, second) in
+        `forced`.
 
-        None if no legal order has them all.
+        None if no legal order satisfies all pairs.
         """
         steps = self.steps
         left = [len(step.needs) for step in steps]
@@ -341,9 +355,7 @@ class CommandGraph:
         for first, second in forced:
             after.setdefault(first, []).append(second)
             left[second] += 1
-        heap = [
-            (steps[at].free, at) for at, count in enumerate(left) if not count
-        ]  # what needs no choice first
+        heap = [(steps[at].free, at) for at, count in enumerate(left) if not count]
         heapify(heap)
         found: list[GraphStep] = []
         passed = 0
@@ -359,21 +371,23 @@ class CommandGraph:
         return found if passed == len(steps) else None
 
     def steps_of_token(self, token: str) -> list[GraphStep]:
-        """The order that a token of this program's names."""
+        """Return the order that a token of this program stands for."""
         return [self.steps[self._at[choice >> 8]] for choice in read_token(token) if choice >= 0]
 
     def cut(self, token: str, count: int) -> str:
-        """The first choices of a token alone, polls counted; past them a replay runs the oldest command first."""
+        """Return the first choices of a token, including polls. After them a replay runs the oldest command
+        first.
+        """
         return write_token(read_token(token)[:count])
 
     def choices(self, token: str) -> int:
-        """How many choices a token holds."""
+        """Return the number of choices in a token."""
         return len(read_token(token))
 
     def token(self, order: list[GraphStep]) -> str:
-        """The shortest token that replays an order and the recorded answers.
+        """Return the shortest token that replays an order and the recorded answers.
 
-        Past its end a replay runs the oldest command first.
+        After its end a replay runs the oldest command first.
         """
         steps = self.steps
         left = [len(step.needs) for step in steps]
@@ -394,7 +408,9 @@ class CommandGraph:
     def _settle(
         self, left: list[int], heap: list[tuple[bool, int]], gone: set[int], choices: list[int]
     ) -> int:
-        """Let happen what needs no choice but the host's answers; how many choices the last of these takes."""
+        """Let all steps happen that need no choice but the host's answers; return the number of choices up to
+        the last.
+        """
         needed = 0
         while heap and (not heap[0][0] or heap[0][1] in gone):
             free, at = heappop(heap)
@@ -415,7 +431,7 @@ class CommandGraph:
 
 
 def _named_places(command: Command) -> NamedPlaces | None:
-    """Return the operand of which indices name the places that a kernel touches, if it has one and is in place."""
+    """Return the operand whose elements are selected by indices, if the kernel has one and works in place."""
     if command.kind != scheduler.KERNEL:
         return None
     exe, ptrs, _ = command.args
@@ -431,7 +447,7 @@ def _named_places(command: Command) -> NamedPlaces | None:
 
 
 def _accesses(command: Command) -> tuple[Access, ...]:
-    """What memory a command touches. Pageable memory was staged: nobody else has those bytes."""
+    """Return the memory that a command touches, except pageable host memory, which was staged."""
     kind, args = command.kind, command.args
     if kind == scheduler.KERNEL:
         exe, ptrs, _ = args

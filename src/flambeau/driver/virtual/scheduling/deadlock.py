@@ -1,7 +1,8 @@
-"""`deadlock`: who waits for whom, with the program's lines, where the host waits and no command can run.
+"""Deadlock reports: the chain of waits, with the program's call sites, when the host waits and no command can
+run.
 
-Waits and records keep the line that gave them (`Command.site`). Work behind them needs none: who stands at the head of
-a queue is what all of the queue waits for.
+Waits and records have call sites (`Command.site`). The first command of a queue blocks the rest of that
+queue, so the report names only the first commands.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from flambeau.core.callsite import caller, place
 if TYPE_CHECKING:
     from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, SimulatedStream
 
-_MOST = 12  # queues told one by one; thousands may stand behind one
+_MOST = 12  # queues that are listed one by one
 
 
 def deadlock(target: SimulatedStream | DeviceState | Command) -> str:
-    """The report: from what the host waits for to what nothing will let run, then the other queues that are stuck."""
+    """Return the report: the chain from what the host waits for to what never runs, then other blocked queues."""
     head = f"deadlock: the host waits for {target} at {place(caller())}, and no command can run"
     return "\n  ".join([head, *_stuck(target)])
 
 
 def waiting(target: SimulatedStream | DeviceState | Command) -> str:
-    """The same of a rank whose line is told with it."""
+    """Return the report for a rank whose call site the caller adds."""
     return "\n  ".join([f"the host waits for {target}, and no command can run", *_stuck(target)])
 
 
 def asked_in_vain(target: SimulatedStream | DeviceState | Command, others: list[str]) -> str:
-    """The same where the program asks again and again whether work is done. others: what other ranks do."""
+    """Return the report for a program that polls endlessly. `others` describes the other ranks."""
     head = f"deadlock: the program asks without end at {place(caller())} whether work is done, and no command can run"
     return "\n  ".join([head, *_stuck(target), *others])
 
@@ -49,7 +50,7 @@ def _stuck(target: SimulatedStream | DeviceState | Command) -> list[str]:
 
 
 def _chain(command: Command | None) -> tuple[dict[Command, None], Command | None]:
-    """The heads of the queues that wait for each other, from one command on; and the one that closes a circle."""
+    """Return the first commands of the queues that wait for each other, and the command that closes a cycle."""
     chain: dict[Command, None] = {}
     while command is not None:
         head = command.head
@@ -57,7 +58,8 @@ def _chain(command: Command | None) -> tuple[dict[Command, None], Command | None
             return chain, head
         chain[head] = None
         awaited = _first_unfinished_wait(head)
-        here = awaited is not None and (awaited.seq >= 0 or awaited.absent)  # else: it stands in no queue
+        # Any other command is in no queue.
+        here = awaited is not None and (awaited.seq >= 0 or awaited.absent)
         command = awaited if here else None
     return chain, None
 

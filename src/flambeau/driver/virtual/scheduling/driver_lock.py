@@ -1,7 +1,7 @@
-"""`Gate`: the lock of a virtual driver. What finished commands held is dropped behind it, not inside.
+"""The lock of a virtual driver. References that finished commands held are dropped after it is released.
 
-A command keeps what it uses alive: host memory, a function. With the last reference may go something whose destructor
-asks for other locks, a race detector's say, while their holder waits for this one.
+A command keeps the memory and functions that it uses alive. Dropping the last reference may run a
+destructor that needs another lock, such as a race detector's, whose holder may be waiting for this one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Gate:
-    """A lock that its holder may enter again."""
+    """A reentrant lock that drops references after its release."""
 
     __slots__ = ("_depth", "_left", "_lock")
 
@@ -21,7 +21,7 @@ class Gate:
         self._left: list[Any] = []
 
     def leave(self, what: object) -> None:
-        """Let go of something when the holder is out."""
+        """Drop the reference to an object after the lock is released."""
         self._left.append(what)
 
     def __enter__(self) -> None:
@@ -34,7 +34,7 @@ class Gate:
         if self._left and not self._depth:
             spent, self._left = self._left, []
         self._lock.release()
-        del spent  # here: destructors run where the lock is free
+        del spent  # destructors run here, where the lock is free
 
     # -- as threading.Condition wants a lock ----------------------------------------------------------
     def acquire(self, *args: Any) -> bool:
@@ -49,7 +49,7 @@ class Gate:
         return bool(self._lock._is_owned())
 
     def _release_save(self) -> tuple[int, Any]:
-        """Let go, however often it was entered."""
+        """Release the lock completely, however often it was entered."""
         depth, self._depth = self._depth, 0
         spent, self._left = self._left, []
         state = self._lock._release_save()

@@ -1,8 +1,9 @@
-"""`Interrupts`: Ctrl-C and SIGTERM wait while commands run, so that none is lost.
+"""Deferral of Ctrl-C and SIGTERM while commands run, so that no command is lost.
 
-Python raises KeyboardInterrupt, or what a handler raises, between any two of its instructions: in the middle of a
-kernel's body, which then has half its effect, or between taking a command and running it. Commands run while the host
-waits, so there a signal is held back until the command that runs is done. What is left stays queued, as on hardware.
+Python raises KeyboardInterrupt, or a handler's exception, between any two instructions: inside a kernel's
+body, which then has half its effect, or between taking a command from the queue and running it. Commands
+run while the host waits; there a signal is deferred until the running command is done. The remaining
+commands stay queued, as on hardware.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ _HELD = (_signal.SIGINT, _signal.SIGTERM)
 
 
 class Interrupts:
-    """Context manager: signals are noted in `pending`, and delivered to the program's own handlers on leaving.
+    """A context manager that collects signals and delivers them to the program's own handlers on exit.
 
-    Only the main thread is ever interrupted; elsewhere this does nothing. A handler that raises
-    KeyboardInterrupt, as Python's does, raises it from the `with` statement.
+    Python interrupts only the main thread; in other threads this does nothing. A handler that raises
+    KeyboardInterrupt, as Python's default handler does, raises it from the `with` statement.
     """
 
     __slots__ = ("_outer", "pending")
@@ -30,7 +31,7 @@ class Interrupts:
         if threading.get_ident() == threading.main_thread().ident:
             for number in _HELD:
                 outer = _signal.getsignal(number)
-                if callable(outer):  # not ignored, nor left to the system
+                if callable(outer):  # neither ignored nor left to the system
                     self._outer.append((number, outer))
                     _signal.signal(number, self._note)
         return self

@@ -1,4 +1,4 @@
-"""`RankClocks`: the simulated times of ranks that are threads and take turns: each has a host of its own."""
+"""The simulated host clocks of ranks that are threads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from flambeau.driver.virtual.scheduling.scheduler import Scheduler
 
 
 class RankClocks:
-    """Times by rank. The scheduler has that of the rank whose turn it is."""
+    """The host time of each rank. The scheduler holds the time of the rank that runs."""
 
     def __init__(self, core: Scheduler) -> None:
         self._core = core
@@ -14,7 +14,7 @@ class RankClocks:
         self._at_start = 0
 
     def switch(self, before: int, after: int) -> None:
-        """Another rank goes on."""
+        """Store the time of rank `before` and continue with that of rank `after`."""
         core = self._core
         if not self._times:
             self._at_start = core.now
@@ -24,7 +24,7 @@ class RankClocks:
             core.request_log.switch_host(before, after)
 
     def join(self) -> None:
-        """The ranks have ended: whoever started them has waited for the last."""
+        """Continue at the latest time, after all ranks have ended."""
         core = self._core
         core.now = max([core.now, *self._times.values()])
         self._times = {}

@@ -1,14 +1,15 @@
 """A `SchedulePolicy` chooses which runnable command runs next and what a poll of the host returns.
 
-`offer(command)` says that a command became runnable: it is at the head of its stream, its waits are over.
-`take(now, question)` gives the next command to run. With `now=None` the host waits: None means that nothing is
-runnable. Otherwise the host polls at simulated time `now`: None means that this poll has run enough, and then
-`answer(question)` says how it ends: by the times that commands have (STOP), or as a host sees it that asks so late
-that the work is done by then (LATE), or so early that it is not told of it (EARLY). A loop
-of polls must end, so each policy runs in polls whatever became runnable `PATIENCE_NS` before.
+`offer(command)` adds a command that became runnable: it is the first of its stream, and its waits are over.
+`take(now, question)` returns the next command to run. `now=None` means that the host waits; the result is
+None if nothing is runnable. Otherwise the host polls at simulated time `now`. None then means that this
+poll runs no more commands, and `answer(question)` decides its result: STOP follows simulated times; LATE
+means that the host polls so late that the work is done; EARLY means that it polls so early that the result
+is False. A polling loop must end, so each policy runs in polls every command that became runnable
+`PATIENCE_NS` before.
 
-Whatever a policy chooses, streams stay in order, waits hold and times are consistent. Nothing here reads
-data, clocks or identities: the choices follow from the program and the seed alone.
+Under every policy streams stay in order, waits hold and times are consistent. Policies read no data, clock
+or identity: the choices follow from the program and the seed alone.
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ PATIENCE_NS = 100_000
 _CHANGE_HORIZON = 1 << 14  # PCT's change points lie among this many choices, denser towards the first
 
 Rank = tuple[int, int, int]
-"""What decides which command an engine serves first: priority, time at which it became ready in ns, `seq`."""
+"""The order in which an engine serves commands: priority, time in ns at which the command became ready, `seq`.
+"""
 
-STOP, LATE, EARLY = -1, -2, -3  # among choices: how a poll of the host ended
+STOP, LATE, EARLY = -1, -2, -3  # results of polls, in lists of choices
 
 
 class PollQuestion(NamedTuple):
-    """Whether a stream or a command is done; `internal`: the runtime asks, and no value depends on the answer."""
+    """A poll of a stream or a command. `internal` is True if the runtime polls and no value depends on the
+    result.
+    """
 
     target: SimulatedStream | Command
     internal: bool
@@ -51,22 +55,21 @@ class SchedulePolicy(Protocol):
 
     @property
     def runnable(self) -> bool:
-        """Whether any command is."""
+        """True if any command can run."""
         ...
 
 
 class Earliest:
-    """Runs next what the modelled device would start next.
+    """The policy that runs the command that the modelled device would start next.
 
-    Among commands that wait for an engine the device serves the highest priority, then the one that became ready first,
-    then the oldest. A command does not overtake another that waits for its engine, even if it needs less of it.
+    An engine serves the highest priority first, then the command that became ready first, then the oldest.
+    A command does not overtake another that waits for its engine, even if it needs less of the engine.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, Rank, Command]] = []  # by the time at which to look at the command next
-        self._queues: dict[
-            Engine, list[tuple[Rank, Command]]
-        ] = {}  # heaps: the commands that wait for an engine
+        self._heap: list[tuple[int, Rank, Command]] = []  # (time of the next check, rank, command)
+        # engine part -> heap of the commands that wait for it
+        self._queues: dict[Engine, list[tuple[Rank, Command]]] = {}
 
     @property
     def runnable(self) -> bool:
@@ -103,7 +106,7 @@ class Earliest:
     def _wait(self, start: int, rank: Rank, command: Command) -> None:
         """Keep a command in the queues of its engine until the engine may have room, at `start`.
 
-        Only a command that is the first of all its queues stays in the heap.
+        Only the first command of all its queues stays in the heap.
         """
         first = self._is_first(rank, command)
         for part in command.engine.parts:
@@ -120,7 +123,7 @@ class Earliest:
         heapify(self._heap)
 
     def _leave(self, rank: Rank, command: Command, time: int) -> None:
-        """Take a command that starts out of its queues, and look at those behind it again."""
+        """Remove a command that starts from its queues, and check the commands behind it again."""
         behind: dict[int, tuple[Rank, Command]] = {}
         for part in command.engine.parts:
             queue = self._queues.get(part)
@@ -136,22 +139,23 @@ class Earliest:
 
 
 class Choice:
-    """Base of the policies that choose freely: they keep the runnable commands as their choice wants them.
+    """The base class of policies that choose freely among the runnable commands.
 
-    How far the device has come when the host polls is free, too: each poll runs one command, and draws how likely it
-    is to run one more: k more or more with a chance of 1 / (k + 1), so now and then all. And a host may ask late, when
-    what it asks after is done: how often it does is drawn once a run, so that in some runs it nearly always does.
+    The progress of the device at a poll is chosen as well. Each poll runs one command, and draws the
+    probability of running one more: it runs k or more with probability 1 / (k + 1), hence occasionally all.
+    A host may also poll late, when the work in question is done. The frequency of late polls is drawn once
+    per run; in some runs nearly all are late.
     """
 
     def __init__(self, seed: int, polls: str = "") -> None:
-        """polls: what the answers of polls are drawn from, if not from the seed alone."""
+        """Seed the policy. `polls` seeds the results of polls; None: `seed` does."""
         self._random = random.Random(seed)
-        # Apart: what a wait chooses does not depend on polls before. And of each policy its own: else of all policies
-        # of one seed either each is late or none.
+        # A separate generator, so that the choices of a wait do not depend on polls before. It depends on
+        # the policy: otherwise all policies of one seed would be late, or none.
         self._polls = random.Random(f"polls of {type(self).__name__} {polls or seed}")
         self._lateness = self._polls.random()
-        self._eager: float | None = None  # within a poll: how likely it runs one more
-        self._late = False  # within a poll: whether it goes on until what it asks after is done
+        self._eager: float | None = None  # during a poll: the probability of running one more command
+        self._late = False  # during a poll: True if it runs until the work in question is done
 
     @property
     def runnable(self) -> bool:
@@ -186,16 +190,16 @@ class Choice:
         raise NotImplementedError
 
     def _waiting(self) -> list[Command]:
-        """All that can run."""
+        """Return all runnable commands."""
         raise NotImplementedError
 
     def _withdraw(self, command: Command) -> None:
-        """Take this one."""
+        """Remove a command that is about to run."""
         raise NotImplementedError
 
 
 class Random(Choice):
-    """Any runnable command, each as likely: in the end every legal order occurs."""
+    """The policy that chooses uniformly among runnable commands. Every legal order can occur."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -218,16 +222,17 @@ class Random(Choice):
 
 
 class Adversarial(Choice):
-    """Starves one stream as long as another can run, and lets the youngest work of the others go first.
+    """The policy that starves one stream while another can run, and runs the youngest command of the others
+    first.
 
-    Whenever nothing but the victim is left, it gives in and looks for another victim.
+    When only the starved stream is left, the policy runs it and chooses another one to starve.
     """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._others: list[Command] = []  # by age
         self._victim: int | None = None
-        self._starved: Command | None = None  # the victim's: a stream has one that can run
+        self._starved: Command | None = None  # the runnable command of the starved stream
 
     def offer(self, command: Command) -> None:
         if command.stream.handle == self._victim:
@@ -261,14 +266,15 @@ class Adversarial(Choice):
 class Pct(Choice):
     """Probabilistic concurrency testing (Burckhardt and others, 2010) over streams.
 
-    Streams get random priorities and the highest runs; at `depth - 1` random choices the stream that would
-    run becomes the lowest. A bug that needs `depth` ordering constraints is found with a known probability.
+    Streams get random priorities and the highest one runs. At `depth - 1` random choices the stream that
+    would run becomes the lowest. A bug that needs `depth` ordering constraints is found with a known
+    probability.
     """
 
     def __init__(self, seed: int, depth: int) -> None:
         super().__init__(seed, f"{seed} {depth}")
         self._seed = seed
-        self._rank: dict[int, float] = {}  # by stream; the lowest number runs first
+        self._rank: dict[int, float] = {}  # stream -> rank; the lowest number runs first
         self._heap: list[tuple[float, int, Command]] = []
         self._step = 0
         self._changes = {int(_CHANGE_HORIZON ** self._random.random()) for _ in range(depth - 1)}
@@ -276,7 +282,7 @@ class Pct(Choice):
     def offer(self, command: Command) -> None:
         handle = command.stream.handle
         rank = self._rank.get(handle)
-        if rank is None:  # of the stream alone: it does not matter which came first
+        if rank is None:  # depends on the stream alone, not on the order of first commands
             rank = self._rank[handle] = random.Random(f"{self._seed} {handle}").random()
         heappush(self._heap, (rank, command.seq, command))
 
@@ -299,11 +305,11 @@ class Pct(Choice):
 
 
 class Oldest:
-    """Base of the policies that run the oldest runnable command first, unless they know better."""
+    """The base class of policies that run the oldest runnable command unless a subclass chooses otherwise."""
 
     def __init__(self) -> None:
         self._runnable: dict[int, Command] = {}
-        self._ages: list[int] = []  # a heap of them, and of some that have run since
+        self._ages: list[int] = []  # a heap of sequence numbers, some of which have run since
 
     @property
     def runnable(self) -> bool:
@@ -322,9 +328,9 @@ class Oldest:
 
 
 class ScriptedAnswers(Oldest):
-    """Tells the program that work is done or not as a text of y and n says, question by question; past its end yes.
+    """A policy that answers the program's polls by a text of y and n, one letter per poll, then with yes.
 
-    For explorers. The runtime's own questions are none of the text's: they end by the times.
+    Explorers use it. Polls of the runtime consume no letter: simulated times decide them.
     """
 
     def __init__(self, answers: str) -> None:
@@ -352,9 +358,10 @@ class ScriptedAnswers(Oldest):
 
 
 class ReplayPolicy(Oldest):
-    """Runs commands in the order of a token; after its end, the oldest runnable command first.
+    """A policy that runs commands in the order of a token, and after its end the oldest runnable command
+    first.
 
-    Raises DriverError where the program is not the one that the token was taken from.
+    It raises DriverError if the program differs from the one that the token is from.
     """
 
     def __init__(self, choices: list[int]) -> None:
@@ -386,7 +393,7 @@ class ReplayPolicy(Oldest):
         if self._at >= len(self._choices):
             return STOP
         choice = self._choices[self._at]
-        if choice >= 0:  # the user has interrupted the poll
+        if choice >= 0:  # the user interrupted the poll
             return STOP
         if choice == LATE and (question is None or question.target.pending):
             raise self._refusal(
@@ -397,7 +404,7 @@ class ReplayPolicy(Oldest):
 
     @property
     def explain_unplayed(self) -> str:
-        """Why the program is not the token's, if it has ended before the token; else empty."""
+        """Return why the program differs from the token's if it ended before the token did; else ""."""
         return str(self._refusal("the program has ended")) if self._at < len(self._choices) else ""
 
     def _refusal(self, why: str) -> DriverError:
@@ -408,9 +415,9 @@ class ReplayPolicy(Oldest):
 
 
 class Follow(ReplayPolicy):
-    """Like `ReplayPolicy`, but from where the program leaves the token the oldest runnable command goes first.
+    """A replay that runs the oldest runnable command first as soon as the program deviates from the token.
 
-    What a program does may depend on a race: in another order it gives other commands.
+    The commands of a program may depend on a race, and then differ in another order.
     """
 
     def take(self, now: int | None, question: PollQuestion | None = None) -> Command | None:
@@ -433,10 +440,13 @@ _ready = attrgetter("ready", "seq")
 
 
 def open_policy(schedule: str) -> SchedulePolicy:
-    """The policy that a schedule string names.
+    """Return the policy that a schedule string names.
 
-    `earliest`, `random:SEED`, `adversarial:SEED`, `pct:SEED:DEPTH`, `replay:TOKEN`, or for explorers
-    `follow:TOKEN` and `answers:` with a y or n for each question. Raises ValueError.
+    The strings are `earliest`, `random:SEED`, `adversarial:SEED`, `pct:SEED:DEPTH`, `replay:TOKEN`, and for
+    explorers `follow:TOKEN` and `answers:` with a y or n for each poll.
+
+    Raises:
+        ValueError: If the string is none of these.
     """
     kind, _, rest = schedule.partition(":") if isinstance(schedule, str) else ("", "", "")
     try:
@@ -481,7 +491,7 @@ _LONGEST_TOKEN = 1 << 24  # bytes of choices, which a short text may unpack to
 
 
 def write_token(choices: Iterable[int]) -> str:
-    """Choices as text that `replay:` takes."""
+    """Return choices as a token for `replay:`."""
     data, last = bytearray(), 0
     for choice in choices:
         step = choice - last
@@ -497,7 +507,11 @@ def write_token(choices: Iterable[int]) -> str:
 
 
 def read_token(token: str) -> list[int]:
-    """The choices of a token. Raises ValueError where it is no token, or was cut."""
+    """Return the choices of a token.
+
+    Raises:
+        ValueError: If the text is not a token, or was truncated.
+    """
     if token[:1] != "1":
         raise ValueError("the token is of no version that this Flambeau knows")
     try:

@@ -1,12 +1,12 @@
-"""`Scheduler`: the discrete-event heart: commands, streams, engines, and the order in which they run.
+"""The scheduler: a discrete-event simulation of commands, streams and engines.
 
-A command becomes runnable when it is at the head of its stream and what it waits for is over. It starts no
-earlier than that, no earlier than the host enqueued it, and when its engine has room. Commands run lazily:
-when the host waits, polls, or fills a queue. Laziness changes no time: under `Earliest` the heap holds what a
-device would have begun, and the host can only add commands that start later.
+A command becomes runnable when it is the first of its stream and its waits are over. It starts no earlier
+than that, no earlier than the host enqueued it, and when its engine has room. Commands run lazily: when the
+host waits, polls, or fills a queue. Laziness changes no time: under `Earliest` the heap holds the commands
+that a device would have begun, and the host can only add commands that start later.
 
-A command acts on memory when it starts, as one indivisible step; it counts as done from its end on.
-Markers (records of events, waits, poison) take no engine and no choice: they happen as soon as they can.
+A command acts on memory when it starts, as one indivisible step. It counts as done from its end on. Markers
+(records of events, waits, poison) need no engine and no choice: they happen as soon as they can.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ KINDS = (
 KERNEL, COPY_IN, COPY_OUT, COPY, FILL, RECORD, WAIT, HOST_CALL, POISON, COLLECTIVE, EXCHANGE = range(
     len(KINDS)
 )
-USERS = (COPY_IN, COPY_OUT, HOST_CALL)  # of host memory
+USERS = (COPY_IN, COPY_OUT, HOST_CALL)  # kinds of commands that use host memory
 _FLUSH = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class CommandRecord:
-    """A command that has run, for whoever observes: times in simulated ns, `waits` are seqs of commands."""
+    """A command that has run, for observers. Times are in simulated ns; `waits` are the `seq` of other
+    commands.
+    """
 
     index: int
     stream: int
@@ -80,7 +82,7 @@ class SimulatedStream:
 
     @property
     def head(self) -> Command | None:
-        """The first of its commands that is not done."""
+        """Return the first command that is not done."""
         return None if self.tail is None else self.tail.head
 
     def __str__(self) -> str:
@@ -89,7 +91,7 @@ class SimulatedStream:
 
 
 class DeviceState:
-    """What the scheduler stores for a device.
+    """The streams, pending work and sticky error of one device.
 
     Attributes:
         streams: handle -> stream, for streams that exist or have unfinished commands.
@@ -103,7 +105,7 @@ class DeviceState:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.streams: dict[int, SimulatedStream] = {}  # those that exist or still have work
+        self.streams: dict[int, SimulatedStream] = {}
         self.pending = 0
         self.end = 0
         self.error: DriverError | None = None
@@ -115,7 +117,7 @@ class DeviceState:
 
     @property
     def head(self) -> Command | None:
-        """One of them."""
+        """Return the first command of one of the streams."""
         return next(iter(self.heads()), None)
 
     def __str__(self) -> str:
@@ -123,24 +125,24 @@ class DeviceState:
 
 
 class Engine(Protocol):
-    """A part of the hardware that commands compete for. Starts never go back in time."""
+    """A part of the hardware that commands compete for. Its start times never decrease."""
 
     @property
     def parts(self) -> tuple[Engine, ...]:
-        """The parts for which commands queue: several engines may share one."""
+        """The parts that have queues of commands; several engines may share a part."""
         ...
 
     def free_at(self, time: int, sms: int) -> int:
-        """The first time from `time` on when a command that wants so many multiprocessors can start."""
+        """Return the first time from `time` on at which a command that needs `sms` multiprocessors can start."""
         ...
 
     def occupy(self, start: int, command: Command) -> int:
-        """Start a command at a time that `free_at` gave; its end."""
+        """Start a command at a time that `free_at` returned; return its end."""
         ...
 
 
 class Unlimited:
-    """No engine at all: host functions."""
+    """The engine of host functions, which never waits."""
 
     parts = ()
 
@@ -152,7 +154,7 @@ class Unlimited:
 
 
 class TransferLane:
-    """One command at a time: a copy engine, a link."""
+    """An engine that runs one command at a time: a copy engine or a link."""
 
     __slots__ = ("until",)
 
@@ -172,7 +174,9 @@ class TransferLane:
 
 
 class Path:
-    """Lanes that a command takes together: a copy between devices through the host."""
+    """Several lanes that a command occupies together, such as those of a copy between devices through the
+    host.
+    """
 
     __slots__ = ("parts",)
 
@@ -187,9 +191,10 @@ class Path:
 
 
 class Processors:
-    """The multiprocessors. A command starts when half of those it wants are free, and takes what is free.
+    """The multiprocessors of a device.
 
-    Its work stretches in proportion: so a long kernel on one multiprocessor does not hold up large ones.
+    A command starts when half of those it wants are free, and takes what is free. Its duration stretches in
+    proportion, so a long kernel on one multiprocessor does not delay large ones.
     """
 
     __slots__ = ("_clock", "_free", "_running", "_total")
@@ -236,12 +241,18 @@ UNLIMITED = Unlimited()
 
 
 class Command:
-    """One piece of work on a stream. `ready` is its earliest start so far, `blockers` how many it waits for.
+    """One unit of work of a stream.
 
-    `latency` is ns that no engine shortens, `work` ns on all the multiprocessors that it wants. `origin`
-    tells it from others in the trace: a code of its name, or a relative address. A marker has no engine.
-    `seq` and `ready` come with `Scheduler.enqueue`, `start` and `end` when it runs. `site` is the program's line,
-    known of what other streams may wait for, or may make them wait, and of kernels that may fail.
+    Attributes:
+        ready: The earliest start so far.
+        blockers: The number of unfinished commands that it waits for.
+        latency: ns that no engine shortens.
+        work: ns on all the multiprocessors that it wants.
+        origin: Distinguishes it from others in the trace: a code of its name, or a relative address.
+        engine: The engine; None for a marker.
+        seq: Its number, set by `Scheduler.enqueue`.
+        start: The time at which it ran, set when it runs; `end` likewise.
+        site: The call site, of commands that others may wait for, that may wait, or that may fail.
     """
 
     __slots__ = (
@@ -280,17 +291,17 @@ class Command:
 
     @property
     def pending(self) -> int:
-        """1 until it is done, as a stream with this command alone has it."""
+        """1 until the command is done, like the count of a stream with this command alone."""
         return 0 if self.done else 1
 
     @property
     def absent(self) -> str:
-        """Who has not come though it waits for them: of meetings."""
+        """The missing members in words, for a collective; "" for other commands."""
         return ""
 
     @property
     def head(self) -> Command:
-        """The first command of its queue that is not done."""
+        """Return the first command of its queue that is not done."""
         command = self
         while command.prior is not None:
             command = command.prior
@@ -302,12 +313,12 @@ class Command:
 
     @property
     def mark(self) -> int:
-        """A byte by which a replay tells another program's command."""
+        """A byte by which a replay recognises a different program's command."""
         return (self.kind * 31 + self.nbytes * 7 + self.origin) % 251
 
 
 class RequestLog(Protocol):
-    """A subscriber that records the program's requests, in their order."""
+    """A subscriber that records the program's requests in their order."""
 
     def on_poll(self, question: PollQuestion | None, done: bool) -> None: ...
     def on_enqueue(self, command: Command) -> None: ...
@@ -324,22 +335,28 @@ class HostMemoryTracker(Protocol):
 
 
 class Scheduler:
-    """Runs commands in simulated time, and owns the trace and the choices of a run."""
+    """A scheduler that runs commands in simulated time, and owns the trace and the choices of a run."""
 
     def __init__(
         self, policy: SchedulePolicy, queue: int, leave: Callable[[object], None] = lambda what: None
     ) -> None:
-        """queue: commands that a stream may hold. leave: lets go of what a finished command kept alive, see
-        driver_lock.py."""
-        self.now = 0  # the host's simulated time
-        self.next_seq = 0  # commands so far: the next one's `seq`
+        """Create a scheduler.
+
+        Args:
+            policy: Chooses the next command.
+            queue: The number of commands that a stream may hold.
+            leave: Drops references that a finished command held, see driver_lock.py.
+        """
+        self.now = 0  # simulated time of the host
+        self.next_seq = 0  # the `seq` of the next command
         self.on_command: Callable[[CommandRecord], None] | None = None
         self.running: Command | None = None
         self.host_memory_tracker: HostMemoryTracker | None = None
         self.request_log: RequestLog | None = None
+        # called by `step` if no command can run
         self.wait_for_progress: Callable[[SimulatedStream | DeviceState | Command], bool] = lambda target: (
             False
-        )  # see `step`
+        )
         self.before: Callable[[SimulatedStream | DeviceState | Command], None] | None = None
         self._policy = policy
         self._queue = queue
@@ -351,19 +368,19 @@ class Scheduler:
 
     # -- the host's side --------------------------------------------------------------------------------
     def enqueue(self, command: Command) -> None:
-        """Put a command at the end of its stream."""
-        if self.running is not None:  # a destructor amid a kernel's body
+        """Append a command to its stream."""
+        if self.running is not None:  # a destructor that runs inside a kernel's body
             self.defer(partial(self.enqueue, command))
             return
         stream = command.stream
         self._link(command, stream)
-        if stream.pending > self._queue:  # full: the host waits until its oldest command is done
+        if stream.pending > self._queue:  # a full queue: the host waits until its oldest command is done
             self._wait(stream, self._queue)
 
     def announce(self, command: Command, arrivals: int) -> None:
-        """A command that stands in no stream will come after so many markers: those of `attend`.
+        """Announce a command of no stream that will run after `arrivals` markers, which `attend` adds.
 
-        It takes its number with the last of them: whoever repeats a run knows its commands in that order.
+        The command gets its number with the last marker, so a replay numbers such commands in that order.
         """
         command.ready = 0
         command.blockers = arrivals
@@ -371,7 +388,7 @@ class Scheduler:
         command.stream.device.pending += 1
 
     def attend(self, command: Command, marker: Command, last: bool) -> None:
-        """A marker that an announced command waits for is in its stream. `last`: all of them are."""
+        """Add a marker that an announced command waits for. `last` is True if it is the last one."""
         command.waits += (marker,)
         if last:
             self._number(command)
@@ -385,12 +402,12 @@ class Scheduler:
             marker.followers.append(command)
 
     def attend_at(self, command: Command, time: int) -> None:
-        """What an announced command waits for besides markers of this machine happened at a time."""
+        """Count an arrival that happened outside of this machine at a given time."""
         self._number(command)
         self._unblock(command, time, [])
 
     def excuse(self, command: Command, arrivals: int) -> None:
-        """So many of its markers will never come: it waits for them no more."""
+        """Stop waiting for `arrivals` markers that will never be enqueued."""
         self._number(command)
         for _ in range(arrivals):
             self._unblock(command, 0, [])
@@ -401,7 +418,7 @@ class Scheduler:
             self.next_seq += 1
 
     def defer(self, call: Callable[[], None]) -> None:
-        """Call this right after the command that runs now."""
+        """Call a function right after the running command."""
         self._later.append(call)
 
     def _link(self, command: Command, stream: SimulatedStream) -> None:
@@ -419,7 +436,8 @@ class Scheduler:
             command.blockers = 1
             tail.successor = command
         for awaited in command.waits:
-            alone = [command]  # made first: no garbage collection may run between look and link
+            # created before the check: no garbage collection may run between check and append
+            alone = [command]
             if awaited.done:
                 command.ready = max(command.ready, awaited.end)
             else:
@@ -435,16 +453,18 @@ class Scheduler:
                 self._policy.offer(command)
 
     def wait(self, target: SimulatedStream | DeviceState | Command) -> None:
-        """Let the host wait until no command of a stream or device is pending, or a command is done.
+        """Make the host wait until a stream, device or command has no pending command.
 
-        KeyboardInterrupt comes between two commands; the rest stays queued.
+        KeyboardInterrupt is raised between two commands; the rest stays queued.
         """
         if self.request_log is not None:
             self.request_log.on_wait(target)
         self._wait(target, 0)
 
     def run_ahead(self, command: Command) -> None:
-        """Let a command be done without a wait of the host, whose time stays: others may look at what it did."""
+        """Run commands until one is done without advancing the host's time, because others may look at its
+        effect.
+        """
         if self.running is not None:
             self.defer(partial(self.run_ahead, command))
             return
@@ -453,7 +473,7 @@ class Scheduler:
         self.now = now
 
     def _wait(self, target: SimulatedStream | DeviceState | Command, left: int) -> None:
-        """The same until at most `left` commands are pending."""
+        """Make the host wait until at most `left` commands are pending."""
         going = True
         while going and target.pending > left:
             with Interrupts() as interrupts:
@@ -462,7 +482,7 @@ class Scheduler:
         self.now = max(self.now, target.end)
 
     def run_all(self) -> None:
-        """Run what can run without a wait of the host, which is about to wait for something else."""
+        """Run what can run, without a wait of the host, which is about to wait for something else."""
         if self.running is not None:
             return
         with Interrupts() as interrupts:
@@ -470,7 +490,7 @@ class Scheduler:
                 self._run(command)
 
     def poll(self, question: PollQuestion | None) -> bool:
-        """Run what the policy thinks is due at this time, and let it answer the host's question; None: yes."""
+        """Run the commands that the policy chooses in a poll, and return the policy's answer. None: True."""
         if self.running is not None:
             return self._is_over(question)
         policy = self._policy
@@ -538,9 +558,9 @@ class Scheduler:
         try:
             if command.stream.device.error is None:
                 command.effect(*command.args)  # type: ignore[misc]
-        except RaceError:  # of a host function; the device itself is well
+        except RaceError:  # raised in a host function; the device itself has no error
             raise
-        except Exception as error:  # kept, as a device keeps it, until the host synchronizes
+        except Exception as error:  # kept until the host synchronizes, as a device keeps it
             command.stream.device.error = _device_error(command, error)
         finally:
             self.running = None
@@ -549,13 +569,13 @@ class Scheduler:
                 self._later.pop(0)()
 
     def _finish(self, first: Command) -> None:
-        """Count a command as done, and with it every marker that this lets happen."""
+        """Mark a command as done, and run every marker that becomes runnable by it."""
         done = [first]
-        for command in done:  # grows as markers follow
+        for command in done:  # grows while markers follow
             stream, device = command.stream, command.stream.device
             if command.engine is None:
                 command.start = command.end = command.ready
-                if command.kind == COLLECTIVE:  # from its arrival on
+                if command.kind == COLLECTIVE:  # a collective counts from its arrivals
                     command.start = command.args[0].end
                 if command.effect is not None and device.error is None:
                     command.effect(*command.args)
@@ -611,7 +631,8 @@ class Scheduler:
             self._flush()
         if (
             self.on_command is not None and command.kind != EXCHANGE
-        ):  # that is of no stream: its ends are told
+            # A collective belongs to no stream; its ends are notified instead.
+        ):
             self.on_command(_record(command))
 
     def _flush(self) -> None:
@@ -636,10 +657,10 @@ def _record(command: Command) -> CommandRecord:
 
 
 def _device_error(command: Command, error: Exception) -> DriverError:
-    if isinstance(error, HostMemoryError):  # address space, which is reserved at the first use
+    if isinstance(error, HostMemoryError):  # address space, which is reserved at its first use
         return error.with_traceback(None)
     what = f"{type(error).__name__}: {error}".rstrip(".")
-    if is_shortage(error):  # no fault of the program's
+    if is_shortage(error):  # not an error of the program
         wrapped: DriverError = HostMemoryError(
             f"cuda:{command.stream.index}: the host had no memory to compute '{command.name}' ({what}). This is a "
             f"limit of the host, not of the simulated GPU.{launched_at(command.site)} The results are lost, so no "
@@ -653,6 +674,7 @@ def _device_error(command: Command, error: Exception) -> DriverError:
         f"{command.stream.handle}) failed with {what}.{launched_at(command.site)} The error was seen at a "
         "synchronization, and stays: no later work of this device runs."
     )
-    # Without its traceback: that holds the frames, hence the tensors, of whoever happened to wait.
+    # The traceback is dropped: it would keep the frames, and hence the tensors, of an unrelated caller
+    # alive.
     wrapped.__cause__ = error.with_traceback(None)
     return wrapped
