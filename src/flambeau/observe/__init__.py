@@ -1,4 +1,9 @@
-"""Drivers that hold a driver: race detector, timeline, fault injection. Imported when first asked for."""
+"""Observers: drivers that wrap a driver. They detect races, record timelines and inject faults.
+
+races holds the race detector's drivers and detector its state; order, clocks and threads define
+happens-before; accesses and lifetimes are its shadow memory; findings and reports are its results. The
+folders hold its larger parts and the tracer. Modules are imported at their first use.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,19 +1,19 @@
-"""`Shadow`: who last wrote and read each piece of memory.
+"""Shadow memory: the last accesses to each part of device memory and pinned memory.
 
-# Note [Cells]
-The last accesses are kept per layout: one `Cell` for each (address, extent) that was ever used, with the
-cells that truly share bytes with it as its neighbours. A contiguous extent is its number of bytes,
+# Note [Cells] The last accesses are kept per layout. There is one `Cell` for each (address, extent) that
+was ever used, and cells that truly share bytes are neighbours. A contiguous extent is its number of bytes,
 whatever its shape and dtype, so a tensor, its reshapes and the copy that filled it share a cell. Programs
-use the same few layouts again and again, so an access is one dictionary hit, and what overlaps with what
-is computed once, exactly, for strided layouts too. Nothing is split: two columns of one matrix are two
-cells that are not neighbours.
+use few layouts again and again. An access is therefore one dictionary hit, and overlaps are computed once,
+exactly, for strided layouts too. Nothing is split: two columns of one matrix are two cells that are not
+neighbours.
 
-A cell keeps its last write, and its last read (or, where reads of several agents are unordered, the last
-of each). That is enough (FastTrack's argument): an access ordered after the last write is ordered after
-all that the last write came after; if it is not ordered after the last write, it races with it already.
+A cell keeps its last write, and its last read, or the last read of each logical thread if reads are
+unordered. That is enough by FastTrack's argument: an access that is ordered after the last write is ordered
+after everything that write happened after. If it is not ordered after the last write, it races with that
+write.
 
-An access to the places that indices name supersedes none of these. It is kept beside them, in `Cell.partial`: see
-Note [Deferred decisions].
+An access to elements that indices select supersedes none of these. It is kept separately, in
+`Cell.partial`; see Note [Deferred decisions].
 """
 
 from __future__ import annotations
@@ -33,25 +33,30 @@ from flambeau.observe.indexed.place_map import PlaceMap
 from flambeau.observe.layouts import Extent, covers, is_dense, overlap, span_of
 
 Operation: TypeAlias = tuple[str, tuple[Meta, ...], int]
-"""What a command runs: its name, the metas of its operands, how many of them it writes."""
+"""The operation of a command: its name, the metas of its operands, and how many of them it writes."""
 
 Command: TypeAlias = tuple[LogicalThread, int, Operation, CodeType, int, int]
-"""Agent, number, what runs, the site's two fields, how manieth command of its stream it is. A plain
-tuple: one is made per operation."""
+"""A command: logical thread, number, operation, the call site's two fields, and its ordinal in its stream.
+
+It is a plain tuple because one is created per operation.
+"""
 
 Key: TypeAlias = tuple[int, Extent]
 
 Found: TypeAlias = "dict[tuple[int, ...], tuple[list[Cell], list[Cell], list[Cell]]]"
-"""By the addresses of a command: the cells that it writes, that it reads, and all of them."""
+"""Addresses of a command -> the cells that it writes, the cells that it reads, and all of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footprint:
-    """What a command touches, but for addresses: the first `outputs` of `extents` are written (and read, if it
-    `updates` them), the others read. Compared by identity: a loaded kernel has one.
+    """The layouts that a command touches, without addresses. Compared by identity; a loaded kernel has one.
 
-    `found` remembers the cells by the addresses that commands gave: see `Shadow.find`. `touches`: of one operand only
-    the places that indices name are touched.
+    Attributes:
+        extents: The layouts of the operands.
+        outputs: The number of operands, from the first, that are written.
+        updates: True if the written operands are read as well.
+        found: Addresses of earlier commands -> cells; see `Shadow.find`.
+        touches: Describes the one operand of which indices select the accessed elements, if there is one.
     """
 
     what: Operation
@@ -62,20 +67,22 @@ class Footprint:
     found: Found = field(default_factory=dict)
 
     def partial(self, ptrs: tuple[int, ...]) -> int | None:
-        """Return the position of the operand of which only some places are touched; None if there is none."""
+        """Return the position of the operand of which only selected elements are touched; None if there is
+        none.
+        """
         touches = self.touches
         if touches is None:
             return None
         if not touches.target:
             return self.outputs
-        first = self.outputs  # the first input: it is the target itself where the launch is in place
+        first = self.outputs  # the first input; it is the target if the launch works in place
         in_place = ptrs[0] == ptrs[first] and self.what[1][0] is self.what[1][first]
         return 0 if in_place else None
 
 
-MANY = 16  # cells of a block kept apart through its lives
-_LAYOUTS = 256  # in one life of a block, before those that are of no more use are looked for
-_LIMIT = 8192  # commands whose cells are remembered: programs of ever new addresses stay bounded
+MANY = 16  # cells of a block that are kept through all lifetimes
+_LAYOUTS = 256  # in one lifetime of a block, before cells without use are dropped
+_LIMIT = 8192  # commands whose cells are remembered, so that programs of ever new addresses stay bounded
 
 
 class _Ranged(Protocol):
@@ -87,16 +94,18 @@ R = TypeVar("R", bound=_Ranged)
 
 
 class FreedUse:
-    """A use of memory that was freed, which later allocations of its pool may meet. See Note [Reuse by contract].
+    """A use of freed memory that may overlap later allocations of its pool. See Note [Reuse by contract].
 
     Attributes:
-        agent, number: What must come before a new use of the memory: this command of this stream. At first that of
-            the use; of a stream that is gone a later one, of the stream that the memory was allocated on.
-        command: The use, which reads or writes (`kind`) the memory from `start` on with a layout, `extent`.
-        is_cast: True if the memory holds a weight's cast, which autocast keeps for all streams.
-        allocated, freed_at: Where the memory was allocated and freed, if that is known.
-        closed: The number of the owner's last command when the owner was first seen to be ordered after the use; 0:
-            it is not.
+        agent, number: A new use of the memory must happen after this command of this stream. At first it is
+            the use itself; for a destroyed stream it is a later command of the stream that the memory was
+            allocated on.
+        command: The use, which reads or writes (`kind`) the memory from `start` on with the layout
+            `extent`.
+        is_cast: True if the memory holds a weight's cast, which autocast shares among all streams.
+        allocated, freed_at: Call sites of the allocation and the free, if known.
+        closed: The number of the owner's last command when the owner was first seen to be ordered after the
+            use; 0 if it is not ordered.
     """
 
     __slots__ = (
@@ -118,22 +127,23 @@ class FreedUse:
 
 
 Freed: TypeAlias = tuple[int, Command, int, Extent, bool]
-"""Memory that was freed: after which number, the last command of its own stream that used it, its address and layout,
-and whether no other stream has used it."""
+"""Freed memory: the number before its free, the last command of its own stream that used it, its address and
+layout, and whether only its own stream has used it.
+"""
 
 
 class FreedMemory:
-    """What was freed to one pool of one stream. See Note [Reuse by contract] in `lifetimes.py`.
+    """The memory that was freed to one pool of one stream. See Note [Reuse by contract] in `lifetimes.py`.
 
     Attributes:
         agent: The stream that allocates from the pool.
-        key: Which of the stream's pools; UNPOOLED: memory that no allocation gets again.
-        frees: What was freed, the last ones of it, in order.
-        forgotten: The number of the latest use of what is not among them any more, by the stream itself.
-        exposed: The latest use of each other stream, unless every host thread knows it to be done. Never changed, only
-            replaced: allocations keep it.
-        is_open: Nothing orders one of these before what the stream does next.
-        blocks: How many blocks there are, in use or free.
+        key: Identifies the pool among those of the stream. UNPOOLED: memory that no allocation gets again.
+        frees: The latest frees, in order.
+        forgotten: The number of the latest use, by the stream itself, of frees that are no longer listed.
+        exposed: The latest use of each other stream, unless every host thread knows it to be done. The list
+            is replaced and never changed, because allocations keep it.
+        is_open: True if one of these uses is not ordered before the stream's next command.
+        blocks: The number of blocks, in use or free.
     """
 
     __slots__ = ("agent", "blocks", "exposed", "forgotten", "frees", "is_open", "key")
@@ -147,17 +157,21 @@ class FreedMemory:
         self.is_open = False
 
     def find(self, since: int, before: float) -> Freed | None:
-        """Return what was freed before a number, and used last by its own stream after `since`, if there is any."""
+        """Return a free before the number `before` of memory that its own stream used last, after `since`;
+        None if there is none.
+        """
         for freed in reversed(self.frees):
-            if freed[0] <= since:  # so were the uses of this and of all before it
+            if freed[0] <= since:  # so were the uses of this free and of all earlier ones
                 return None
             if freed[0] < before and freed[1][1] > since:
                 return freed
         return None
 
     def has_lent(self, since: int, until: int, before: int) -> bool:
-        """Return True if memory that no other stream has used may have been freed before a number, and used last after
-        `since` until `until`."""
+        """Return True if the pool may have lent memory that only its own stream has used.
+
+        That is memory freed before the number `before` and used last after `since` and until `until`.
+        """
         if since < min(self.forgotten, until):
             return True
         return any(
@@ -168,22 +182,22 @@ class FreedMemory:
 UNPOOLED = -1
 NO_USES: Mapping[LogicalThread, FreedUse] = {}
 NO_POOL = FreedMemory(NOBODY, UNPOOLED)
-"""Stands for the pool of memory that no stream allocates."""
+"""The pool of memory that no stream allocates."""
 
 
 class ShadowBlock:
-    """A piece of memory with an owner, through its successive lives.
-
-    `born` is the command number at which its present life began. `prior` are the blocks that lay here when
-    memory was divided otherwise.
+    """A piece of memory with an owner, through its successive lifetimes.
 
     Attributes:
-        pool: What was freed to the pool that it is allocated from.
-        exposed, clock: That pool's `exposed` when its present life began, and its stream's clock.
-        own_use: What was freed before that, where the pool has forgotten it.
-        compared: The streams that were compared with these, in the life that began at `compared_life`.
-        reported: The life in which one of them was reported.
-        shared: The life in which another stream than the owner's used it.
+        born: The command number at which its present lifetime began.
+        prior: The blocks that lay here when memory was divided otherwise.
+        pool: The freed memory of the pool that it is allocated from.
+        exposed, clock: The pool's `exposed` when the present lifetime began, and its stream's clock.
+        own_use: The stream's last use of memory that was freed before that and that the pool no longer
+            lists.
+        compared: The streams that were compared with these, in the lifetime that began at `compared_life`.
+        reported: The lifetime in which one of them was reported.
+        shared: The lifetime in which a stream other than the owner's used it.
     """
 
     __slots__ = (
@@ -202,11 +216,12 @@ class ShadowBlock:
         self.host = False
         self.freed = 0
         self.freed_at: Site | None = None
-        self.last: tuple[Site | None, int, Site | None] | None = None  # former life: made at, freed, freed at
+        # former lifetime: call site, number of the free, its call site
+        self.last: tuple[Site | None, int, Site | None] | None = None
         self.prior: tuple[ShadowBlock, ...] = ()
         self.cells: list[Cell] = []
         self.many = _LAYOUTS
-        self.places: PlaceMap | None = None  # of the last lifetime in which indices named places of it
+        self.places: PlaceMap | None = None  # of the last lifetime in which indices selected elements of it
         self.pool = NO_POOL
         self.own_use: Freed | None = None
         self.exposed = NO_USES
@@ -215,12 +230,12 @@ class ShadowBlock:
         self.compared_life = self.reported = self.shared = 0
 
     def place(self, site: Site) -> None:
-        """Its present life began with the command that writes it first, at `site`."""
+        """Set the call site of a lifetime that begins with the command that writes the block first."""
         if self is not NOWHERE:
             self.site = site
 
     def enter(self, pool: FreedMemory) -> None:
-        """Belong to a pool from now on."""
+        """Move the block to a pool."""
         if self.pool is not NO_POOL:
             self.pool.blocks -= 1
         if pool is not NO_POOL:
@@ -228,19 +243,23 @@ class ShadowBlock:
         self.pool = pool
 
     def renew(self, agent: LogicalThread | None, born: int, site: Site | None) -> None:
-        """Begin another life at the same place."""
+        """Begin another lifetime at the same place."""
         self.last = (self.site, self.freed, self.freed_at)
         self.agent, self.born, self.site = agent, born, site
         self.freed, self.freed_at = 0, None
 
 
 class Cell:
-    """The last accesses with one address and extent. `checked` is the life whose contents were looked at.
+    """The shadow cell of one address and extent: its last accesses.
 
-    `sole` is an agent: then all accesses that are kept here and in the neighbours are its own, and its next one can
-    conflict with none. `polled` is what the runtime's polling knew of its uses when a life of it ended: it orders the
-    next life after that one, nothing else. `partial` are the last accesses of each agent to places of it that indices
-    name. `assumed` is the lifetime in which it counts as written though only such accesses have written it.
+    Attributes:
+        checked: The lifetime whose contents were checked for unwritten memory.
+        sole: The logical thread that made all accesses kept here and in the neighbours; its next access can
+            conflict with none. None if there are several.
+        polled: What the runtime's polling knew of its uses when a lifetime ended. It orders the next
+            lifetime after that one, nothing else.
+        partial: The last accesses of each logical thread to elements that indices select.
+        assumed: The lifetime in which it counts as written although only such accesses have written it.
     """
 
     __slots__ = (
@@ -255,18 +274,17 @@ class Cell:
         self.checked = -1
         self.assumed = -1
         self.partial: dict[LogicalThread, LastPartial] | None = None
-        self.found: list[tuple[Found, tuple[int, ...]]] = []  # where it is remembered as one of a command's
+        self.found: list[tuple[Found, tuple[int, ...]]] = []  # where it is remembered as a cell of a command
         self.sole: LogicalThread | None = None
         self.polled: Clock = NOTHING
         self.write: Command | None = None
         self.read: Command | None = None
-        self.reads: dict[LogicalThread, Command] | None = (
-            None  # instead of `read`, where several are unordered
-        )
+        # instead of `read`, if several reads are unordered
+        self.reads: dict[LogicalThread, Command] | None = None
         self.neighbours: list[Cell] = []
 
     def only(self, agent: LogicalThread) -> bool:
-        """Whether no other agent is known to have used it last."""
+        """Return True if this logical thread is the last one that is known to have used the cell."""
         write, read = self.write, self.read
         return (
             (write is None or write[0] is agent)
@@ -276,7 +294,7 @@ class Cell:
         )
 
     def settle(self, agent: LogicalThread) -> None:
-        """`agent` has used it: note whether nobody else has, nor in the neighbours."""
+        """Update `sole` after an access of a logical thread."""
         alone = self.only(agent)
         for other in self.neighbours:
             if other.sole is not agent:
@@ -294,22 +312,22 @@ class Cell:
         return whole if self.partial is None else (*whole, *[p.command for p in self.partial_accesses()])
 
     def partial_accesses(self) -> Iterable[PartialAccess]:
-        """Return those that are kept, each once."""
+        """Return the accesses to selected elements, each once."""
         return () if self.partial is None else [p for last in self.partial.values() for p in last.all()]
 
     def writes(self, command: Command) -> bool:
-        """Return True if a command that is kept here writes it, or places of it."""
+        """Return True if this cell keeps the command as a write of it or of a part."""
         return command is self.write or any(p.writes for p in self.partial_accesses() if p.command is command)
 
     @property
     def is_written(self) -> bool:
-        """Return True if one command has written all of it, in the present lifetime of its memory."""
+        """Return True if one command has written the whole cell in the present lifetime of its memory."""
         return self.assumed == self.block.born or (
             self.write is not None and self.write[1] >= self.block.born
         )
 
     def add_read(self, command: Command, clock: Clock) -> None:
-        """Keep a read: in place of those that came before it, beside the others."""
+        """Keep a read. It replaces the reads that happen before it."""
         agent, last = command[0], self.read
         if self.reads is not None:
             beside = {a: r for a, r in self.reads.items() if a is not agent and clock.get(a, 0) < r[1]}
@@ -324,7 +342,7 @@ class Cell:
             self.read = None
 
     def drop_polled(self) -> None:
-        """Forget the accesses that polling has ordered before the next life."""
+        """Drop the accesses that polling has ordered before the next lifetime."""
         polled = self.polled
         if not polled:
             return
@@ -336,13 +354,15 @@ class Cell:
             last.drop(lambda access: polled.get(access.agent, 0) >= access.number)
 
     def set_write(self, command: Command | None) -> None:
-        """Keep a write alone: whatever came before it is ordered before it, or has been reported, or will be."""
+        """Keep a write and drop the other accesses: each is ordered before it, was reported, or will be."""
         self.write = command
         self.read = self.reads = self.partial = None
 
 
 class RangeIndex(Generic[R]):
-    """Byte ranges, found by overlap. Kept by size class, so that one large range slows nothing down."""
+    """An index of byte ranges by overlap. It is divided by size class, so one large range does not slow it
+    down.
+    """
 
     def __init__(self) -> None:
         self._classes: dict[int, tuple[list[int], list[R]]] = {}
@@ -361,7 +381,7 @@ class RangeIndex(Generic[R]):
         del starts[at], items[at]
 
     def overlapping(self, begin: int, end: int) -> list[R]:
-        """All that share a byte with [begin, end), in an order that depends on addresses alone."""
+        """Return all ranges that share a byte with [begin, end), in an order that depends on addresses alone."""
         found: list[R] = []
         for size, (starts, items) in self._classes.items():
             low = bisect_right(starts, begin - (1 << size))
@@ -371,11 +391,11 @@ class RangeIndex(Generic[R]):
 
 
 NOWHERE = ShadowBlock(0, 0, None, 0, None)
-"""Stands for the owner of memory that no call of the driver allocated."""
+"""The owner of memory that no driver call allocated."""
 
 
 class Shadow:
-    """All cells and blocks of one machine: device memory and pinned host memory."""
+    """The shadow memory of one machine: all cells and blocks of device memory and pinned host memory."""
 
     def __init__(self) -> None:
         self.cells: dict[Key, Cell] = {}
@@ -387,9 +407,9 @@ class Shadow:
     def find(
         self, footprint: Footprint, ptrs: tuple[int, ...], known: Clock
     ) -> tuple[list[Cell], list[Cell], list[Cell]]:
-        """The cells of a command that is not in `footprint.found`, where the next one of its kind will find them.
+        """Return the cells of a command that is not in `footprint.found`, and remember them there.
 
-        `known`: what the host knows to be done.
+        `known` is the host's clock.
         """
         keys = zip(ptrs, footprint.extents, strict=True)
         cells = [self.cells.get(key) or self.cell(key) for key in keys]
@@ -400,7 +420,7 @@ class Shadow:
         readers = cells if footprint.updates else cells[outputs:]
         writers = cells[:outputs]
         partial = footprint.partial(ptrs)
-        if partial is not None:  # it is neither written nor read as a whole
+        if partial is not None:  # the operand is neither written nor read as a whole
             writers, readers = writers[1 if partial == 0 else 0 :], cells[outputs + 1 :]
         if len(self._remembered) >= _LIMIT:
             self._forget_found()
@@ -419,7 +439,7 @@ class Shadow:
             cell.found.clear()
 
     def cell(self, key: Key) -> Cell:
-        """A new cell for an access that was not seen before."""
+        """Create the cell of an access that was not seen before."""
         start, extent = key
         cell = Cell(start, extent, self.owner(start))
         near = self._by_range.overlapping(cell.start, cell.end)
@@ -433,11 +453,11 @@ class Shadow:
         return cell
 
     def owner(self, ptr: int) -> ShadowBlock:
-        """The block that an address belongs to now."""
+        """Return the block that an address belongs to now."""
         return _innermost(self._owners.overlapping(ptr, ptr + 1), ptr)
 
     def blocks_within(self, begin: int, end: int) -> list[ShadowBlock]:
-        """The blocks, in use or free, that share a byte with [begin, end)."""
+        """Return the blocks, in use or free, that share a byte with [begin, end)."""
         return self._owners.overlapping(begin, end)
 
     def overlapping(self, begin: int, end: int) -> list[Cell]:
@@ -446,7 +466,7 @@ class Shadow:
     def own(
         self, start: int, nbytes: int, agent: LogicalThread | None, born: int, site: Site | None
     ) -> ShadowBlock:
-        """A block begins a life: the same block as before if memory is divided as it was."""
+        """Begin a lifetime of a block. It is the same block as before if memory is divided as it was."""
         block = self.blocks.get(start)
         if block is not None and block.end - start == nbytes:
             block.renew(agent, born, site)
@@ -456,7 +476,7 @@ class Shadow:
         near = self._owners.overlapping(start, start + nbytes)
         stale = [b for b in near if b.freed]
         block = ShadowBlock(start, nbytes, agent, born, site)
-        block.host = _innermost(near, start).host  # part of a larger piece, of either kind
+        block.host = _innermost(near, start).host  # part of a larger allocation of the same kind
         for old in stale:
             self._disown(old)
             old.prior = ()
@@ -473,7 +493,7 @@ class Shadow:
         return block
 
     def forget(self, start: int, nbytes: int) -> None:
-        """Memory went back to the driver, which waited for all that used it."""
+        """Drop memory that was returned to the driver, which waited for all its uses."""
         for cell in self._by_range.overlapping(start, start + nbytes):
             self.drop(cell)
         for block in self._owners.overlapping(start, start + nbytes):
@@ -486,7 +506,7 @@ class Shadow:
             del self.blocks[block.start]
 
     def drop(self, cell: Cell) -> None:
-        """Forget a cell, whose accesses can conflict with nothing any more."""
+        """Drop a cell whose accesses can no longer conflict with any."""
         for found, ptrs in cell.found:
             found.pop(ptrs, None)
         for other in cell.neighbours:
@@ -498,9 +518,10 @@ class Shadow:
             cell.block.cells.remove(cell)
 
     def _settle(self, block: ShadowBlock, known: Clock, kept: list[Cell]) -> None:
-        """Programs that write a large tensor piece by piece: what the host knows to be done races with nothing more.
+        """Drop cells whose accesses the host knows to be done, for programs that write a large tensor piece by
+        piece.
 
-        All that stays of it is which bytes were written, one cell for each contiguous range.
+        Only the written bytes are kept, as one cell for each contiguous range.
         """
         done = [c for c in block.cells if all(known.get(a[0], 0) >= a[1] for a in c.accesses())]
         written = [c for c in done if c.write is not None and c.write[1] >= block.born]
@@ -521,11 +542,11 @@ class Shadow:
         block.many = _LAYOUTS + 2 * len(block.cells)
 
     def _condense(self, block: ShadowBlock) -> None:
-        """Replace the cells of past lives, of ever new shapes, by one for each agent that wrote.
+        """Replace the many layouts of past lifetimes by one cell for each logical thread that wrote.
 
-        What the runtime's polling has ordered before the present life is dropped. The rest stands for the
-        bytes from the first to the last of those it replaces, which says slightly too much; but only of a
-        life that is over, whose accesses should all be ordered before the present one.
+        Accesses that the runtime's polling has ordered before the present lifetime are dropped. The new
+        cell covers the bytes from the first to the last of those it replaces, which is slightly too much.
+        It concerns only past lifetimes, whose accesses should all be ordered before the present one.
         """
         groups: dict[LogicalThread | None, list[tuple[Cell, Command | None, Iterable[Command]]]] = {}
         for cell in list(block.cells):
@@ -547,7 +568,7 @@ class Shadow:
 
 
 def _innermost(blocks: list[ShadowBlock], ptr: int) -> ShadowBlock:
-    """Of blocks that reach beyond an address the innermost that it lies in, which is the last one made."""
+    """Return the innermost of the blocks that contain an address, which is the one created last."""
     return max([b for b in blocks if b.start <= ptr], key=_born, default=NOWHERE)
 
 
@@ -560,7 +581,7 @@ def _number(command: Command) -> int:
 
 
 def clear_covered(cell: Cell, clock: Clock, agent: LogicalThread) -> None:
-    """A write makes the accesses of neighbours that it covers, and comes after, irrelevant."""
+    """Drop the accesses of neighbours that a write covers and happens after."""
     for other in cell.neighbours:
         if covers(cell.start, cell.extent, other.start, other.extent) and all(
             a[0] is agent or clock.get(a[0], 0) >= a[1] for a in other.accesses()

@@ -1,9 +1,9 @@
-"""`Tape`: what a capture would do to the race detector, to be played at each launch of its graph.
+"""The effects of a captured graph on the race detector, replayed at each launch of the graph.
 
-A capture runs nothing, so nothing races in it. At a launch its commands are checked one by one, with the places in
-the program that recorded them: those of the stream where the capture began as commands of the stream that the graph
-is launched on, those of each stream that joined as commands of a stream of the graph's own. Launches of one graph
-come one after the other.
+A capture runs nothing, so nothing races in it. At a launch its commands are checked one by one, with the
+call sites that recorded them. Commands of the origin stream count as commands of the stream that the graph
+is launched on. Commands of each stream that joined count as those of an own stream of the graph. Launches
+of one graph run one after the other.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from flambeau.observe.indexed.partial import Probe
 from flambeau.observe.order import Lane
 from flambeau.observe.pinned.memory import PinnedUse
 
-_keys = itertools.count(-1, -1)  # of lanes and events of tapes: below every driver's handles
+_keys = itertools.count(-1, -1)  # handles of such streams and events, below every driver's handles
 
 
 _Step = Callable[[Detector, dict[int, int]], None]
-"""`step(detector, handles)`: what one call does, with the handles of the streams that were captured."""
+"""A function `step(detector, handles)` that replays one call; `handles` maps the captured streams."""
 
 
 class Tape:
-    """The steps of one capture, or of the graph that it became."""
+    """The calls of one capture, or of the graph that it became."""
 
     def __init__(self, origin: int) -> None:
-        self.streams: dict[int, Lane] = {}  # those that joined
+        self.streams: dict[int, Lane] = {}  # the streams that joined
         self.origin = origin
         self._steps: list[_Step] = []
-        self._lent: dict[
-            ShadowBlock, int
-        ] = {}  # memory that the program keeps for it: the number at which its life began
+        # block of the program that the graph uses -> the number at which its lifetime began
+        self._lent: dict[ShadowBlock, int] = {}
         self._probes: list[Probe] = []
         self._lanes: dict[int, int] = {}
         self._events: dict[int, int] = {}
@@ -56,10 +55,10 @@ class Tape:
         pinned: PinnedUse | None = None,
         probe: Probe | None = None,
     ) -> None:
-        """A command, the memory of the program that it uses, and the pinned memory.
+        """Record a command with the program's memory and the pinned memory that it uses.
 
         Args:
-            probe: What its kernel reports the places to that indices name.
+            probe: The receiver of the elements that indices select, which the kernel reports.
         """
         self._lent |= {block: block.born for block in lent}
         if probe is not None:
@@ -84,7 +83,7 @@ class Tape:
             self._steps.append(lambda detector, handles: detector.wait(handles[stream], key, site))
 
     def nest(self, inner: Tape, stream: int) -> None:
-        """The steps of a graph that is launched into this capture, on this stream. They are this one's from now on."""
+        """Add the calls of a graph that is launched into this capture, on this stream."""
         lanes = {joined: next(_keys) for joined in inner.streams}
         self.streams |= {lanes[joined]: about for joined, about in inner.streams.items()}
         names = {**lanes, inner.origin: stream}
@@ -95,7 +94,11 @@ class Tape:
         self._steps += [_rename_streams(step, names) for step in inner._steps]
 
     def play(self, detector: Detector, stream: int, site: Site) -> None:
-        """A launch on a stream. Raises RaceError in mode "error"; the caller must not launch then."""
+        """Replay the calls for a launch on a stream.
+
+        Raises:
+            RaceError: In mode "error". The caller must then not launch the graph.
+        """
         for joined, lane in self.streams.items():
             if joined not in self._lanes:
                 self._lanes[joined] = next(_keys)
@@ -115,7 +118,7 @@ class Tape:
         detector.record(self._last, stream)
 
     def forget(self, detector: Detector) -> None:
-        """The graph is gone."""
+        """Release what the detector keeps for a destroyed graph."""
         for lane in self._lanes.values():
             detector.remove_stream(lane)
         detector.forget_launch(self._last)
@@ -124,5 +127,5 @@ class Tape:
 
 
 def _rename_streams(step: _Step, names: dict[int, int]) -> _Step:
-    """A step whose streams have other names."""
+    """Return a step that uses other stream handles."""
     return lambda detector, handles: step(detector, {old: handles[new] for old, new in names.items()})

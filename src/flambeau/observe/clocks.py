@@ -1,21 +1,22 @@
-"""Agents and what they know of each other: vector clocks, whose ticks are numbers of driver calls.
+"""Logical threads and their vector clocks, whose units are numbers of driver calls.
 
-# Note [Clocks]
-A stream is an agent. Each command that it is given takes the next number of one counter for the whole
-process, so a number names a command and says which of two was requested first. A clock maps agents to
-numbers: `clock[a] >= n` says that command n of agent a, and all before it on a, are done before whatever
-the clock belongs to. Two accesses are ordered if the later one's clock covers the earlier.
+# Note [Clocks] A stream is a logical thread (`agent` in this package). Each command takes the next number
+of one counter for the whole process, so a number identifies a command and tells which of two was requested
+first. A clock maps logical threads to numbers: `clock[a] >= n` means that command n of `a`, and all earlier
+commands of `a`, happen before the owner of the clock. Two accesses are ordered if the clock of the later
+one covers the earlier.
 
-What the host does itself is done when its call returns, so every command that it gives later comes after it; all
-that it needs is a clock of its own, which grows when it waits. A command starts with everything that the host knew
-when it gave it. Where several host threads call, each has such a clock: see Note [Host threads].
+A host action is done when its call returns, so later commands happen after it. The host needs only a clock,
+which grows when it waits. A command starts with the host's clock. With several host threads, each has a
+clock; see Note [Host threads].
 
-An agent outlives its stream, for those that know or wait for it. Once the host knows all that the stream was
-given, and the stream is gone, whatever comes later comes after it, just as if it were given to that stream:
-so the next stream takes the agent over (`begin`), and clocks grow with the streams at one time, not with all.
+A logical thread outlives its stream, for clocks and events that refer to it. When the stream is destroyed
+and the host knows all its commands to be done, later commands happen after them, as if they belonged to
+that stream. The next new stream then reuses the logical thread (`begin`). Clocks therefore grow with the
+streams that exist at one time, not with all streams.
 
-Clocks are never changed, only replaced. A snapshot, for an event, is therefore three references, and
-whether a stream has caught up with the host is one comparison of identity.
+Clocks are never changed, only replaced. A snapshot, for an event, is three references. A comparison of
+identities tells whether a stream has the host's current clock.
 """
 
 from __future__ import annotations
@@ -27,25 +28,33 @@ from flambeau.core.callsite import Site, is_within
 
 Clock: TypeAlias = "Mapping[LogicalThread, int]"
 Snapshot: TypeAlias = "tuple[LogicalThread, int, Clock]"
-"""The point that an agent's queue had reached: the agent, its last command, what it knew."""
+"""A position in a stream: the logical thread, its last command, and its clock."""
 
 NOTHING: Clock = {}
 
 
 def side_stream(ordinal: int, grouped: bool) -> str:
-    """What a stream beside the default one is called, wherever it is shown."""
+    """Return the name of a side stream in reports."""
     return f"{'group' if grouped else 'side'} stream {ordinal}"
 
 
 class LogicalThread:
-    """A stream as the detector sees it: its last command's number, what it knows of other streams.
+    """A sequence of ordered steps, usually a stream: the number of its last command and its clock.
 
-    `caught` is the host's clock that it has taken over. `waits` keeps the latest wait for each other agent
-    (number waited for, where), to explain a wait that came too early. `count` counts its commands, `born` is
-    the number at which its present stream was made. `caller` is the host thread that used it last, with how often
-    that had told others something by then; `shared`: several have used it; `loose`: what it knows by the loose order.
-    `grouped`: its present stream is a process group's, which the program does not have. `captured`: it stands for a
-    graph's own, which was captured of a stream of this ordinal.
+    Attributes:
+        time: The number of its last command.
+        clock: Its vector clock, by the strict order.
+        caught: The host clock that it has taken over.
+        waits: other logical thread -> the number waited for and the call site, to explain a wait that was
+            too early.
+        count: The number of its commands.
+        born: The number at which its present stream was created.
+        caller: The host thread that used it last, with the number of messages that the thread had sent by
+            then.
+        shared: True if several host threads have used it.
+        loose: Its clock by the loose order.
+        grouped: True if the present stream belongs to a process group and not to the program.
+        captured: The ordinal of the captured stream, for a stream that a graph owns.
     """
 
     __slots__ = (
@@ -60,7 +69,7 @@ class LogicalThread:
         self.loose: Clock = NOTHING
 
     def begin(self, handle: int, ordinal: int, site: Site | None, born: int) -> None:
-        """Stand for a new stream."""
+        """Represent a new stream."""
         self.handle = handle
         self.ordinal = ordinal  # 0 is the default stream; side streams count from 1
         self.site = site
@@ -80,16 +89,16 @@ class LogicalThread:
 
     @property
     def in_capture(self) -> str:
-        """The side stream, or that which a graph's own was captured of."""
+        """Return the name of the stream; for a stream that a graph owns, the name of the captured stream."""
         return f"{side_stream(self.ordinal, self.grouped)} of cuda:{self.device}"
 
 
 NOBODY = LogicalThread(-1)
-"""Stands for the owner of what belongs to no stream."""
+"""The owner of what belongs to no stream."""
 
 
 Reached: TypeAlias = "tuple[Snapshot, Snapshot, bool]"
-"""A point by the strict and by the loose order, and whether the host that waits for it is sure to reach it."""
+"""A position by the strict and by the loose order, and whether the waiting host is sure to reach it."""
 
 
 def snapshot(agent: LogicalThread) -> Snapshot:
@@ -105,7 +114,7 @@ def join_clock(clock: Clock, point: Snapshot) -> Clock:
 
 
 def without(clock: Clock, gone: Set[LogicalThread]) -> Clock:
-    """The clock but for these agents; the same object if it names none of them."""
+    """Return the clock without these logical threads; the same object if it contains none of them."""
     if gone.isdisjoint(clock):
         return clock
     return {agent: time for agent, time in clock.items() if agent not in gone}

@@ -1,6 +1,6 @@
-"""`Detector`: finds accesses to one piece of memory that conflict and that nothing orders.
+"""The race detector: it finds conflicting accesses to one piece of memory that nothing orders.
 
-Owner of all race clocks. See Note [Clocks] and Note [Cells]; what the answer means is in docs/determinism.md.
+It owns all race clocks. See Note [Clocks] and Note [Cells]; docs/determinism.md explains the result.
 """
 
 from __future__ import annotations
@@ -51,11 +51,14 @@ from flambeau.observe.reports import Certificate, Race, RaceAccess
 _MANY_RETIRED = 64
 
 Check: TypeAlias = Callable[..., Any]
-"""`check(stream, ptrs, site=None, depth=3)` of a command: see `Detector.check_of`."""
+"""A function `check(stream, ptrs, site=None, depth=3)` for commands; see `Detector.check_of`."""
 
 
 class Detector(Lifetimes):
-    """Watches one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access)."""
+    """The race detector of one machine.
+
+    `mode` is "warn" (collect races) or "error" (raise RaceError at the second access).
+    """
 
     __slots__ = (
         "_captured_from", "_captured_to", "_capturing", "_check_written", "_launches", "_many_retired",
@@ -68,23 +71,23 @@ class Detector(Lifetimes):
         self.deferred = Deferred(self)
         self._check_written = self.deferred.unwritten.read
         self.before_certificate: Callable[[Detector], None] = lambda detector: None
-        self.select: Select | None = None  # tells which streams are current
+        self.select: Select | None = None  # returns the expressions of current streams, for fixes
         self._many_retired = _MANY_RETIRED
         self._pending_host: dict[Cell, None] = {}
         self._capturing = 0
-        self._captured_from: list[int] = []  # numbers between which something was captured
+        self._captured_from: list[int] = []  # numbers between which commands were captured
         self._captured_to: list[int] = []
-        self._launches: dict[int, GraphLaunch] = {}  # by graph: its latest
+        self._launches: dict[int, GraphLaunch] = {}  # graph -> its latest launch
 
     # -- answers --------------------------------------------------------------------------------------
     @property
     def races(self) -> list[Race]:
-        """The races found, one for each pair of lines, in the order of their discovery."""
+        """The races found, one for each pair of call sites, in the order of their discovery."""
         self.settle()
         return self.findings.races
 
     def certificate(self) -> Certificate:
-        """What this run proves. Asking for it counts as having been told of the races."""
+        """Return what this run proves. The races count as shown to the user after this call."""
         self.before_certificate(self)
         with self.lock:
             self.settle()
@@ -98,7 +101,7 @@ class Detector(Lifetimes):
             )
 
     def settle(self) -> None:
-        """Take up what commands that have run report of the places that their indices name."""
+        """Process the elements that executed commands report for their index operands."""
         if self.deferred.executed:
             with self.lock:
                 self.deferred.settle()
@@ -120,7 +123,9 @@ class Detector(Lifetimes):
         self.findings.raise_due()
 
     def _drop_retired(self) -> None:
-        """A program may never wait on the host: forget the agents whose commands no memory and no event remembers."""
+        """Drop logical threads whose commands no memory and no event refers to, for programs that never wait
+        on the host.
+        """
         used = {access[0] for cell in self.shadow.cells.values() for access in cell.accesses()}
         used |= {point[0] for point in self._events.values()}
         used |= self._agents_in_lifetimes(set(self._retired))
@@ -129,7 +134,7 @@ class Detector(Lifetimes):
         self._many_retired = _MANY_RETIRED + 2 * len(self._retired)
         for agents in self._on_device.values():
             agents[:] = [agent for agent in agents if agent not in gone]
-        for agent in gone:  # past blocks may still name it: it must not keep those that it knew
+        for agent in gone:  # blocks of the past may refer to it; it must not keep other logical threads alive
             agent.clock, agent.waits = NOTHING, {}
         self.known, self.polled = without(self.known, gone), without(self.polled, gone)
         for agent in itertools.chain.from_iterable(self._on_device.values()):
@@ -154,7 +159,7 @@ class Detector(Lifetimes):
 
     @contextmanager
     def launching(self, graph: int, stream: int, site: Site) -> Iterator[None]:
-        """The commands meanwhile are a graph's, launched on a stream."""
+        """Treat the commands inside of this context as those of a graph that is launched on a stream."""
         launch = self._launches[graph] = GraphLaunch(self.agents[stream], site, self.number)
         try:
             yield
@@ -174,10 +179,10 @@ class Detector(Lifetimes):
         return at >= 0 and (at == len(self._captured_to) or block.born < self._captured_to[at])
 
     def check_lent(self, lent: Mapping[ShadowBlock, int], site: Site) -> None:
-        """A graph is launched that uses these blocks, each in the life that began at a number: does it last?
+        """Check that the blocks that a launched graph uses are in the lifetimes in which they were captured.
 
-        What it does to the memory of others is looked at as any access is. But whose memory that is, if anybody's,
-        depends on when it was handed out again, and that on the schedule.
+        An access to other memory is checked as any access is. But if the block was freed, it depends on the
+        schedule when, and for which allocation, its memory is reused.
         """
         for block, born in lent.items():
             if block.born != born or block.freed:
@@ -189,7 +194,7 @@ class Detector(Lifetimes):
                 )
 
     def forget(self, ptr: int, nbytes: int) -> None:
-        """Memory went back to the driver, after a wait for all that used it."""
+        """Drop memory that was returned to the driver, after a wait for all its uses."""
         for cell in self.shadow.overlapping(ptr, ptr + nbytes):
             self._pending_host.pop(cell, None)
         self.pinned.on_unpin(ptr, nbytes)
@@ -197,15 +202,16 @@ class Detector(Lifetimes):
 
     # -- accesses --------------------------------------------------------------------------------------
     def check_of(self, footprint: Footprint) -> Check:
-        """The check of commands with a footprint: `check(stream, ptrs, site, depth)`.
+        """Return the check of commands with a footprint: `check(stream, ptrs, site, depth)`.
 
-        Where indices name places, it returns the `PartialAccess` that the kernel reports to, or None.
+        The check compares a command, before it is enqueued, with everything that is not ordered before it,
+        and then keeps it. If indices select elements, it returns the `PartialAccess` that the kernel
+        reports to, otherwise None. `site` is where the command was recorded; None: the program's present
+        line, at least `depth` frames further out. In mode "error" the check raises RaceError; then nothing
+        was kept and the caller must not enqueue the command.
 
-        A command is about to be queued: it is checked against all that is not ordered before it, then kept.
-        `site`: where it was recorded; None: where the program is now, at least `depth` frames further out. Raises
-        RaceError in mode "error"; then nothing was kept, and the caller must not queue it.
-
-        All that stays the same from one command to the next is bound here: this is what is called most.
+        Everything that stays the same from one command to the next is bound here, because the check is the
+        most frequent call.
         """
         if footprint.touches is not None:
             return self._check_of_partial(footprint)
@@ -226,7 +232,9 @@ class Detector(Lifetimes):
                 if cell.sole is not agent:
                     self._command(writers, readers, cells, command)
                     break
-            else:  # nobody else has used them since they were last written: `_keep`, without a look at others' reads
+            # The cells have a sole user since they were last written. This is `_keep` without a check of
+            # others' reads.
+            else:
                 for cell in readers:
                     last = cell.write
                     if last is None or last[1] < cell.block.born:
@@ -245,7 +253,7 @@ class Detector(Lifetimes):
         return check
 
     def _check_of_partial(self, footprint: Footprint) -> Check:
-        """Return the check of commands of which indices name the places of one operand."""
+        """Return the check of commands whose indices select the elements of one operand."""
         touches, what, deferred = footprint.touches, footprint.what, self.deferred
         assert touches is not None
         agents, take, unwritten = self.agents, self._next, deferred.unwritten
@@ -280,7 +288,8 @@ class Detector(Lifetimes):
                 if cell.sole is not agent:
                     self._command(writers, readers, cells, command, access)
                     break
-            else:  # as in `check_of`
+            # As in `check_of`.
+            else:
                 for cell in readers:
                     last = cell.write
                     if last is None or last[1] < cell.block.born:
@@ -309,7 +318,9 @@ class Detector(Lifetimes):
         command: Command,
         access: PartialAccess | None = None,
     ) -> None:
-        """A command whose cells others have used as well, and its access to places that indices name."""
+        """Check a command whose cells others have used as well, and its access to elements that indices
+        select.
+        """
         agent, deferred = command[0], self.deferred
         written = writers if access is None or not access.writes else [access.cell, *writers]
         for cell in written:
@@ -327,14 +338,14 @@ class Detector(Lifetimes):
         self._settle(cells, agent)
 
     def _settle(self, cells: list[Cell], agent: LogicalThread) -> None:
-        """The stream has used these cells."""
+        """Update the cells after a stream has used them."""
         for cell in cells:
             cell.settle(agent)
             if cell.block.agent is not agent:
                 cell.block.shared = cell.block.born
 
     def _keep(self, writers: list[Cell], readers: list[Cell], command: Command) -> None:
-        """The command is the last that read and wrote these cells."""
+        """Keep the command as the last one that read and wrote these cells."""
         agent = command[0]
         for cell in readers:
             last = cell.write
@@ -346,7 +357,7 @@ class Detector(Lifetimes):
             clear_covered(cell, agent.clock, agent)
 
     def _check(self, writers: list[Cell], readers: list[Cell], command: Command) -> None:
-        """A command against the last accesses of its cells and their neighbours."""
+        """Compare a command with the last accesses of its cells and their neighbours."""
         agent = command[0]
         clock = agent.clock
         for cell in readers:
@@ -363,7 +374,7 @@ class Detector(Lifetimes):
                 self._check_write(other, command, clock, cell)
 
     def _check_write(self, old: Cell, command: Command, clock: Clock, cell: Cell | None = None) -> None:
-        """A write against the last accesses of its own cell, or of a neighbour."""
+        """Compare a write with the last accesses of its own cell, or of a neighbour."""
         agent = command[0]
         if old.partial is not None:
             self.deferred.against(old, cell or old, WRITE, command)
@@ -380,7 +391,9 @@ class Detector(Lifetimes):
                     self._conflict(old, READ, last, cell or old, WRITE, command)
 
     def _check_reuses(self, writers: list[Cell], command: Command) -> None:
-        """The first writes of a stream to blocks against the uses of freed memory. See Note [Reuse by contract]."""
+        """Compare a stream's first writes to blocks with the uses of freed memory. See Note [Reuse by
+        contract].
+        """
         for cell in writers:
             if cell.block.exposed or cell.block.agent is not command[0]:
                 self._check_reuse(cell, command)
@@ -396,7 +409,7 @@ class Detector(Lifetimes):
         block.compared.add(agent)
 
     def _may_reuse(self, use: FreedUse, cell: Cell, command: Command) -> None:
-        """A command writes memory that may be what a use of freed memory still uses."""
+        """Report a write of memory that may overlap memory which a use of freed memory still accesses."""
         last, agent, block = use.command, command[0], cell.block
         if self.several and max(agent.loose.get(use.agent, 0), self.everyone.get(use.agent, 0)) >= use.number:
             self._met_by_chance(last, (command[3], command[4]))
@@ -416,7 +429,7 @@ class Detector(Lifetimes):
         self._report(key, race)
 
     def use_pinned(self, use: PinnedUse, stream: int) -> None:
-        """The command that was just checked uses pinned memory: check what the host does there from now on."""
+        """Watch the host's accesses to pinned memory that the command which was just checked uses."""
         for cell in self.shadow.overlapping(use.ptr, use.ptr + use.nbytes):
             self._pending_host[cell] = None
         cell = self.shadow.cells[use.ptr, use.nbytes]
@@ -427,7 +440,7 @@ class Detector(Lifetimes):
         self.pinned.on_command(use, last)
 
     def pending_host(self, ptr: int, nbytes: int) -> Iterator[tuple[Cell, str, Command]]:
-        """The commands that use this host memory and that the host does not know to be over."""
+        """Yield the commands that use this host memory and that the host does not know to be done."""
         for cell in list(self._pending_host):
             if cell.start < ptr + nbytes and ptr < cell.end:
                 accesses = [(READ, read) for read in cell.all_reads()]
@@ -437,14 +450,14 @@ class Detector(Lifetimes):
                         yield cell, kind, last
 
     def host_writes(self, keys: Sequence[tuple[int, Extent]]) -> None:
-        """The host writes memory, in a way that was looked at where commands use it."""
+        """Record a write of the host that was checked already."""
         for ptr, extent in keys:
             if self.pinned.contains(ptr):
                 with self.lock:
                     self.pinned.on_host_write(ptr, extent)
 
     def host_exports(self, ptr: int, nbytes: int, what: str, view: object) -> None:
-        """Another object shows host memory, while `view` lives (None: for ever)."""
+        """Record that another object exposes host memory while `view` lives (None: forever)."""
         if self.pinned.contains(ptr):
             with self.lock:
                 if threading.get_ident() != self.running:
@@ -453,11 +466,15 @@ class Detector(Lifetimes):
 
     @property
     def watches_host(self) -> bool:
-        """Whether any host memory is in use by commands that the host has not waited for."""
+        """Return True if a command uses host memory and the host has not waited for it."""
         return bool(self._pending_host)
 
     def host_access(self, ptr: int, extent: Extent, kind: str, what: Operation) -> None:
-        """The host itself reads or writes host memory now. Raises RaceError in mode "error"."""
+        """Check an access of the host to host memory.
+
+        Raises:
+            RaceError: In mode "error", if the access races.
+        """
         for cell in list(self._pending_host):
             if not overlap(ptr, extent, cell.start, cell.extent):
                 continue
@@ -492,7 +509,9 @@ class Detector(Lifetimes):
         self.findings.report(key, Race(first, second, "pinned host memory", fix, cell.block.site))
 
     def host_changed(self, low: int, high: int, window: Window, site: Site | None) -> None:
-        """The host has changed bytes unseen, before `site`, that a pending command uses. See Note [Unseen accesses]."""
+        """Report bytes of a pending command that the host changed unseen before `site`. See Note [Unseen
+        accesses].
+        """
         view = window.life.exported
         assert view is not None and view.site is not None
         until = "the end" if site is None else "this line"
@@ -505,7 +524,7 @@ class Detector(Lifetimes):
         self._report_unseen(window, second, when + (f" and before {second.place}" if site else ""), note)
 
     def host_looked(self, window: Window, view: Export) -> None:
-        """A view of what a command was to write was taken, used and dropped before the host has waited."""
+        """Report a view of a pending command's target that was taken, used and dropped before the host waited."""
         assert view.site is not None
         second = self._unseen(READ, f"a read through {view.what}", view.start, view.end, view.site)
         self._report_unseen(window, second, second.place)
@@ -528,7 +547,7 @@ class Detector(Lifetimes):
         self.findings.report(key, race, late=True)
 
     def _settle_host_memory(self) -> None:
-        """Host memory whose commands are all known to be done needs no more watching."""
+        """Stop watching host memory whose commands are all known to be done."""
         for cell in list(self._pending_host):
             if all(self.all_know(a[0], a[1]) for a in cell.accesses()):
                 del self._pending_host[cell]
@@ -538,13 +557,13 @@ class Detector(Lifetimes):
     def _conflict(
         self, old: Cell, before: str, last: Command, cell: Cell, kind: str, command: Command
     ) -> None:
-        """Two accesses conflict and their clocks do not order them."""
+        """Report two conflicting accesses that their clocks do not order."""
         if self.several and max(command[0].loose.get(last[0], 0), self.everyone.get(last[0], 0)) >= last[1]:
             self._met_by_chance(last, (command[3], command[4]))
             return
         block = cell.block
         if last[1] < block.born and block.reported == block.born:
-            return  # the reuse was reported, wherever the allocator put the memory
+            return  # the reuse was reported, independent of where the allocator put the memory
         if last[1] < block.born and old.polled.get(last[0], 0) >= last[1]:
             self.findings.reuses_polled += 1
             return
@@ -566,7 +585,9 @@ class Detector(Lifetimes):
         command: Command,
         seen: Circumstances,
     ) -> None:
-        """Two accesses conflict of which one names its places by indices: see Note [Deferred decisions]."""
+        """Report two conflicting accesses, one of which selects its elements by indices; see Note [Deferred
+        decisions].
+        """
         if seen.by_chance:
             self._met_by_chance(last, (command[3], command[4]))
             return
@@ -601,7 +622,9 @@ class Detector(Lifetimes):
         return race
 
     def _undecided_races(self) -> dict[Key, Race]:
-        """Return what counts as races as long as commands have not run that name places by indices."""
+        """Return the candidates that count as races until the commands that select elements by indices have
+        run.
+        """
         found: dict[Key, Race] = {}
         for c, seen in self.deferred.iterate_undecided():
             key = _key(c.cell.block, c.born, c.last, c.command)
@@ -612,7 +635,7 @@ class Detector(Lifetimes):
     def _report(self, key: Key, race: Race, late: bool = False) -> None:
         if self.findings.mode == "error":
             if late:
-                self.running = 0  # so that the next call comes by `enter`, which raises it
+                self.running = 0  # the next call enters through `enter`, which raises the race
             else:
                 self.deferred.fresh.clear()  # the second command is not enqueued
         self.findings.report(key, race, late)
@@ -623,11 +646,15 @@ class Detector(Lifetimes):
         return bool(self._launches)
 
     def launch_of(self, command: Command) -> GraphLaunch | None:
-        """The launch of a graph that a command belongs to; None too where the graph was launched again since."""
+        """Return the graph launch that a command belongs to; None if there is none or the graph was launched
+        again since.
+        """
         return next((launch for launch in self._launches.values() if launch.has(command)), None)
 
     def _find_waiter(self, last: Command, later: LogicalThread) -> LogicalThread | None:
-        """Of a process group's command: another stream of the program that has waited for it."""
+        """Return another stream of the program that has waited for a process group's command; None if there is
+        none.
+        """
         if last[0].grouped:
             for agent in self._on_device[last[0].device]:
                 wait = agent.waits.get(last[0])
@@ -641,7 +668,7 @@ class Detector(Lifetimes):
 
 
 def _key(block: ShadowBlock, born: int, last: Command, command: Command) -> Key:
-    """Return what makes races of two lines one report."""
+    """Return the key under which races of two call sites are one report."""
     record = last[1] < born and last[0] is not block.agent
     lines = *line_at((last[3], last[4])), *line_at((command[3], command[4]))
     return *lines, record, last[0].device, command[0].device

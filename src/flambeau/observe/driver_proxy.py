@@ -1,7 +1,7 @@
-"""`Forward`: a driver that holds a driver and passes every call on. What wrappers derive from.
+"""`Forward`, the base class of observers: a driver that forwards every call to an inner driver.
 
-Every call is spelled out. A forwarder that looked attributes up by name once passed a call on that its
-wrapper had to see, and so hid a real race; a house test checks that each call of the contract is here.
+Every call is written out. A generic forwarder once passed on a call that its subclass had to intercept,
+which hid a real race. A house test checks that each call of the protocol is here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flambeau.driver.api import Collective, DeviceProperties, Driver, Executable
 
 
 class Forward:
-    """Passes every call on to `inner`; contracts in `flambeau.driver.api.Driver`."""
+    """A driver that forwards every call to `inner`. `flambeau.driver.api.Driver` documents the calls."""
 
     def __init__(self, inner: Driver) -> None:
         self.inner = inner
@@ -173,7 +173,7 @@ class Forward:
         self.inner.launch(exe, ptrs, scalars, stream)
 
     def launcher(self, exe: Executable) -> Launcher:
-        return partial(self.launch, exe)  # the inner driver's own would pass the wrapper by
+        return partial(self.launch, exe)  # the inner driver's launcher would bypass this observer
 
     def library_handle(self, name: str, stream: int) -> int:
         return self.inner.library_handle(name, stream)

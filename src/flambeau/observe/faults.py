@@ -1,4 +1,4 @@
-"""`FaultDriver`: a driver whose calls fail where a rule says so, to test what callers do then."""
+"""A driver whose calls fail by rules, for tests of error handling."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from flambeau.observe.driver_proxy import Forward
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Let calls named `call` fail: the `nth` one, counting from 1, or each with `probability`.
+    """A rule that makes driver calls fail.
 
-    `call` is "mem_alloc", "range_map" or "host_alloc" (OutOfMemoryError), "launch", "copy_in", "copy_out", "copy"
-    or "fill" (DriverError). `name` restricts launches to the kernel of that name. A "copy" that `corrupts`
-    does not fail: it delivers wrong bytes, as peer copies do on some machines.
+    Attributes:
+        call: "mem_alloc", "range_map" or "host_alloc" (OutOfMemoryError), or "launch", "copy_in",
+            "copy_out", "copy" or "fill" (DriverError).
+        nth: The number, from 1, of the matching call that fails.
+        probability: The probability with which each matching call fails.
+        name: The kernel whose launches match; all kernels by default.
+        corrupts: True if a "copy" delivers wrong bytes instead of failing, as peer copies do on some
+            machines.
     """
 
     call: str
@@ -49,9 +54,9 @@ _ERRORS: dict[str, Callable[[str], Exception]] = {
 
 
 class FaultDriver(Forward):
-    """Fails by rule before the call reaches `inner`, so a call that fails changed nothing.
+    """An observer that raises by rules before a call reaches `inner`, so a failed call has changed nothing.
 
-    The same faults, seed and calls give the same failures. `injected` says which calls failed.
+    Equal faults, seed and calls give equal failures. `injected` lists the calls that failed.
     """
 
     def __init__(self, inner: Driver, faults: Sequence[Fault], seed: int = 0) -> None:
@@ -95,7 +100,9 @@ class FaultDriver(Forward):
         self.inner.launch(exe, ptrs, scalars, stream)
 
     def _may_fail(self, call: str, name: str = "") -> bool:
-        """Count the call in every rule that it matches; then raise, or say that it corrupts, if one of them says so."""
+        """Count the call in every rule that it matches. Raise if a rule says so; return True if a rule
+        corrupts it.
+        """
         due: list[Any] = [rule[0] for rule in self._faults if self._is_due(rule, call, name)]
         if any(not fault.corrupts for fault in due):
             text = f"injected fault {len(self.injected) + 1}: {call}{f' of {name!r}' if name else ''} failed"

@@ -1,4 +1,4 @@
-"""`Findings`: what a race detector has found: the races, and what stands against a certificate."""
+"""The results of a race detector: races, assumptions, and violated assumptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flambeau.observe.pinned.lines import UnseenUses
 from flambeau.observe.reports import Certificate, Race, RaceWarning
 
 Key: TypeAlias = tuple[object, ...]
-"""What races have in common that are one report."""
+"""The key that races of one report share."""
 
 EMPTY: Mapping[Key, Race] = {}
 _MANY_STREAMS = 8  # pairs of streams that one fix covers
@@ -22,9 +22,10 @@ _ORDERING = "Thread.start and join, Event, Barrier, Condition, executors' future
 
 
 class Findings:
-    """Of one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access).
+    """The results for one machine.
 
-    `strict`: what cannot be seen withholds the certificate; else it is named among the assumptions.
+    `mode` is "warn" (collect) or "error" (RaceError at the second access). With `strict`, accesses that the
+    detector cannot see withhold the certificate; otherwise they are listed as assumptions.
     """
 
     def __init__(self, mode: str, strict: bool = False) -> None:
@@ -34,25 +35,26 @@ class Findings:
         self.strict = strict
         self.reuses_polled = 0
         self._races: dict[Key, Race] = {}
-        self._covered: dict[Key, set[Any]] = {}  # by race: pairs of streams that its fix covers
-        self._early: dict[str, str] = {}  # by place: memory that was freed too early
-        self._unwritten: dict[str, str] = {}  # by place: reads of memory that was never written
-        self._queries: dict[str, str] = {}  # by place
+        self._covered: dict[Key, set[Any]] = {}  # race -> pairs of streams that its fix covers
+        self._early: dict[str, str] = {}  # call site -> memory that was freed too early
+        self._unwritten: dict[str, str] = {}  # call site -> read of memory that was never written
+        self._queries: dict[str, str] = {}  # call site -> query
         self._times: dict[str, None] = {}
-        self._shared: dict[str, None] = {}  # where memory was shared with other processes
-        self._unordered: dict[str, None] = {}  # what host threads may do in another order
-        self._polls: dict[str, None] = {}  # what they asked each other
-        self._relied: dict[str, None] = {}  # what the program's own means of synchronization are taken to do
-        self.has_threads = False  # whether the program started any
-        self._late: dict[str, None] = {}  # where the program heard of an earlier failure on a device
+        self._shared: dict[str, None] = {}  # call sites where memory was shared with other processes
+        self._unordered: dict[str, None] = {}  # calls of host threads whose order may differ in another run
+        self._polls: dict[str, None] = {}  # queries of host threads about each other
+        self._relied: dict[str, None] = {}  # assumptions about the program's own synchronization
+        self.has_threads = False  # True if the program started threads
+        # call sites where the program learnt of an earlier failure on a device
+        self._late: dict[str, None] = {}
         self.unseen = UnseenUses()
-        self.on_race: Callable[[int], None] | None = None  # called with the number of races, for each new one
+        self.on_race: Callable[[int], None] | None = None  # called with the number of races at each new one
         self._reported = False
-        self.due: Race | None = None  # found after its second command was enqueued, where races raise
+        self.due: Race | None = None  # a race to raise that was found after its second command was enqueued
 
     @property
     def races(self) -> list[Race]:
-        """One for each pair of lines, in the order of their discovery."""
+        """The races, one for each pair of call sites, in the order of their discovery."""
         return list(self._races.values())
 
     def certificate(
@@ -61,10 +63,10 @@ class Findings:
         """Return what the run proves.
 
         Args:
-            threads: How many threads called the driver.
-            ranks: True if some of them took turns.
-            more: What counts as races as long as the commands have not run.
-            open_questions: What is not known as long as the commands have not run.
+            threads: The number of threads that called the driver.
+            ranks: True if some of them took turns as ranks.
+            more: Candidates that count as races until their commands have run.
+            open_questions: Facts that are unknown until commands have run.
         """
         self._reported = True
         self.due = None
@@ -117,11 +119,11 @@ class Findings:
         return Certificate(assumptions, violated, races, list(self._queries.values()))
 
     def mark_shown(self) -> None:
-        """Note that the races so far were shown to the user, so that no RaceWarning is given for them."""
+        """Mark the races so far as shown to the user, so that no RaceWarning is issued for them."""
         self._reported = True
 
     def warn(self) -> None:
-        """Give a RaceWarning for each race that nobody was told of."""
+        """Issue a RaceWarning for each race that was not shown to the user."""
         if not self._reported:
             self._reported = True
             for race in self._races.values():
@@ -136,12 +138,13 @@ class Findings:
         number: int | None,
         streams: tuple[int, int] | None = None,
     ) -> bool:
-        """Count a race of two lines that have raced before; return False if it is to be reported (again).
+        """Count a repeated race of two call sites. Return False if it must be reported.
 
-        Where races raise, each is reported anew; elsewhere one of two streams whose race the fix does not cover yet.
+        If races raise, each is reported. Otherwise a race of two streams is reported that no fix covers
+        yet.
 
         Args:
-            number: The second command's: what it reads and writes of the same memory is one race, which says both.
+            number: The second command's number. Its read and its write of the same memory are one race.
             streams: The handles of both streams.
         """
         covered = self._covered.setdefault(key, set())
@@ -155,9 +158,9 @@ class Findings:
         return self.mode != "error" and not is_new
 
     def report(self, key: Key, race: Race, late: bool = False) -> None:
-        """Keep a race, or add its fix to that of the same lines.
+        """Add a race, or add its fix to that of the same call sites.
 
-        In mode "error" raise it, or where `late`, let the next call raise it.
+        In mode "error" raise it; with `late`, the next call raises it.
         """
         known = self._races.setdefault(key, race)
         if known is not race:
@@ -181,7 +184,9 @@ class Findings:
 
     # -- what withholds the certificate -------------------------------------------------------------------
     def note_query(self, what: str) -> None:
-        """The program asked whether work is done: its answers may steer what it does."""
+        """Record that the program polled for the completion of work, because the answer may affect its
+        behaviour.
+        """
         at = place(caller())
         text = f"the program asked {what} at {at}: its answer depends on timing and may steer the program"
         self._queries.setdefault(at, text)
@@ -194,43 +199,43 @@ class Findings:
         self._times[place(caller())] = None
 
     def shared_memory(self, site: Site) -> None:
-        """Other processes have memory of this one's, or this one has theirs: either may be written unseen."""
+        """Record that memory is shared with another process, and may be written unseen."""
         self._shared[place(site)] = None
 
     @property
     def shares_memory(self) -> bool:
-        """Whether memory was shared with other processes."""
+        """Return True if memory was shared with other processes."""
         return bool(self._shared)
 
     def freed_early(self, site: Site, text: str) -> None:
-        """Memory was freed that may still be in use; `site` uses it."""
+        """Record that memory was freed that may still be in use; `site` uses it."""
         self._early.setdefault(place(site), text)
 
     def unwritten(self, site: Site, text: str) -> None:
-        """Memory was read that nothing wrote."""
+        """Record a read of memory that was never written."""
         self._unwritten.setdefault(place(site), text)
 
     def threads_unordered(self, what: str, site: Site) -> None:
-        """Two host threads did something in an order that another run may turn round."""
+        """Record two calls of host threads whose order may be reversed in another run."""
         self._unordered[f"{what} at {place(site)}, and nothing orders the host threads that do so"] = None
 
     def thread_asked(self, what: str, site: Site) -> None:
-        """A host thread asked another one something whose answer depends on timing."""
+        """Record that a host thread queried another one and that the answer depends on timing."""
         self.depends(f"the program calls {what} at {place(site)}: what comes of it depends on timing")
 
     def take_up(self, other: Findings) -> None:
-        """Add what another detector has found of host threads."""
+        """Add what another detector has found about host threads."""
         self._unordered |= other._unordered
         self._polls |= other._polls
         self._relied |= other._relied
         self.has_threads |= other.has_threads
 
     def depends(self, text: str) -> None:
-        """What host threads do depends on timing."""
+        """Record that the behaviour of host threads depends on timing."""
         self._polls[text] = None
 
     def relies(self, text: str) -> None:
-        """An order of host threads rests on this assumption about the program."""
+        """Record an assumption on which an order of host threads rests."""
         self._relied[text] = None
 
 

@@ -1,10 +1,10 @@
-"""`Others`: what other processes may know of this one's streams: the points of events that they have.
+"""Events that are shared with other processes, and the positions that they may have been recorded at.
 
-# Note [Other processes]
-What another process does is not seen. It can come after this one's work by an event that it has a handle of, and this
-one after its, by such an event again: so whoever waits for an event that is shared waits for every point that this
-process has recorded in one so far, and for all that the other did before. That may order too much, never too little:
-no alarm is false. What it cannot show, the certificate says: memory was shared.
+# Note [Other processes] The detector does not see other processes. Another process can be ordered after
+this one by an event that it has a handle of, and this one after the other in the same way. A wait for a
+shared event is therefore treated as a wait for every position that this process has recorded in a shared
+event so far. This may order too much, but never too little: no alarm is false. The certificate states that
+memory was shared.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from flambeau.observe.clocks import LogicalThread, Reached
 
 
 class Others:
-    """The events that other processes share, and the last point of each stream that any of them marked."""
+    """The shared events, and the last position of each stream that one of them recorded."""
 
     def __init__(self) -> None:
         self._events: set[int] = set()
         self._points: dict[LogicalThread, Reached] = {}
 
     def share(self, event: int, point: Reached | None) -> None:
-        """Another process has, or had, the event. point: what it marks here."""
+        """Add an event that another process has, or had. `point` is its current record."""
         self._events.add(event)
         self.on_record(event, point)
 
     def on_record(self, event: int, point: Reached | None) -> None:
-        """An event marks a point from now on."""
+        """Record that an event has a new position."""
         if event in self._events and point is not None:
             self._points[point[0][0]] = point
 
@@ -35,5 +35,5 @@ class Others:
         self._events.discard(event)
 
     def points(self, event: int) -> Iterable[Reached]:
-        """What comes before a wait for an event, beyond what it marks here."""
+        """Return the positions that happen before a wait for an event, other than its own record."""
         return list(self._points.values()) if event in self._events else ()

@@ -1,4 +1,4 @@
-"""Whether two strided layouts share a byte. Exact, but for layouts too large to draw."""
+"""Overlap of strided layouts. It is exact, except for layouts that are too large to draw."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flambeau.core.meta import Meta
 Extent = Meta | int
 """The layout of an access: a number of contiguous bytes, or the meta of a tensor that has gaps."""
 
-_CANVAS = 1 << 26  # cells of the largest drawing: 64 MiB, some 20 ms; once per pair of layouts
+_CANVAS = 1 << 26  # cells of the largest bitmap: 64 MiB, some 20 ms, once per pair of layouts
 
 
 def extent_of(meta: Meta) -> Extent:
@@ -21,27 +21,28 @@ def extent_of(meta: Meta) -> Extent:
 
 
 def span_of(extent: Extent) -> int:
-    """Bytes from the first to one past the last that an access reaches."""
+    """Return the bytes from the first to one past the last that an access reaches."""
     return extent if isinstance(extent, int) else extent.span
 
 
 def is_dense(extent: Extent) -> bool:
-    """Whether an access touches each byte of its span."""
+    """Return True if an access touches each byte of its span."""
     return isinstance(extent, int) or extent.contiguous or extent.span <= _inner_run(extent)
 
 
 def covers(outer: int, over: Extent, inner: int, under: Extent) -> bool:
-    """Whether one access surely touches every byte of another. False where that takes a closer look."""
+    """Return True if one access surely touches every byte of another. False means unknown."""
     if outer == inner and over is under:
         return True
     return is_dense(over) and outer <= inner and inner + span_of(under) <= outer + span_of(over)
 
 
 def overlap(first: int, one: Extent, second: int, other: Extent) -> bool:
-    """Whether two accesses, at two addresses, share a byte.
+    """Return True if two accesses, at two addresses, share a byte.
 
-    Exact while the drawing of what both reach fits 64 Mi units; above that a shared range counts as a
-    shared byte (the only case in which interleaved layouts may raise a false alarm).
+    The result is exact while the bitmap of both ranges has at most 64 Mi units. For larger ranges,
+    overlapping ranges count as overlapping accesses. This is the only case in which interleaved layouts may
+    cause a false alarm.
     """
     begin = max(first, second)
     end = min(first + span_of(one), second + span_of(other))
@@ -76,14 +77,14 @@ def touched_bytes(begin: int, end: int, accesses: list[tuple[int, Extent]]) -> n
 
 
 def _strides(extent: Extent) -> list[tuple[int, int]]:
-    """(byte stride, size) of the dimensions that lead to other elements."""
+    """Return (byte stride, size) of the dimensions with more than one distinct element."""
     if isinstance(extent, int):
         return []
     return [(s, n) for s, n in zip(extent.byte_strides, extent.shape, strict=True) if n > 1 and s]
 
 
 def _inner_run(extent: Meta) -> int:
-    """Contiguous bytes at each place that the outer strides lead to."""
+    """Return the number of contiguous bytes at each element that the outer strides reach."""
     run = extent.itemsize
     for stride, size in sorted(_strides(extent)):
         if stride > run:
@@ -93,9 +94,9 @@ def _inner_run(extent: Meta) -> int:
 
 
 def _residues_disjoint(first: int, one: Extent, second: int, other: Extent) -> bool:
-    """A proof that they share nothing: all they touch, modulo the gcd of their outer strides, differs.
+    """Return True if the bytes of both accesses differ modulo the gcd of their outer strides.
 
-    That is the case of the columns of one matrix, whatever its size.
+    They are disjoint then. This holds for the columns of one matrix, whatever its size.
     """
     runs = [extent if isinstance(extent, int) else _inner_run(extent) for extent in (one, other)]
     outer = [s for e, run in zip((one, other), runs, strict=True) for s, _ in _strides(e) if s > run]
@@ -113,7 +114,7 @@ def _grain(extent: Extent) -> int:
 
 
 def draw(canvas: np.ndarray[Any, Any], at: int, extent: Extent, unit: int) -> None:
-    """Mark the units that an access touches."""
+    """Mark the units that an access touches in a bitmap."""
     if isinstance(extent, int):
         canvas[at : at + extent // unit] = 1
         return

@@ -1,30 +1,29 @@
-"""`Lifetimes`: when memory is allocated and freed, and which uses of freed memory a later allocation may meet.
+"""Lifetimes of memory, and the uses of freed memory that a later allocation may overlap.
 
-# Note [Reuse by contract]
-Problem: a tensor is freed while another stream uses it, without record_stream. Whether that hurts depends on where the
-allocator puts the next tensors, so a run whose placement happens to avoid the block says nothing of other runs.
-Rule: memory that was freed to a pool (of one stream, one kind and one MemPool) may be part of any later allocation of
-that pool. So the first write of each stream to a new tensor must come after every use of all memory that was freed to
-its pool before. If one is not, that is a race, wherever this run put the tensors.
-Why it is exact: the allocator joins, splits and grows, so no size and no address excludes a reuse; and a later access
-of the new tensor comes after its first write, or races with that. Nothing is reported of a tensor that is never used,
-nor where the order is established before its first use.
-Consequences: a pool remembers, for each stream, its latest use of freed memory (`FreedMemory`), which stands for the
-earlier ones. An allocation takes a snapshot of that. Only a stream that writes a tensor for the first time is compared
-with the snapshot, and its own stream only while a use is open, so the common launch pays nothing.
+# Note [Reuse by contract] Problem: A tensor is freed while another stream uses it, without record_stream.
+The effect depends on where the allocator puts the next tensors. A run whose placement happens to avoid the
+block proves nothing about other runs. Rule: Memory that was freed to a pool (of one stream, one kind and
+one MemPool) may be part of any later allocation of that pool. The first write of each stream to a new
+tensor must therefore happen after every use of memory that was freed to its pool before. Otherwise there is
+a race, wherever this run put the tensors. Why it is exact: The allocator splits, coalesces and grows, so no
+size and no address excludes a reuse. A later access of the new tensor happens after its first write, or
+races with that. Nothing is reported for a tensor that is never used, nor if the order is established before
+its first use. Consequences: A pool keeps the latest use of freed memory of each stream (`FreedMemory`),
+which represents the earlier ones. An allocation takes a snapshot of it. Only a stream that writes a tensor
+for the first time is compared with the snapshot, and its own stream only while a use is open. The common
+launch pays nothing.
 
-# Note [What orders reuse]
-A recorded use (record_stream) is waited for by the allocator: it is no use of freed memory. What the allocator learns
-from polls orders the lifetimes of that one block and nothing else (`Cell.polled`), since another schedule answers
-otherwise. `empty_cache`, a retry after out of memory and a collection of idle segments order nothing by themselves:
-they give back segments that are wholly free, and whether a block lies in such a one depends on the placement. Only when
-all memory of a pool has gone back is there nothing to reuse (`forget`).
+# Note [What orders reuse] The allocator waits for a recorded use (record_stream), so that is not a use of
+freed memory. A poll of the allocator orders the lifetimes of that one block and nothing else
+(`Cell.polled`), because the answer depends on the schedule. `empty_cache`, a retry after out of memory and
+a collection of idle segments order nothing by themselves: they release segments that are wholly free, which
+depends on the placement. Only when all memory of a pool was released is there nothing to reuse (`forget`).
 
-# Note [Reuse by other streams]
-Flambeau's allocator also hands a freed block to a stream that waits for the work of the block's own (Note [Reuse by
-order] in `runtime/memory/cross_stream_reuse.py`). The stream that allocates comes after that work, so only a stream
-that uses the new tensor without waiting for the allocating one is concerned. Which blocks there were then is not
-kept, so that withholds the certificate, and is no race.
+# Note [Reuse by other streams] Flambeau's allocator also gives a freed block to a stream that waits for the
+work of the block's own stream (Note [Reuse by order] in `runtime/memory/cross_stream_reuse.py`). The
+allocating stream happens after that work, so only a stream that uses the new tensor without waiting for the
+allocating stream is affected. The candidates for such reuse are not kept, so this case withholds the
+certificate and is not reported as a race.
 """
 
 from __future__ import annotations
@@ -55,27 +54,31 @@ from flambeau.observe.layouts import Extent
 from flambeau.observe.order import Order
 from flambeau.observe.race_builder import READ, WRITE
 
-_FREES = 4096  # that a pool keeps
+_FREES = 4096  # frees that a pool keeps
 
 
 class Lifetimes(Order):
-    """The lifetimes of all memory of one machine. Not locked, as `Order`, but for what allocators call."""
+    """The lifetimes of all memory of one machine. Callers hold the lock, as for `Order`, except the
+    allocators.
+    """
 
     __slots__ = ("_freed", "_pools", "shadow")
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
         self.shadow = Shadow()
-        self._freed: list[ShadowBlock] = []  # whose uses are not collected yet
+        self._freed: list[ShadowBlock] = []  # freed blocks whose uses are not collected yet
         self._pools: dict[tuple[LogicalThread, int], FreedMemory] = {}
 
     # -- a lifetime begins ------------------------------------------------------------------------------
     def begin_life(
         self, ptr: int, nbytes: int, stream: int, written: bool = False, pool: int = UNPOOLED
     ) -> None:
-        """A piece of memory is handed out, to a stream (0: host memory). Takes the lock if it needs to.
+        """Begin the lifetime of memory that was allocated to a stream (0: host memory). Takes the lock if
+        necessary.
 
-        `written`: by the next launch, which says where: finding that out twice would be a tenth of what a call costs.
+        `written` is True if the next launch, which knows the call site, writes it. Finding the call site
+        twice would be a tenth of the cost of a call.
         """
         agent = self.agents.get(stream)
         block = self.shadow.blocks.get(ptr)
@@ -108,7 +111,7 @@ class Lifetimes(Order):
         host: bool = False,
         pool: int = UNPOOLED,
     ) -> None:
-        """A piece of memory begins a life with a new owner; its first life if that is no stream."""
+        """Begin a lifetime of memory with a new owner. Without a stream as owner it is the first lifetime."""
         self._collect_uses()
         agent = None if stream is None else self.agents.get(stream)
         self.number = self._next()
@@ -123,7 +126,7 @@ class Lifetimes(Order):
         block.clock = NOTHING if agent is None else agent.clock
         for cell in block.cells:
             if memory.is_open or cell.sole is not agent:
-                cell.sole = None  # its next command is compared with these
+                cell.sole = None  # the next command is compared with these
 
     def _pool_of(self, agent: LogicalThread, key: int) -> FreedMemory:
         if key == UNPOOLED:
@@ -131,7 +134,9 @@ class Lifetimes(Order):
         return self._pools.setdefault((agent, key), FreedMemory(agent, key))
 
     def _close_uses(self, memory: FreedMemory) -> None:
-        """Forget the uses that every host thread knows to be done, and note which the owner's stream comes after."""
+        """Drop the uses that every host thread knows to be done, and mark those that the owner's stream
+        happens after.
+        """
         owner = memory.agent
         left = {user: use for user, use in memory.exposed.items() if not self.all_know(use.agent, use.number)}
         if len(left) < len(memory.exposed):
@@ -143,7 +148,9 @@ class Lifetimes(Order):
 
     # -- a lifetime ends --------------------------------------------------------------------------------
     def end_life(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
-        """A life ends; the runtime has seen these events of its uses done. Takes no lock: a destructor calls."""
+        """End a lifetime. The runtime has seen the events `after` of its uses complete. Takes no lock:
+        destructors call it.
+        """
         block = self.shadow.blocks.get(ptr)
         if block is None:
             return
@@ -156,7 +163,8 @@ class Lifetimes(Order):
             used = cell.read or cell.write
             if used is not None and (last is None or used[1] > last[1]):
                 last, where = used, cell
-        else:  # nobody else has used it: what its stream does next comes after all of that
+        # Only the owner has used it: the stream's next command happens after all uses.
+        else:
             block.freed_at = None
             if last is not None:
                 frees = block.pool.frees
@@ -169,22 +177,23 @@ class Lifetimes(Order):
             block.freed_at = caller(1)
         if after:
             points = [point for event in after if (point := self._events.get(event)) is not None]
-            seen = [
-                point for point in points if self.polled.get(point[0], 0) >= point[1]
-            ]  # as it ought to be
+            # The events that polling found complete, which should be all.
+            seen = [point for point in points if self.polled.get(point[0], 0) >= point[1]]
             for cell in block.cells:
                 for point in seen:
                     cell.polled = join_clock(cell.polled, point)
         if block.agent is not None:
             for cell in block.cells:
-                cell.sole = None  # whoever uses its next life first is compared with this one
+                cell.sole = None  # the first user of its next lifetime is compared with this one
             if self.several or threading.get_ident() != self.running:
                 with self.lock:
                     self._look_at_freed_by_thread(block, block.agent)
-            self._freed.append(block)  # last: whoever has the lock may look at it from now on
+            self._freed.append(block)  # last, because a holder of the lock may read it from now on
 
     def _forget_frees(self, memory: FreedMemory) -> None:
-        """Keep half of what was freed to a pool; of the rest, for each block in use, the latest use before it."""
+        """Keep half of the frees of a pool. For the rest, keep the latest use before the lifetime of each
+        block in use.
+        """
         with self.lock:
             done = self.known.get(memory.agent, 0) if not self.several else 0
             old = [freed for freed in memory.frees[: _FREES // 2] if freed[1][1] > done]
@@ -199,9 +208,10 @@ class Lifetimes(Order):
                     block.own_use = old[latest.index(latest[before - 1])]
 
     def outlive(self, ptr: int, events: Sequence[int]) -> None:
-        """The program ended a life; the memory is handed out again once these events of its uses are done.
+        """Mark a block that the program freed and that is reused once these events of its uses are complete.
 
-        Whether this run sees that or not, another schedule may: what no event marks is in use then.
+        Another schedule may find the events incomplete. So uses that no event covers count as still
+        running.
         """
         block = self.shadow.blocks.get(ptr)
         if block is not None:
@@ -218,9 +228,10 @@ class Lifetimes(Order):
             self._collect_uses_of(self._freed.pop())
 
     def _collect_uses_of(self, block: ShadowBlock, awaited: Clock = NOTHING) -> None:
-        """Note the uses of a freed block that its allocator does not wait for, as clock `awaited`, and has not.
+        """Add the uses of a freed block that its allocator did not wait for; `awaited` is the clock of its
+        waits.
 
-        Those in earlier lives were noted when these ended.
+        Uses in earlier lifetimes were added when those ended.
         """
         memory = block.pool
         owner = memory.agent
@@ -245,12 +256,15 @@ class Lifetimes(Order):
             memory.frees.append((block.freed, *own, block.shared != block.born))
             if len(memory.frees) > _FREES:
                 self._forget_frees(memory)
-        if uses and self.agents.get(owner.handle) is owner:  # else no block is allocated from it any more
+        # else no block is allocated from the pool any more
+        if uses and self.agents.get(owner.handle) is owner:
             memory.exposed = {**memory.exposed, **uses}
             self._close_uses(memory)
 
     def _look_at_freed_pinned(self, block: ShadowBlock, awaited: Clock) -> None:
-        """Withhold the certificate if copies use a block of pinned memory that its allocator does not wait for."""
+        """Withhold the certificate if copies use a block of pinned memory that its allocator does not wait
+        for.
+        """
         for last in itertools.chain.from_iterable(cell.accesses() for cell in block.cells):
             if last[1] >= block.born and not (_covers(self.known, last) or _covers(awaited, last)):
                 site = last[3], last[4]
@@ -263,9 +277,9 @@ class Lifetimes(Order):
                 )
 
     def _look_at_freed_by_thread(self, block: ShadowBlock, owner: LogicalThread) -> None:
-        """Where threads free each other's memory, it may come back at any time: its uses must be known to be over.
+        """Withhold the certificate if another thread freed a block whose uses are not known to be over.
 
-        Those in earlier lives were looked at when these ended.
+        Such a block may be reused at any time. Uses in earlier lifetimes were checked when those ended.
         """
         known = self.threads.clock_of(threading.get_ident(), self.known)
         alone = not owner.shared and owner.caller is not None and owner.caller[0] is self.threads.agent()
@@ -295,9 +309,8 @@ class Lifetimes(Order):
         clock = agent.clock
         if owner is None or block.freed:
             return
-        if (
-            agent is not owner and clock.get(owner, 0) < block.born
-        ):  # it comes after no point of the owner's since
+        # The agent happens after no position of the owner in this lifetime.
+        if agent is not owner and clock.get(owner, 0) < block.born:
             known = clock.get(owner, 0)
             freed = block.pool.find(known, block.born) or block.own_use
             if freed is not None and known < freed[1][1]:
@@ -313,7 +326,9 @@ class Lifetimes(Order):
     def _look_at_donors(
         self, block: ShadowBlock, owner: LogicalThread, agent: LogicalThread, site: Site
     ) -> None:
-        """Withhold the certificate if the owner may have taken the block over. See Note [Reuse by other streams]."""
+        """Withhold the certificate if the owner may have got the block from a donor stream. See Note [Reuse by
+        other streams].
+        """
         for (other, key), memory in self._pools.items():
             if key != block.pool.key or other.device != owner.device or other is agent or other is owner:
                 continue
@@ -329,7 +344,7 @@ class Lifetimes(Order):
 
     # -- memory and streams that are gone ---------------------------------------------------------------
     def forget(self, ptr: int, nbytes: int) -> None:
-        """Memory went back to the driver, after a wait for all that used it."""
+        """Drop memory that was returned to the driver, after a wait for all its uses."""
         self._collect_uses()
         pools = {block.pool for block in self.shadow.blocks_within(ptr, ptr + nbytes)}
         self.shadow.forget(ptr, nbytes)
@@ -345,18 +360,18 @@ class Lifetimes(Order):
 
     def _begin_stream(self, device: int, handle: int, ordinal: int, site: Site | None) -> LogicalThread:
         agent = super()._begin_stream(device, handle, ordinal, site)
-        self._drop_pools({agent})  # of the stream that it stood for before
+        self._drop_pools({agent})  # of the stream that it represented before
         return agent
 
     def _drop_pools(self, gone: Collection[LogicalThread]) -> None:
-        """No memory is allocated from the pools of these streams any more."""
+        """Drop the pools of destroyed streams, from which no memory is allocated any more."""
         for agent, key in [name for name in self._pools if name[0] in gone]:
             self._pools.pop((agent, key)).key = UNPOOLED
 
     def _agents_in_lifetimes(self, retired: Set[LogicalThread]) -> set[LogicalThread]:
-        """Return the agents that lifetimes remember, of which as few as can be are of streams that are gone.
+        """Return the logical threads that lifetimes refer to, with as few destroyed streams as possible.
 
-        The use of a stream that is gone, which the owner's stream comes after, is one of the owner's from now on.
+        A use by a destroyed stream that the owner's stream happens after is replaced by a use of the owner.
         """
         users: set[LogicalThread] = set()
         for memory in self._pools.values():
@@ -378,9 +393,9 @@ class Lifetimes(Order):
         return users | {use.agent for holder in holders for use in holder.exposed.values()}
 
     def _forget_agents(self, gone: Set[LogicalThread]) -> None:
-        """Nothing remembers these agents any more."""
+        """Drop logical threads that nothing refers to."""
         self._drop_pools(gone)
-        clocks: dict[int, Clock] = {}  # most blocks share theirs
+        clocks: dict[int, Clock] = {}  # most blocks share their clock
         for block in self.shadow.blocks.values():
             known = clocks.get(id(block.clock))
             if known is None:

@@ -1,12 +1,13 @@
-"""`Meetings`: what collectives order, between the streams of their members.
+"""The order that collectives establish between the streams of their members.
 
-A part comes after all that its stream was given before, as any command. Where the numbers of one member go to another,
-the end of the other's part comes after what stood before the one's: so in an all_reduce everybody's end after
-everybody's start, in a broadcast after the root's start, in a message the receipt after what stood before the sending.
-That a member's own part is over says nothing of the others' parts: real rings finish at different times.
+A contribution happens after all earlier commands of its stream. If data flows from one member to another,
+the end of the receiver's contribution happens after the commands before the sender's. In an all_reduce
+every end happens after every start; in a broadcast after the root's start; a receipt after the commands
+before the send. The end of a member's own contribution says nothing about the others: real rings finish at
+different times.
 
-Members are queued one after the other. One that was queued before learns of one that comes later as soon as that comes;
-its stream knows then, and streams that waited for it before do not.
+Members are enqueued one after the other. When a later one is enqueued, the streams of the earlier ones
+learn of it then. Streams that had waited for them before do not.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from flambeau.observe.detector import Detector
 
 
 class ObservedContribution:
-    """A member's part: what it is, on which stream, and the point that the stream had reached before."""
+    """A member's contribution: the call, its stream, and the stream's position before it."""
 
     __slots__ = ("call", "point", "rank", "stream")
 
@@ -32,7 +33,7 @@ class ObservedContribution:
 
 
 class ObservedCommunicator:
-    """How many ranks there are, and the parts of the meetings that are not complete."""
+    """The size of a communicator, and the contributions to its incomplete collectives."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -40,7 +41,7 @@ class ObservedCommunicator:
 
 
 class Meetings:
-    """Feeds a detector with the order that collectives bring. See the module's docstring."""
+    """Adds the order of collectives to a detector. See the module's docstring."""
 
     def __init__(self, detector: Detector) -> None:
         self._detector = detector
@@ -48,7 +49,7 @@ class Meetings:
         self._members: dict[int, tuple[ObservedCommunicator, Course]] = {}
 
     def join(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> None:
-        """(handle, rank) of members that have joined."""
+        """Add members that have joined, as (handle, rank)."""
         comm = self._by_id.setdefault(unique, ObservedCommunicator(size))
         for handle, rank in members:
             self._members[handle] = (comm, Course(rank))
@@ -63,7 +64,7 @@ class Meetings:
         self._members.pop(handle, None)
 
     def meet(self, handle: int, call: Collective, stream: int, point: Snapshot) -> None:
-        """A part was queued; `point` is what its stream had reached before."""
+        """Add a contribution that was enqueued; `point` is the stream's position before it."""
         comm, course = self._members[handle]
         key = course.next_key(call)
         part = ObservedContribution(course.rank, call, stream, point)

@@ -1,6 +1,6 @@
-"""`Order`: the order of a machine's commands: its streams, its events, what the host has waited for.
+"""Happens-before of a machine: its streams, its events, and the host's waits.
 
-Owner of all race clocks. See Note [Clocks] and Note [Host threads].
+It owns all race clocks. See Note [Clocks] and Note [Host threads].
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from flambeau.observe.findings import Findings
 from flambeau.observe.threads import Outer, Threads
 
 Caller: TypeAlias = tuple[LogicalThread, int]
-"""A host thread, and how often it had told others something when it made a call."""
+"""A host thread, and the number of messages that it had sent to others when it made a call."""
 
 Lane: TypeAlias = tuple[int, int, Site | None, bool]
-"""Of a stream that was captured: device, ordinal, where it was made, whether it is a process group's."""
+"""A captured stream: device, ordinal, call site of its creation, and whether a process group owns it."""
 
 
 class Order:
-    """Of one machine. Not locked: the drivers that feed it hold `lock`, so that its order is the queues' order."""
+    """The order of one machine's commands. The drivers that feed it hold `lock`, so its order equals the
+    queues' order.
+    """
 
     __slots__ = (
         "__weakref__", "_at_start", "_draws", "_event_users", "_events", "_first", "_hosts", "_loose_events", "_made",
@@ -44,32 +46,31 @@ class Order:
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
         self.lock = threading.RLock()
-        self.known: Clock = {}  # the host's; of several threads, that of the one that called last
+        self.known: Clock = {}  # the host's clock; with several threads, that of the last caller
         self.threads = Threads(self.thread_ends)
         self.running = 0  # the thread that called last
         self.several = False  # see Note [Host threads]
-        self.everyone: Clock = NOTHING  # what any of them has waited for
-        self.polled: Clock = NOTHING  # what the runtime has found done on its own account
-        self.concurrent = False  # whether several streams have been given commands
+        self.everyone: Clock = NOTHING  # what any thread has waited for
+        self.polled: Clock = NOTHING  # what the runtime has found done by its own polls
+        self.concurrent = False  # True once several streams have commands
         self._first: LogicalThread | None = None
         self.number = 1  # of the last command
-        self._next = itertools.count(2).__next__  # atomic, as what begins a life takes no lock
+        self._next = itertools.count(2).__next__  # atomic, because the start of a lifetime takes no lock
         self.agents: dict[int, LogicalThread] = {}
         self._on_device: dict[int, list[LogicalThread]] = {}
         self._retired: list[LogicalThread] = []
-        self._made: dict[int, int] = {}  # side streams of a device so far
+        self._made: dict[int, int] = {}  # device -> side streams created so far
         self._events: dict[int, Snapshot] = {}
         self._loose_events: dict[int, Snapshot] = {}
-        self._recorders: dict[
-            int, tuple[LogicalThread, int, bool]
-        ] = {}  # a `Caller`, and whether all is in order
-        self._own_events: set[int] = set()  # of the runtime, which asks for them on its own account
-        self._event_users: dict[
-            int, dict[LogicalThread, int]
-        ] = {}  # since it was recorded: threads, as in `Caller`
-        self._draws: dict[int, Caller] = {}  # by device: who drew random numbers last
-        self._hosts: dict[int, Clock] = {}  # of ranks that are threads and take turns: what each knows
-        self._at_start: Clock = NOTHING  # what they all knew
+        # event -> its recorder as a `Caller`, and whether all uses so far are ordered
+        self._recorders: dict[int, tuple[LogicalThread, int, bool]] = {}
+        self._own_events: set[int] = set()  # events of the runtime, which polls them on its own account
+        # event -> the threads that used it since its record, as `Caller`s
+        self._event_users: dict[int, dict[LogicalThread, int]] = {}
+        self._draws: dict[int, Caller] = {}  # device -> the caller that drew random numbers last
+        # rank -> its host clock, for ranks that are threads and take turns
+        self._hosts: dict[int, Clock] = {}
+        self._at_start: Clock = NOTHING  # the host clock when the ranks began
         self._several_ranks = False
 
     # -- streams ---------------------------------------------------------------------------------------
@@ -79,7 +80,7 @@ class Order:
             self._begin_stream(device, handle, ordinal, site)
 
     def add_lane(self, handle: int, lane: Lane) -> None:
-        """A stream of a graph's own, at its first launch."""
+        """Add a stream that a graph owns, at the graph's first launch."""
         device, ordinal, site, grouped = lane
         agent = self._begin_stream(device, handle, ordinal, site)
         agent.grouped, agent.captured = grouped, True
@@ -95,7 +96,7 @@ class Order:
         return agent
 
     def _idle(self, device: int) -> LogicalThread | None:
-        """An agent whose stream is gone and whose commands the host knows to be done."""
+        """Return a logical thread whose stream was destroyed and whose commands the host knows to be done."""
         for agent in self._retired:
             if agent.device == device and self.all_know(agent, agent.time):
                 self._retired.remove(agent)
@@ -103,14 +104,14 @@ class Order:
         return None
 
     def remove_stream(self, handle: int) -> None:
-        """The handle is gone; the agent stays for those that still know or wait for it."""
+        """Remove a handle. The logical thread stays while clocks and events refer to it."""
         agent = self.agents.pop(handle, None)
         if agent is not None:
             self._retired.append(agent)
 
     # -- edges -----------------------------------------------------------------------------------------
     def catch_up(self, agent: LogicalThread) -> None:
-        """A command starts with all that the host knows when it gives it."""
+        """Add the host's clock to a stream's clock, because the host issues a command to it."""
         if agent.caught is not self.known:
             if agent is not self._first and not self.concurrent:
                 self.concurrent = self._first is not None
@@ -131,7 +132,8 @@ class Order:
         if last is None or last[0] is self.threads.mine:
             self.tick(agent)
             sure = True
-        else:  # it marks a point between another thread's commands, and adds nothing to them
+        # The record is between another thread's commands and adds nothing to them.
+        else:
             sure = self._comes_after(last)
         self._events[event] = snapshot(agent)
         users = self._event_users.get(event, {})
@@ -149,7 +151,7 @@ class Order:
         self._own_events.discard(event)
 
     def wait(self, stream: int, event: int, site: Site) -> None:
-        """The stream takes over the event's snapshot, as it is now."""
+        """Add the event's present snapshot to the stream's clock."""
         reached = self.event_point(event)
         agent = self.agents[stream]
         self.tick(agent)
@@ -163,13 +165,13 @@ class Order:
         agent.waits[point[0]] = (point[1], site)
 
     def before(self, stream: int) -> Snapshot:
-        """What the stream has reached, with all that the host knows: what its next command comes after."""
+        """Return the position that the stream's next command happens after, including the host's clock."""
         agent = self.agents[stream]
         self.catch_up(agent)
         return snapshot(agent)
 
     def after(self, stream: int, point: Snapshot) -> None:
-        """What the stream is given from now on comes after a point, by no wait of the program's."""
+        """Order the stream's next commands after a position without a wait of the program."""
         agent = self.agents.get(stream)
         if agent is not None:
             self.tick(agent)
@@ -177,11 +179,13 @@ class Order:
             agent.loose = merge_clocks(agent.loose, point[0].loose) if self.several else agent.loose
 
     def point_of(self, stream: int) -> Reached:
-        """Where the stream's queue ends now. Taken before a wait on the host: others may queue meanwhile."""
+        """Return the end of the stream's queue. Callers take it before a host wait, because others may enqueue
+        meanwhile.
+        """
         return self._end_of(self.agents[stream])
 
     def points_of(self, device: int) -> list[Reached]:
-        """The same of all streams of a device."""
+        """Return the ends of the queues of all streams of a device."""
         return [self._end_of(agent) for agent in self._on_device.get(device, ())]
 
     def _end_of(self, agent: LogicalThread) -> Reached:
@@ -189,7 +193,9 @@ class Order:
         return snapshot(agent), (agent, agent.time, agent.loose), sure
 
     def event_point(self, event: int, own: bool = False) -> Reached | None:
-        """What an event marks, for somebody who waits for it; `own`: the runtime does, on its own account."""
+        """Return the position that an event records, for a wait. With `own`, the runtime waits on its own
+        account.
+        """
         if own:
             self._own_events.add(event)
         point = self._events.get(event)
@@ -203,12 +209,12 @@ class Order:
         return point, self._loose_events.get(event, point), sure and self._comes_after((recorder, then))
 
     def is_over(self, event: int) -> bool:
-        """Whether the host has waited for what an event marks: it is done in every run."""
+        """Return True if the host has waited for an event's record, which is then complete in every run."""
         reached = self.event_point(event)
         return reached is None or (reached[2] and self.known.get(reached[0][0], 0) >= reached[0][1])
 
     def host_waited(self, points: Sequence[Reached | None]) -> None:
-        """The host has waited for these points: it knows them."""
+        """Add these positions to the host's clock, because the host has waited for them."""
         for reached in points:
             if reached is not None:
                 point, loose, sure = reached
@@ -218,7 +224,7 @@ class Order:
                     self.everyone = join_clock(self.everyone, loose)
 
     def runtime_polled(self, reached: Reached | None, done: bool) -> None:
-        """The runtime asked whether this point is done, or waited for it. See Note [What orders reuse]."""
+        """Record a poll or wait of the runtime. See Note [What orders reuse]."""
         if reached is None:
             return
         point = reached[0]
@@ -227,7 +233,7 @@ class Order:
 
     # -- host threads: see Note [Host threads] ------------------------------------------------------------
     def enter(self) -> None:
-        """Another thread than the one before calls the driver."""
+        """Switch to another host thread, which now calls the driver."""
         self.findings.raise_due()
         self.running = threading.get_ident()
         if seat() is not None:  # a rank that takes turns: see `switch_host`
@@ -242,33 +248,33 @@ class Order:
             self._loose_events = dict(self._events)
 
     def publish(self) -> Snapshot:
-        """What this thread can tell another one now."""
+        """Return this thread's position, which a message to another thread carries."""
         with self.lock:
             point, self.known = self.threads.publish(self.known)
             return point
 
     def receive(self, point: Snapshot) -> None:
-        """Another thread has told this one."""
+        """Add the position that a message from another thread carries."""
         with self.lock:
             self.known = self.threads.receive(point, self.known)
 
     def knows(self, other: Caller) -> bool:
-        """Whether this thread comes after what another did when it had told others that often."""
+        """Return True if this thread happens after a call of another one."""
         with self.lock:
             known = self.threads.clock_of(threading.get_ident(), self.known)
             return other[0] is self.threads.agent() or known.get(other[0], 0) >= other[1]
 
     def here(self) -> Caller:
-        """Return this thread, and how often it has told others something."""
+        """Return this thread, and the number of messages that it has sent."""
         with self.lock:
             mine = self.threads.agent()
             return mine, mine.time
 
     def begin_task(self, point: Snapshot | None) -> Outer:
-        """A thread of a pool begins a task, which knows what `point` tells and nothing that the thread did before."""
+        """Begin a task of a thread pool, which happens after `point` but not after the thread's earlier tasks."""
         with self.lock:
             outer = self.threads.begin_task(point, self.known)
-            self.running = 0  # its next call comes as that of another thread
+            self.running = 0  # so that its next call enters as that of another thread
             return outer
 
     def end_task(self, outer: Outer) -> None:
@@ -282,7 +288,7 @@ class Order:
             self.running = 0
 
     def drew(self, device: int) -> None:
-        """A launch draws random numbers of a device (-1: the CPU)."""
+        """Record that a launch draws random numbers of a device (-1: the CPU)."""
         last = self._draws.get(device)
         if last is not None and not self._comes_after(last):
             name = "the CPU" if device < 0 else f"cuda:{device}"
@@ -294,7 +300,7 @@ class Order:
         return mine, mine.time
 
     def _comes_after(self, other: Caller) -> bool:
-        """Whether this thread's calls come after one of another's in every run."""
+        """Return True if this thread's calls happen after a call of another thread in every run."""
         return other[0] is self.threads.mine or self.known.get(other[0], 0) >= other[1]
 
     def _used_by_this_thread(self, agent: LogicalThread) -> None:
@@ -306,13 +312,13 @@ class Order:
                 self.findings.threads_unordered(f"{agent} is given work", caller(2))
 
     def all_know(self, agent: LogicalThread, time: int) -> bool:
-        """Whether every thread knows a command of an agent to be done."""
+        """Return True if every thread knows a command to be done."""
         if self.known.get(agent, 0) < time:
             return False
         return not self.several or all(known.get(agent, 0) >= time for known in self.threads.others())
 
     def switch_host(self, before: int, after: int) -> None:
-        """Another rank runs from now on: each has a host, which knows what that rank has waited for."""
+        """Switch to another rank, which has its own host clock."""
         if not self._hosts:
             self._at_start = self.known
         self._several_ranks = True
@@ -320,7 +326,7 @@ class Order:
         self.known = self._hosts.get(after, self._at_start)
 
     def join_hosts(self) -> None:
-        """The ranks have ended: whoever started them knows what all of them knew."""
+        """Continue with the host that started the ranks, after all of them have ended."""
         for known in self._hosts.values():
             self.known = merge_clocks(self.known, known)
         self._hosts = {}

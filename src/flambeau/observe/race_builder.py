@@ -1,4 +1,4 @@
-"""`build_race`: the race of two conflicting commands, with both accesses, the memory's lifetimes and the fix."""
+"""Construction of race reports: both accesses, the lifetimes of the memory, and the fix."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ _CACHED_CAST = (
 
 @dataclass(slots=True)
 class GraphLaunch:
-    """A launch of a graph: the stream, where, and the numbers between which its commands are (`begin` excluded)."""
+    """A launch of a graph: its stream, its call site, and the range of its commands' numbers (`begin` is
+    excluded).
+    """
 
     agent: LogicalThread
     site: Site
@@ -44,11 +46,11 @@ class GraphLaunch:
 
 
 Launches: TypeAlias = tuple[GraphLaunch | None, GraphLaunch | None]
-"""Those that the first command of a race and the second belong to."""
+"""The launches that the first and the second command of a race belong to."""
 
 
 class Pair(NamedTuple):
-    """The two accesses of a race, and the commands that make them."""
+    """The two accesses of a race, and their commands."""
 
     first: RaceAccess
     second: RaceAccess
@@ -58,16 +60,16 @@ class Pair(NamedTuple):
 
     @property
     def earlier(self) -> LogicalThread:
-        """The stream of the program that was given the first access, or its graph."""
+        """The program's stream on which the first access, or its graph, was enqueued."""
         return self.last[0] if self.launches[0] is None else self.launches[0].agent
 
     @property
     def later(self) -> LogicalThread:
-        """The stream of the program that was given the second access, or its graph."""
+        """The program's stream on which the second access, or its graph, was enqueued."""
         return self.command[0] if self.launches[1] is None else self.launches[1].agent
 
     def orders(self, later: LogicalThread, earlier: LogicalThread) -> bool:
-        """Return True if a wait of one stream for another puts the first access before what follows."""
+        """Return True if a wait of `later` for `earlier` orders the first access before what follows."""
         return join_clock(later.clock, snapshot(earlier)).get(self.last[0], 0) >= self.last[1]
 
 
@@ -84,14 +86,14 @@ def build_race(
     select: Select | None,
     record: bool = False,
 ) -> Race:
-    """Return the race of `command` with the last access of its cell or of a neighbour of it, or of freed memory.
+    """Return the race of `command` with the last access of its cell, of a neighbour, or of freed memory.
 
     Args:
-        kind: What `command` does with its cell: READ, WRITE or READ_WRITE.
+        kind: The access of `command` to its cell: READ, WRITE or READ_WRITE.
         waited: Another stream that has waited for the last access, which is a process group's.
-        lifetime: The number at which the lifetime of the memory began that `command` uses, and where.
-        select: Tells which streams are current.
-        record: `old` is a use of freed memory, and record_stream is its fix.
+        lifetime: The number and call site at which the lifetime of `command`'s memory began.
+        select: Returns the expressions of current streams.
+        record: True if `old` is a use of freed memory that record_stream fixes.
     """
     block = cell.block
     born, site = lifetime
@@ -129,18 +131,18 @@ def build_race(
 
 
 def _is_cached_cast(cell: Cell, last: Command, block: ShadowBlock) -> bool:
-    """Return True if `last` used a weight's cast, which autocast keeps for all streams of its block."""
+    """Return True if `last` used a weight's cast, which autocast shares among all streams of its block."""
     casts = [c.write for c in (cell, *cell.neighbours) if c.write is not None and c.write[2][0] == AUTOCAST]
     return any(_life(block, cast[1]) == _life(block, last[1]) for cast in casts)
 
 
 def _life(block: ShadowBlock, number: int) -> tuple[Site | None, int, Site | None] | None:
-    """Return what identifies the lifetime of the memory that command `number` belongs to; None: the present one."""
+    """Return the identity of the lifetime that command `number` belongs to; None: the present one."""
     return _lifetime(block, number) if number < block.born else None
 
 
 def _wait_of_owner(pair: Pair, owner: LogicalThread, freed: Site | None, proposer: Proposer) -> Fix:
-    """Return the fix of memory that is freed too early and whose tensor the program does not have."""
+    """Return the fix for memory that was freed too early and whose tensor the program no longer has."""
     text = (
         f"On {owner}, call stream.wait_stream({_stream_expression(pair.earlier)}) before {pair.second.place}."
     )
@@ -182,7 +184,7 @@ def access_of(
 
 
 def shape_of(extent: Extent, kind: str, what: Operation) -> tuple[tuple[int, ...] | None, str | None]:
-    """Shape and dtype of the operand that an extent belongs to; None of plain bytes."""
+    """Return shape and dtype of the operand that an extent belongs to; None for plain bytes."""
     _, metas, outputs = what
     for meta in metas[:outputs] + metas[outputs:] if kind is WRITE else metas[outputs:] + metas[:outputs]:
         if extent_of(meta) == extent:
@@ -196,7 +198,9 @@ def _device_of(command: Command) -> int | None:
 
 
 def _lifetime(block: ShadowBlock, number: int) -> tuple[Site | None, int, Site | None]:
-    """Where the memory was allocated, when and where freed, in the life that an old command belongs to."""
+    """Return where the memory was allocated and when and where it was freed, in the lifetime of an old
+    command.
+    """
     lives = [block.last] if block.last else []
     lives += [(b.site, b.freed, b.freed_at) for b in block.prior]
     for site, freed, freed_at in lives:
@@ -206,7 +210,7 @@ def _lifetime(block: ShadowBlock, number: int) -> tuple[Site | None, int, Site |
 
 
 def _operand(extent: Extent, command: Command) -> int:
-    """Return which input of a command has a layout; 0 if that cannot be told."""
+    """Return the position of the input with a given layout; 0 if it is ambiguous."""
     _, metas, outputs = command[2]
     inputs = [extent_of(meta) for meta in metas[outputs:]]
     return inputs.index(extent) if extent in inputs else 0
@@ -220,11 +224,12 @@ def synchronize_fix(
     known: Clock,
     proposer: Proposer | None,
 ) -> Fix:
-    """Return the fix of a host access to what a command uses: the host must wait for the command's stream.
+    """Return the fix for a host access to memory of a command: the host must wait for the command's stream.
 
     Args:
-        when: When the host touches it: the fix goes before that.
-        proposer: Of the host's access; None where that was not seen, so that the host must wait after the command.
+        when: The call site of the host access; the fix goes before it.
+        proposer: Proposes fixes at the host access. None if the access was not seen; the host must then
+            wait after the command.
     """
     agent = last[0] if launch is None else launch.agent
     verified = join_clock(known, snapshot(agent)).get(last[0], 0) >= last[1]
@@ -245,7 +250,7 @@ def _record_stream(
 ) -> Fix:
     """Return the fix of a use that outlived the tensor: `record_stream` makes the allocator wait before reuse.
 
-    Where the tensor has no name the stream waits that owns the memory.
+    If the program has no name for the tensor, the owner's stream waits instead.
     """
     if pair.launches[0] is None and code is not None:
         return _fix("record_stream", code, recorded)
@@ -259,9 +264,9 @@ def _record_stream(
 
 
 def _wait_stream(pair: Pair, waited: LogicalThread | None, proposer: Proposer) -> Fix:
-    """A wait just before the second access, or its graph, takes over all that the first one's stream was given.
+    """Return a wait just before the second access, or its graph, for the stream of the first one.
 
-    A graph is over on the stream that it was launched on when it is over on its own.
+    Waiting for the stream on which a graph is launched waits for the graph's own streams.
     """
     earlier, first, second = waited or pair.earlier, pair.first, pair.second
     verified = pair.orders(pair.later, earlier)
@@ -275,7 +280,7 @@ def _wait_stream(pair: Pair, waited: LogicalThread | None, proposer: Proposer) -
 
 
 def _wait_in_capture(pair: Pair, launch: GraphLaunch) -> tuple[Fix, str]:
-    """Both are of one launch: the wait is missing where they were captured; and a note, if one is there too early."""
+    """Return the wait that is missing where both accesses were captured, and a note if one is there too early."""
     earlier, later = (
         "the stream of the capture" if agent is launch.agent else agent.in_capture
         for agent in (pair.last[0], pair.command[0])
@@ -291,7 +296,7 @@ def _stream_expression(agent: LogicalThread) -> str:
 
 
 def _fix(call: str, code: Code | None, verified: bool, text: str = "") -> Fix:
-    """Return the fix that `code` is, or where there is none what `text` says."""
+    """Return the fix that `code` is; without code, the sentence `text`."""
     if code is None:
         return Fix(call, text, verified)
     hint = code.hint if code.certain else f"{code.hint} {_UNCERTAIN}".lstrip()
@@ -299,7 +304,9 @@ def _fix(call: str, code: Code | None, verified: bool, text: str = "") -> Fix:
 
 
 def _early_wait_note(last: Command, command: Command, name: str) -> str:
-    """Whether the second stream did wait for the first, called `name`, but for a point before the access."""
+    """Return a note if the second stream waited for the first, called `name`, but for a point before the
+    access.
+    """
     waited = command[0].waits.get(last[0])
     if waited is None or not last[0].born <= waited[0] < last[1]:
         return ""

@@ -1,7 +1,7 @@
-"""The race detector's drivers: `RaceDriver` over an accelerator's driver, `HostRaceDriver` over the CPU's.
+"""The race detector's observers: `RaceDriver` over an accelerator's driver, `HostRaceDriver` over the CPU's.
 
-Both feed one `Detector`. Each call tells the detector what it orders or touches, then goes on to the driver
-below; a wait on the host goes first, because only its return orders anything.
+Both feed one `Detector`. Each call first reports its effects to the detector and is then forwarded. Host
+waits are forwarded first, because only their return establishes an order.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from flambeau.observe.reporting.fixes import Select
 from flambeau.observe.reporting.operators import ACCESS
 
 _COPY: Operation = ("copy", (), 0)
-_SIZES = 1024  # of copies and fills, whose cells are remembered
+_SIZES = 1024  # copies and fills whose cells are remembered
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 def _may_raise(call: _Call) -> _Call:
-    """A call that may raise what other work has broken: which one does depends on when that work runs."""
+    """Wrap a call that may raise the error of earlier work; which call raises depends on when that work runs."""
 
     @wraps(call)
     def wrapper(self: RaceDriver, *args: Any, **options: Any) -> Any:
@@ -59,13 +59,19 @@ def attach_detector(
     strict: bool = False,
     select: Select | None = None,
 ) -> tuple[RaceDriver, HostRaceDriver]:
-    """The two drivers of a machine behind one race detector; both have it as `.detector`.
+    """Wrap the two drivers of a machine in one race detector, which both have as `.detector`.
 
-    `races` is "warn" (collect) or "error" (RaceError at the second access). `visible` are the driver's indices of
-    cuda:0, cuda:1 and so on, which reports name; all by default. The runtime must call
-    `block_alloc`, `block_wait` and `block_free` for device memory and for cached pinned memory (stream 0) alike.
-    `strict`: what the host may do to pinned memory unseen withholds the certificate. `select` returns which streams
-    are current; fixes name them.
+    The runtime must call `block_alloc`, `block_wait` and `block_free` for device memory and for cached
+    pinned memory (stream 0).
+
+    Args:
+        accelerator: The driver of the devices.
+        host: The driver of the CPU.
+        races: "warn" (collect) or "error" (RaceError at the second access).
+        visible: The driver's indices of cuda:0, cuda:1 and so on, which reports use; all devices by
+            default.
+        strict: True if unseen host accesses to pinned memory withhold the certificate.
+        select: Returns the expressions of current streams, for fixes.
     """
     detector = Detector(races, strict)
     detector.select = select
@@ -74,27 +80,28 @@ def attach_detector(
 
 
 class RaceDriver(Forward):
-    """An accelerator's driver whose commands are checked for races."""
+    """An observer of an accelerator's driver that checks its commands for races."""
 
     def __init__(self, inner: Driver, detector: Detector, visible: Sequence[int] | None = None) -> None:
         super().__init__(inner)
         self.observes_blocks = True
         devices = range(inner.device_count()) if visible is None else visible
-        self._shown = {
-            index: shown for shown, index in enumerate(devices)
-        }  # by driver's index: what users say
+        # index of the driver -> index in the program
+        self._shown = {index: shown for shown, index in enumerate(devices)}
         self.detector = detector
         if not inner.runs_bodies:
             detector.deferred.unseen = NO_DATA if inner.name == "virtual" else NOT_READ
         self._lock = detector.lock
         self._sizes: dict[int, int] = {}
         self._checks: dict[Executable, Check] = {}
-        self._plain: dict[tuple[str, tuple[Extent, ...], int], Check] = {}  # of what is no launch
-        if not inner.observes_blocks:  # each result's memory comes by here: straight to the detector
+        # for commands that are not launches
+        self._plain: dict[tuple[str, tuple[Extent, ...], int], Check] = {}
+        # Each result's memory passes here: call the detector directly.
+        if not inner.observes_blocks:
             self.block_alloc = detector.begin_life  # type: ignore[method-assign]
             self.block_free = detector.end_life  # type: ignore[method-assign]
-        self._tapes: dict[int, Tape] = {}  # by stream: those that are captured
-        self._captured: dict[int, Tape] = {}  # by event: those that were recorded in a capture
+        self._tapes: dict[int, Tape] = {}  # captured stream -> its tape
+        self._captured: dict[int, Tape] = {}  # event that was recorded in a capture -> the tape
         self._graphs: dict[int, Tape] = {}
         self._meetings = Meetings(detector)
         self._others = Others()
@@ -184,7 +191,8 @@ class RaceDriver(Forward):
             key = (source.ptr, source.nbytes)
             if source.pinned:
                 self._command(stream, "copy_in", [(target, source.nbytes), key], 1, source, _READ)
-            else:  # the host's bytes are read before the call returns
+            # The host's bytes are read before the call returns.
+            else:
                 self._enter()
                 self.detector.host_access(*key, _READ, ("copy_in", (), 0))
                 self._command(stream, "copy_in", [(target, source.nbytes)], 1)
@@ -202,7 +210,8 @@ class RaceDriver(Forward):
             self.detector.host_access(*key, _WRITE, ("copy_out", (), 0))
             self._command(stream, "copy_out", [(source, target.nbytes)], 0)
             point = self.detector.point_of(stream)
-        self.inner.copy_out(target, source, stream)  # done on return: it may wait, so without the lock
+        # complete on return: it may wait, so the lock is not held
+        self.inner.copy_out(target, source, stream)
         self._host_waited([point])
 
     @_may_raise
@@ -313,7 +322,8 @@ class RaceDriver(Forward):
             self._enter()
             if self.detector.is_over(start) and self.detector.is_over(end):
                 self.detector.findings.read_time()
-            else:  # it raises where they are not done
+            # The call raises if the events are not complete.
+            else:
                 self.detector.findings.note_query("Event.elapsed_time() before a wait for the events")
         return self.inner.event_elapsed_ns(start, end)
 
@@ -363,11 +373,15 @@ class RaceDriver(Forward):
         self._launcher(exe, depth=3)(ptrs, scalars, stream)
 
     def launcher(self, exe: Executable) -> Launcher:
-        """Its caller must be called by this package alone: a look at one frame less shows."""
+        """Return the launcher of an executable. Only this package may call it: its call site is one frame
+        nearer.
+        """
         return self._launcher(exe, depth=4)
 
     def _launcher(self, exe: Executable, depth: int) -> Launcher:
-        """All that a launch looks at is bound here: it is the most frequent call."""
+        """Return a launcher that has everything bound that a launch needs, because it is the most frequent
+        call.
+        """
         if exe.launch.kernel.touches(exe.launch) is not None:
             return self._reporting(exe, depth)
         detector, inner, check = self.detector, self.inner.launcher(exe), self._checks[exe]
@@ -397,7 +411,9 @@ class RaceDriver(Forward):
         return launch
 
     def _reporting(self, exe: Executable, depth: int) -> Launcher:
-        """Return the launcher of a kernel whose places indices name: it reports them as it runs, if it can."""
+        """Return the launcher of a kernel whose indices select elements. The kernel reports them as it runs,
+        if it can.
+        """
         detector, check, tapes, received = self.detector, self._checks[exe], self._tapes, self._on_failure
         acquire, release = self._lock.acquire, self._lock.release
         reported = reporting(exe.launch) if self.inner.runs_bodies else None
@@ -429,7 +445,9 @@ class RaceDriver(Forward):
         return launch
 
     def _drawing(self, launch: Launcher, device: int) -> Launcher:
-        """One that draws random numbers: threads that do so on one device must be in order."""
+        """Return the launcher of a kernel that draws random numbers: threads that draw on one device must be
+        ordered.
+        """
 
         def draw(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
             with self._lock:
@@ -493,7 +511,7 @@ class RaceDriver(Forward):
         called: Sequence[int] = (),
         name: str = "",
     ) -> list[int]:
-        # without the lock: it waits for others
+        # without the lock, because the call waits for others
         comms = self.inner.comm_create(unique, size, members, called, name)
         with self._lock:
             ranks = [rank for rank, _ in members]
@@ -531,9 +549,9 @@ class RaceDriver(Forward):
         pinned: HostMemory | None = None,
         kind: str = "",
     ) -> None:
-        """A command that is no launch, the pinned memory that it uses, and what it does there.
+        """Check a command that is not a launch, with the pinned memory that it uses and its access there.
 
-        Copies and fills of no bytes are none.
+        Copies and fills of no bytes are not commands.
         """
         self._enter()
         if keys and not keys[0][1]:
@@ -552,7 +570,7 @@ class RaceDriver(Forward):
             self.detector.use_pinned(use, stream)
 
     def _check(self, what: str, extents: tuple[Extent, ...], outputs: int) -> Check:
-        """That of copies, fills and host functions: they have no executable that could have one."""
+        """Return the check of copies, fills and host functions, which have no executable that could hold it."""
         key = (what, extents, outputs)
         found = self._plain.get(key)
         if found is None:
@@ -578,17 +596,19 @@ class RaceDriver(Forward):
             self.detector.host_waited(points)
 
     def _forget(self, ptr: int, nbytes: int) -> None:
-        """Its uses are over: the driver waited for them. That orders nothing else, see Note [What orders reuse]."""
+        """Drop memory whose uses the driver has waited for. This orders nothing else; see Note [What orders
+        reuse].
+        """
         with self._lock:
             self.detector.forget(ptr, nbytes)
 
     def _on_failure(self, error: DriverError) -> None:
-        """The program is told of a failure."""
-        if error.late and not is_within("cli"):  # else it has ended
+        """Record that the program receives an error of earlier work."""
+        if error.late and not is_within("cli"):  # else the program has ended
             self.detector.findings.on_failure(caller())
 
     def _enter(self) -> None:
-        """Say which thread calls."""
+        """Report the calling thread to the detector."""
         if get_ident() != self.detector.running:
             with self._lock:
                 self.detector.enter()
@@ -597,7 +617,7 @@ class RaceDriver(Forward):
 def _operands_of(
     calls: Sequence[tuple[int, Collective]], sizes: Sequence[int]
 ) -> tuple[list[Key], list[Key]]:
-    """What the parts of one stream write, and what they read."""
+    """Return the ranges that the contributions of one stream write, and those that they read."""
     writes: list[Key] = []
     reads: list[Key] = []
     for (rank, call), size in zip(calls, sizes, strict=True):
@@ -608,7 +628,9 @@ def _operands_of(
 
 
 class HostRaceDriver(Forward):
-    """The CPU's driver: what it does is done by the host, at once. Watched while commands use host memory."""
+    """An observer of the CPU's driver, whose calls are host accesses. It checks them while commands use host
+    memory.
+    """
 
     def __init__(self, inner: Driver, detector: Detector) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""What the detector says: `Race`, the `Fix` that would end it, and the `Certificate`."""
+"""The reports of the race detector: `Race`, the `Fix` that orders its accesses, and the `Certificate`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from flambeau.core.callsite import Site, place, source
 
 
 class RaceWarning(UserWarning):
-    """A race that was collected, not raised."""
+    """A race that was collected and not raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaceAccess:
-    """One side of a race. `stream` is None where the host itself touched the memory.
+    """One side of a race.
 
-    `handle` and `ordinal` name the command for a timeline: the stream's handle, and its how manieth command
-    (copies, fills, launches, host functions) it is, from 1.
+    Attributes:
+        stream: The stream's name; None if the host itself touched the memory.
+        handle: The stream's handle, for a timeline.
+        ordinal: The command's number, from 1, among the copies, fills, launches and host functions of its
+            stream.
     """
 
     kind: str  # "reads", "writes", or "reads and writes"
     operator: str
     stream: str | None
-    number: int  # of the command, counting all commands of the process in the order of their requests
+    number: int  # the command's number in the order of all requests of the process
     begin: int
     end: int
     shape: tuple[int, ...] | None
@@ -33,9 +36,8 @@ class RaceAccess:
     stream_site: Site | None = None  # where the stream was created
     handle: int = 0
     ordinal: int = 0
-    launched: Site | None = (
-        None  # of a graph's command: where the graph was launched; `site` is in its capture
-    )
+    # where the graph of the command was launched; `site` is then in its capture
+    launched: Site | None = None
     name: str = ""  # the operator's public name
     when: str = ""  # "of a previous iteration"
 
@@ -45,12 +47,12 @@ class RaceAccess:
 
     @property
     def where(self) -> str:
-        """The place, and which use of several there it was."""
+        """Return the call site, and which of several uses there it was."""
         return f"{self.place} {self.when}".rstrip()
 
     @property
     def issued(self) -> Site:
-        """Where the program issued it: a graph's command with the whole graph."""
+        """The call site; for a command of a graph, that of the graph's launch."""
         return self.launched or self.site
 
     def __str__(self) -> str:
@@ -70,16 +72,17 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """The smallest call that would order the two accesses, and where it goes.
+    """The smallest call that orders the two accesses of a race, and the place to insert it.
 
     Attributes:
         call: "wait_stream", "record_stream", "synchronize" or "wait".
-        where: Where `lines` go, as "Before program.py:7 insert"; a whole sentence if there are no lines.
-        verified: The detector put the edge into its clocks and found the accesses ordered, and the lines run after
-            each first access and before each second one, as far as the text of the program shows that.
-        lines: Statements of Python in the program's own names; none where its source cannot be read.
-        edits: The same as insertions into the program's files.
-        hint: What else the reader should know.
+        where: The place for `lines`, as "Before program.py:7 insert"; a whole sentence if there are no
+            lines.
+        verified: True if the detector found the accesses ordered with this edge added to its clocks, and
+            the program's text shows that the lines run after each first access and before each second one.
+        lines: Python statements in the program's own names; empty if its source cannot be read.
+        edits: The lines as insertions into the program's files.
+        hint: Further advice.
     """
 
     call: str
@@ -109,7 +112,7 @@ class Fix:
 
     @property
     def text(self) -> str:
-        """All of it in one paragraph."""
+        """The fix as one paragraph."""
         code = "; ".join([line.strip() for line in self.lines]).replace(":; ", ": ")
         text = f"{self.where}: {code}" if code else self.where
         return f"{text}. {self.hint}" if self.hint else text
@@ -119,8 +122,12 @@ class Fix:
 class Race:
     """Two accesses to the same bytes, at least one of them a write, that nothing orders.
 
-    `second` was requested later. `reused` says that the first access belongs to an earlier life of the
-    memory: it was freed, and handed out again or may be. `count` is how often this pair of lines raced.
+    Attributes:
+        first: The access that was requested first.
+        second: The access that was requested later.
+        reused: True if the first access belongs to an earlier lifetime of the memory, which was reused or
+            may be.
+        count: The number of races of these two call sites.
     """
 
     first: RaceAccess
@@ -132,18 +139,18 @@ class Race:
     reused: bool = False
     note: str = ""
     count: int = 1
-    latest: int | None = None  # the number of the second command that raced last
-    meeting: tuple[int, int] | None = None  # where they meet, if that is less than both may touch
+    latest: int | None = None  # the number of the second command of the latest race
+    meeting: tuple[int, int] | None = None  # the shared bytes, if they are fewer than both may touch
 
     def also(self, before: str, kind: str, number: int | None) -> None:
-        """The same two lines raced once more: `before` and `kind` say what they did with the memory."""
+        """Count another race of the same call sites; `before` and `kind` are its accesses."""
         self.first, self.second = _does(self.first, before), _does(self.second, kind)
         self.count += number is None or number != (self.latest or self.second.number)
         self.latest = number
 
     @property
     def range(self) -> tuple[int, int]:
-        """The bytes that both may touch: the first ones, where the allocator may use these for the second."""
+        """The bytes that both may touch. For memory that may be reused, the bytes of the first access."""
         if self.meeting is not None:
             return self.meeting
         begin, end = max(self.first.begin, self.second.begin), min(self.first.end, self.second.end)
@@ -206,11 +213,17 @@ def _memory(race: Race) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Whether the program gives the same answer under every legal schedule. See docs/determinism.md.
+    """The verdict on a run: whether the program computes the same result under every legal schedule.
 
-    `assumptions` are what that rests on, each looked at while the program ran; `violated` those that did not
-    hold; of these, `queries` only say that the program asked whether work is done. `race_free` is True if no race was
-    found and nothing is violated.
+    See docs/determinism.md.
+
+    Attributes:
+        races: The races found.
+        assumptions: The conditions that the verdict rests on; the detector checked each while the program
+            ran.
+        violated: The conditions that did not hold.
+        queries: Those of `violated` that say only that the program polled for the completion of work.
+        race_free: True if there is no race and `violated` is empty.
     """
 
     assumptions: list[str]

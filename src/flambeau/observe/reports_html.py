@@ -1,7 +1,4 @@
-"""`certificate_html` and `race_html`: what the detector found, as a notebook shows it.
-
-Colours of text and ground are the notebook's own, light or dark.
-"""
+"""Races and certificates as HTML for notebooks. Colours of text and background are the notebook's own."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from flambeau.core.callsite import place, source
 from flambeau.observe.reports import Certificate, Fix, Race, RaceAccess
 
 _RED, _GREEN, _YELLOW = "#e03131", "#2f9e44", "#e67700"
-_MOST = 20  # races that are shown whole
+_MOST = 20  # races that are shown in full
 
 
 def certificate_html(certificate: Certificate) -> str:
-    """Return the verdict with its races, or with what it rests on."""
+    """Return the verdict with its races, or with its assumptions."""
     if certificate.races:
         return races_html(certificate.races)
     if certificate.violated:
@@ -27,7 +24,7 @@ def certificate_html(certificate: Certificate) -> str:
 
 
 def races_html(races: list[Race]) -> str:
-    """Return races below their number."""
+    """Return a list of races with their number."""
     title = f"{len(races):,} race{'' if len(races) == 1 else 's'} found"
     rest = len(races) - _MOST
     more = [f"<div>and {rest:,} more</div>"] if rest > 0 else []
@@ -35,7 +32,7 @@ def races_html(races: list[Race]) -> str:
 
 
 def race_html(race: Race) -> str:
-    """Return one race: both lines, the call that orders them, and where memory and streams were created."""
+    """Return one race: both call sites, the call that orders them, and where memory and streams were created."""
     begin, end = race.range
     size = f"{end - begin:,} bytes of {race.device}"
     what = (
@@ -56,7 +53,7 @@ def race_html(race: Race) -> str:
 
 
 def table_html(rows: str) -> str:
-    """Return a table of rows that `_row` made."""
+    """Return a table of rows that `row_html` returned."""
     return f'<table style="border:none;margin:2px 0 0 12px;text-align:left">{rows}</table>'
 
 
@@ -81,7 +78,7 @@ def _side(side: RaceAccess) -> str:
 
 
 def _fix(fix: Fix) -> str:
-    """Return where the lines go, and the lines as they can be pasted."""
+    """Return the place and the lines of a fix, ready to be pasted."""
     where = f'<span style="color:{_GREEN}">{escape(fix.where)}{":" if fix.lines else ""}</span>'
     code = [f'<code style="white-space:pre">{escape(line)}</code>' for line in fix.lines]
     return "<br>".join([where, *code, *([escape(fix.hint)] if fix.hint else [])])

@@ -1,18 +1,20 @@
-"""`Threads`: the host threads of a program as a race detector sees them, and what each of them knows.
+"""The host threads of a program, with their vector clocks.
 
-# Note [Host threads]
-A thread knows what it has waited for, and what it was told by another thread: by `Thread.start` and `join`, by
-`threading.Event`, by what comes out of a `queue.Queue`. These tell the same in every run. Who gets a lock first does
-not repeat, so locks tell nothing. Each thread is an agent among the streams, whose number counts what it has told:
-`known[thread] >= n` says that all which the thread did before its n-th telling came first.
+# Note [Host threads] A host thread's clock covers what it has waited for and what messages from other
+threads carry: `Thread.start` and `join`, `threading.Event`, items of a `queue.Queue`. These carry the same
+in every run. The order in which threads acquire a lock does not repeat, so locks carry nothing. Each host
+thread is a logical thread, like a stream; its number counts the messages that it has sent. `clock[thread]
+>= n` means that everything before its n-th message happens before the owner of the clock.
 
-Two orders are kept. The *strict* one is drawn from these alone. By it, accesses are looked for that another run could
-make in another order. The *loose* one takes what any thread has waited for as known to all, as this run had it. A
-conflict that the strict order leaves open and the loose one does not is no race, since threads may have met in a way
-that cannot be seen from here (a lock, a pipe, a C library), but no certificate is given then.
+Two orders are kept. The *strict* order follows from these messages alone. Accesses that it leaves unordered
+may happen in another order in another run. The *loose* order assumes that all threads know what any thread
+has waited for, as in this run. A conflict that only the loose order orders is not reported, because the
+threads may have synchronized in a way that the detector cannot see (a lock, a pipe, a C library). No
+certificate is given then.
 
-The same goes for calls: a stream that two threads give work to, an event that one records and another waits for, the
-random numbers of a device. Where nothing orders the threads there, another run may order the calls the other way round.
+The same holds for calls: a stream that two threads use, an event that one records and another waits for,
+the random numbers of a device. If nothing orders the threads there, another run may reverse the order of
+the calls.
 """
 
 from __future__ import annotations
@@ -26,18 +28,23 @@ from weakref import WeakMethod
 
 from flambeau.observe.clocks import NOBODY, NOTHING, Clock, LogicalThread, Snapshot, join_clock
 
-_TRIED = 8  # agents of ended tasks that a new task is compared with
+_TRIED = 8  # logical threads of finished tasks that are considered for a new task
 
 Outer: TypeAlias = "tuple[LogicalThread, Clock]"
-"""A thread of a pool outside of its task: its agent, and what it knew."""
+"""A pool's thread outside of its task: its logical thread and its clock."""
 
 
 class Threads:
-    """What each host thread knows. `mine` is the agent of the thread that runs, whose knowledge its user keeps.
+    """The clocks of all host threads.
 
-    A task of a thread pool is a thread of its own here: which of the pool's threads runs it differs from run to run.
-    `thread_ends` is called in a thread that ends, and calls `end`. `count` is how many threads have called the driver,
-    `logical` counts tasks too. Not locked: its detector is.
+    A task of a thread pool counts as a separate thread, because which of the pool's threads runs it differs
+    from run to run. Callers hold the detector's lock.
+
+    Attributes:
+        mine: The logical thread of the running thread. The caller keeps its clock.
+        thread_ends: Called in a thread that ends; it calls `end`.
+        count: The number of threads that have called the driver.
+        logical: The same number with tasks.
     """
 
     def __init__(self, thread_ends: Callable[[], None]) -> None:
@@ -46,16 +53,16 @@ class Threads:
         self.mine = NOBODY
         self.count = 0
         self.logical = 0
-        self._counted: set[int] = set()  # threads, in `count`
-        self._outside: dict[int, Clock] = {}  # by thread that runs a task: what it knew before
-        self._idle: deque[LogicalThread] = deque()  # of tasks that have ended, the first first
+        self._counted: set[int] = set()  # the threads in `count`
+        self._outside: dict[int, Clock] = {}  # thread that runs a task -> its clock before
+        self._idle: deque[LogicalThread] = deque()  # of finished tasks, oldest first
         self._running = 0
-        self._agents: dict[int, LogicalThread] = {}  # by thread
-        self._known: dict[int, Clock] = {}  # of those that do not run
+        self._agents: dict[int, LogicalThread] = {}  # thread -> logical thread
+        self._known: dict[int, Clock] = {}  # thread -> clock, for threads that do not run
         self._callers: set[LogicalThread] = set()
 
     def enter(self, known: Clock) -> Clock:
-        """This thread calls the driver. `known` is what the last one that did knows; what this one knows."""
+        """Switch to this thread. `known` is the clock of the last caller; return this thread's clock."""
         ident = get_ident()
         self._known[self._running] = known
         self.mine, self._running = self._agent(ident), ident
@@ -68,17 +75,16 @@ class Threads:
         return self._known.pop(ident, {})
 
     def publish(self, known: Clock) -> tuple[Snapshot, Clock]:
-        """What this thread can tell another one; and what the one that runs knows from then on."""
+        """Return this thread's position, for a message, and the running thread's clock after it."""
         ident = get_ident()
         agent = self._agent(ident)
         point = agent, agent.time, self.clock_of(ident, known)
         agent.time += 1
-        return point, dict(
-            known
-        ) if ident == self._running else known  # another object: streams look at it anew
+        # The running thread gets a new clock object, so that streams take it over again.
+        return point, dict(known) if ident == self._running else known
 
     def receive(self, point: Snapshot, known: Clock) -> Clock:
-        """Another thread has told this one. What the one that runs knows then."""
+        """Add the position of a message to this thread's clock; return the running thread's clock."""
         ident = get_ident()
         received = join_clock(self.clock_of(ident, known), point)
         if ident == self._running:
@@ -88,7 +94,7 @@ class Threads:
         return known
 
     def end(self) -> None:
-        """This thread ends: its number may be another's soon."""
+        """Remove this thread, which ends, because its identifier may be reused."""
         ident = get_ident()
         self._callers.discard(self._agents.pop(ident, NOBODY))
         self._counted.discard(ident)
@@ -97,7 +103,7 @@ class Threads:
             self._running = 0
 
     def begin_task(self, point: Snapshot | None, known: Clock) -> Outer:
-        """This thread begins a task that knows what `point` tells; what it was and knew before."""
+        """Begin a task on this thread, with the clock that `point` carries. Return the thread's own state."""
         ident = get_ident()
         outer = self._agent(ident), self.clock_of(ident, known)
         if ident == self._running:
@@ -108,7 +114,7 @@ class Threads:
         return outer
 
     def end_task(self, outer: Outer, known: Clock) -> None:
-        """The task has ended. Who waits for the thread's end waits for all of its tasks."""
+        """End the task. A wait for the end of the thread is a wait for all of its tasks."""
         ident = get_ident()
         agent, before = self._agents[ident], self.clock_of(ident, known)
         if ident == self._running:
@@ -120,7 +126,10 @@ class Threads:
         self._known[ident] = join_clock(self._outside.pop(ident), end)
 
     def _agent_of_task(self, known: Clock) -> LogicalThread:
-        """An agent whose last task has ended before what the new one knows: as many agents as tasks at a time."""
+        """Return a logical thread whose last task happens before the new one, or a new logical thread.
+
+        There are then as many logical threads as concurrent tasks.
+        """
         for agent in list(itertools.islice(self._idle, _TRIED)):
             if known.get(agent, 0) >= agent.time - 1:
                 self._idle.remove(agent)
@@ -130,15 +139,15 @@ class Threads:
         return agent
 
     def clock_of(self, ident: int, known: Clock) -> Clock:
-        """What a thread knows; `known` is what the one that runs does."""
+        """Return a thread's clock; `known` is that of the running thread."""
         return known if ident == self._running else self._known.get(ident, {})
 
     def agent(self) -> LogicalThread:
-        """The agent of this thread."""
+        """Return the logical thread of this thread."""
         return self._agent(get_ident())
 
     def others(self) -> list[Clock]:
-        """What the threads know that do not run now."""
+        """Return the clocks of the threads that do not run."""
         inside = [self._known.get(ident, {}) for ident in self._agents if ident != self._running]
         return inside + list(self._outside.values())
 
@@ -153,9 +162,9 @@ class Threads:
 
 
 class _ThreadSentinel:
-    """Lives as long as a thread, and reports its end: also of a thread whose start was not seen.
+    """A thread-local object that reports the end of its thread, even of a thread whose start was not seen.
 
-    Else a later thread with the same number would be taken for it.
+    Otherwise a later thread with the same identifier would be taken for it.
     """
 
     __slots__ = ("_thread_ends",)
