@@ -55,14 +55,14 @@ class Work:
 
     def begin(self, request: Request, call: FunctionEvent, label: str = "") -> None:
         """A call begins that gives a stream something; `label` names a copy or a fill."""
-        request.first = self._source.given()
+        request.first = self._source.next_seq()
         self._issued.setdefault(request.stream, []).append((request, call, label))
         self._source.before(request)
 
     def end(self, request: Request, gave: bool) -> None:
         """It is given, or the call raised."""
         self._source.after(request, gave)
-        request.last = self._source.given()
+        request.last = self._source.next_seq()
 
     def stop(self) -> Iterator[FunctionEvent]:
         """What ran, in the order of devices, streams and requests; each is among its call's kernels."""

@@ -1,4 +1,4 @@
-"""torch.profiler: profiles by steps of a training loop."""
+"""torch.profiler: profiles of a training loop, step by step."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ __getattr__ = lacking("torch.profiler")
 
 
 class ProfilerActivity(enum.Enum):
-    """What is recorded: calls on the host, work of CUDA devices."""
+    """The activities that a profiler can record: calls on the host, work of CUDA devices."""
 
     CPU = 0
     CUDA = 2
 
 
 class ProfilerAction(enum.Enum):
-    """What a profiler does in a step."""
+    """The action of a profiler in a step."""
 
     NONE = 0
     WARMUP = 1
@@ -45,18 +45,21 @@ class ProfilerAction(enum.Enum):
 
 
 def supported_activities() -> set[ProfilerActivity]:
-    """What can be recorded here."""
+    """Return the activities that can be recorded here."""
     return {ProfilerActivity.CPU} | ({ProfilerActivity.CUDA} if system.is_available() else set())
 
 
 def schedule(
     *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0, skip_first_wait: int = 0
 ) -> Callable[[int], ProfilerAction]:
-    """A function of the step's number: after `skip_first` steps, cycles of `wait`, `warmup`, `active` steps.
+    """Return a schedule: a function of the step number that skips `skip_first` steps and then repeats a cycle.
 
-    `repeat` is how many cycles there are; 0: no end. With `skip_first_wait` other than 0 the first cycle waits not.
+    A cycle has `wait`, `warmup` and `active` steps. `repeat` is the number of cycles; 0: no end. With
+    `skip_first_wait` other than 0 the first cycle has no `wait` steps. A warning is issued if no step warms
+    up.
 
-    Raises AssertionError: a negative number, or nothing active. Warns: no step warms up.
+    Raises:
+        AssertionError: If a number is negative, or no step is active.
     """
     if wait < 0 or warmup < 0 or active <= 0 or repeat < 0 or skip_first < 0:
         raise AssertionError(
@@ -107,24 +110,29 @@ def _refuse(**of_kineto: Any) -> None:
 
 
 class profile:
-    """Context manager that records a program's calls and its devices' work, step by step if there is a schedule.
+    """Context manager that records a program's calls and its devices' work, step by step if there is a
+    schedule.
 
     Args:
-        activities: which (default: all that are supported).
-        schedule: what to do in each step; `step()` ends one. Without it all is recorded.
-        on_trace_ready: called with the profiler when a recording is complete.
-        record_shapes, with_flops: keep the shapes of inputs, count floating-point operations.
-        profile_memory: what calls allocate and free, on the CPU and on CUDA devices.
-        with_stack: keep the program's lines that each call came from.
-        acc_events: keep the events of earlier cycles; otherwise a second cycle warns that they are gone.
-        use_cuda: deprecated, with a FutureWarning; `activities` says it.
+        activities: The activities to record (default: all that are supported).
+        schedule: The action in each step; `step()` ends a step. Without a schedule everything is recorded.
+        on_trace_ready: Called with the profiler when a recording is complete.
+        record_shapes: True to record the shapes of inputs.
+        with_flops: True to count floating-point operations.
+        profile_memory: True to record what calls allocate and free, on the CPU and on CUDA devices.
+        with_stack: True to record the program's call sites.
+        acc_events: True to keep the events of earlier cycles. Otherwise a second cycle warns that they are
+            gone.
+        use_cuda: Deprecated, with a FutureWarning; use `activities`.
 
-    Raises AssertionError: `activities` has none. NotSupportedError: with_modules, which is of TorchScript's models;
-    anything but None for experimental_config, execution_trace_observer, custom_trace_id_callback and
-    post_processing_timeout_s, which are of Kineto.
+    Raises:
+        AssertionError: If `activities` is empty.
+        NotSupportedError: For with_modules, which concerns TorchScript's models, and for any value but None
+            of experimental_config, execution_trace_observer, custom_trace_id_callback and
+            post_processing_timeout_s, which are Kineto's.
     """
 
-    if not TYPE_CHECKING:  # a checker should find misspelt names
+    if not TYPE_CHECKING:  # a type checker should find misspelt names
         __getattr__ = lacks
 
     def __init__(
@@ -169,7 +177,7 @@ class profile:
             with_stack=with_stack,
             with_modules=with_modules,
         )
-        self._make()  # what it refuses, it refuses now
+        self._make()  # invalid arguments raise now
         self._with_stack = with_stack
         self.acc_events = acc_events
         self.schedule = schedule or _always
@@ -195,18 +203,18 @@ class profile:
         self._begin_step()
 
     def step(self) -> None:
-        """The next step begins."""
+        """Begin the next step."""
         self._end_step()
         self.step_num += 1
         if self.current_action is ProfilerAction.RECORD_AND_SAVE:
-            self._finish(tell=True)
+            self._finish(notify=True)
         self._go_to(self.schedule(self.step_num))
         self._begin_step()
 
     def stop(self) -> None:
-        """End the last step. A recording that is under way is complete with it."""
+        """End the last step. This completes a recording that is active."""
         self._end_step()
-        self._finish(tell=True)
+        self._finish(notify=True)
         self.current_action = ProfilerAction.NONE
 
     def _go_to(self, action: ProfilerAction) -> None:
@@ -216,7 +224,7 @@ class profile:
                 warnings.warn(_CLEARED, UserWarning, stacklevel=3)
             self._running = self._make().__enter__()
         elif not recording:
-            self._finish(tell=False)
+            self._finish(notify=False)
         self.current_action = action
 
     def _finish(self, notify: bool) -> None:
@@ -244,44 +252,58 @@ class profile:
         return self._last
 
     def events(self) -> EventList:
-        """The events of the last complete recording. AssertionError: there is none."""
+        """Return the events of the last complete recording.
+
+        Raises:
+            AssertionError: If there is none.
+        """
         return self._require_recorded("accessing events")._events()
 
     def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> EventList:
-        """The events added up by name, and by the shapes of inputs and the innermost lines if so asked.
+        """Return the events added up by name and, on request, by shapes of inputs and innermost call sites.
 
-        The steps of a schedule are one, `ProfilerStep*`. AssertionError: there is no recording.
+        The steps of a schedule are added up as `ProfilerStep*`.
+
+        Raises:
+            AssertionError: If there is no recording.
         """
         return self._require_recorded("getting key averages").key_averages(
             group_by_input_shape, group_by_stack_n
         )
 
     def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
-        """Write each line of calls with its time in microseconds, as tools that draw flame graphs read it.
+        """Write each call stack with its time in microseconds, in the format of flame graph tools.
 
-        Raises AssertionError: made without `with_stack`, or no recording; ValueError: another metric than
-        "self_cpu_time_total" and "self_cuda_time_total".
+        Raises:
+            AssertionError: If the profiler was created without `with_stack`, or there is no recording.
+            ValueError: If the metric is neither "self_cpu_time_total" nor "self_cuda_time_total".
         """
         if not self._with_stack:
             raise AssertionError("export_stacks() requires with_stack=True")
         self._require_recorded("exporting stacks")._events().export_stacks(path, metric)
 
     def add_metadata(self, key: str, value: str) -> None:
-        """Put a text into the trace."""
+        """Add a text to the trace."""
         self._metadata[key] = value
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Put a value, given as JSON, into the trace. ValueError: it is none."""
+        """Add a value, given as JSON, to the trace.
+
+        Raises:
+            ValueError: If the text is not JSON.
+        """
         self._metadata[key] = json.loads(value)
 
     def preset_metadata_json(self, key: str, value: str) -> None:
-        """As `add_metadata_json`: what is put in before the start stays for all recordings."""
+        """Add a value as `add_metadata_json` does. Values added before the start hold for all recordings."""
         self.add_metadata_json(key, value)
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the last recording for chrome://tracing and ui.perfetto.dev; compressed if it is called `.gz`.
+        """Write the last recording for chrome://tracing and ui.perfetto.dev, compressed if the name ends in
+        `.gz`.
 
-        Raises AssertionError: there is no recording.
+        Raises:
+            AssertionError: If there is no recording.
         """
         events = self._require_recorded("exporting chrome trace")._events()
         chrome_trace(events, events.memory).write(path, **self._metadata)
@@ -290,7 +312,9 @@ class profile:
 def tensorboard_trace_handler(
     dir_name: str, worker_name: str | None = None, use_gzip: bool = False
 ) -> Callable[[profile], None]:
-    """For `on_trace_ready`: write each recording into a folder, under names as TensorBoard looks for."""
+    """Return a function for `on_trace_ready` that writes each recording into a folder, in TensorBoard's naming
+    scheme.
+    """
     numbers = itertools.count()
     worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
 

@@ -1,4 +1,6 @@
-"""`concurrent.futures`: what a future's result comes after, and what depends on which future is done first."""
+"""Hooks for `concurrent.futures`: the order that a future's result carries, and queries for the first future
+to finish.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def changes(module: ModuleType) -> Changes:
 
 
 class Promise:
-    """What is noted of a future: its end, who asked for its state."""
+    """The detector's notes on a future: its end and the queries for its state."""
 
     def __init__(self) -> None:
         self.end: Word | None = None
@@ -39,7 +41,7 @@ class Promise:
 
     @property
     def is_known(self) -> bool:
-        """Whether this thread comes after its end."""
+        """Return True if this thread happens after the future's end."""
         return self.end is not None and self.end.is_known()
 
 
@@ -94,7 +96,8 @@ def _result(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
                 return function(self, timeout)
             finally:
                 caller = sys._getframe(1).f_globals.get("__name__", "")
-                if not caller.startswith("asyncio."):  # a loop's tasks hear it when they go on
+                # the tasks of an event loop receive the order when they continue
+                if not caller.startswith("asyncio."):
                     promise.receive()
 
         return wrapper
@@ -140,7 +143,7 @@ def _map(map_: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
 
 
 def _ask_all(fs: set[Any], what: str, least: int) -> None:
-    """Name a question for which of several futures is done; `least`: of how many there is one."""
+    """Record a query for which of several futures is done; `least` is the number that are waited for."""
     site = asker(2)
     if site is not None and len(fs) >= least:
         for detector in listening() if not all(notes_of(f, Promise).is_known for f in fs) else ():

@@ -1,6 +1,6 @@
-"""Which race detectors are notified, and what is replaced in the standard library meanwhile. Owner of both.
+"""The attached race detectors, and the hooks in the standard library. This module owns both.
 
-A module of the standard library is changed when it is there: at once, or as soon as the program imports it.
+A module of the standard library is patched when it is loaded: immediately, or when the program imports it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from flambeau.core.callsite import Site, is_program, is_standard, is_standard_fi
 from flambeau.observe.detector import Detector
 
 Wrap = Callable[[Any], Any]
-"""From something of the standard library to what does the same and reports it."""
+"""A function that returns a replacement for an object of the standard library, which also reports to
+detectors.
+"""
 
 Changes = dict[Any, dict[str, Wrap]]
-"""What a module of this package changes: by class or module, and by name."""
+"""The replacements in one module: class or module -> name -> wrapper."""
 
 Replacement = tuple[Any, str, Any, Any]
-"""(owner, name, old, new): an attribute of a class or a module, its value before and after the replacement."""
+"""(owner, name, old, new): an attribute of a class or module, and its value before and after the replacement."""
 
 T = TypeVar("T")
 
-_MODULES = {  # of the standard library -> of this package: its `changes(module)`
+_MODULES = {  # module of the standard library -> module of this package with its `changes(module)`
     "threading": "threads", "queue": "queues", "concurrent.futures": "futures",
     "concurrent.futures.thread": "pools", "asyncio": "loops", "subprocess": "processes",
     "select": "processes", "selectors": "processes", "multiprocessing.process": "processes",
@@ -40,8 +42,8 @@ _MODULES = {  # of the standard library -> of this package: its `changes(module)
 }  # fmt: skip
 _HERE = os.path.dirname(__file__) + os.sep
 _listeners: list[ref[Detector]] = []
-_process: list[ExitStack] = []  # of `watch_process`
-_early: list[Detector] = []  # of no machine: what host threads do before there is one
+_process: list[ExitStack] = []  # for `watch_process`
+_early: list[Detector] = []  # detectors of no machine, for host threads before a machine exists
 _originals: dict[tuple[Any, str], Any] = {}
 _notes: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
@@ -54,7 +56,7 @@ def listen(detector: Detector) -> None:
 
 
 def _complete(detector: Detector) -> None:
-    """Name what is not known of threads that still run, and what was asked before the detector was there."""
+    """Add what is unknown about threads that still run, and the queries before the detector was attached."""
     name_open_questions = import_module(f"{__package__}.threads").name_open_questions
     name_open_questions(detector)
     for early in _early:
@@ -63,7 +65,7 @@ def _complete(detector: Detector) -> None:
 
 
 def forget(detector: Detector) -> None:
-    """Notify a detector no more. May be called again."""
+    """Stop notifying a detector. The call is idempotent."""
     _remove(ref(detector))
 
 
@@ -73,7 +75,7 @@ def listening() -> list[Detector]:
 
 @contextmanager
 def watch() -> Iterator[None]:
-    """See what host threads do before a machine has a detector: certificates name it, too."""
+    """Observe host threads before a machine has a detector, so that certificates cover them, too."""
     early = Detector("warn")
     _early.append(early)
     listen(early)
@@ -85,7 +87,7 @@ def watch() -> Iterator[None]:
 
 
 def watch_process() -> None:
-    """Watch as `watch` does, until `unwatch_process` or the end of the process. Idempotent."""
+    """Observe as `watch` does until `unwatch_process` or the end of the process. The call is idempotent."""
     if not _process:
         stack = ExitStack()
         stack.enter_context(watch())
@@ -93,7 +95,7 @@ def watch_process() -> None:
 
 
 def unwatch_process() -> None:
-    """End what `watch_process` began. Idempotent."""
+    """End what `watch_process` began. The call is idempotent."""
     while _process:
         _process.pop().close()
 
@@ -105,7 +107,7 @@ def _remove(gone: ref[Detector]) -> None:
 
 
 def notes_of(thing: Any, kind: Callable[[], T]) -> T:
-    """Return what is noted of an object of the standard library, of one kind for each of its classes."""
+    """Return the notes of class `kind` on an object of the standard library, and create missing ones."""
     found = _notes.get(thing)
     if found is None:
         found = _notes.setdefault(thing, kind())
@@ -113,7 +115,7 @@ def notes_of(thing: Any, kind: Callable[[], T]) -> T:
 
 
 def find_notes(thing: Any) -> Any:
-    """Return the notes of an object; None if there are none."""
+    """Return the notes on an object; None if there are none."""
     return _notes.get(thing)
 
 
@@ -122,15 +124,16 @@ def all_noted(kind: type[T]) -> Sequence[tuple[Any, T]]:
 
 
 def asker(depth: int = 1) -> Site | None:
-    """Return the line that calls, `depth` frames above the caller of this function; None: it is not the program's."""
+    """Return the call site `depth` frames above the caller of this function; None if it is not the program's."""
     frame = sys._getframe(depth + 1)
     return (frame.f_code, frame.f_lasti) if is_program(frame.f_code) else None
 
 
 def beyond_standard() -> Site | None:
-    """Return the line that called the caller of this function, itself or through the standard library.
+    """Return the program's call site that called the caller of this function, directly or through the standard
+    library.
 
-    None: that line is Flambeau's.
+    None if the call is Flambeau's.
     """
     frame = sys._getframe(2)
     while frame.f_back is not None and (
@@ -174,7 +177,7 @@ def _change(modules: Sequence[ModuleType]) -> None:
 
 
 def _replace(replacements: Sequence[Replacement]) -> None:
-    """Set attributes; those of modules also where the program's modules have imported them."""
+    """Replace attributes, also where the program's modules have imported them."""
     for owner, name, _, after in replacements:
         setattr(owner, name, after)
     imported = {
@@ -197,7 +200,7 @@ def _is_of_program(module: ModuleType) -> bool:
 
 @cache
 def _is_programs(name: str, file: str | None) -> bool:
-    """Return whether a module of this name and file is the program's."""
+    """Return True if a module of this name and file belongs to the program."""
     if name.partition(".")[0] in ("flambeau", "torch"):
         return False
     if file is None:
@@ -206,7 +209,7 @@ def _is_programs(name: str, file: str | None) -> bool:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules that are to be changed, so that they are as soon as they are imported."""
+    """An import hook that patches modules as soon as they are imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -220,7 +223,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Changed(Loader):
-    """A loader that changes the module that it has loaded; it leaves no trace in the module."""
+    """A loader that patches the module that it has loaded. It leaves no trace in the module."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

@@ -1,12 +1,13 @@
-"""`threading`'s conditions, semaphores and locks.
+"""Hooks for `threading`'s conditions, semaphores and locks.
 
-# Note [Conditions]
-Who gets a lock first differs from run to run, so locks and semaphores order nothing, and only questions are named
-(`acquire(blocking=False)`, `locked()`). A condition may order: a thread that waits for it goes on after a notification.
-What it waits for is a state of the program that is not seen from here. So a wait is an edge only where one notification
-alone comes into question, by the assumption, printed with both lines, that this one's `with` block changed the state,
-which a loop (`wait_for`) looks at. Where the waiting thread does not know of several notifications, or another one
-comes that does not know of the wait, the thread may find another state in another run: the wait is named.
+# Note [Conditions] The order in which threads acquire a lock differs from run to run. Locks and semaphores
+therefore order nothing, and only queries are named (`acquire(blocking=False)`, `locked()`). A condition may
+order: a thread that waits for it continues after a notification. What it waits for is a state of the
+program that the detector cannot see. A wait is therefore an edge only if exactly one notification may have
+ended it. The printed assumption, with both call sites, is that the notifier's `with` block changed the
+state, which a loop (`wait_for`) tests. If the waiting thread does not know of several notifications, or
+another notification does not know of the wait, the thread may find another state in another run. The wait
+is named then.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from flambeau.observe.order import Caller
 
 
 class Notices:
-    """What is noted of a condition: each thread's last two notifications, and who has waited since."""
+    """The detector's notes on a condition: each thread's last two notifications, and the waits since."""
 
     def __init__(self) -> None:
         self._sent: WeakKeyDictionary[Detector, dict[LogicalThread, deque[tuple[Caller, Word, Site]]]] = (
@@ -44,7 +45,7 @@ class Notices:
             sent.append((me, Word(), program_site()))
 
     def on_wait(self, what: str, site: Site, sure: bool) -> None:
-        """This thread has waited; `sure`: for as long as it takes."""
+        """Record a wait of this thread. `sure` is True if it had no timeout."""
         for detector in listening():
             sent = [each for sent in self._sent.get(detector, {}).values() for each in sent]
             unknown = [each for each in sent if not detector.knows(each[0])]
@@ -124,7 +125,7 @@ def _release(release: Callable[..., None]) -> Callable[..., None]:
 
 
 class Lock:
-    """A lock of the program: `threading`'s own, and who asks whether it is free."""
+    """A lock of the program that reports queries of its state. It wraps `threading`'s own lock."""
 
     __slots__ = ("__weakref__", "_asked", "_lock")
 
@@ -157,14 +158,14 @@ class Lock:
         self.release()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._lock, name)  # what conditions, and forks, need of a lock
+        return getattr(self._lock, name)  # the methods that conditions and forks need
 
     def __repr__(self) -> str:
         return repr(self._lock)
 
 
 def _create(create: Callable[[], Any]) -> Callable[[], Any]:
-    """Give the program locks that tell; the standard library keeps its own."""
+    """Return a function that gives the program reporting locks; the standard library keeps its own."""
 
     def wrapper() -> Any:
         return create() if asker() is None else Lock(create())

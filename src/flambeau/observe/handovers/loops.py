@@ -1,14 +1,15 @@
-"""`asyncio`: what in a loop depends on other threads, on time and on input.
+"""Hooks for `asyncio`: the parts of an event loop that depend on other threads, on time and on input.
 
-# Note [Event loops]
-A loop runs its callbacks in the order in which they become ready. Of one thread, without waits for something outside of
-the loop, that is the same in every run. What comes from outside (an executor's task, a timer, input, another thread's
-call) comes sooner or later from run to run. That makes no difference to a single task, which goes on when it is there.
-Of two tasks, neither of which waits for the other, it decides which goes on first: named. So are questions
-(`Future.done`), waits for the first of several, and waits with a limit of time.
+# Note [Event loops] A loop runs its callbacks in the order in which they become ready. For one thread
+without external waits, that order is the same in every run. External events (an executor's task, a timer,
+input, another thread's call) arrive at varying times. A single task is not affected, because it continues
+after its event. For two tasks that do not wait for each other, the arrival decides which continues first;
+this is named. So are queries (`Future.done`), waits for the first of several futures, and waits with a
+timeout.
 
-What an executor's task has told is known to a task that has waited for it, not to the whole loop from the moment at
-which the result came: that moment differs, too. So it is heard where one task alone can go on, and has waited for it.
+The order that an executor's task carries holds for a task that has waited for it. It does not hold for the
+whole loop from the time at which the result arrived, because that time varies. It is therefore received
+where exactly one task can continue and has waited for the result.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from flambeau.observe.handovers.words import Word
 from flambeau.observe.order import Caller
 
 _FIRST = (asyncio.FIRST_COMPLETED, asyncio.FIRST_EXCEPTION)
-_LIMITS = ("_release_waiter", "Timeout._on_timeout")  # what waits with a limit of time let a timer call
+_LIMITS = ("_release_waiter", "Timeout._on_timeout")  # callbacks of timers that end waits with a timeout
 
 
 def changes(module: ModuleType) -> Changes:
@@ -54,16 +55,16 @@ def changes(module: ModuleType) -> Changes:
 
 
 class Loop:
-    """What is noted of a loop.
+    """The detector's notes on an event loop.
 
     Attributes:
         waiting: Futures of executors, until they are done.
-        latest: What it waited for last, and where.
-        started: How often something outside was begun.
-        arrived: Something came from outside in the present callback.
-        first: Futures of which the program takes the first that is done, and where.
-        active: The last step of the program in this loop, for each detector.
-        named: That the order of tasks depends on timing has been said.
+        latest: The external event that it waited for last, and the call site.
+        started: The number of external operations that were started.
+        arrived: True if an external event arrived in the present callback.
+        first: Futures of which the program takes the first to finish -> call site.
+        active: detector -> the last step of the program in this loop.
+        named: True once it was reported that the order of tasks depends on timing.
     """
 
     def __init__(self) -> None:
@@ -80,14 +81,14 @@ class Loop:
         self.latest = what, program_site()
 
     def outside(self, loop: Any) -> bool:
-        """Return True if something from outside may come, or has just come."""
+        """Return True if an external event may arrive, or has just arrived."""
         if self.arrived or any(not timer.cancelled() for timer in getattr(loop, "_scheduled", ())):
             return True
         selector = getattr(loop, "_selector", None)
         return bool(self.waiting) or (selector is not None and len(selector.get_map() or ()) > 1)
 
     def look(self, loop: Any) -> None:
-        """A callback has run: look whether what comes from outside may decide which task goes on."""
+        """Check, after a callback, whether external events may decide which task continues first."""
         if self.named or not self.outside(loop):
             return
         self.first = [(fs, site) for fs, site in self.first if sum(not f.done() for f in fs) > 1]
@@ -130,7 +131,7 @@ def _futures_awaited_by(future: Any) -> Iterable[Any]:
 
 
 def _independent(loop: Any) -> list[Any]:
-    """The program's tasks that do not wait for another task of the program."""
+    """Return the program's tasks that do not wait for another task of the program."""
     tasks = [task for task in asyncio.all_tasks(loop) if _is_programs(task)]
     return [task for task in tasks if not any(other in tasks for other in _futures_awaited_by(task))]
 
@@ -164,7 +165,9 @@ def _of_program(callback: Any) -> bool:
 
 
 class ObservedFuture(asyncio.Future):  # type: ignore[type-arg]
-    """What a loop sees of an executor's future: questions for it are named, and who has waited hears it."""
+    """The loop's future of an executor's task. It reports queries, and passes the task's order to waiting
+    tasks.
+    """
 
     promise: Promise
 
@@ -286,7 +289,8 @@ def _wait(wait: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapper(fs: Any, timeout: float | None, return_when: str, loop: Any) -> Any:
         notes, site = notes_of(loop, Loop), program_site()
         started, several = notes.started, sum(not f.done() for f in fs) > 1
-        outside = notes.outside(loop)  # all of it may have come when the wait is over
+        # All of it may have arrived when the wait is over.
+        outside = notes.outside(loop)
         found = await wait(fs, timeout, return_when, loop)
         if return_when in _FIRST and several and (outside or notes.started > started or notes.outside(loop)):
             _name(f"asyncio.wait(return_when={return_when})", site)

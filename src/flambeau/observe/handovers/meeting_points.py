@@ -1,8 +1,8 @@
-"""`threading.Barrier`: all parties' arrivals come before each party goes on.
+"""Hooks for `threading.Barrier`: all arrivals of a round happen before each thread continues.
 
-# Note [Parties]
-The edge is the same in every run if each round has the same parties. That is so if each thread that arrives comes after
-the round before: it took part in it, or knows all who did. A thread that does not might have been of that round.
+# Note [Parties] The edge is the same in every run if each round has the same parties. That holds if each
+thread that arrives happens after the previous round: it took part in that round, or knows all its parties.
+Any other thread might have been in the previous round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ACTION = "Barrier.wait() of a Barrier with an action, which the last thread to 
 
 
 class Rounds:
-    """What is noted of a barrier: who has arrived in this round, and who did in the last."""
+    """The detector's notes on a barrier: the arrivals of this round and of the previous one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +32,9 @@ class Rounds:
         self.asked = Polled()
 
     def arrive(self, parties: int) -> list[Word]:
-        """This thread arrives; the list of its round, which is complete when the barrier lets go."""
+        """Add this thread's arrival. Return the arrivals of its round, which are complete when the barrier
+        opens.
+        """
         if not all(word.is_known() for word in self._last):
             for detector in listening():
                 detector.findings.threads_unordered("a Barrier is waited for", program_site())
@@ -46,7 +48,7 @@ class Rounds:
         return mine
 
     def abandon(self) -> None:
-        """The barrier was broken: the next round begins anew."""
+        """Begin a new round, because the barrier was broken."""
         with self._lock:
             self._last, self._arrived = [], []
 
@@ -75,10 +77,8 @@ def _wait(wait: Callable[..., int]) -> Callable[..., int]:
 
 
 def _takes_result(frame: FrameType | None) -> bool:
-    """Return True unless a frame drops what its present call returns, or hands it on to one that does."""
-    while (
-        frame is not None and frame.f_code.co_filename != threading.__file__
-    ):  # that drops what a target returns
+    """Return False if a frame drops the result of its present call, directly or through its own caller."""
+    while frame is not None and frame.f_code.co_filename != threading.__file__:
         name = _instruction_after(frame.f_code, frame.f_lasti)
         if name != "RETURN_VALUE":
             return name != "POP_TOP"

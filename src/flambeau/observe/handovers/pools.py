@@ -1,9 +1,9 @@
-"""`concurrent.futures.ThreadPoolExecutor`: each task is a thread of its own.
+"""Hooks for `concurrent.futures.ThreadPoolExecutor`: each task counts as a separate thread.
 
-# Note [Tasks of pools]
-A task comes after its `submit`, and before whoever gets its result, or waits for the pool's shutdown. Which of the
-pool's threads runs a task, and after which other, differs from run to run: so two tasks of one thread are in no order,
-and a task begins with what its `submit` knew alone. A pool of one thread runs its tasks in the order of their submits.
+# Note [Tasks of pools] A task happens after its `submit`, and before any thread that gets its result or
+waits for the pool's shutdown. It varies which of the pool's threads runs a task, and after which other
+task. Two tasks on one thread are therefore unordered, and a task begins with the clock of its `submit`
+alone. A pool of one thread runs its tasks in the order of their submits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def changes(module: ModuleType) -> Changes:
 
 
 class Pool:
-    """What is noted of a pool of one thread: the order of submits, the end of its last task."""
+    """The detector's notes on a pool of one thread: the order of its submits and the end of its last task."""
 
     def __init__(self) -> None:
         self.submits = ThreadRole()
@@ -35,7 +35,7 @@ class Pool:
 
 
 class PoolTask:
-    """What is noted of a submitted task."""
+    """The detector's notes on a submitted task."""
 
     def __init__(self, pool: Pool | None) -> None:
         self.word = Word()

@@ -1,4 +1,4 @@
-"""Other processes and descriptors: what they have done by now depends on timing, so questions for it are named."""
+"""Hooks for queries of other processes and file descriptors, whose answers depend on timing."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def _always(args: Args, options: Options) -> bool:
 
 
 def _runs(args: Args, options: Options) -> bool:
-    """Return True of a process that was started, and not waited for."""
+    """Return True if the call starts a process and does not wait for it."""
     return args[0]._popen is not None and args[0]._popen.returncode is None
 
 
 def _has_timeout(position: int) -> Callable[[Args, Options], bool]:
-    """Return whether a method is called with a timeout, which is its argument at `position`."""
+    """Return a function that tells whether a method is called with a timeout, its argument at `position`."""
 
     def is_limited(args: Args, options: Options) -> bool:
         rest = args[1:]
@@ -110,7 +110,9 @@ def _name(what: str, site: Site) -> None:
 
 
 def _name_calls(what: str, depends: Callable[[Args, Options], bool] = _always) -> Wrap:
-    """Name the program's calls of a function whose answer depends on timing, where `depends(args, options)` says so."""
+    """Return a wrapper that names the program's calls of a function for which `depends(args, options)` is
+    True.
+    """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **options: Any) -> Any:
@@ -138,7 +140,9 @@ def _named_property(what: str, depends: Callable[[Args, Options], bool]) -> Wrap
 
 
 def _make_methods(make: Callable[..., None]) -> Callable[..., None]:
-    """A lock between processes has its methods in the instance: name there who does not wait for it."""
+    """Return a wrapper for locks between processes, whose methods are in the instance, that names calls
+    without a wait.
+    """
 
     def wrapper(self: Any) -> None:
         make(self)

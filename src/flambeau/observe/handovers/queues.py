@@ -1,11 +1,10 @@
-"""`queue`: a put comes before what is done with the item, in a queue whose puts are in order, and whose takes are.
+"""Hooks for `queue`: a put happens before the uses of its item if puts are ordered and takes are ordered.
 
-# Note [Queues]
-`Queue` and `SimpleQueue` are first in, first out: the n-th item taken is the n-th put, in every run, as long as the
-puts are in order and the takes are. A queue of bounded size holds a put up until an item has been taken, which is an
-edge, too. `join` comes after every `task_done` of what was put before it. What comes out of `LifoQueue` and
-`PriorityQueue` depends on what is in them: it is the same in every run only if the taker finds one item, or knows of
-all, and nothing is put later that does not know of the take.
+# Note [Queues] `Queue` and `SimpleQueue` are first in, first out. The n-th item taken is the n-th item put
+in every run, as long as the puts are ordered and the takes are ordered. A bounded queue blocks a put until
+an item was taken, which is an edge, too. `join` happens after every `task_done` of earlier puts. The item
+that `LifoQueue` and `PriorityQueue` return depends on their contents. It is the same in every run only if
+the taker finds one item, or happens after all puts, and every later put happens after the take.
 """
 
 from __future__ import annotations
@@ -41,14 +40,16 @@ def changes(module: ModuleType) -> Changes:
 
 
 class Mail:
-    """What is noted of a queue.
+    """The detector's notes on a queue.
 
     Attributes:
-        words: Of what lies in it, the first first; None: it was put before anybody listened.
-        items: The same of a sorted queue, each with its item.
-        room: Of a bounded queue: of what was taken and makes room for puts to come; None before the first put.
-        done: Of each thread that has called `task_done`: its last word.
-        taken: Asked by takes from a sorted queue, changed by puts.
+        words: The positions of the puts in the queue, oldest first; None for a put before a detector was
+            attached.
+        items: For a sorted queue: (item, position of its put).
+        room: For a bounded queue: the positions of takes that make room for later puts; None before the
+            first put.
+        done: thread -> position of its last `task_done`.
+        taken: The queries of takes from a sorted queue, which puts change.
     """
 
     def __init__(self) -> None:
@@ -58,10 +59,10 @@ class Mail:
         self.items: list[tuple[Any, Word]] = []
         self.room: deque[Word] | None = None
         self.done: dict[tuple[Any, ...], Word] = {}
-        self._free = 0  # puts of a bounded queue that no take has to come before
+        self._free = 0  # puts of a bounded queue that need no take before them
 
     def fill(self, held: int, size: int) -> None:
-        """This thread puts an item where `held` lie, of `size` at most; 0: any number."""
+        """Record a put of this thread into a queue of `held` items and size `size`; 0: unbounded."""
         self.words.extend([None] * (held - len(self.words)))
         self.puts.step(_FILLED)
         self.asked.change()
@@ -74,7 +75,7 @@ class Mail:
         self.words.append(Word())
 
     def empty(self) -> None:
-        """This thread has taken an item."""
+        """Record a take of this thread."""
         self.takes.step(_EMPTIED)
         self.asked.change()
         word = self.words.popleft() if self.words else None
@@ -202,7 +203,7 @@ def _ask_nowait(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class SimpleQueue(_queue.SimpleQueue):  # type: ignore[type-arg]
-    """The program's `queue.SimpleQueue`; the standard library's own stay as they are."""
+    """The program's `queue.SimpleQueue`. The standard library's own queues stay unchanged."""
 
     def __new__(cls) -> Any:
         if cls is SimpleQueue and asker() is None:

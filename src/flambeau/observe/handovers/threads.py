@@ -1,4 +1,4 @@
-"""`threading`: threads, timers and events."""
+"""Hooks for `threading`'s threads, timers and events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flambeau.observe.handovers.listeners import (
 )
 from flambeau.observe.handovers.words import Polled, ThreadRole, Word
 
-_SETS = 16  # of an event that are remembered
+_SETS = 16  # sets of an event that are remembered
 
 
 def changes(module: ModuleType) -> Changes:
@@ -37,7 +37,7 @@ def changes(module: ModuleType) -> Changes:
 
 
 class ThreadLifetime:
-    """What is noted of a thread: its end, and who asked for it."""
+    """The detector's notes on a thread: its end and the queries for it."""
 
     def __init__(self) -> None:
         self.end: Word | None = None
@@ -45,7 +45,9 @@ class ThreadLifetime:
 
 
 def name_open_questions(detector: Detector) -> None:
-    """Name the questions for threads that still run: they may end at any time, in another run before the question."""
+    """Name the queries for threads that still run. In another run such a thread may have ended before the
+    query.
+    """
     for thread, life in all_noted(ThreadLifetime):
         if _is_alive_itself(thread):
             life.asked.name_open(detector)
@@ -115,12 +117,12 @@ def _cancel(cancel: Callable[..., None]) -> Callable[..., None]:
 
 
 class Signal:
-    """What is noted of an event."""
+    """The detector's notes on an event."""
 
     def __init__(self) -> None:
         self.changes = ThreadRole()
         self.asked = Polled()
-        self._sets: list[Word] = []  # the first first
+        self._sets: list[Word] = []  # oldest first
 
     def step(self) -> None:
         self.changes.step("a threading.Event is set or cleared")
@@ -130,7 +132,7 @@ class Signal:
         if self._sets and self._sets[-1].taken_back is None:
             return
         self._sets.append(Word())
-        if len(self._sets) > _SETS:  # the second tells more than the first, and stays until later
+        if len(self._sets) > _SETS:  # the second carries more than the first and stays longer
             self._sets[0].taken_back = self._sets[1].taken_back
             del self._sets[1]
 
@@ -139,7 +141,9 @@ class Signal:
             self._sets[-1].take_back()
 
     def receive(self) -> None:
-        """Learn what a thread that has waited is sure to know: from the first set that it could have seen."""
+        """Receive the first set that a thread which has waited may have seen, which it is sure to happen
+        after.
+        """
         for word in self._sets:
             if not word.is_over():
                 word.receive()
@@ -147,7 +151,9 @@ class Signal:
 
 
 def _is_threads_own() -> bool:
-    """Return True if `threading` itself calls, which sets an event as a thread begins; not a thread's target."""
+    """Return True if `threading` itself calls, which sets an event when a thread begins, and not a thread's
+    target.
+    """
     code = sys._getframe(2).f_code
     return code.co_filename == threading.__file__ and code.co_name != "run"
 

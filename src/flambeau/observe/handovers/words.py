@@ -1,4 +1,4 @@
-"""Order of host threads at one object: `Word` and `ThreadRole` are edges, `Polled` reports what depends on timing."""
+"""Order of host threads at one object: `Word` and `ThreadRole` are edges, `Polled` reports answers that vary."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flambeau.observe.order import Caller
 
 
 class ThreadRole:
-    """One role at an object, as that of the threads that put into a queue: its threads must be in order.
+    """A role at an object, such as that of the threads that put into a queue. Its threads must be ordered.
 
-    `broken`: they were not, in this run.
+    `broken` is True if they were not, in this run.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,9 @@ class ThreadRole:
         self.broken = False
 
     def step(self, what: str) -> None:
-        """This thread takes the role after the thread that had it last; `what` is named if nothing orders them."""
+        """Let this thread take the role after the thread that had it last. `what` is named if nothing orders
+        them.
+        """
         for detector in listening():
             last = self._last.get(detector)
             if last is not None and not detector.knows(last):
@@ -32,12 +34,14 @@ class ThreadRole:
             self._last[detector] = detector.here()
 
     def is_known(self) -> bool:
-        """Return True if this thread comes after the thread that had the role last."""
+        """Return True if this thread happens after the thread that had the role last."""
         return all(last is None or d.knows(last) for d in listening() for last in [self._last.get(d)])
 
 
 class Word:
-    """What one thread has told at an object, to each listener; and who took it back, if anybody did."""
+    """A message of one thread at an object: its position for each detector, and the thread that withdrew it,
+    if any.
+    """
 
     def __init__(self) -> None:
         self.points: list[tuple[ref[Detector], Snapshot]] = [(ref(d), d.publish()) for d in listening()]
@@ -52,11 +56,11 @@ class Word:
                 detector.receive(point)
 
     def is_known(self) -> bool:
-        """Return True if this thread knows already what the word tells."""
+        """Return True if this thread happens after the message."""
         return all(d.knows(point[:2]) for each, point in self.points if (d := each()) is not None)
 
     def is_over(self) -> bool:
-        """Return True if this thread knows that the word was taken back: what it waits for is a later one."""
+        """Return True if this thread happens after the message was withdrawn, so it waits for a later one."""
         return self.taken_back is not None and all(d.knows(who) for d, who in self.taken_back.items())
 
     def point_of(self, detector: Detector) -> Snapshot | None:
@@ -64,10 +68,10 @@ class Word:
 
 
 class Polled:
-    """A state that some threads change and others ask for.
+    """A state that some threads change and others query.
 
-    Questions and changes are the reads and writes of a variable: an answer is the same in every run if each change by
-    another thread is ordered before the question, or after it.
+    Queries and changes are treated as reads and writes of a variable. An answer is the same in every run if
+    each change by another thread is ordered before the query, or after it.
     """
 
     def __init__(self) -> None:

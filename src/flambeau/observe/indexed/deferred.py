@@ -1,19 +1,20 @@
-"""`Deferred`: decides whether accesses meet whose places indices name, once these are known.
+"""Deferred decisions: whether accesses overlap whose elements are selected by indices.
 
-# Note [Deferred decisions]
-Problem: the detector decides when a command is enqueued. Which places an `index_put_` or a `gather` touches is in
-device memory, and known once the command runs.
+# Note [Deferred decisions] Problem: The detector decides when a command is enqueued. The elements that an
+`index_put_` or a `gather` touches depend on device memory, and are known when the command runs.
 
-Rule: such an access is kept as a `PartialAccess` of its whole operand. What it would conflict with, unordered, becomes
-a `Candidate`. As the kernel runs it reports copies of its indices. When all accesses that a candidate is about have
-run, it is decided: where the places meet it is a race, else nothing.
+Rule: Such an access is kept as a `PartialAccess` of its whole operand. A possible conflict with an
+unordered access becomes a `Candidate`. When the kernel runs, it reports copies of its indices. When all
+accesses of a candidate have run, it is decided: it is a race if the elements overlap.
 
-Why this is exact: commands run in a legal order, so when the later one of two unordered accesses is decided upon,
-nothing that comes after both has been drawn. Accesses that have run wait in `executed` in their order, since kernels
-run in whatever thread waits, which must not take the detector's lock; the next call that has the lock takes them up.
+Why this is exact: Commands run in a legal order. When the later of two unordered accesses is decided, no
+access that happens after both is in the map. Accesses that have run wait in `executed` in their order,
+because kernels run in any waiting thread, which must not take the detector's lock. The next call that has
+the lock processes them.
 
-A partial access supersedes nothing, since it covers but a part: an agent's accesses are all kept, unit by unit, in the
-`PlaceMap` of the block. Docs/determinism.md says why the indices of one run speak for every schedule.
+A partial access supersedes nothing, because it covers only a part. All accesses of a logical thread are
+kept, unit by unit, in the `PlaceMap` of the block. docs/determinism.md explains why the indices of one run
+hold for every schedule.
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ from flambeau.observe.race_builder import READ, WRITE
 if TYPE_CHECKING:
     from flambeau.observe.detector import Detector
 
-_COPIED = 1 << 26  # bytes of indices that are kept until the detector takes them up
-_AGENTS = 64  # of which a cell keeps partial accesses apart
+_COPIED = 1 << 26  # bytes of indices that are kept until the detector processes them
+_AGENTS = 64  # logical threads whose partial accesses a cell keeps separately
 
 
 Meeting: TypeAlias = tuple[PartialAccess, tuple[str, ...], tuple[int, int] | None]
-"""An access that another one meets, what the report must add, and between which addresses they meet, if known."""
+"""An access that another one overlaps, notes for the report, and the addresses of the overlap, if known."""
 
 
 class Deferred:
-    """Of one detector, whose lock its methods are called with, except for `ran`.
+    """The deferred decisions of one detector, whose lock callers hold, except for `ran`.
 
     Attributes:
-        unseen: Why no access reports its places on this machine; empty if they do.
-        executed: Accesses that have run and were not taken up yet, in the order in which they ran: with copies of their
-            indices, or with the reason why there are none.
-        fresh: The candidates of the command that is checked now.
-        alone: The last access that ran while one stream alone was in use: until then none was kept.
+        unseen: The reason why no access reports its indices on this machine; empty if they do.
+        executed: Accesses that have run and were not processed yet, in the order in which they ran, with
+            copies of their indices or the reason why there are none.
+        fresh: The candidates of the command that is being checked.
+        alone: The last access that ran while only one stream was in use; until then none was kept.
         open: The candidates that are not decided.
-        asked: The questions that are not answered.
+        asked: The reads whose checks for unwritten memory are not decided.
     """
 
     def __init__(self, detector: Detector) -> None:
@@ -99,7 +100,11 @@ class Deferred:
         return access
 
     def check(self, access: PartialAccess) -> None:
-        """Compare an access with all that is not ordered before it. Raises RaceError in mode "error"."""
+        """Compare an access with everything that is not ordered before it.
+
+        Raises:
+            RaceError: In mode "error", if it races.
+        """
         agent, cell = access.agent, access.cell
         clock = agent.clock
         for old in (cell, *cell.neighbours):
@@ -116,7 +121,7 @@ class Deferred:
     def _against_whole(self, access: PartialAccess, old: Cell, before: str, last: Command) -> None:
         kind = WRITE if access.writes else READ
         candidate = self._candidate(old, before, last, None, access.cell, kind, access.command, access)
-        if last[1] < access.born:  # reused memory is another's as a whole
+        if last[1] < access.born:  # reused memory belongs to another tensor as a whole
             self._report(candidate, access)
         elif access.is_open:
             self.fresh.append(candidate)
@@ -175,7 +180,7 @@ class Deferred:
         return found
 
     def keep_fresh(self) -> None:
-        """The command is enqueued: keep its candidates until they are decided."""
+        """Keep the candidates of an enqueued command until they are decided."""
         fresh, self.fresh = self.fresh, []
         for candidate in fresh:
             first, second = candidate.first, candidate.second
@@ -188,7 +193,7 @@ class Deferred:
             self.open[candidate] = None
 
     def keep(self, access: PartialAccess) -> None:
-        """The command is enqueued: later ones are compared with its access."""
+        """Keep the access of an enqueued command, for comparison with later ones."""
         cell = access.cell
         if access.writes and cell.block.site is None:
             cell.block.place((access.command[3], access.command[4]))
@@ -215,7 +220,9 @@ class Deferred:
             access.map.drop_entire(lambda old: self.detector.all_know(old.agent, old.number))
 
     def _fold(self, cell: Cell, access: PartialAccess) -> None:
-        """Of agents whose accesses are ordered before this one, keep one read and one write that count as its own."""
+        """Keep one read and one write of the logical threads whose accesses are ordered before this one, as
+        its own.
+        """
         assert cell.partial is not None
         clock, mine = access.agent.clock, cell.partial[access.agent]
         for agent, last in list(cell.partial.items()):
@@ -232,7 +239,7 @@ class Deferred:
             self._add_entire(folded)
 
     def ask(self, question: PendingRead) -> None:
-        """Answer a question once all accesses have run that are going to write places of its memory."""
+        """Decide a read after all accesses have run that write elements of its memory."""
         if self.executed:
             self.settle()
         for access in question.places.defining:
@@ -246,10 +253,10 @@ class Deferred:
 
     # -- a command runs -----------------------------------------------------------------------------------------
     def ran(self, access: PartialAccess, indices: list[Array]) -> None:
-        """Note the indices of an access that is about to run. Called without the detector's lock."""
-        if not (self.detector.concurrent or access.is_awaited):  # nearly always of no use to anybody
+        """Keep the indices of an access that is about to run. Called without the detector's lock."""
+        if not (self.detector.concurrent or access.is_awaited):  # almost always without effect
             access.pending, self.alone = False, access
-            if self.detector.concurrent:  # by another thread, just now
+            if self.detector.concurrent:  # another thread has changed this meanwhile
                 access.pending = True
                 self.executed.append((access, None, ALONE))
             return
@@ -267,7 +274,7 @@ class Deferred:
         self.executed.append((access, copies, ""))
 
     def settle(self) -> None:
-        """Take up the accesses that have run: decide the candidates and answer the questions that waited for them."""
+        """Process the accesses that have run, and decide the candidates and reads that waited for them."""
         detector, executed = self.detector, self.executed
         while executed:
             access, copies, why = executed.popleft()
@@ -275,7 +282,7 @@ class Deferred:
                 self._copied -= copy.nbytes
             awaited, known = access.is_awaited, detector.all_know(access.agent, access.number)
             if known and not awaited and not self.open:
-                access.pending = False  # nothing that comes later can conflict with it
+                access.pending = False  # no later access can conflict with it
             elif access.pending:
                 access.pending = False
                 self._take_up(access, copies, why)
@@ -283,7 +290,7 @@ class Deferred:
     def _take_up(self, access: PartialAccess, copies: list[Array] | None, why: str) -> None:
         access.map.defining.pop(access, None)
         access.indices = copies
-        if access.asks is not None:  # before what it writes itself counts
+        if access.asks is not None:  # before its own writes count
             self.unwritten.places_read(access, access.asks)
         if copies is not None:
             access.map.add(access)
@@ -297,13 +304,13 @@ class Deferred:
         self._go_on(access)
 
     def cancel(self, access: PartialAccess) -> None:
-        """The command was not enqueued after all: it touches nothing."""
+        """Drop the access of a command that was not enqueued."""
         access.pending = False
         access.map.defining.pop(access, None)
         self._go_on(access)
 
     def _go_on(self, access: PartialAccess) -> None:
-        """What waits for the access waits for another one, or is decided."""
+        """Decide what waited for the access, or let it wait for another one."""
         questions, access.questions = access.questions, ()
         for question in questions:
             question.waits -= 1
@@ -325,13 +332,17 @@ class Deferred:
 
     # -- decisions ----------------------------------------------------------------------------------------------
     def _decide(self, candidate: Candidate, late: bool = False) -> None:
-        """Report a race if the accesses meet. Raises RaceError in mode "error", unless `late`."""
+        """Report a race if the accesses overlap.
+
+        Raises:
+            RaceError: In mode "error", unless `late`.
+        """
         found = self._with_whole if candidate.first is None else self._with_partial
         for access, notes, span in list(found(candidate)):
             self._report(candidate, access, notes, span, late)
 
     def _with_whole(self, candidate: Candidate) -> Iterator[Meeting]:
-        """Yield the second access, a partial one, if it meets the first, which touches all of its cell."""
+        """Yield the second access, a partial one, if it overlaps the first, which touches its whole cell."""
         second, old = candidate.second, candidate.old
         assert second is not None
         places = second.map
@@ -345,7 +356,7 @@ class Deferred:
                     yield access, (), (span[0], span[1])
 
     def _with_partial(self, candidate: Candidate) -> Iterator[Meeting]:
-        """Yield the first agent's partial accesses that the second access meets."""
+        """Yield the first logical thread's partial accesses that the second access overlaps."""
         first, second, cell = candidate.first, candidate.second, candidate.cell
         assert first is not None
         places, writes = first.map, candidate.kind is WRITE
@@ -368,7 +379,9 @@ class Deferred:
                 yield access, (note, *notes), None
 
     def _entire(self, candidate: Candidate, first: PartialAccess) -> list[tuple[PartialAccess, str]]:
-        """Return the first agent's accesses that count as touching all of their cells, and why they do."""
+        """Return the first logical thread's accesses that count as touching all of their cells, with the
+        reasons.
+        """
         above, agent = candidate.above, first.agent
         found = [
             (access, access.note)
@@ -385,7 +398,7 @@ class Deferred:
         span: tuple[int, int] | None = None,
         late: bool = False,
     ) -> None:
-        """Report the race of a candidate, whose first access is `access` if it is a partial one."""
+        """Report the race of a candidate. `access` is its first access if that is a partial one."""
         old, last, befores, number = candidate.old, candidate.last, [candidate.before], candidate.last[1]
         launches, second = candidate.launches, candidate.second
         if candidate.first is not None:

@@ -1,4 +1,4 @@
-"""`PartialAccess`: one command's access to the places of a cell that its indices name."""
+"""Partial accesses: one command's access to the elements of a cell that its indices select."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Array = np.ndarray[Any, Any]
 
 READ, WRITE = "reads", "writes"
 
-# Why an access counts as touching all of its operand. The text completes "counted as touching all of ...: ".
+# The reasons why an access counts as touching its whole operand. They complete "counted as touching all of
+# ...: ".
 NOT_READ = "a real GPU's indices are not read"
 NO_DATA = "virtual GPUs without data have no indices"
 ALONE = "it ran before a second stream was in use"
@@ -36,11 +37,11 @@ NO_OWNER = "the memory has no one owner"
 
 
 class Operand:
-    """The operand of a kernel of which indices name the places.
+    """The operand of a kernel of which indices select the accessed elements.
 
     Attributes:
         meta: Its layout.
-        writes, reads: What the kernel does with the places. `kinds` says the same for reports.
+        writes, reads: The kernel's access to the elements. `kinds` says the same for reports.
     """
 
     __slots__ = ("deferred", "kinds", "meta", "reads", "touches", "writes")
@@ -53,23 +54,28 @@ class Operand:
 
 
 class PartialAccess:
-    """One command's access to the places of a cell that its indices name.
+    """One command's access to the elements of a cell that its indices select.
 
     Its kernel calls `report` just before it runs. Until then the access is `pending`.
 
     Attributes:
-        number: The number of the command; of an access that is kept for another agent's, that one's.
-        born: The number at which the lifetime of the memory began; `site`: where it was allocated.
-        indices: Copies of the index operands as the command found them; None before it ran, and once they are drawn.
-        entire: True if it counts as touching all of the cell. `why` says why; empty where that is what it does.
-        is_awaited: True if something depends on its places for certain.
-        defines: True if the places count as written afterwards, of memory that is not written as a whole.
-        asks: What was written as a whole, of memory that is not all written and whose places are read; else None.
-        candidates, questions: What waits for its places.
-        held: How many candidates need `indices` after it has been drawn.
+        number: The number of the command. An access that stands for another logical thread has that one's
+            number.
+        born: The number at which the lifetime of the memory began.
+        site: The call site of the allocation.
+        indices: Copies of the index operands at the time of the command; None before it ran, and once they
+            are in the map.
+        entire: True if it counts as touching the whole cell. `why` is the reason; empty if it really does.
+        is_awaited: True if a decision depends on its indices for certain.
+        defines: True if the elements count as written afterwards, for memory that is not written as a
+            whole.
+        asks: For a read of memory that is only partly written: the parts that were written as a whole; else
+            None.
+        candidates, questions: The decisions that wait for its indices.
+        held: The number of candidates that need `indices` after it was added to the map.
     """
 
-    # What few accesses set: one is created for each launch of an indexed kernel.
+    # Few accesses set these: one access is created for each launch of an indexed kernel.
     launch: GraphLaunch | None = None
     indices: list[Array] | None = None
     entire = False
@@ -96,7 +102,7 @@ class PartialAccess:
 
     @property
     def is_open(self) -> bool:
-        """Return True if what conflicts with it depends on places that are not known yet."""
+        """Return True if conflicts with it depend on indices that are not known yet."""
         return self.pending and not self.entire
 
     @property
@@ -104,7 +110,9 @@ class PartialAccess:
         return self.operand.kinds
 
     def counted_as(self, later: PartialAccess, why: str) -> PartialAccess:
-        """Return this access as one of a later command's agent, ordered as that, which touches all of the cell."""
+        """Return a copy that counts as a later command's access to the whole cell, and is ordered like that
+        command.
+        """
         alias = PartialAccess(self.cell, self.command, self.operand, self.map)
         alias.agent, alias.number, alias.born, alias.site = later.agent, later.number, self.born, self.site
         alias.launch, alias.pending = self.launch, False
@@ -112,33 +120,35 @@ class PartialAccess:
         return alias
 
     def report(self, inputs: Sequence[Any]) -> None:
-        """Note the places, from the kernel's inputs. Called without the detector's lock, and takes none."""
+        """Keep the indices, which are among the kernel's inputs. Called without the detector's lock, and takes
+        none.
+        """
         operand = self.operand
         operand.deferred.ran(self, [inputs[i] for i in operand.touches.indices])
 
     def cancel(self) -> None:
-        """The command is not enqueued after all: it touches nothing."""
+        """Drop the access of a command that was not enqueued."""
         self.operand.deferred.cancel(self)
 
     def give_up(self, why: str) -> None:
-        """Count as touching all of the cell from now on."""
+        """Count as touching the whole cell from now on."""
         self.entire, self.why, self.indices = True, why, None
 
     def finish_map(self) -> None:
-        """Its places are in the map now."""
+        """Mark that its elements are in the map now."""
         self.is_drawn = True
         if not self.held:
             self.indices = None
 
     def let_go(self) -> None:
-        """A candidate needs its indices no longer."""
+        """Release the indices for one candidate."""
         self.held -= 1
         if self.is_drawn and not self.held:
             self.indices = None
 
     @property
     def note(self) -> str:
-        """What a report says of an access that counts as touching more than it may."""
+        """Return the note for an access that counts as touching more than it may."""
         return self.note_of(self.why) if self.why else ""
 
     def note_of(self, why: str) -> str:
@@ -150,14 +160,14 @@ class PartialAccess:
 
 
 class LastPartial:
-    """One agent's last accesses to places of a cell.
+    """One logical thread's last accesses to selected elements of a cell.
 
     Attributes:
         number: The greatest of their numbers.
-        read, write: The last of the latest lifetime of the memory.
+        read, write: The last ones in the latest lifetime of the memory.
         former: The last read and the last write before that.
-        folded: Accesses of other agents that count as this one's: at most one read and one write.
-        early: Whether they write -> the first and the last access while one stream alone was in use.
+        folded: Accesses of other logical threads that count as this one's: at most one read and one write.
+        early: whether they write -> the first and the last access while only one stream was in use.
     """
 
     __slots__ = ("early", "folded", "former", "number", "read", "write")
@@ -171,7 +181,9 @@ class LastPartial:
         self.early: dict[bool, tuple[PartialAccess, PartialAccess]] = {}
 
     def add(self, access: PartialAccess, early: bool) -> None:
-        """Keep an access in place of the one before it. Those of an earlier lifetime of the memory are kept apart."""
+        """Keep an access in place of the previous one. Those of earlier lifetimes of the memory are kept
+        separately.
+        """
         last = self.write or self.read
         if last is not None and last.born < access.born:
             self._end_lifetime()
@@ -192,11 +204,11 @@ class LastPartial:
         self.folded, self.early = [], {}
 
     def fold(self, access: PartialAccess) -> None:
-        """Keep another agent's access."""
+        """Keep another logical thread's access."""
         self.folded = [*[old for old in self.folded if old.writes is not access.writes], access]
 
     def not_kept(self, alone: int) -> list[PartialAccess]:
-        """Return what stands for the early accesses up to a number, if there were any."""
+        """Return the accesses that represent the early accesses up to a number, if there were any."""
         found = [last if last.number <= alone else first for first, last in self.early.values()]
         return [access for access in found if access.number <= alone and not access.entire]
 
@@ -204,9 +216,10 @@ class LastPartial:
         return [*self.former, *self.folded, *[last for last in (self.read, self.write) if last is not None]]
 
     def conflicting(self, writes: bool) -> list[PartialAccess]:
-        """Return the accesses that stand for all that a write (else a read) may conflict with.
+        """Return the accesses that represent all that a write (else a read) may conflict with.
 
-        The last of `read` and `write` stands for both: its agent's earlier accesses have run when it has.
+        The last of `read` and `write` represents both: earlier accesses of its logical thread have run when
+        it has.
         """
         read, write = self.read if writes else None, self.write
         latest = read if write is None or (read is not None and read.number > write.number) else write
@@ -214,7 +227,7 @@ class LastPartial:
         return rest if latest is None else [*rest, latest]
 
     def drop(self, is_over: Callable[[PartialAccess], bool]) -> None:
-        """Forget those accesses that nothing can conflict with any more."""
+        """Drop the accesses that nothing can conflict with any more."""
         self.former = [old for old in self.former if not is_over(old)]
         self.folded = [old for old in self.folded if not is_over(old)]
         self.read = None if self.read is None or is_over(self.read) else self.read
@@ -222,16 +235,17 @@ class LastPartial:
 
 
 class Probe:
-    """What a captured kernel reports its places to: at each launch of its graph another access.
+    """The receiver of a captured kernel's indices. Each launch of its graph reports to another access.
 
-    Launches of one graph run one after the other, so accesses are reported in the order in which they were added.
+    Launches of one graph run one after the other, so accesses are reported in the order in which they were
+    added.
     """
 
     __slots__ = ("accesses", "nested")
 
     def __init__(self) -> None:
         self.accesses: list[PartialAccess] = []
-        self.nested = False  # whether another graph launches it, too: in which order is not known
+        self.nested = False  # True if another graph launches it, too, in an unknown order
 
     def add(self, access: PartialAccess | None) -> None:
         if access is not None:
@@ -246,7 +260,7 @@ class Probe:
                 access.report(inputs)
 
     def cancel(self, begin: int = 0) -> None:
-        """Forget the accesses with numbers above `begin`: their launch failed."""
+        """Drop the accesses with numbers above `begin`, because their launch failed."""
         for access in [access for access in self.accesses if access.number > begin]:
             self.accesses.remove(access)
             access.cancel()

@@ -1,11 +1,11 @@
-"""`PlaceMap`: which commands touched which places of a block last, in one of its lifetimes.
+"""`PlaceMap`: the commands that touched each element of a block last, in one of its lifetimes.
 
-# Note [Places]
-The map divides a block into units, each of which any partial access touches as a whole or not at all: a row of a table,
-or an element. For each agent, and for reads and writes apart, it keeps the number of the last command that touched a
-unit. A command conflicts with an agent's accesses to its own units exactly if one of their numbers is above what its
-clock knows of the agent: an earlier access to the unit is ordered before whatever the last one is ordered before.
-Accesses are drawn late, when they are first asked for, and in the order in which they ran.
+# Note [Places] The map divides a block into units that any partial access touches as a whole or not at all:
+a row of a table, or an element. For each logical thread, and for reads and writes separately, it keeps the
+number of the last command that touched a unit. A command conflicts with a logical thread's accesses to its
+own units exactly if one of their numbers exceeds what its clock has of that thread: an earlier access to
+the unit is ordered before everything that the last one is ordered before. Accesses are added to the arrays
+late, when a decision needs them, and in the order in which they ran.
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ if TYPE_CHECKING:
     from flambeau.observe.clocks import LogicalThread
 
 _UNITS = 1 << 24  # of the largest map
-_BYTES = 1 << 29  # of all maps together; memory that nothing touched takes no pages
+_BYTES = 1 << 29  # of all maps together; untouched memory takes no pages
 _LOGGED = 32  # accesses, and
-_LOGGED_BYTES = 1 << 20  # bytes of their indices, that wait to be drawn
+_LOGGED_BYTES = 1 << 20  # bytes of their indices, that wait to be added to the arrays
 _CHUNK = 1 << 20
-_PARTS = 256  # accesses that are remembered by their numbers, before those are dropped that no unit has
+_PARTS = 256  # accesses that are kept by number before those that no unit refers to are dropped
 
 
 class NotKnown(Exception):
-    """A map would take more memory than it may, or indices are out of range."""
+    """Raised if a map would take too much memory, or indices are out of range."""
 
 
 class PlaceMap:
-    """The places of one block in one lifetime. `start` is its address, `born` the number that the lifetime began at.
+    """The accessed elements of one block in one lifetime. `start` is its address, `born` the lifetime's first
+    number.
 
     Attributes:
         unit: Bytes of a unit; 0 before the first access.
-        last: (agent, whether it writes) -> array of numbers, one for each unit; 0 where nothing was touched.
-        accesses: Number -> access, for each number in `last`.
-        entire: (agent, cell, whether it writes) -> the latest access that counts as touching all of its cell.
-        defined: Whether indexed writes have written a unit; None where none has.
-        defining: The pending accesses that will define places. `defines`: whether there was any.
+        last: (logical thread, whether it writes) -> array of numbers, one for each unit; 0 if untouched.
+        accesses: number -> access, for each number in `last`.
+        entire: (logical thread, cell, whether it writes) -> the latest access that counts as touching its
+            whole cell.
+        defined: An array that is True for units that indexed writes have written; None if there are none.
+        defining: The pending accesses that will write elements. `defines` is True if there was any.
     """
 
     __slots__ = (
@@ -73,7 +75,7 @@ class PlaceMap:
 
     # -- accesses -------------------------------------------------------------------------------------------
     def add(self, access: PartialAccess) -> None:
-        """Note an access that has run."""
+        """Add an access that has run."""
         if access.indices is None:
             self.add_entire(access)
             return
@@ -83,23 +85,23 @@ class PlaceMap:
             self.draw()
 
     def add_entire(self, access: PartialAccess) -> None:
-        """Note an access that counts as touching all of its cell."""
+        """Add an access that counts as touching its whole cell."""
         self.entire[access.agent, access.cell, access.writes] = access
 
     def drop_entire(self, is_over: Callable[[PartialAccess], bool]) -> None:
-        """Forget accesses that nothing can conflict with any more."""
+        """Drop accesses that nothing can conflict with any more."""
         self.entire = {key: old for key, old in self.entire.items() if not is_over(old)}
         self.most_entire = _PARTS + 2 * len(self.entire)
 
     def forget(self, agent: LogicalThread) -> None:
-        """Forget an agent's accesses."""
+        """Drop a logical thread's accesses."""
         self.draw()
         for writes in (False, True):
             self.last.pop((agent, writes), None)
         self.entire = {key: old for key, old in self.entire.items() if key[0] is not agent}
 
     def draw(self) -> None:
-        """Enter the accesses that wait into the arrays."""
+        """Add the waiting accesses to the arrays."""
         log, self._log, self._logged = self._log, [], 0
         for access in log:
             try:
@@ -129,7 +131,7 @@ class PlaceMap:
             region.of(self.defined)[region.selection] = True
 
     def _drop_hidden(self) -> None:
-        """Forget the accesses of which no unit has the number any more."""
+        """Drop the accesses whose number no unit has any more."""
         named: set[int] = set()
         for numbers in self.last.values():
             for begin in range(0, len(numbers), _CHUNK):
@@ -139,13 +141,21 @@ class PlaceMap:
 
     # -- units ------------------------------------------------------------------------------------------------
     def region(self, access: PartialAccess) -> Region:
-        """Return where an access's places lie in arrays of units, which become small enough. Raises NotKnown."""
+        """Return the region of an access in arrays of units, which become small enough.
+
+        Raises:
+            NotKnown: See the class.
+        """
         assert access.indices is not None
         operand = access.operand
         return self.region_of(access.cell.start, operand.meta, operand.touches, access.indices)
 
     def region_of(self, ptr: int, meta: Meta, touches: Touches, indices: Sequence[Array]) -> Region:
-        """Return where the places lie that indices name of an operand at `ptr`. Raises NotKnown."""
+        """Return the region of the elements that indices select of an operand at `ptr`.
+
+        Raises:
+            NotKnown: See the class.
+        """
         if not meta.numel:
             return Region(0, [0], [1], ())
         try:
@@ -161,7 +171,7 @@ class PlaceMap:
         return self._region(ptr, shape, strides, run, selection)
 
     def within(self, ptr: int, extent: Extent) -> Region:
-        """Return where a whole access lies in arrays of units: all units of which it touches a byte."""
+        """Return the region of a whole access: all units of which it touches a byte."""
         begin, end = max(ptr, self.start), min(ptr + span_of(extent), self.end)
         if not isinstance(extent, Meta) or is_dense(extent) or begin > ptr or end < ptr + extent.span:
             unit = self.unit
@@ -172,7 +182,7 @@ class PlaceMap:
         run = _inner_run(shape, strides, extent.itemsize, everything)
         try:
             return self._region(ptr, shape, strides, run, ())
-        except NotKnown:  # more than it touches, by what lies between
+        except NotKnown:  # a superset: with the gaps in between
             return self.within(ptr, extent.span)
 
     def _region(self, ptr: int, shape: list[int], strides: list[int], run: int, selection: Any) -> Region:
@@ -198,7 +208,7 @@ class PlaceMap:
         self.unit = finer
 
     def _finer(self, old: Array, unit: int) -> Array:
-        """Return an array for smaller units. What nothing touched stays without pages."""
+        """Return an array for smaller units. Untouched parts stay without pages."""
         times = self.unit // unit
         new = np.zeros((len(old), times), old.dtype)
         touched = np.flatnonzero(old)
@@ -211,7 +221,7 @@ class PlaceMap:
         return np.zeros(units, kind)
 
     def _count(self, unit: int) -> int:
-        """Return the length of an array of units: the last is of no use but as an end."""
+        """Return the length of an array of units; the last one only marks the end."""
         return -((self.start - self.end) // unit) + 1
 
     def _make_room(self, nbytes: int) -> None:
@@ -220,7 +230,7 @@ class PlaceMap:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that its arrays may take."""
+        """The bytes that its arrays may take."""
         arrays = [*self.last.values(), *(() if self.defined is None else (self.defined,))]
         return sum([array.nbytes for array in arrays])
 
@@ -228,10 +238,11 @@ class PlaceMap:
     def conflicts(
         self, agent: LogicalThread, above: int, region: Region, reads: bool
     ) -> Iterator[tuple[PartialAccess, int, int]]:
-        """Yield the agent's accesses to a region that have a number above `above`, and the bytes where they meet.
+        """Yield the logical thread's accesses to a region with a number above `above`, and the bytes where
+        they overlap.
 
         Args:
-            reads: True to yield reads, too; else writes alone.
+            reads: True to yield reads as well as writes.
         """
         for writes in (True, False) if reads else (True,):
             numbers = self.last.get((agent, writes))
@@ -247,7 +258,7 @@ class PlaceMap:
                 yield self.accesses[number], begin, min(self.start + (last + 1) * self.unit, self.end)
 
     def _hit(self, region: Region, numbers: Array, number: int) -> Array:
-        """Return which units of a region have a number."""
+        """Return a mask of the units of a region that have a number."""
         hit = np.zeros(len(numbers), np.bool_)
         region.of(hit)[region.selection] = True
         hit &= numbers == number
@@ -255,14 +266,14 @@ class PlaceMap:
 
     # -- never-written memory -----------------------------------------------------------------------------------
     def all_defined(self, ptr: int, extent: Extent) -> bool:
-        """Return True if indexed writes have written all of an extent."""
+        """Return True if indexed writes have written the whole extent."""
         if self.defined is None:
             return False
         region = self.within(ptr, extent)
         return bool(region.of(self.defined)[region.selection].all())
 
     def defined_bytes(self, begin: int, end: int) -> Array:
-        """Return which bytes of a range indexed writes have written."""
+        """Return a mask of the bytes of a range that indexed writes have written."""
         found = np.zeros(end - begin, np.bool_)
         if self.defined is not None:
             low, high = max(begin, self.start), min(end, self.end)
@@ -275,7 +286,11 @@ class PlaceMap:
         return found
 
     def undefined_of(self, access: PartialAccess) -> Array:
-        """Return which units an access touches that no indexed write has written. Raises NotKnown."""
+        """Return a mask of the units of an access that no indexed write has written.
+
+        Raises:
+            NotKnown: See the class.
+        """
         region = self.region(access)
         mark = np.zeros(self._count(self.unit), np.bool_)
         region.of(mark)[region.selection] = True
@@ -284,8 +299,8 @@ class PlaceMap:
         return mark
 
     def meets(self, access: PartialAccess, ptr: int, extent: Extent) -> bool:
-        """Return True if an access that has been drawn touches a unit of a layout."""
-        other = self.within(ptr, extent)  # first: it may make the units smaller
+        """Return True if an access in the map touches a unit of a layout."""
+        other = self.within(ptr, extent)  # first, because it may make the units smaller
         return self.share(self.region(access), other)
 
     def share(self, one: Region, other: Region) -> bool:
@@ -296,11 +311,13 @@ class PlaceMap:
 
 
 Named = tuple[int, Meta, Touches, Sequence[Array]]
-"""An operand of which indices name the places: its address and layout, the kernel's touches, the indices."""
+"""An operand whose elements indices select: its address and layout, the kernel's touches, the indices."""
 
 
 def meets(one: Named, other: Named | tuple[int, Extent]) -> bool:
-    """Return True if places that indices name meet others, or a layout at an address. True if that takes too much."""
+    """Return True if elements that indices select overlap others, or a layout. True if deciding takes too much
+    memory.
+    """
     start, end = one[0], one[0] + one[1].span
     if len(other) == 4:
         start, end = min(start, other[0]), max(end, other[0] + other[1].span)
@@ -318,7 +335,7 @@ def meets(one: Named, other: Named | tuple[int, Extent]) -> bool:
 
 
 class Region:
-    """Some units of a map: from `first` on an array of a shape and strides, in units, and what selects of it."""
+    """Some units of a map: an array of a shape and strides from `first` on, in units, and a selection of it."""
 
     __slots__ = ("first", "selection", "shape", "strides")
 
@@ -332,7 +349,7 @@ class Region:
 
 
 def _distinct(numbers: Array) -> list[int]:
-    """Return the distinct numbers of an array, by a table where they lie close together."""
+    """Return the distinct numbers of an array, by a table if they are close together."""
     named = numbers[numbers > 0]
     if not named.size:
         return []
@@ -345,7 +362,7 @@ def _distinct(numbers: Array) -> list[int]:
 
 
 def _inner_run(shape: list[int], strides: list[int], itemsize: int, selection: tuple[Any, ...]) -> int:
-    """Take away the last dimensions that are selected as a whole and lie without gaps; their bytes."""
+    """Remove the last dimensions that are selected as a whole and contiguous; return their bytes."""
     run = itemsize
     while (
         shape and _is_whole(selection, len(shape) - 1, shape[-1]) and (shape[-1] == 1 or strides[-1] == run)

@@ -1,4 +1,4 @@
-"""`reporting`: a launch whose kernel reports the places that its indices name, just before it runs."""
+"""Launches whose kernels report the elements that their indices select, just before they run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flambeau.driver.api import Body, Kernel, Launch
 
 
 def reporting(launch: Launch) -> Launch:
-    """Return a launch with one more input, last: what its body reports its inputs to, or None.
+    """Return a launch with one more input, the last: the receiver of the kernel's inputs, or None.
 
     Cost, name and operands are those of `launch`.
     """

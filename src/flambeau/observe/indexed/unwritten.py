@@ -1,4 +1,4 @@
-"""`UnwrittenReads`: reads of memory that nothing has written since it was allocated, byte by byte."""
+"""Reads of memory that nothing has written since it was allocated, byte by byte."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from flambeau.observe.indexed.deferred import Deferred
 
 Wholes = list[tuple[int, Extent]]
-"""What commands have written as a whole: addresses and layouts."""
+"""Addresses and layouts that commands have written as a whole."""
 
 
 class PendingRead:
-    """A read of memory of which some was written at places that indices name, and they are not known yet.
+    """A read of memory that was partly written through indices that are not known yet.
 
     Attributes:
-        changed: True if the command writes all of the cell as well as reading it.
-        wholes: What was written as a whole before it.
-        places: Where indices named places of the memory.
-        waits: How many accesses must run before it can be answered.
+        changed: True if the command writes the whole cell as well as reading it.
+        wholes: The parts that were written as a whole before it.
+        places: The map of the elements that indices selected.
+        waits: The number of accesses that must run before it can be decided.
     """
 
     __slots__ = ("cell", "changed", "command", "places", "site", "waits", "wholes")
@@ -39,16 +39,17 @@ class PendingRead:
 
 
 class UnwrittenReads:
-    """Notes in `findings` what reads memory that was never written."""
+    """The checks for reads of memory that was never written. They report to `findings`."""
 
     def __init__(self, findings: Findings, deferred: Deferred) -> None:
         self._findings, self._deferred = findings, deferred
 
     def read(self, cell: Cell, command: Command, changed: bool) -> None:
-        """A command reads a cell that no one command has written in the present lifetime of its memory.
+        """Check a command's read of a cell that no single command has written in the present lifetime of its
+        memory.
 
         Args:
-            changed: True if the command writes there, too; which parts is not known.
+            changed: True if the command writes there as well; which parts is not known.
         """
         block = cell.block
         if cell.checked == block.born or not self.is_checked(cell):
@@ -56,7 +57,7 @@ class UnwrittenReads:
         cell.checked = block.born
         wholes = self.wholes(cell)
         if any(covers(start, extent, cell.start, cell.extent) for start, extent in wholes):
-            return  # nearly always: all of it by one command
+            return  # almost always: one command wrote all of it
         places = block.places
         if places is not None and places.born == block.born and places.defines:
             self._deferred.ask(PendingRead(cell, command, changed, wholes, places))
@@ -64,7 +65,7 @@ class UnwrittenReads:
             self._report(command, block.site, changed)
 
     def note(self, access: PartialAccess) -> None:
-        """A command is about to access places of memory: note what depends on them if not all of it is written."""
+        """Record what depends on an access to selected elements if the memory is not completely written."""
         cell = access.cell
         if self.is_written(cell):
             return
@@ -76,28 +77,28 @@ class UnwrittenReads:
                 access.asks, access.is_awaited = self.wholes(cell), True
 
     def is_checked(self, cell: Cell) -> bool:
-        """Return False for memory that may be written unseen, or that has no known beginning."""
+        """Return False for memory that may be written unseen, or whose allocation is not known."""
         block = cell.block
         return not (self._findings.shares_memory or block is NOWHERE or block.host or cell.start == cell.end)
 
     def wholes(self, cell: Cell) -> Wholes:
-        """Return what was written as a whole of a cell and its neighbours."""
+        """Return the parts of a cell and its neighbours that were written as a whole."""
         return [(c.start, c.extent) for c in (cell, *cell.neighbours) if c.is_written]
 
     def is_written(self, cell: Cell) -> bool:
-        """Return True if all of a cell has been written, not counting places that indices name."""
+        """Return True if the whole cell has been written, not counting elements that indices select."""
         if cell.is_written or not self.is_checked(cell):
             return True
         return any(covers(start, extent, cell.start, cell.extent) for start, extent in self.wholes(cell))
 
     # -- where indices name places ------------------------------------------------------------------------------
     def answer(self, question: PendingRead) -> None:
-        """The accesses that a question waited for have run."""
+        """Decide a read, after the accesses that it waited for have run."""
         if _is_unwritten(question.cell, question.wholes, question.places):
             self._report(question.command, question.site, question.changed)
 
     def places_read(self, access: PartialAccess, wholes: Wholes) -> None:
-        """A command has read places of memory of which only `wholes` is written as a whole."""
+        """Check a read of selected elements of memory of which only `wholes` is written as a whole."""
         places = access.map
         places.draw()
         if access.indices is None:
@@ -111,7 +112,7 @@ class UnwrittenReads:
             self._report(access.command, access.site, False)
 
     def not_known(self, access: PartialAccess) -> None:
-        """A command writes places that will not be known: all of them count as written afterwards."""
+        """Count the whole cell as written, because a command writes elements that will not be known."""
         access.cell.assumed = access.born
         at = place((access.command[3], access.command[4]))
         made = _describe_allocation(access.site)
@@ -122,7 +123,7 @@ class UnwrittenReads:
         )
 
     def open_questions(self) -> list[str]:
-        """Return what is not answered, since commands have not run."""
+        """Describe the reads that cannot be decided because commands have not run."""
         return [
             f"{q.command[2][0]} at {place((q.command[3], q.command[4]))} reads memory{_describe_allocation(q.site)} of "
             "which places that indices name are written by commands that have not run yet"
@@ -144,7 +145,7 @@ def _describe_allocation(site: Site | None) -> str:
 
 
 def _is_unwritten(cell: Cell, wholes: Wholes, places: PlaceMap | None) -> bool:
-    """Return True if a byte of a cell was written neither as a whole nor at places."""
+    """Return True if a byte of a cell was written neither as a whole nor through indices."""
     touched = touched_bytes(cell.start, cell.end, wholes)
     wanted = touched_bytes(cell.start, cell.end, [(cell.start, cell.extent)])
     if places is not None:
@@ -158,7 +159,7 @@ def _is_unwritten(cell: Cell, wholes: Wholes, places: PlaceMap | None) -> bool:
 
 
 def _is_place_unwritten(access: PartialAccess, wholes: Wholes) -> bool:
-    """Return True if a byte of an access's places was written neither as a whole nor at places."""
+    """Return True if a byte of an access's elements was written neither as a whole nor through indices."""
     places = access.map
     missing = places.undefined_of(access)
     units = np.flatnonzero(missing)

@@ -1,1 +1,3 @@
-"""What the host may do to pinned memory without a call of the driver: views, addresses, and how they are noticed."""
+"""Accesses of the host to pinned memory without a driver call, through views and addresses, and their
+detection.
+"""

@@ -1,4 +1,4 @@
-"""`Coverage`: which bytes of a piece of memory were written."""
+"""The bytes of a piece of memory that were written."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from flambeau.observe.layouts import Extent, draw, is_dense, span_of
 
 
 class Coverage:
-    """The bytes of `nbytes` that were written: one interval, and a map of them where that does not do."""
+    """The bytes of `nbytes` that were written: one interval, and a mask if one interval is not enough."""
 
     __slots__ = ("_first", "_last", "_map", "_nbytes")
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
         self._first = self._last = 0
-        self._map: np.ndarray[Any, Any] | None = None  # of all bytes, those of the interval need not be in it
+        # of all bytes; those of the interval may be missing in it
+        self._map: np.ndarray[Any, Any] | None = None
 
     def mark(self, offset: int, extent: Extent) -> None:
-        """Note a write at an offset."""
+        """Add a write at an offset."""
         start, end = max(offset, 0), min(offset + span_of(extent), self._nbytes)
         if start >= end or self.covers(start, end):
             return

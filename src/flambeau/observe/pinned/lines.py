@@ -1,39 +1,39 @@
-"""`UnseenUses`: what a certificate says of pinned memory that the host may have used through views."""
+"""The statements of a certificate on pinned memory that the host may have used through views."""
 
 from __future__ import annotations
 
 from flambeau.core.callsite import Site, place
 
-_MANY = 3  # windows of one view that are named
+_MANY = 3  # windows of one view that are listed
 _SHAPES = {"numpy()": "array", "__dlpack__()": "tensor", "data_ptr()": "address"}
 
 
 class UnseenUses:
-    """Of one machine. A place is named once, however often it is passed."""
+    """The possible unseen uses on one machine. Each call site is listed once."""
 
     def __init__(self) -> None:
-        self._views: dict[tuple[str, str], dict[str, None]] = {}  # (what is assumed, view) -> windows
+        self._views: dict[tuple[str, str], dict[str, None]] = {}  # (assumption, view) -> windows
         self._early: dict[str, None] = {}
-        self._written: dict[str, dict[str, None]] = {}  # view -> places of reads
+        self._written: dict[str, dict[str, None]] = {}  # view -> call sites of reads
 
     def view(self, what: str, taken: Site | None, verb: str, copy: Site, until: str) -> None:
-        """A view was alive while a copy was pending, and may have been used: `verb` says how that would matter."""
+        """Record a view that was alive while a copy was pending, and may have been used; `verb` says how."""
         key = verb, view_name(what, taken)
         self._views.setdefault(key, {})[f"the copy at {place(copy)} and {until}"] = None
 
     def early_view(self, what: str, taken: Site | None, copy: Site, until: str) -> None:
-        """A view was taken while a copy into the memory was pending, and may have been used then."""
+        """Record a view that was taken while a copy into the memory was pending, and may have been used then."""
         shows = f"{view_name(what, taken)} shows pinned memory that the copy at {place(copy)} may still write"
         self._early[
             f"{shows}: whether it is read before {until} cannot be seen. Take it after a wait for the copy"
         ] = None
 
     def write(self, what: str, taken: Site | None, operator: str, read: Site) -> None:
-        """A command has read memory that only a view can have written."""
+        """Record that a command has read memory that only a view can have written."""
         self._written.setdefault(view_name(what, taken), {})[f"{operator} at {place(read)}"] = None
 
     def assumptions(self) -> list[str]:
-        """What the program leans on."""
+        """Return the assumptions that the certificate lists."""
         return [
             *[
                 f"nothing {verb} pinned memory through {view} between {_some(windows)}"
@@ -46,13 +46,13 @@ class UnseenUses:
         ]
 
     def list_violations(self, strict: bool) -> list[str]:
-        """What withholds the certificate."""
+        """Return what withholds the certificate."""
         unseen = self.assumptions() if strict else []
         return [*self._early, *[f"it cannot be seen that {text}" for text in unseen]]
 
 
 def view_name(what: str, taken: Site | None) -> str:
-    """Return how reports call a view: by the call that gave it, and where that was."""
+    """Return the name of a view in reports: the call that gave it, and its call site."""
     if taken is None:
         return "the library that pinned it"
     return f"the {_SHAPES[what]} of {what} at {place(taken)}"

@@ -1,16 +1,16 @@
-"""`PinnedMemory`: what the host may do to pinned memory through views, while commands use it and nobody is told.
+"""Accesses of the host to pinned memory through views, while commands use the memory.
 
-# Note [Unseen accesses]
-Problem: NumPy, ctypes and other libraries read and write pinned memory without a call of the driver. Whether they
-do so while an asynchronous copy is pending decides what the copy moves, or what they see.
-Rule: what can be seen is compared. Each copy that uses memory of which a view was ever taken opens a `Window`, which
-ends when the host has waited for the copy. The bytes are kept as they are when it opens. They are compared before a
-command uses them, after each wait that ends a window, and with each new window: in between the host alone can have
-changed them. A difference is a race with the copies whose windows were open. Virtual GPUs notify of what commands
-change; on real ones nobody knows when that is, so targets of copies are not compared there.
-What cannot be seen, a read or a write of the old value, is an assumption if a view was alive; its lines are named.
-A view taken while a copy into the memory is pending is for looking at it. If it is gone before the host has waited,
-it was used too early, which is a race; if it lives on, it may have been, and the certificate is withheld.
+# Note [Unseen accesses] Problem: NumPy, ctypes and other libraries read and write pinned memory without a
+driver call. If they do so while an asynchronous copy is pending, the copy or the library may see the wrong
+data. Rule: The detector compares what it can see. Each copy that uses memory of which a view was ever taken
+opens a `Window`, which ends when the host has waited for the copy. The bytes are saved when it opens. They
+are compared before a command uses them, after each wait that ends a window, and with each new window; in
+between, only the host can have changed them. A difference is a race with the copies whose windows were
+open. Virtual GPUs notify the detector of changes by commands. On real GPUs the time of such changes is
+unknown, so targets of copies are not compared there. A read, or a write of the old value, cannot be seen.
+It is an assumption if a view was alive, and its call sites are named. A view that is taken while a copy
+into the memory is pending is meant for reading it. If it is gone before the host has waited, it was used
+too early, which is a race. If it lives on, it may have been used, and the certificate is withheld.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 _UNTIL_END = "the end of the program"
 _ADOPTING = ("from_numpy()", "from_dlpack()")
-_LARGEST = 1 << 26  # bytes of a copy of a real GPU that are compared: some 10 ms
+_LARGEST = 1 << 26  # bytes of a real GPU's copy that are compared: some 10 ms
 
 
 class PinnedUse(NamedTuple):
-    """What a command does to pinned memory. It keeps nothing alive.
+    """A command's use of pinned memory. It keeps nothing alive.
 
     Attributes:
         kind: READ or WRITE.
-        is_awaited: Whether the host waits for the command before the program goes on.
+        is_awaited: True if the host waits for the command before the program continues.
     """
 
     ptr: int
@@ -61,10 +61,11 @@ class Export:
     """A view of host memory that another object has.
 
     Attributes:
-        what: The call that gave it: "numpy()", "__dlpack__()", "data_ptr()".
-        site: Where the program called that; None of memory that another library pinned.
-        start, end: The bytes that it shows.
-        is_adopted: Whether a tensor was created over these bytes while it lived, which may be all that it was for.
+        what: The call that returned it: "numpy()", "__dlpack__()", "data_ptr()".
+        site: The call site; None for memory that another library pinned.
+        start, end: The bytes that it exposes.
+        is_adopted: True if a tensor was created over these bytes while it lived, which may have been its
+            only purpose.
     """
 
     __slots__ = ("_view", "end", "is_adopted", "site", "start", "what")
@@ -78,30 +79,31 @@ class Export:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The same for views that one line gives of the same bytes."""
+        """The key that views of one call site and of equal bytes share."""
         return self.what, self.site, self.start, self.end
 
     @property
     def is_address(self) -> bool:
-        """Whether it is no object: it may be kept for ever."""
+        """Return True if the view is a plain address, which the program may keep forever."""
         return self._view is None
 
     @property
     def is_alive(self) -> bool:
-        """Whether somebody may use the view."""
+        """Return True if the program may still use the view."""
         return self._view is None or self._view() is not None
 
 
 class PinnedLifetime:
-    """One life of a block of pinned memory, from its allocation to its end.
+    """One lifetime of a block of pinned memory.
 
     Attributes:
-        coverage: Which bytes were written.
+        coverage: The bytes that were written.
         exports: The views of it that may live.
         exported: The first view of it, alive or not.
-        expected: The bytes of the block as they should be, where windows are open.
-        is_kept: Whether the memory is there as long as the driver has it; another library's may go at any time.
-        stale: What the host was seen to write since; there `expected` is to be taken anew.
+        expected: The expected contents of the block where windows are open.
+        is_kept: True if the memory exists as long as the driver has it; another library's may go at any
+            time.
+        stale: Ranges that the host was seen to write since; `expected` must be read again there.
     """
 
     __slots__ = ("block", "born", "coverage", "expected", "exported", "exports", "is_kept", "stale")
@@ -117,18 +119,18 @@ class PinnedLifetime:
         self.stale: list[tuple[int, int]] = []
 
     def views(self, start: int, end: int) -> list[Export]:
-        """The views of these bytes that may be used."""
+        """Return the views of these bytes that may be used."""
         return [view for view in self.exports if view.start < end and start < view.end and view.is_alive]
 
     def expect(self, start: int, end: int) -> None:
-        """Take these bytes as they are now for what they should be."""
+        """Save the present contents of these bytes as the expected ones."""
         if self.expected is None:
             self.expected = np.empty(self.block.end - self.block.start, np.uint8)
         at = start - self.block.start
         self.expected[at : at + end - start] = bytes_at(start, end - start)
 
     def difference(self, start: int, end: int) -> tuple[int, int] | None:
-        """The range of these bytes that were changed unseen; None if none was."""
+        """Return the range of these bytes that were changed unseen; None if there is none."""
         if self.expected is None:
             return None
         for begin, stop in self.stale:
@@ -146,10 +148,11 @@ class Window:
     """The time from a copy that uses pinned memory to the host's wait for it.
 
     Attributes:
-        kind: What the copy does there: READ or WRITE.
-        command: The copy, or the latest of the same stream, line and bytes.
-        views: The views that lived meanwhile, the latest of each line, and whether they were taken meanwhile.
-        is_compared: Whether the bytes may be compared.
+        kind: The copy's access: READ or WRITE.
+        command: The copy, or the latest one of equal stream, call site and bytes.
+        views: The views that lived meanwhile, the latest of each call site, and whether they were taken
+            meanwhile.
+        is_compared: True if the bytes may be compared.
     """
 
     __slots__ = ("command", "end", "is_compared", "kind", "life", "start", "views")
@@ -167,7 +170,7 @@ class Window:
         return self.command[3], self.command[4]
 
     def is_looked_through(self, view: Export, taken_meanwhile: bool) -> bool:
-        """Whether a view was there for a look at what the copy writes: it came and went while the copy was pending."""
+        """Return True if a view was taken and dropped while the copy that writes the memory was pending."""
         return self.kind is WRITE and taken_meanwhile and not view.is_alive and not view.is_adopted
 
     def overlaps(self, life: PinnedLifetime, start: int, end: int) -> bool:
@@ -179,37 +182,38 @@ Change = tuple[int, int, list[Window]]
 
 
 class PinnedMemory:
-    """All pinned memory of one machine. Its detector's lock is held, but for the calls of `driver.api.Watch`.
+    """All pinned memory of one machine.
 
-    `simulated`: virtual GPUs notify of what commands do.
+    Callers hold the detector's lock, except those of `driver.api.PinnedMemoryObserver`. `simulated` is True
+    if virtual GPUs notify of changes by commands.
     """
 
     def __init__(self, detector: Detector) -> None:
         self.simulated = False
         self._detector = detector
         self._first = self._end = 0  # addresses between which all of it lies
-        self._lives: dict[int, PinnedLifetime] = {}  # by the block's address
+        self._lives: dict[int, PinnedLifetime] = {}  # address of a block -> its lifetime
         self._windows: dict[tuple[object, ...], Window] = {}
-        self._changes: list[Change] = []  # not reported yet
+        self._changes: list[Change] = []  # changes that were not reported yet
 
     # -- memory ------------------------------------------------------------------------------------------
     def on_pin(self, start: int, nbytes: int) -> None:
-        """Memory was pinned."""
+        """Record that memory was pinned."""
         self._first = min(self._first or start, start)
         self._end = max(self._end, start + nbytes)
 
     def on_unpin(self, start: int, nbytes: int) -> None:
-        """Memory is pinned no more."""
+        """Record that memory is no longer pinned."""
         self._drop([key for key, w in self._windows.items() if start <= w.start < start + nbytes])
         for at in [at for at in self._lives if start <= at < start + nbytes]:
             del self._lives[at]
 
     def contains(self, ptr: int) -> bool:
-        """Return False if no pinned memory is at an address, for sure."""
+        """Return False if no pinned memory can be at an address."""
         return self._first <= ptr < self._end
 
     def on_host_write(self, ptr: int, extent: Extent) -> None:
-        """The host writes here, in a way that the detector has looked at."""
+        """Record a write of the host that the detector has checked."""
         if self.contains(ptr) and (life := self._life_at(ptr)) is not None:
             life.coverage.mark(ptr - life.block.start, extent)
             if life.expected is not None:
@@ -217,7 +221,7 @@ class PinnedMemory:
                 life.stale.append((ptr, end))
 
     def on_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
-        """Another object shows host memory, while `view` lives; None: for ever."""
+        """Record that another object exposes host memory while `view` lives; None: forever."""
         if not nbytes or not self.contains(ptr) or (life := self._life_at(ptr)) is None:
             return
         if what in _ADOPTING:
@@ -239,7 +243,7 @@ class PinnedMemory:
 
     # -- commands ----------------------------------------------------------------------------------------
     def on_command(self, use: PinnedUse, command: Command) -> None:
-        """A command that reads or writes pinned memory is about to be queued."""
+        """Record a command that reads or writes pinned memory and is about to be enqueued."""
         self._report_changes((command[3], command[4]))
         life = self._life_at(use.ptr)
         if life is None:
@@ -259,7 +263,7 @@ class PinnedMemory:
         self._report_changes((command[3], command[4]))
 
     def guard_call(self, call: Callable[[], None]) -> Callable[[], None]:
-        """A host function that may use any memory, in the order of its stream."""
+        """Wrap a host function, which may use any memory in the order of its stream."""
 
         @wraps(call)
         def guard() -> None:
@@ -273,7 +277,7 @@ class PinnedMemory:
         return guard
 
     def host_waited(self) -> None:
-        """The host has waited: the windows of what it knows to be over end."""
+        """End the windows of the commands that the host now knows to be done."""
         known = self._detector.known
         over = [key for key, w in self._windows.items() if known.get(w.command[0], 0) >= w.command[1]]
         if not over and not self._changes:
@@ -291,7 +295,7 @@ class PinnedMemory:
             self._report_views(window, until)
 
     def end(self) -> None:
-        """The run is over as far as a certificate says: report what there is."""
+        """Report what is pending, because the certificate is about to be given."""
         for window in self._windows.values():
             self._look(window.life, window.start, window.end)
         self._report_changes(None)
@@ -315,7 +319,7 @@ class PinnedMemory:
 
     # -- lives and windows ---------------------------------------------------------------------------------
     def _life_at(self, ptr: int) -> PinnedLifetime | None:
-        """The present life of the block at an address; None if nobody has allocated it."""
+        """Return the present lifetime of the block at an address; None if no allocation is known."""
         block = self._detector.shadow.owner(ptr)
         if block is NOWHERE or not block.host:
             return None
@@ -326,12 +330,12 @@ class PinnedMemory:
         return life
 
     def _drop(self, keys: Sequence[tuple[object, ...]]) -> None:
-        """End windows whose memory the program has freed: the runtime sees to it that its copies are over."""
+        """End windows whose memory the program has freed. The runtime waits for such copies."""
         for key in keys:
             self._report_views(self._windows.pop(key), "the end of the memory")
 
     def _adopt(self, use: PinnedUse, site: Site) -> PinnedLifetime:
-        """Another library has pinned this memory, and has it."""
+        """Begin a lifetime of memory that another library has pinned and owns."""
         self._detector.own(use.ptr, use.nbytes, None, site, host=True)
         self.on_pin(use.ptr, use.nbytes)
         life = self._life_at(use.ptr)
@@ -356,13 +360,13 @@ class PinnedMemory:
         return window
 
     def _is_comparable(self, window: Window) -> bool:
-        """Whether nothing but the host can change the bytes of a window on a real GPU, and comparing takes little."""
+        """Return True if only the host can change the bytes of a window on a real GPU, and comparing is cheap."""
         start, end = window.start, window.end
         written = any(other.kind is WRITE for other in self._open_windows(window.life, start, end))
         return not written and end - start <= _LARGEST
 
     def _distrust(self, life: PinnedLifetime, start: int, end: int) -> None:
-        """A real GPU will write these bytes, and nobody knows when: compare them for the last time."""
+        """Compare bytes for the last time, because a real GPU will write them at an unknown time."""
         if not self.simulated:
             self._look(life, start, end)
             for window in self._open_windows(life, start, end):
@@ -372,7 +376,7 @@ class PinnedMemory:
         return (window for window in list(self._windows.values()) if window.overlaps(life, start, end))
 
     def _look(self, life: PinnedLifetime, start: int, end: int) -> None:
-        """Compare what windows show of these bytes with what it should be."""
+        """Compare these bytes in windows with their expected contents."""
         changed = [
             found
             for window in self._open_windows(life, start, end)

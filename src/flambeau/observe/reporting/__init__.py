@@ -1,1 +1,3 @@
-"""What a race report says of the program itself: its source, its names, the names of its operators, its fixes."""
+"""The parts of a race report that refer to the program's text: call sites, names of streams and operators, and
+fixes.
+"""

@@ -1,4 +1,4 @@
-"""Which call of a function led to a race's first access, whose frame has ended by the time of the report."""
+"""The call of a function that led to a race's first access, whose frame has ended by the time of the report."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flambeau.observe.reporting.spots import SourceSpot, is_simple
 
 
 def earlier_call(scope: Scope, code: CodeType, agent: LogicalThread) -> SourceSpot | None:
-    """Return the call in a frame's function that ran `code` with a stream; None if the text leaves that open.
+    """Return the call in a frame's function that ran `code` with a stream; None if the text is ambiguous.
 
-    It is the only call by the function's name; or of several the only one that is given the stream, or stands in a
-    block that selects it.
+    It is the only call by the function's name. If there are several, it is the only one with the stream as
+    an argument, or in a block that selects the stream.
     """
     if scope.spot is None or code.co_name.startswith("<"):
         return None

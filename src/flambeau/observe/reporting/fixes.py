@@ -1,13 +1,12 @@
-"""`Proposer`: writes the code that would order the two accesses of a race, with the program's own names.
+"""Fixes: the code that orders the two accesses of a race, in the program's own names.
 
-# Note [Where a fix goes]
-1. Lines before the statement of the second access, or of a call that leads to it, where both streams have names.
-2. Else a line after the first access: the block that selects its stream shows how the program names that.
-3. Else the block of the first access keeps its stream in a variable, and 1 uses that.
-4. Else `torch.cuda.synchronize()` before the second access, which orders all and costs more.
+# Note [Where a fix goes] 1. Lines before the statement of the second access, or of a call that leads to it,
+if both streams have names. 2. Else a line after the first access: the block that selects its stream shows
+the stream's name. 3. Else the block of the first access stores its stream in a variable, and 1 uses that.
+4. Else `torch.cuda.synchronize()` before the second access, which orders everything and costs more.
 
-A fix is certain if its lines run after each first access and before each second one, as far as the text of the program
-and its stack show that. The first of these that is certain is taken; if none is, the first.
+A fix is certain if its lines run after each first access and before each second one, as far as the
+program's text and stack show. The first certain one is used; if none is certain, the first.
 """
 
 from __future__ import annotations
@@ -37,26 +36,26 @@ from flambeau.observe.reporting.spots import SourceSpot, insertion, is_comprehen
 from flambeau.observe.reports import Edit
 
 _CALLS = ("wait_stream", "record_stream", "synchronize", "wait")
-_MANY = 16  # frames looked at
+_MANY = 16  # frames that are examined
 _ROOMS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-# rooms of the package that select streams, or call the program, while they run
+# packages of Flambeau that select streams, or call the program, while they run
 _SELECT_STREAMS = ("tape", "nn/parallel", "data", "cuda/graph", "distributed")
 _CALL_PROGRAM = (*_SELECT_STREAMS, "nn/modules", "optim", "autograd", "func", "utils", "testing")
 _LEAVE = (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Yield, ast.YieldFrom)
 
 Select = Callable[[], tuple[int, tuple[int, ...]]]
-"""Returns the current device, and the handles of each device's current stream."""
+"""A function that returns the current device, and the handles of each device's current stream."""
 
 
 class Code(NamedTuple):
-    """Lines for the program.
+    """Lines to insert into the program.
 
     Attributes:
-        where: Where they go, as "Before program.py:7 insert".
+        where: Their place, as "Before program.py:7 insert".
         lines: The lines, without indentation.
-        edits: What to insert into which files.
+        edits: The insertions by file.
         certain: See Note [Where a fix goes].
-        hint: What else the reader should know.
+        hint: Further advice.
     """
 
     where: str
@@ -72,11 +71,11 @@ class Code(NamedTuple):
 
 
 class Proposer:
-    """Looks at the program's stack while a race is reported. Do not keep it: it holds frames.
+    """Finds fixes on the program's stack while a race is reported. It holds frames and must not be kept.
 
     Args:
-        select: Tells which streams are current.
-        second: Where the second access was issued: now, or earlier where its race was decided later.
+        select: Returns the current streams.
+        second: The call site of the second access: now, or earlier if the race was decided later.
     """
 
     def __init__(self, select: Select | None, second: Site) -> None:
@@ -92,7 +91,7 @@ class Proposer:
                 self._current = ()  # they are not those of the program's statement
         else:
             scopes = [next((s for s in live_scopes(second) if s.site == second), Scope(None, second))]
-            self._is_direct, self._device = True, -1  # which device was current is not known
+            self._is_direct, self._device = True, -1  # the device that was current is not known
         self._places = [_FrameSpot(s, s.spot) for s in scopes if s.spot]
         self._is_innermost = bool(self._places) and self._places[0].scope is scopes[0]
         self._has_text = source_file(second[0]) is not None
@@ -121,7 +120,7 @@ class Proposer:
         return self._device_synchronized(first, earlier, earlier)
 
     def wait_work(self, first: Site, earlier: LogicalThread) -> Code | None:
-        """Return code that waits for the work of the collective at `first`, where a variable holds that."""
+        """Return code that waits for the work of the collective at `first`, if a variable holds the work."""
         begin = spot_of(first)
         target = target_of(begin) if begin is not None else None
         for depth, (scope, _) in self._candidates(first, earlier):
@@ -139,7 +138,7 @@ class Proposer:
 
     # -- places -----------------------------------------------------------------------------------------------
     def _candidates(self, first: Site, earlier: LogicalThread) -> Iterator[tuple[int, _FrameSpot]]:
-        """Yield the places for lines before what runs now, the innermost first: see Note [Where a fix goes]."""
+        """Yield places for lines before the running statement, innermost first; see Note [Where a fix goes]."""
         for depth, found in enumerate(self._places):
             if (depth == 0 and self._has_text) or self._is_certain(depth, first, earlier):
                 yield depth, found
@@ -159,11 +158,12 @@ class Proposer:
         return True in ran
 
     def _bind_stream(self, first: Site, earlier: LogicalThread, later: LogicalThread) -> Code | None:
-        """Return code that gives the stream of the first access, which has no name, a variable, and waits for it."""
+        """Return code that stores the unnamed stream of the first access in a variable, and waits for it."""
         begin = spot_of(first)
         _, stream = _selected_at(begin)
         for depth, (scope, spot) in enumerate(self._places):
-            if begin is None or stream is None or is_simple(stream):  # a name that is another stream's by now
+            # the name refers to another stream by now
+            if begin is None or stream is None or is_simple(stream):
                 return None
             if scope.site[0] is not first[0] or stream.lineno >= spot.line:
                 continue
@@ -197,7 +197,7 @@ class Proposer:
 
     # -- names ------------------------------------------------------------------------------------------------
     def _waiter(self, depth: int, agent: LogicalThread) -> StreamName | None:
-        """Return how a scope names a stream that is to wait: the current one always has a name."""
+        """Return the name of a stream that must wait. The current stream always has a name."""
         scope, spot = self._places[depth]
         cuda, found = cuda_module(spot.source), own_name(scope, agent, scope.site)
         if found is None and cuda and self._is_current(depth, agent):
@@ -208,7 +208,8 @@ class Proposer:
     def _is_current(self, depth: int, agent: LogicalThread) -> bool:
         """Return True if a stream is current where the statement of a scope begins."""
         if agent.grouped or not self._is_live:
-            # a collective begins after what the current stream was given; others were issued to that one
+            # A collective begins after the current stream's work; other commands were enqueued on that
+            # stream.
             return True
         if agent.handle not in self._current:
             return False
@@ -224,7 +225,7 @@ class _FrameSpot(NamedTuple):
     def ran_before(self, first: Site, earlier: LogicalThread) -> bool | None:
         """Return True if the first access, on stream `earlier`, ran before the frame's statement began.
 
-        None if the text of the frame's function leaves that open.
+        None if the text of the frame's function is ambiguous.
         """
         code, offset = self.scope.site
         if first[0] is code and first[1] >= offset:
@@ -235,16 +236,16 @@ class _FrameSpot(NamedTuple):
         call = earlier_call(self.scope, first[0], earlier)
         if call is None:
             return None
-        # the call that runs now led to it in an earlier iteration
+        # the running call led to it in an earlier iteration
         return call.statement is not self.spot.statement or call.node is self.spot.node
 
 
 def record_stream(first: Site, user: LogicalThread, operand: int, allocated: Site | None) -> Code | None:
-    """Return code that tells the allocator of the stream that uses a tensor at `first`.
+    """Return code that announces to the allocator the stream that uses a tensor at `first`.
 
     Args:
-        operand: Which of the operator's inputs the tensor is.
-        allocated: Where its memory was allocated.
+        operand: The position of the tensor among the operator's inputs.
+        allocated: The call site of its allocation.
     """
     spot = spot_of(first)
     if spot is None or not is_own_file(spot.source.path):
@@ -282,7 +283,7 @@ def synchronize_after(first: Site, earlier: LogicalThread, hint: str) -> Code | 
 
 
 def capture_wait(first: Site, second: Site) -> Code | None:
-    """Return a wait within a capture, from its text: that of the second access for the first one's stream."""
+    """Return a wait within a capture: the second access's stream waits for the first one's."""
     begin, spot = spot_of(first), spot_of(second)
     if begin is None or spot is None or first[0] is not second[0] or not is_own_file(spot.source.path):
         return None
@@ -310,7 +311,8 @@ def _after_first(first: Site, earlier: LogicalThread, later: LogicalThread) -> C
         return None  # a line after it might not be reached
     text, same = ast.unparse(stream), earlier.device == later.device
     waiting = (
-        f"{cuda}.default_stream({f'{text}.device' if same else later.device})"  # of each device that runs it
+        # On each device that runs the line.
+        f"{cuda}.default_stream({f'{text}.device' if same else later.device})"
     )
     lines = (f"{waiting}.wait_stream({text})",)
     edit = insertion(spot.source, block.end_lineno + 1, block, lines)
@@ -324,12 +326,14 @@ def _insert_before(spot: SourceSpot, lines: tuple[str, ...], certain: bool = Tru
 
 
 def _selected_at(spot: SourceSpot | None) -> tuple[ast.stmt, ast.expr] | tuple[None, None]:
-    """Return the innermost `with` statement that selects a stream around a spot, and the stream; else two Nones."""
+    """Return the innermost `with` statement that selects a stream around a spot, and the stream; (None, None)
+    if none does.
+    """
     return next(spot.selections(), (None, None)) if spot is not None else (None, None)
 
 
 def _elsewhere(first: SourceSpot | None) -> str:
-    """Return what to do about a stream without a name where it is used last: how the first access's line calls it."""
+    """Return advice for a stream without a name at its last use: how the first access's line calls it."""
     _, stream = _selected_at(first)
     if first is None or stream is None or not is_simple(stream):
         return ": keep it in a variable to wait for it alone"
@@ -338,7 +342,7 @@ def _elsewhere(first: SourceSpot | None) -> str:
 
 
 def _wait_lines(waiter: StreamName, awaited: StreamName) -> tuple[str, ...]:
-    """Return the wait; a loop where the waiting stream is another one of the same container in each iteration."""
+    """Return the wait. It is a loop if the waiting stream is another element of a container in each iteration."""
     if waiter.varies and awaited.container and awaited.container == waiter.container:
         name = "other" if waiter.text != "other" else "another"
         return f"for {name} in {awaited.container}:", f"    {waiter.text}.wait_stream({name})"
@@ -346,7 +350,7 @@ def _wait_lines(waiter: StreamName, awaited: StreamName) -> tuple[str, ...]:
 
 
 def _rooms_called() -> list[str]:
-    """Return the files of the package, relative to it, through which the program's present call leads."""
+    """Return the files of the package, relative to it, that the program's present call goes through."""
     rooms = []
     frame = sys._getframe(1)
     while frame.f_back is not None and is_inside(frame.f_code):

@@ -1,4 +1,4 @@
-"""How the program names its streams, its work and `torch.cuda` at one place."""
+"""The program's names for its streams, its work and `torch.cuda` at one place in its text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PACKAGES = ("torch", "flambeau")
 
 
 class StreamName(NamedTuple):
-    """An expression of a stream. `container` holds it, too; `varies`: it is another stream in other iterations."""
+    """An expression for a stream. `container` is a list that holds it, `varies` is True if iterations differ."""
 
     text: str
     container: str = ""
@@ -25,10 +25,10 @@ class StreamName(NamedTuple):
 
 
 def own_name(scope: Scope, agent: LogicalThread, used: Site) -> StreamName | None:
-    """Return the program's own expression of a stream in a scope.
+    """Return the program's own expression for a stream in a scope.
 
     Args:
-        used: Where the stream was current.
+        used: The call site where the stream was current.
     """
     if scope.spot is None or (agent.ordinal == 0 and not scope.is_live):
         return None
@@ -46,7 +46,7 @@ def own_name(scope: Scope, agent: LogicalThread, used: Site) -> StreamName | Non
 
 
 def _name_in_text(spot: SourceSpot, site: Site, agent: LogicalThread, used: Site) -> StreamName | None:
-    """Return the expression of a stream at a spot whose function has ended, from the text alone."""
+    """Return the expression for a stream at a spot whose function has ended, from the text alone."""
     at_use = spot_of(used) if used[0] is site[0] else None
     selected = [stream for _, stream in at_use.selections()][:1] if at_use is not None else []
     names = [ast.unparse(stream) for stream in selected if is_simple(stream)]
@@ -79,14 +79,14 @@ def target_of(spot: SourceSpot) -> str | None:
 
 
 def default_name(source: SourceFile, agent: LogicalThread) -> StreamName | None:
-    """Return the call that gives a default stream."""
+    """Return the call that returns a default stream."""
     cuda = cuda_module(source)
     is_default = agent.ordinal == 0 and not agent.captured
     return StreamName(f"{cuda}.default_stream({agent.device})") if cuda and is_default else None
 
 
 def cuda_module(source: SourceFile) -> str | None:
-    """Return the file's name of `torch.cuda`; None if it knows neither that nor `torch`."""
+    """Return the file's name for `torch.cuda`; None if it knows neither that nor `torch`."""
     found: list[str] = []
     for node in source.imports:
         if isinstance(node, ast.Import):
@@ -130,7 +130,7 @@ def work_on(agent: LogicalThread) -> Callable[[Any], bool]:
 
 
 def has_value(scope: Scope, node: ast.expr, wanted: Callable[[Any], bool]) -> bool:
-    """Return True if a simple expression has a value in a scope that a test accepts."""
+    """Return True if a simple expression has a value in a scope that `wanted` accepts."""
     try:
         return wanted(scope.value_of(node))
     except (LookupError, ValueError, TypeError):
@@ -143,14 +143,16 @@ def _container(scope: Scope, wanted: Callable[[Any], bool]) -> str:
 
 
 def _varies(scope: Scope, node: ast.expr) -> bool:
-    """Return True if a loop around the scope's statement changes what an expression means."""
+    """Return True if a loop around the scope's statement changes the meaning of an expression."""
     assert scope.spot is not None
     names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     return any(names & _targets(loop) for loop in scope.spot.parents())
 
 
 def _stale_targets(scope: Scope) -> set[str]:
-    """Return the variables of loops that do not hold the scope's statement: leftovers of their last iteration."""
+    """Return the variables of loops that do not contain the scope's statement: leftovers of their last
+    iteration.
+    """
     assert scope.spot is not None
     around = set(scope.spot.parents())
     stale: set[str] = set()

@@ -1,4 +1,4 @@
-"""How the program names the tensors of an operation, and the variable that takes its result."""
+"""The program's names for the tensors of an operation, and for the variable that takes its result."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from flambeau.observe.reporting.spots import SourceSpot, is_simple, spot_of
 
 
 def tensor_name(spot: SourceSpot, site: Site, operand: int, allocated: Site | None) -> str | None:
-    """Return the expression of an operand of the operation at a spot, if that has its value before the statement.
+    """Return the expression of an operand of the operation at a spot, if it has that value before the
+    statement.
 
     Args:
-        site: The spot's.
-        operand: Which of the operator's inputs it is.
-        allocated: Where its memory was allocated: the variable that took it is likely the operand.
+        site: The call site of the spot.
+        operand: The position among the operator's inputs.
+        allocated: The call site of its allocation: the variable that took the result is likely the operand.
     """
     if allocated == site:
         return None  # the operation's own temporary

@@ -1,4 +1,4 @@
-"""`public_name`: what users call the operator that a command runs; and which use of two was of a previous iteration."""
+"""The public name of the operator that a command runs, and the text for uses of previous iterations."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ _WRITE_ALONE = {"copy", "fill", "index_copy", "index_fill", "index_put", "put", 
 
 
 def public_name(kernel: str, site: Site) -> str:
-    """Return the public name of what runs `kernel`, from the program's text where that calls a function of a module.
+    """Return the public name of the operator that runs `kernel`, from the program's text if it calls a
+    module's function.
 
     Args:
-        kernel: Name of a kernel, or of another command.
-        site: Where the program issued it.
+        kernel: The name of a kernel, or of another command.
+        site: The call site.
     """
     called, is_function = _called_function(site)
     if kernel in _DIRECTIONS:
@@ -50,7 +51,7 @@ def public_name(kernel: str, site: Site) -> str:
 
 
 def kernel_name(kernel: str) -> str:
-    """Return the public name of a kernel that is an operator's, or the closest to it."""
+    """Return the public name of a kernel's operator, or the closest one."""
     if kernel in _NAMES:
         return _NAMES[kernel]
     name = kernel.partition(".")[0] or kernel
@@ -63,7 +64,9 @@ def kernel_name(kernel: str) -> str:
 
 
 def reads_as_well(kernel: str, site: Site) -> bool:
-    """Return True if a command that writes one of its operands in place reads it, too, as far as its line shows."""
+    """Return True if a command that writes one of its operands in place reads it as well, as far as its line
+    shows.
+    """
     name = kernel_name(kernel)
     return name not in _WRITE_ALONE and _called_function(site)[0] == f"{name}_"
 
@@ -80,7 +83,9 @@ def repetition(first: Site, second: Site) -> str:
 
 
 def _called_function(site: Site) -> tuple[str, bool]:
-    """Return the name of the function that the program called, and True if it is one of a module; else "" and False."""
+    """Return the name of the function that the program called, and whether it belongs to a module; else "" and
+    False.
+    """
     source = source_file(site[0])
     node = source.node_at(site) if source is not None else None
     if isinstance(node, ast.AugAssign):

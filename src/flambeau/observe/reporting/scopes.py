@@ -1,11 +1,11 @@
-"""`Scope`: a running frame of the program, searched for the expressions by which the program refers to a stream.
+"""`Scope`: a running frame of the program, searched for expressions that refer to a stream.
 
-Nothing of the program is called: attributes are read from instances' own dictionaries and slots, never through
-properties.
+No code of the program is called: attributes are read from the dictionaries and slots of instances, never
+through properties.
 
-# Note [Locals of a frame]
-Before Python 3.13 `frame.f_locals` copies a function's variables into a dictionary that the frame keeps, and so would
-keep tensors alive that the function drops later. So the dictionary is copied and emptied.
+# Note [Locals of a frame] Before Python 3.13 `frame.f_locals` copies a function's variables into a
+dictionary that the frame keeps. It would keep tensors alive that the function drops later, so the
+dictionary is copied and emptied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from flambeau.core.callsite import Site, is_command, is_inside, program_frame
 from flambeau.observe.reporting.spots import is_comprehension, is_simple, spot_of
 
-_DEPTH, _ITEMS, _VALUES = 2, 4_096, 10_000  # how far, how wide and at how many values a search looks
+_DEPTH, _ITEMS, _VALUES = 2, 4_096, 10_000  # limits of a search: depth, items of a container, values
 _FOREIGN = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 _PACKAGES = ("flambeau", "torch")
 _PLAIN = (type, FunctionType, str, bytes, int, float)  # values that hold no streams
@@ -32,11 +32,11 @@ Wanted = Callable[[Any], bool]
 
 
 class Scope:
-    """One frame of the program's stack. Valid while a race is reported; do not keep it.
+    """One frame of the program's stack, valid while a race is reported. It must not be kept.
 
     Attributes:
-        site: Where it is, or was when it issued the second access.
-        spot: The same in its text; None where that cannot be read, or is a library's.
+        site: Its position, at present or when it issued the second access.
+        spot: The position in its text; None if the text cannot be read, or belongs to a library.
     """
 
     def __init__(self, frame: FrameType | None, site: Site) -> None:
@@ -55,7 +55,7 @@ class Scope:
 
     @cached_property
     def locals(self) -> dict[str, Any]:
-        """The frame's variables: see Note [Locals of a frame]."""
+        """The frame's variables; see Note [Locals of a frame]."""
         if self._frame is None:
             return {}
         held = self._frame.f_locals
@@ -65,7 +65,11 @@ class Scope:
         return found
 
     def value_of(self, node: ast.expr) -> Any:
-        """Return the value of a simple expression in this scope. Raises LookupError if there is none."""
+        """Return the value of a simple expression in this scope.
+
+        Raises:
+            LookupError: If it has none.
+        """
         if isinstance(node, ast.Name):
             return self.locals[node.id] if node.id in self.locals else self.globals[node.id]
         if isinstance(node, ast.Attribute):
@@ -82,7 +86,9 @@ class Scope:
         raise LookupError(ast.unparse(node))
 
     def names_of(self, wanted: Wanted) -> Iterator[str]:
-        """Yield expressions of a value, those with fewer parts first, and of these local before global ones."""
+        """Yield expressions for a value: those with fewer parts first, and among these local before global
+        ones.
+        """
         seen: set[int] = set()
         level = [(name, value) for name, value in self.locals.items() if self._is_bound(name)]
         if self.is_function:
@@ -98,22 +104,22 @@ class Scope:
 
 
 def _names_torch(names: dict[str, Any]) -> list[str]:
-    """Return the names of `torch` in a file that does not import it itself, as a cell of a notebook."""
+    """Return the names of `torch` in a file that does not import it itself, such as a cell of a notebook."""
     return [
         name for name, value in names.items() if isinstance(value, ModuleType) and value.__name__ in _PACKAGES
     ]
 
 
 def is_own_file(path: str) -> bool:
-    """Return True if a file is the program's own: no library's, and none of a command that runs programs."""
+    """Return True if a file belongs to the program, and not to a library or a command that runs programs."""
     return not path.startswith(_FOREIGN) and "site-packages" not in path and not is_command(path)
 
 
 def live_scopes(second: Site | None = None) -> Iterator[Scope]:
-    """Yield the program's frames of this thread, the innermost first, without those of comprehensions.
+    """Yield the program's frames of this thread, innermost first, without those of comprehensions.
 
     Args:
-        second: Where a frame of this function was that has gone on since.
+        second: The former call site of a frame that has moved on since.
     """
     frame: FrameType | None = program_frame()
     while frame is not None:
@@ -124,7 +130,7 @@ def live_scopes(second: Site | None = None) -> Iterator[Scope]:
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """Return an instance's attributes by name, without a call of its own code; submodules are attributes, too."""
+    """Return an instance's attributes by name, without calling its code. Submodules are attributes, too."""
     try:
         found = dict(object.__getattribute__(value, "__dict__"))
     except (AttributeError, TypeError):
@@ -134,7 +140,7 @@ def attributes(value: Any) -> dict[str, Any]:
             if isinstance(member, MemberDescriptorType) and not name.startswith("__"):
                 try:
                     found.setdefault(name, member.__get__(value))
-                except AttributeError:  # a slot that holds nothing
+                except AttributeError:  # an empty slot
                     continue
     submodules = found.pop("_modules", None)
     if type(submodules) is dict:
@@ -170,7 +176,7 @@ def _parts(text: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def _public(value: Any) -> dict[str, Any]:
-    """Return what the program put into an instance or a module of its own; of Flambeau's own instances, submodules."""
+    """Return the program's entries of an instance or module; for Flambeau's own instances, the submodules."""
     if isinstance(value, ModuleType):
         path = getattr(value, "__file__", None) or ""
         own = path and is_own_file(path) and value.__name__.partition(".")[0] not in _PACKAGES

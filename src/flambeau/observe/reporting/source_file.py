@@ -1,4 +1,4 @@
-"""`SourceFile`: the text and the syntax tree of one file of the program, as reports need them.
+"""The text and the syntax tree of one file of the program.
 
 Files are read when a race is reported, never before, and parsed once.
 """
@@ -26,7 +26,7 @@ class SourceFile:
     """One file of the program.
 
     Attributes:
-        path: As its code objects name it.
+        path: Its path, as in its code objects.
         lines: Its text, each line with its end.
         tree: Its syntax tree.
         imports: Its import statements.
@@ -51,7 +51,8 @@ class SourceFile:
             self._parents.update(dict.fromkeys(ast.iter_child_nodes(node), node))
             self._index(node)
             if isinstance(node, (ast.expr, ast.stmt)):
-                # where a statement consists of one expression, that comes later and is kept
+                # A statement that consists of one expression has the expression's position; the expression
+                # is later and kept.
                 self._by_position[_position(node)] = node
 
     def _index(self, node: ast.AST) -> None:
@@ -69,7 +70,7 @@ class SourceFile:
 
     @cached_property
     def imported(self) -> dict[str, str]:
-        """Names that the file imports -> the full names of what they are."""
+        """Names that the file imports -> their full names."""
         found = {}
         for node in self.imports:
             module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
@@ -90,7 +91,7 @@ class SourceFile:
         return node is around or any(parent is around for parent in self.parents(node))
 
     def node_at(self, site: Site) -> ast.AST | None:
-        """Return the expression or statement whose instruction the site is; None if that is not known."""
+        """Return the expression or statement of a call site's instruction; None if it is not known."""
         code, offset = site
         begin, end, column, end_column = next(islice(code.co_positions(), offset // 2, None), (None,) * 4)
         if begin is None or end is None or column is None or end_column is None:
@@ -99,7 +100,7 @@ class SourceFile:
         return self._by_position.get(position) or self._around(position)
 
     def _around(self, position: Position) -> ast.AST | None:
-        """Return the innermost expression or statement that holds a position."""
+        """Return the innermost expression or statement that contains a position."""
         found: ast.AST | None = None
         inner: ast.AST | None = self.tree
         while inner is not None:
@@ -125,14 +126,14 @@ class SourceFile:
 
 
 def source_file(code: CodeType) -> SourceFile | None:
-    """Return the file of a code object; None where its text cannot be read."""
+    """Return the file of a code object; None if its text cannot be read."""
     path = code.co_filename
     lines = linecache.getlines(path)
     return _parse(path, _FileLines(lines)) if lines else None
 
 
 class _FileLines:
-    """Lines of `linecache`, which are another list once a file is read again: equal only to themselves."""
+    """Lines of `linecache`, compared by identity: a file that is read again has a new list."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
@@ -148,7 +149,7 @@ class _FileLines:
 def _parse(path: str, text: _FileLines) -> SourceFile | None:
     try:
         return SourceFile(path, "".join(text.lines))
-    except (SyntaxError, ValueError):  # not Python, or the file changed while it ran
+    except (SyntaxError, ValueError):  # not Python, or the file changed while it was read
         return None
 
 
@@ -173,7 +174,7 @@ def _parts(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _position(node: ast.AST) -> Position:
-    """Return where a node begins and ends; decorators belong to what they decorate."""
+    """Return the begin and the end of a node. Decorators belong to what they decorate."""
     end, end_column = getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
     return first_line(node), getattr(node, "col_offset", 0), end, end_column
 

@@ -20,7 +20,7 @@ class SourceSpot(NamedTuple):
 
     Attributes:
         source: The file.
-        node: What is evaluated there.
+        node: The expression or statement that is evaluated there.
         statement: The statement around `node` before which a line can be inserted.
     """
 
@@ -57,9 +57,10 @@ class SourceSpot(NamedTuple):
             inner = around
 
     def selections(self) -> Iterator[tuple[ast.stmt, ast.expr]]:
-        """Yield what `with` statements of the function select as the stream around the node, innermost first.
+        """Yield the streams that `with` statements of the function select around the node, innermost first.
 
-        That is the argument of `torch.cuda.stream(...)`, of `torch.cuda.graph(..., stream=...)`, or the item itself.
+        That is the argument of `torch.cuda.stream(...)`, of `torch.cuda.graph(..., stream=...)`, or the
+        item itself.
         """
         for inner, around in self.within_function():
             if isinstance(around, (ast.With, ast.AsyncWith)) and inner in around.body:
@@ -79,7 +80,9 @@ class SourceSpot(NamedTuple):
 
     @property
     def is_repeated_header(self) -> bool:
-        """True in the test of a `while`, or in what a `for` iterates: no line can be inserted before each time."""
+        """True in the condition of a `while` and the iterable of a `for`: no line can be inserted before each
+        evaluation.
+        """
         for inner, around in self.within_function():
             if isinstance(around, ast.While) and inner is around.test:
                 return True
@@ -96,7 +99,8 @@ class SourceSpot(NamedTuple):
         return begin, self._at(node.end_lineno, node.end_col_offset, after)
 
     def _at(self, line: int, offset: int, text: str) -> Edit:
-        column = len(self.source.lines[line - 1].encode()[:offset].decode())  # syntax trees count bytes
+        # columns of syntax trees count bytes
+        column = len(self.source.lines[line - 1].encode()[:offset].decode())
         return Edit(self.source.path, line, column, text)
 
     def before(self, *lines: str) -> Edit:
@@ -104,10 +108,10 @@ class SourceSpot(NamedTuple):
         return insertion(self.source, self.line, self.statement, lines)
 
     def is_bound(self, name: str, code: CodeType) -> bool:
-        """Return True if a variable has a value each time before the statement, as far as the text shows.
+        """Return True if a variable is always bound before the statement, as far as the text shows.
 
         Args:
-            code: Of the function.
+            code: The code of the function.
         """
         if name in (*_parameters(code), *code.co_freevars):
             return True
@@ -116,7 +120,7 @@ class SourceSpot(NamedTuple):
 
 
 def spot_of(site: Site | None) -> SourceSpot | None:
-    """Return the spot of a site; None where its text cannot be read, or takes no line before it."""
+    """Return the spot of a call site; None if its text cannot be read, or no line can be inserted before it."""
     source = source_file(site[0]) if site is not None else None
     node = source.node_at(site) if source is not None and site is not None else None
     statement = source.statement_of(node) if source is not None and node is not None else None
@@ -131,12 +135,14 @@ def insertion(source: SourceFile, line: int, like: ast.stmt, lines: tuple[str, .
 
 
 def is_comprehension(code: CodeType) -> bool:
-    """Return True if the code is that of a comprehension, which belongs to a statement of the function around it."""
+    """Return True if the code is that of a comprehension, which belongs to a statement of the enclosing
+    function.
+    """
     return code.co_name in _COMPREHENSIONS
 
 
 def is_simple(node: ast.AST) -> bool:
-    """Return True for names, and attributes and constant items of them: what can be evaluated without a call."""
+    """Return True for names, their attributes and constant items: expressions without a call."""
     if isinstance(node, ast.Attribute):
         return is_simple(node.value)
     if isinstance(node, ast.Subscript):

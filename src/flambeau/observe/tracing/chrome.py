@@ -1,6 +1,6 @@
-"""`ChromeTrace`: the Trace Event Format, which ui.perfetto.dev and chrome://tracing read.
+"""The Trace Event Format, which ui.perfetto.dev and chrome://tracing read.
 
-Processes are devices, and the program, which is process -1. The one writer of this format: profiles use it too.
+Devices are processes; the program is process -1. Traces and profiles are written here.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from typing import Any
 from flambeau.core.files import replace_file
 from flambeau.observe.tracing.range_recorder import AnnotatedRange
 
-PROGRAM = -1  # its process
+PROGRAM = -1  # its process number
 
 
 class ChromeTrace:
-    """Events in the order in which they are added. Times are nanoseconds here, and microseconds in the format."""
+    """A document of events in the order in which they are added. Times are ns here, and microseconds in the
+    format.
+    """
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         self._arrows = 0
 
     def process(self, pid: int, name: str) -> None:
-        """Name a process; they are shown in the order of their numbers."""
+        """Name a process. Processes are shown in the order of their numbers."""
         self._write_name("process", {"pid": pid}, name, pid)
 
     def thread(self, pid: int, tid: int, name: str, order: int) -> None:
@@ -45,14 +47,14 @@ class ChromeTrace:
         end_ns: float,
         args: dict[str, Any],
     ) -> None:
-        """Something that takes time on a row."""
+        """Add an event with a duration to a row."""
         at = {"pid": pid, "tid": tid, "ts": begin_ns / 1000, "dur": (end_ns - begin_ns) / 1000}
         self.events.append({"ph": "X", "name": name, "cat": category, **at, "args": args})
 
     def instant(
         self, pid: int, tid: int, name: str, category: str, time_ns: float, args: dict[str, Any]
     ) -> None:
-        """Something that happens on a row."""
+        """Add an event without duration to a row."""
         at = {"pid": pid, "tid": tid, "ts": time_ns / 1000}
         self.events.append({"ph": "i", "s": "t", "name": name, "cat": category, **at, "args": args})
 
@@ -60,7 +62,7 @@ class ChromeTrace:
         self, category: str, name: str, start: tuple[int, int, float], end: tuple[int, int, float],
         args: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """From a slice to another: (pid, tid, time within it)."""
+        """Add an arrow from one slice to another; each end is (pid, tid, a time within the slice)."""
         self._arrows += 1
         ids = {"cat": category, "name": name, "id": self._arrows}
         for head, (pid, tid, time_ns) in (({"ph": "s"}, start), ({"ph": "f", "bp": "e"}, end)):
@@ -68,12 +70,12 @@ class ChromeTrace:
             self.events.append(event | {"args": args} if args else event)
 
     def counter(self, pid: int, name: str, time_ns: float, nbytes: int) -> None:
-        """A figure of a process from this time on."""
+        """Set a counter of a process from this time on."""
         args = {"bytes": nbytes}
         self.events.append({"ph": "C", "pid": pid, "name": name, "ts": time_ns / 1000, "args": args})
 
     def range(self, pid: int, tid: int, found: AnnotatedRange) -> None:
-        """A range of the program, or its mark."""
+        """Add a range or mark of the program."""
         at = {"pid": pid, "tid": tid, "name": found.text, "ts": found.begin_ns / 1000}
         if found.is_mark:
             self.events.append({"ph": "i", "s": "t", "cat": "mark", **at})
@@ -85,10 +87,10 @@ class ChromeTrace:
             self.events.append({"ph": "e", "cat": "range", "id": found.number, **at})
 
     def document(self, **metadata: Any) -> dict[str, Any]:
-        """The whole, for `json.dump`."""
+        """Return the document, for `json.dump`."""
         return {"traceEvents": self.events, "displayTimeUnit": "ns", **metadata}
 
     def write(self, path: str | os.PathLike[str], **metadata: Any) -> None:
-        """Into a file; compressed if it is called `.gz`."""
+        """Write the document to a file, compressed if its name ends in `.gz`."""
         text = json.dumps(self.document(**metadata)).encode()
         replace_file(path, gzip.compress(text) if str(path).endswith(".gz") else text)

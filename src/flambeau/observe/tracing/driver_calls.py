@@ -1,4 +1,4 @@
-"""`Request`: a driver call as a trace keeps it; `CommandCounter`: who knows when devices did what was asked."""
+"""The driver calls of a trace, and the protocol of clocks that time the devices' commands."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ from flambeau.core.callsite import Site
 from flambeau.driver.api import Launch
 from flambeau.observe.tracing.timeline import CompletedCommand
 
-NOWHERE = -1  # the device of a call that is of none, and of pinned host memory
+NOWHERE = -1  # the device of calls without a device, and of pinned host memory
 
 GIVE, RECORD, WAIT, SYNC, ASK, MEMORY = "give", "record", "wait", "sync", "ask", "memory"
 
 
 class Request:
-    """A call. Times are the host's in nanoseconds; `first` to `last` - 1 are the `seq` of the commands that it gave.
+    """A driver call. Times are the host's in ns; `first` to `last` - 1 are the `seq` of its commands.
 
-    kind: GIVE (work), RECORD (an event), WAIT (of a stream), SYNC (of the host), ASK (a query), MEMORY (from the
-    device or back). `index` is the device, `stream` and `event` are handles, 0: none. `launch`: of a launch.
-    `answered`: a query's yes, or that the host has waited for the work that it gave. `reason`: why the runtime did it
-    of its own accord. Another thread's commands may lie among its numbers: whose they are, streams tell.
+    Commands of another thread may have numbers in between; their streams tell whose they are.
+
+    Attributes:
+        kind: GIVE (enqueue work), RECORD (an event), WAIT (of a stream), SYNC (of the host), ASK (a query)
+            or MEMORY (to or from the device).
+        index: The device.
+        stream, event: Handles; 0: none.
+        launch: The launch, if it is one.
+        answered: True for a query that returned True, and if the host has waited for the enqueued work.
+        reason: Why the runtime made the call on its own account.
     """
 
     __slots__ = (
@@ -42,9 +48,11 @@ class Request:
 
 
 class CommandCounter(Protocol):
-    """It numbers commands as they are given.
+    """A machine's numbering and timing of commands.
 
-    clock: the host's time in nanoseconds. given: how many commands were given so far, which is the number of the next.
+    Attributes:
+        clock: Returns the host's time in ns.
+        next_seq: Returns the number of commands so far, which is the number of the next.
     """
 
     @property
@@ -53,20 +61,20 @@ class CommandCounter(Protocol):
     def next_seq(self) -> Callable[[], int]: ...
 
     def before(self, request: Request) -> None:
-        """The call begins."""
+        """Called when a driver call begins."""
 
     def after(self, request: Request, gave: bool) -> None:
-        """It has returned, or raised and gave nothing."""
+        """Called when it has returned, or has raised and enqueued nothing."""
 
     def records(self) -> list[CompletedCommand]:
-        """All commands that have run."""
+        """Return all commands that have run."""
 
     def close(self) -> None:
-        """Listen no more, and give back what that took."""
+        """Stop, and release its resources."""
 
 
 class Simulated:
-    """A virtual machine: its own account."""
+    """The numbering and timing of a virtual machine, from its scheduler."""
 
     def __init__(self, bare: Any) -> None:
         self.clock: Callable[[], int] = bare.time_ns

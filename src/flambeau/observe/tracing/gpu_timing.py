@@ -1,10 +1,10 @@
-"""`Measured`: when a real GPU did what it was given, by timing events around each call.
+"""The times of commands on real GPUs, measured by timing events around each call.
 
-# Note [Times of real GPUs]
-An event before and one after each piece of work, on its stream; the time between the first event of the device and
-each of them puts it on the host's clock, as exactly as cudaEventElapsedTime says: half a microsecond, and 4 us after a
-minute. What the events cost shows in the trace: some microseconds of host time for each call. Nothing is measured
-while a stream is captured; a graph's launch is one piece of work.
+# Note [Times of real GPUs] One event is recorded before and one after each piece of work, on its stream.
+The time between the device's first event and each of them places the work on the host's clock, as exactly
+as cudaEventElapsedTime: half a microsecond, and 4 us after a minute. The trace shows the cost of the
+events: some microseconds of host time for each call. Nothing is measured while a stream is captured. A
+graph's launch is one piece of work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flambeau.driver.api import Driver
 from flambeau.observe.tracing.driver_calls import GIVE, RECORD, WAIT, Request
 from flambeau.observe.tracing.timeline import CompletedCommand
 
-_MANY = 4096  # pairs of events that may be outstanding before those of finished work are taken up again
+_MANY = 4096  # outstanding pairs of events before those of finished work are read
 
 _KINDS = {
     "copy_in": "copy_in",
@@ -34,7 +34,7 @@ _KINDS = {
 
 @dataclass(slots=True)
 class Lap:
-    """A command, timed. A record takes no time and has no events: it ends with what came before it."""
+    """A timed command. An event record takes no time and has no events: it ends with the work before it."""
 
     index: int
     stream: int
@@ -50,17 +50,17 @@ class Lap:
 
 
 class Measured:
-    """The source of a machine of real GPUs. A device that is given nothing is left alone: it gets no context."""
+    """The timing of a machine of real GPUs. A device without work is not touched, so it gets no context."""
 
     def __init__(self, bare: Driver, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.clock = clock
         self._driver = bare
         self._laps: list[Lap] = []
-        self._open: deque[Lap] = deque()  # their times are not known yet
-        self._began: dict[int, Lap] = {}  # by stream: the work that is being given
-        self._recorded: dict[int, int] = {}  # by event: the number of its record
+        self._open: deque[Lap] = deque()  # laps whose times are not known yet
+        self._began: dict[int, Lap] = {}  # stream -> the work that is being enqueued
+        self._recorded: dict[int, int] = {}  # event -> the number of its record
         self._spare: dict[int, list[int]] = {}
-        self._bases: dict[int, tuple[int, int]] = {}  # by device: its first event, and the host's time then
+        self._bases: dict[int, tuple[int, int]] = {}  # device -> its first event, and the host's time then
 
     def next_seq(self) -> int:
         return len(self._laps)
@@ -75,7 +75,7 @@ class Measured:
         if request.kind == GIVE:
             lap = self._began.pop(request.stream, None)
             if lap is not None:
-                lap.kind = lap.kind if gave else "record"  # a mark of no work
+                lap.kind = lap.kind if gave else "record"  # a mark without work
                 lap.end = self._mark(request.index, request.stream)
                 self._open.append(lap)
         elif gave and request.kind in (RECORD, WAIT) and not self._driver.capture_active(request.stream):
@@ -89,11 +89,11 @@ class Measured:
         elif request.event in self._recorded:
             lap = self._add(request, "wait")
             lap.waits = (self._recorded[request.event],)
-            lap.end = self._mark(request.index, request.stream)  # passed when the wait is over
+            lap.end = self._mark(request.index, request.stream)  # complete when the wait is over
             self._open.append(lap)
 
     def records(self) -> list[CompletedCommand]:
-        with suppress(RuntimeError):  # a device that failed tells no more times
+        with suppress(RuntimeError):  # a failed device reports no times
             self._take_up(all_of_them=True)
         ends: dict[int, int] = {}
         for lap in self._laps:
@@ -118,7 +118,7 @@ class Measured:
 
     # -- events ---------------------------------------------------------------------------------------
     def _begin(self, index: int) -> None:
-        """The device is given something for the first time."""
+        """Record the first event of a device, before its first work."""
         event = self._driver.event_create(index, True)
         self._driver.device_sync(index)
         self._bases[index] = event, self.clock()
@@ -133,7 +133,7 @@ class Measured:
         return event
 
     def _take_up(self, all_of_them: bool) -> None:
-        """Read the times of what is done, oldest first."""
+        """Read the times of completed laps, oldest first."""
         while self._open:
             lap = self._open[0]
             if all_of_them:
@@ -151,5 +151,5 @@ class Measured:
 
 
 def _kind(request: Request) -> str:
-    """As a virtual machine names it."""
+    """Return the kind of a request, named as on a virtual machine."""
     return "kernel" if request.launch is not None else _KINDS.get(request.name, "collective")

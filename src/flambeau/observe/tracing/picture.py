@@ -1,4 +1,4 @@
-"""`draw`: a timeline as an SVG picture: a lane per stream, a bar per command, an arrow per wait."""
+"""A timeline as an SVG picture: a lane per stream, a bar per command, an arrow per wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Lane = tuple[int, int]
 Edge = tuple["CompletedCommand", "CompletedCommand"]
 Racing = tuple[Race, "CompletedCommand | None", "CompletedCommand | None"]
 
-_KINDS = {  # colour and name in the legend
+_KINDS = {  # kind -> colour, name in the legend
     "kernel": ("#4c6ef5", "kernel"),
     "copy_in": ("#12b886", "copy in"),
     "copy_out": ("#f59f00", "copy out"),
@@ -27,13 +27,13 @@ _RED = "#e03131"
 _INK, _SOFT, _LINE = "#1f2933", "#66727f", "#e3e8ee"
 _WIDTH, _LEFT, _RIGHT = 1280, 176, 28
 _TOP, _LANE, _BAR, _DEVICE = 92, 40, 24, 30
-_LETTER = 6.3  # width of a letter at 11 px, about
-_APART = 10  # pixels between arrows of the same two lanes
+_LETTER = 6.3  # approximate width of a letter at 11 px
+_APART = 10  # least distance in pixels of arrows between two lanes
 _MOST_ARROWS = 400  # more would hide the bars
 
 
 class Scale:
-    """From simulated time to pixels."""
+    """The mapping from simulated time to pixels."""
 
     def __init__(self, begin: int, end: int) -> None:
         self.begin = begin
@@ -43,7 +43,7 @@ class Scale:
         return _LEFT + (time_ns - self.begin) / self.length * (_WIDTH - _LEFT - _RIGHT)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """(pixel, label), about nine of them, at round times since the beginning."""
+        """Yield (pixel, label), about nine of them, at round times since the beginning."""
         step = 1
         while self.length / step > 10:
             step = step * 5 // 2 if str(step).startswith("2") else step * 2
@@ -52,7 +52,7 @@ class Scale:
 
 
 def format_ns(time_ns: int) -> str:
-    """A time in the largest unit that leaves something before the point."""
+    """Return a time in the largest unit in which it is at least one."""
     for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
         if time_ns >= size:
             return f"{time_ns / size:.4g} {unit}"
@@ -65,7 +65,7 @@ def draw(
     edges: Sequence[Edge],
     racing: Sequence[Racing],
 ) -> str:
-    """An SVG document. Bars that would be thinner than a pixel are drawn together; titles show on hover."""
+    """Return an SVG document. Bars thinner than a pixel are merged; titles show on hover."""
     records = [record for lane in lanes.values() for record in lane]
     begin = min((r.start_ns for r in records), default=0)
     scale = Scale(begin, max((r.end_ns for r in records), default=0))
@@ -91,7 +91,9 @@ def draw(
 
 
 def _places(lanes: Mapping[Lane, Sequence[CompletedCommand]]) -> tuple[dict[Lane, int], int]:
-    """The top of each lane, with room above the first of each device; and where the last one ends."""
+    """Return the top of each lane, with room above the first lane of each device, and the end of the last
+    lane.
+    """
     places: dict[Lane, int] = {}
     y, device = _TOP, None
     for index, handle in lanes:
@@ -153,7 +155,9 @@ def _axis(scale: Scale, bottom: int) -> list[str]:
 def _lane(
     key: Lane, y: int, lane: Sequence[CompletedCommand], name: str, scale: Scale, first: bool
 ) -> list[str]:
-    """The lane's ground and its label; how much of the time it worked. A device's first lane names it."""
+    """Return the background and the label of a lane, with its utilization. A device's first lane names the
+    device.
+    """
     busy = sum(r.end_ns - r.start_ns for r in lane) / scale.length
     parts = [
         f'<rect x="{_LEFT}" y="{y + 4}" width="{_WIDTH - _LEFT - _RIGHT}" height="{_LANE - 8}" rx="5" '
@@ -167,7 +171,7 @@ def _lane(
 
 
 def _bars(lane: Sequence[CompletedCommand], y: int, scale: Scale, red: set[int]) -> Iterator[str]:
-    """A bar per command. Runs of one kind, all thinner than a pixel and that close together, share one."""
+    """Yield a bar per command. Runs of one kind, all thinner than a pixel and equally close, share one bar."""
     group: list[CompletedCommand] = []
     for record in lane:
         if group and (record.seq in red or not _joins(group[-1], record, scale)):
@@ -215,7 +219,9 @@ def _hover(group: list[CompletedCommand]) -> str:
 def _arrow(
     earlier: CompletedCommand, later: CompletedCommand, places: Mapping[Lane, int], scale: Scale, colour: str
 ) -> str:
-    """From the end of one command to the beginning of another. In red: between two that race."""
+    """Return an arrow from the end of one command to the beginning of another. Between racing commands it is
+    red.
+    """
     y1, y2 = places[earlier.index, earlier.stream] + 20.0, places[later.index, later.stream] + 20.0
     side = _BAR / 2 if y2 > y1 else -_BAR / 2
     if colour == _RED:
@@ -232,7 +238,7 @@ def _arrow(
 
 
 def _apart(edges: Sequence[Edge], scale: Scale) -> list[Edge]:
-    """The edges without those that would lie on another between the same lanes, so that a thicket stays readable."""
+    """Return the edges without those that would cover another between the same lanes."""
     ends: dict[tuple[Lane, Lane], float] = {}
     kept = []
     for earlier, later in sorted(edges, key=lambda edge: edge[1].start_ns):
@@ -245,7 +251,7 @@ def _apart(edges: Sequence[Edge], scale: Scale) -> list[Edge]:
 
 
 def _nearest(one: CompletedCommand, other: CompletedCommand) -> tuple[float, float]:
-    """The closest times of two commands: the middle of their overlap, or the ends that face each other."""
+    """Return the closest times of two commands: the middle of their overlap, or the ends that face each other."""
     begin, end = max(one.start_ns, other.start_ns), min(one.end_ns, other.end_ns)
     if begin <= end:
         return (begin + end) / 2, (begin + end) / 2

@@ -1,4 +1,4 @@
-"""`RangeRecorder`: the ranges and marks of a program with their times, for traces."""
+"""The ranges and marks of a program with their times, for traces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedRange:
-    """Times in nanoseconds. A mark takes none. `number` is None for ranges of a thread's stack."""
+    """A range or mark of the program, in ns. A mark has no duration. `number` is None for ranges of a thread's
+    stack.
+    """
 
     text: str
     thread: int
@@ -24,12 +26,14 @@ class AnnotatedRange:
 
 
 class RangeRecorder:
-    """Collects what the hook `annotations` tells. Threads are numbered in the order in which they are first heard."""
+    """A subscriber of `annotations` that collects ranges. Threads are numbered in the order of their first
+    range.
+    """
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.found: list[AnnotatedRange] = []
         self._clock = clock
-        self.threads: dict[int, int] = {}  # by identity: their numbers
+        self.threads: dict[int, int] = {}  # identifier -> number
         self._open: dict[int, list[tuple[str, int]]] = {}
         self._numbered: dict[int, tuple[str, int, int]] = {}
 
@@ -48,12 +52,12 @@ class RangeRecorder:
             return
         thread = self._thread()
         stack = self._open.get(thread)
-        if stack:  # else it began before anybody listened
+        if stack:  # else it began before the subscription
             text, begin = stack.pop()
             self.found.append(AnnotatedRange(text, thread, begin, self._clock(), len(stack)))
 
     def end_all(self) -> None:
-        """What the program has not ended ends now, with the run."""
+        """End the open ranges, because the run ends."""
         now = self._clock()
         for thread, stack in self._open.items():
             while stack:

@@ -1,6 +1,6 @@
-"""`Timeline`: the commands that a machine ran, and its picture.
+"""The commands that a machine ran, and their picture.
 
-Attach it with `driver.on_command = timeline.add`.
+Attach a `Timeline` with `driver.on_command = timeline.add`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Protocol
 from flambeau.observe.reports import Race
 from flambeau.observe.tracing.picture import draw
 
-MARKERS = frozenset({"record", "wait", "poison"})  # take no time and are no work of the program
+MARKERS = frozenset({"record", "wait", "poison"})  # commands that take no time and are not the program's work
 
 
 class CompletedCommand(Protocol):
-    """A command that has run. Times in simulated nanoseconds; `waits` are the `seq` of other commands.
+    """A command that has run. Times are in simulated ns; `waits` are the `seq` of other commands.
 
     Within a stream, `seq` grows in the order of the requests.
     """
@@ -41,7 +41,7 @@ class CompletedCommand(Protocol):
 
 
 class Timeline:
-    """Commands in the order in which they ran, whichever device they are of."""
+    """The completed commands of all devices, in the order in which they ran."""
 
     def __init__(self, records: Sequence[CompletedCommand] = ()) -> None:
         self.records = list(records)
@@ -53,20 +53,21 @@ class Timeline:
         self.records.append(record)
 
     def lanes(self) -> dict[tuple[int, int], list[CompletedCommand]]:
-        """The records of each (device, stream), in their order; default streams, made first, come first."""
+        """Return (device, stream) -> commands in their order, with the default streams first."""
         lanes: dict[tuple[int, int], list[CompletedCommand]] = {}
         for record in sorted(self.records, key=lambda r: (r.index, r.stream, r.seq)):
             lanes.setdefault((record.index, record.stream), []).append(record)
         return lanes
 
     def work(self) -> dict[tuple[int, int], list[CompletedCommand]]:
-        """The same without markers."""
+        """Return (device, stream) -> commands without markers."""
         return {key: [r for r in lane if r.kind not in MARKERS] for key, lane in self.lanes().items()}
 
     def edges(self) -> list[tuple[CompletedCommand, CompletedCommand]]:
-        """(earlier, later) for each wait of one stream for another: the commands around the two markers.
+        """Return (earlier, later) for each wait of one stream for another: the commands around the two
+        markers.
 
-        An edge is left out where nothing came before the record, or nothing after the wait.
+        An edge is left out if nothing precedes the record or follows the wait.
         """
         around: dict[int, tuple[CompletedCommand | None, CompletedCommand | None]] = {}
         waits: list[CompletedCommand] = []
@@ -95,7 +96,7 @@ class Timeline:
     def racing(
         self, races: Sequence[Race]
     ) -> list[tuple[Race, CompletedCommand | None, CompletedCommand | None]]:
-        """The commands of each race: the n-th of its stream. None where the host itself is the one side."""
+        """Return the commands of each race: the n-th of its stream. None for a side that is the host itself."""
         work = {stream: lane for (_, stream), lane in self.work().items()}
         return [
             (race, *[_nth(work.get(s.handle, []), s.ordinal) for s in (race.first, race.second)])  # type: ignore[misc]
@@ -108,7 +109,7 @@ def _nth(lane: list[CompletedCommand], ordinal: int) -> CompletedCommand | None:
 
 
 def stream_names(timeline: Timeline) -> dict[tuple[int, int], str]:
-    """What each stream is called. Drivers give the default streams their handles first, one per device."""
+    """Return (device, stream) -> name. Drivers give the default streams their handles first, one per device."""
     lanes = timeline.lanes()
     devices = 1 + max((index for index, _ in lanes), default=0)
     sides: dict[int, int] = {}
@@ -121,9 +122,9 @@ def stream_names(timeline: Timeline) -> dict[tuple[int, int], str]:
 
 
 def svg(timeline: Timeline, races: Sequence[Race] = ()) -> str:
-    """A picture of the timeline as one self-contained SVG document; racing commands are marked red."""
+    """Return a self-contained SVG picture of the timeline; racing commands are marked red."""
     names = stream_names(timeline)
-    for race in races:  # the report's own names, which count streams that ran nothing too
+    for race in races:  # the report's names, which also count streams that ran nothing
         for side in (race.first, race.second):
             for key in names:
                 if key[1] == side.handle and side.stream:

@@ -1,8 +1,8 @@
-"""`TraceData`: a run as lanes, slices and arrows, made of what a `Tracer` noted. Its forms: `chrome.py`, and a page.
+"""A run as lanes, slices and arrows, built from a `Tracer`'s records. `chrome.py` and an HTML page write it.
 
-Lanes are host threads and streams. Slices are calls on host threads, and on streams commands and the times in which a
-stream stood still because it waited for another. An arrow leads from a slice to one that could not begin (a wait of a
-stream) or end (of the host) before it. All times are nanoseconds since the first call.
+Lanes are host threads and streams. Slices are calls on host threads; on streams they are commands, and the
+times in which a stream waited for another. An arrow leads from a slice to one that could not begin (a wait
+of a stream) or end (of the host) before it. All times are ns since the first call.
 """
 
 from __future__ import annotations
@@ -30,25 +30,32 @@ NAMES = {
 
 @dataclass(slots=True)
 class TraceLane:
-    """`index`: of the device, NOWHERE for a host thread. `number`: the stream's handle, or the thread's place."""
+    """A host thread or stream. `index` is the device, NOWHERE for a host thread; `number` is the handle or
+    thread number.
+    """
 
     index: int
     number: int
     name: str
-    site: Site | None = None  # where the stream was made
+    site: Site | None = None  # where the stream was created
 
     @property
     def title(self) -> str:
-        """Its name for messages."""
+        """The name of the lane in messages."""
         return f"thread {self.name}" if self.index == NOWHERE else f"the {self.name} of cuda:{self.index}"
 
 
 @dataclass(slots=True)
 class TraceSlice:
-    """kind: a command's ("kernel", "copy_in", ...), "wait" where a stream waits, or a call's ("give", "sync", ...).
+    """A call or a command in a lane.
 
-    cause: the slice of the call that gave a command. target: the lane of the stream that a call is about. detail:
-    shapes and dtypes. reason: see `runtime/streams/wait_reason.py`.
+    Attributes:
+        kind: A command's kind ("kernel", "copy_in", ...), "wait" while a stream waits, or a call's ("give",
+            "sync", ...).
+        cause: The slice of the call that enqueued a command.
+        target: The lane of the stream that a call refers to.
+        detail: Shapes and dtypes.
+        reason: See `runtime/streams/wait_reason.py`.
     """
 
     lane: int
@@ -67,7 +74,9 @@ class TraceSlice:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """From the end of one slice to another, by their places. kind: "wait" of a stream, "sync" of the host."""
+    """An arrow from the end of one slice to another slice, by index. `kind` is "wait" (of a stream) or "sync"
+    (of the host).
+    """
 
     earlier: int
     later: int
@@ -77,9 +86,13 @@ class Arrow:
 
 @dataclass
 class TraceData:
-    """`memory`: (time, device, bytes in use, bytes reserved) after each change. `races`: with both slices' places.
+    """A run, ready to be written.
 
-    `simulated` says that times are a virtual machine's, `checked` that races were looked for.
+    Attributes:
+        memory: (time, device, bytes in use, bytes reserved) after each change.
+        races: The races, with the slices of both accesses.
+        simulated: True if the times are a virtual machine's.
+        checked: True if races were detected.
     """
 
     devices: dict[int, str]
@@ -97,18 +110,22 @@ class TraceData:
 def trace_of(
     tracer: Tracer, ranges: RangeRecorder | None = None, races: Sequence[Race] | None = None
 ) -> TraceData:
-    """What a tracer noted, with the program's ranges and races (None: none were looked for).
+    """Return the trace of a tracer's records, with the program's ranges and races (None: not detected).
 
-    The machine's work is done, and its driver is still open.
+    The machine's work must be done, and its driver still open.
     """
     return _Maker(tracer, ranges).build(races)
 
 
 class _Maker:
-    """`calls`: places of the slices of requests. `owners`: by `seq` of a command, the request that gave it.
+    """The construction of a trace.
 
-    `before`: by `seq` of an event's record, the slice that came before it on its stream. `queues`: of each stream, the
-    `seq` and the places of its slices, in their order; `work`: those of them that races count.
+    Attributes:
+        calls: request -> index of its slice.
+        owners: `seq` of a command -> the request that enqueued it.
+        before: `seq` of an event's record -> the slice that precedes it on its stream.
+        queues: stream -> (`seq`, index) of its slices, in their order.
+        work: stream -> the slices that races count.
     """
 
     def __init__(self, tracer: Tracer, ranges: RangeRecorder | None) -> None:
@@ -162,7 +179,7 @@ class _Maker:
         self.trace.lanes.append(lane)
 
     def _place_range(self, found: AnnotatedRange) -> AnnotatedRange:
-        """A range with its thread's place among the lanes, and the trace's time."""
+        """Return a range with its thread's lane and the trace's time."""
         assert self.ranges is not None
         ident = next(i for i, number in self.ranges.threads.items() if number == found.thread)
         begin, end = found.begin_ns - self.zero, found.end_ns - self.zero
@@ -192,7 +209,7 @@ class _Maker:
         return found[1]
 
     def _find_owners(self) -> None:
-        """Calls of several threads may overlap: then the stream decides, if it can."""
+        """Map commands to requests. Calls of several threads may overlap; then the stream decides, if it can."""
         streams = {record.seq: record.stream for record in self.records}
         for at, request in enumerate(self.requests):
             for seq in range(request.first, request.last):
@@ -200,7 +217,9 @@ class _Maker:
                     self.owners[seq] = at
 
     def _add_commands(self) -> list[tuple[CompletedCommand, int]]:
-        """Slices of what ran; the waits of streams, with theirs."""
+        """Add slices of the completed commands and of the waits of streams; return the waiting commands with
+        their slices.
+        """
         waits: list[tuple[CompletedCommand, int]] = []
         last: dict[int, int] = {}
         for record in self.records:
@@ -227,7 +246,9 @@ class _Maker:
         return place
 
     def _stall(self, record: CompletedCommand, before: int) -> int:
-        """From when the stream had come to the wait, and the host had given it, to when the wait was over."""
+        """Add a slice from the time at which the stream reached the wait, and the host had issued it, to the
+        wait's end.
+        """
         lane, owner = self.lanes[record.index, record.stream], self.owners.get(record.seq)
         given = record.end_ns if owner is None else self.requests[owner].end_ns
         reached = given if before < 0 else max(self.trace.slices[before].end_ns + self.zero, given)
@@ -236,7 +257,7 @@ class _Maker:
         return place
 
     def _explain(self, place: int, record: CompletedCommand) -> None:
-        """What a command has of the call that gave it."""
+        """Add the call site, detail and reason of the call that enqueued a command."""
         found, owner = self.trace.slices[place], self.owners.get(record.seq)
         found.seq = record.seq
         if owner is not None:
@@ -257,12 +278,14 @@ class _Maker:
                 self.trace.arrows.append(Arrow(earlier, place, "wait", text))
 
     def _end_before(self, seq: int) -> int:
-        """The slice before a record of an event: of its stream, or else the call that recorded it."""
+        """Return the slice that precedes an event's record on its stream, or else the slice of the recording
+        call.
+        """
         earlier = self.before.get(seq, -1)
         return earlier if earlier >= 0 or seq not in self.owners else self.calls[self.owners[seq]]
 
     def _add_syncs(self) -> None:
-        recorded: dict[int, int] = {}  # by event: the number of its last record
+        recorded: dict[int, int] = {}  # event -> the number of its last record
         for at, request in enumerate(self.requests):
             if request.kind == RECORD:
                 mine = [s for s in range(request.first, request.last) if self.owners[s] == at]
@@ -275,7 +298,7 @@ class _Maker:
                 self.trace.arrows.append(Arrow(earlier, self.calls[at], "sync", text))
 
     def _waited_for(self, request: Request, recorded: dict[int, int]) -> int:
-        """The slice whose end the host waited for, or saw; -1: none."""
+        """Return the slice whose end the host waited for or queried; -1: none."""
         if request.kind == MEMORY:
             earlier = self._last_of(request) if request.answered else -1
             late = earlier >= 0 and self.trace.slices[earlier].end_ns + self.zero > request.begin_ns
@@ -289,13 +312,13 @@ class _Maker:
         return -1
 
     def _last_of(self, request: Request) -> int:
-        """Of all that the call's device was given before it, what ended last."""
+        """Return the slice that ended last among the device's commands before the call."""
         handles = [handle for handle, queue in self.tracer.queues.items() if queue.index == request.index]
         lasts = [self._last(handle, request.first) for handle in handles]
         return max((p for p in lasts if p >= 0), key=lambda p: self.trace.slices[p].end_ns, default=-1)
 
     def _last(self, handle: int, seq: int) -> int:
-        """The last slice of a stream that was given before the command of that number."""
+        """Return the last slice of a stream before the command of a number."""
         seqs, places = self.queues.get(handle, ([], []))
         at = bisect_left(seqs, seq)
         return places[at - 1] if at else -1
@@ -309,7 +332,9 @@ class _Maker:
             self.trace.memory.append((time_ns - self.zero, self.tracer.visible_index(index), *now))
 
     def _side(self, side: RaceAccess) -> int | None:
-        """The slice of one side of a race: the n-th piece of work of its stream. None: the host's, or it never ran."""
+        """Return the slice of one side of a race: the n-th command of its stream. None: the host's, or it
+        never ran.
+        """
         places = self.work.get(side.handle, [])
         if not 0 < side.ordinal <= len(places):
             return None
@@ -319,12 +344,12 @@ class _Maker:
 
 
 def _rank(queue: Queue | None) -> int:
-    """Default streams first, then others as they were made; those of graphs last."""
+    """Return the sort key of lanes: default streams, then others by creation, then those of graphs."""
     return 1 << 30 if queue is None else queue.ordinal
 
 
 def _operands(launch: Launch) -> str:
-    """`float32[2, 3] = float32[2, 3], float32[3], a float32`: outputs and inputs of a launch."""
+    """Return `float32[2, 3] = float32[2, 3], float32[3], a float32`: outputs and inputs of a launch."""
     outputs = ", ".join([_meta(meta) for meta in launch.outputs])
     inputs = ", ".join(
         [_meta(x) if isinstance(x, Meta) else f"a {getattr(x, 'name', 'value')}" for x in launch.inputs]

@@ -1,4 +1,4 @@
-"""`chrome_trace`: a run in the Trace Event Format."""
+"""A trace in the Trace Event Format."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from flambeau.observe.tracing.trace import Arrow, TraceData, TraceSlice
 
 
 def chrome_trace(trace: TraceData) -> ChromeTrace:
-    """A run: rows for host threads and streams, calls with their lines, commands, arrows, memory, ranges.
+    """Return a run as rows for host threads and streams, calls with their call sites, commands, arrows, memory
+    and ranges.
 
-    Arrows: "launch" from a call to what it gave, "wait" of a stream, "sync" of the host, "race" between two accesses
-    that nothing orders.
+    The arrows are "launch" from a call to its command, "wait" of a stream, "sync" of the host, and "race"
+    between two unordered accesses.
     """
     made, line = ChromeTrace(), cache(place)
     if not trace.slices:
@@ -27,9 +28,7 @@ def chrome_trace(trace: TraceData) -> ChromeTrace:
         made.process(index, f"cuda:{index} {name}")
     for order, lane in enumerate(trace.lanes):
         made.thread(lane.index, lane.number, lane.name, order)
-    for (
-        said
-    ) in trace.ranges:  # before the calls inside: of slices that begin together the first is the outer one
+    for said in trace.ranges:
         lane = trace.lanes[said.thread]
         made.range(lane.index, lane.number, said)
     for found in trace.slices:
@@ -87,7 +86,7 @@ def _begin(trace: TraceData, found: TraceSlice) -> tuple[int, int, float]:
 
 
 def _end(trace: TraceData, found: TraceSlice) -> tuple[int, int, float]:
-    """The last moment that is still inside."""
+    """Return the last time that is still inside of a slice."""
     lane = trace.lanes[found.lane]
     return lane.index, lane.number, max(found.begin_ns, found.end_ns - 1)
 

@@ -1,7 +1,9 @@
-"""`Tracer`: a driver that notes each call of the program for a timeline: its line, its time, what it gave a device.
+"""The tracer: an observer that records each call of the program for a timeline, with call site, time and
+commands.
 
-It is the outermost driver of a machine. A `CommandCounter` says when devices ran their commands: a virtual machine by
-its simulated clock, a real one by timing events. `trace.py` makes lanes, slices and arrows of what was noted.
+It is the outermost driver of a machine. A `CommandCounter` times the devices' commands: a virtual machine
+by its simulated clock, a real one by timing events. `trace.py` builds lanes, slices and arrows from the
+records.
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ from flambeau.observe.tracing.driver_calls import (
 from flambeau.observe.tracing.gpu_timing import Measured
 
 Change = tuple[int, int, int, int]
-"""Memory: host's time, device (NOWHERE: pinned host memory), bytes more that are in use, and that are reserved."""
+"""A change of memory: host time, device (NOWHERE: pinned host memory), change of bytes in use, and of bytes
+reserved.
+"""
 
 
 class Queue:
-    """A stream: its device, its number among the side streams (0: the default stream), whether a group has it, where it
-    was made."""
+    """A stream: its device, its number among the side streams (0: default), whether a group owns it, its call
+    site.
+    """
 
     __slots__ = ("grouped", "index", "ordinal", "site")
 
@@ -53,10 +58,14 @@ class Queue:
 
 
 class Tracer(Forward):
-    """Notes calls in `requests`, memory in `changes`, streams in `queues`; `source` has the devices' times.
+    """An observer that records calls in `requests`, memory in `changes`, streams in `queues`, and times in
+    `source`.
 
-    bare: the machine's driver below all observers. visible: its indices of cuda:0 and so on. why: says why the runtime
-    orders streams of its own accord, if it does just now.
+    Args:
+        inner: The driver to observe.
+        bare: The machine's driver below all observers.
+        visible: Its indices of cuda:0, cuda:1 and so on.
+        why: Returns the reason why the runtime orders streams on its own account; None if it does not.
     """
 
     def __init__(
@@ -64,7 +73,7 @@ class Tracer(Forward):
     ) -> None:
         super().__init__(inner)
         self.observes_blocks = True
-        self.detector: Any = getattr(inner, "detector", None)  # of races, if there is one inside
+        self.detector: Any = getattr(inner, "detector", None)  # the race detector, if there is one inside
         self.requests: list[Request] = []
         self.changes: list[Change] = []
         self.queues: dict[int, Queue] = {}
@@ -74,18 +83,18 @@ class Tracer(Forward):
         self._why = why
         self._shown = {index: shown for shown, index in enumerate(visible)}
         self._made = dict.fromkeys(visible, 0)
-        self._sizes: dict[int, tuple[int, int]] = {}  # of allocations: device and bytes
-        self._ranges: dict[int, tuple[int, int]] = {}  # the same of reserved addresses
+        self._sizes: dict[int, tuple[int, int]] = {}  # address of an allocation -> device, bytes
+        self._ranges: dict[int, tuple[int, int]] = {}  # address of a reserved range -> device, bytes
         for index in visible:
             self.queues[inner.stream_default(index)] = Queue(index, 0, None)
 
     def visible_index(self, index: int) -> int:
-        """The number of a device as programs know it."""
+        """Return the number of a device in the program."""
         return self._shown.get(index, index)
 
     # -- noting -----------------------------------------------------------------------------------------
     def _note(self, kind: str, name: str, stream: int = 0, index: int = NOWHERE, nbytes: int = 0) -> _Noting:
-        """`with` it around the call."""
+        """Return a context manager that records a call."""
         ident = threading.get_ident()
         if ident not in self.threads:
             self.threads[ident] = threading.current_thread().name
@@ -97,7 +106,7 @@ class Tracer(Forward):
         return _Noting(self, request)
 
     def _on_memory_change(self, index: int, used: int, reserved: int) -> None:
-        """Memory was taken or given back. Takes no lock: a destructor calls."""
+        """Record a change of memory. Takes no lock: destructors call it."""
         self.changes.append((self.source.clock(), index, used, reserved))
 
     # -- devices and memory -----------------------------------------------------------------------------
@@ -116,7 +125,7 @@ class Tracer(Forward):
         index, nbytes = self._sizes.get(ptr, (NOWHERE, 0))
         with self._note(MEMORY, "cudaFree", index=index, nbytes=nbytes) as request:
             self.inner.mem_free(ptr)
-            request.answered = True  # it waits for the device's work
+            request.answered = True  # the call waits for the device's work
         self._sizes.pop(ptr, None)
         self._on_memory_change(index, 0, -nbytes)
 
@@ -135,7 +144,7 @@ class Tracer(Forward):
         index = self._owner(ptr)
         with self._note(MEMORY, "cuMemUnmap", index=index, nbytes=nbytes) as request:
             self.inner.range_unmap(ptr, nbytes)
-            request.answered = True  # it waits for the device's work
+            request.answered = True  # the call waits for the device's work
         self._on_memory_change(index, 0, -nbytes)
 
     def range_release(self, ptr: int) -> None:
@@ -143,7 +152,7 @@ class Tracer(Forward):
         self._ranges.pop(ptr, None)
 
     def _owner(self, ptr: int) -> int:
-        """The device of reserved addresses."""
+        """Return the device of reserved addresses."""
         found = [i for start, (i, nbytes) in self._ranges.items() if start <= ptr < start + nbytes]
         return found[0] if found else NOWHERE
 
@@ -178,7 +187,7 @@ class Tracer(Forward):
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
         with self._note(GIVE, "copy_out", stream, nbytes=target.nbytes) as request:
             self.inner.copy_out(target, source, stream)
-            request.answered = not target.pinned  # it is done: the host has waited for it
+            request.answered = not target.pinned  # the host has waited for the copy
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         with self._note(GIVE, "copy", stream, nbytes=nbytes):
@@ -259,7 +268,7 @@ class Tracer(Forward):
 
 
 class _Noting:
-    """Around one call."""
+    """A context manager that records one call."""
 
     __slots__ = ("_request", "_tracer")
 
