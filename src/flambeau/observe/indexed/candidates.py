@@ -53,15 +53,15 @@ class Candidate:
 
 @dataclass(slots=True)
 class Circumstances:
-    """What a conflict's report takes from elsewhere than from the present state of the detector.
+    """The circumstances of a conflict that its report cannot take from the detector's present state.
 
     Attributes:
         candidate: The candidate that was decided.
-        launches: The launches of graphs that the two commands belong to.
-        by_chance: True if host threads may have met unseen, so that there is no race in this run.
-        notes: What to add to the report: which access counts as touching more than it may.
-        span: The addresses between which the accesses meet; None if that is not known.
-        late: True if the second command has been enqueued before.
+        launches: The graph launches that the two commands belong to.
+        by_chance: True if host threads may have synchronized unseen, so that there is no race in this run.
+        notes: Notes for the report: which access counts as touching more than it may.
+        span: The addresses of the overlap; None if they are not known.
+        late: True if the second command was enqueued before the decision.
     """
 
     candidate: Candidate

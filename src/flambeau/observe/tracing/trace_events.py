@@ -28,6 +28,7 @@ def chrome_trace(trace: TraceData) -> ChromeTrace:
         made.process(index, f"cuda:{index} {name}")
     for order, lane in enumerate(trace.lanes):
         made.thread(lane.index, lane.number, lane.name, order)
+    # Ranges precede the calls inside of them: of slices that begin together the first is the outer one.
     for said in trace.ranges:
         lane = trace.lanes[said.thread]
         made.range(lane.index, lane.number, said)

@@ -121,11 +121,11 @@ class Outside(Protocol):
 
 
 class Contribution:
-    """What one member brings to a collective: its call and its call site.
+    """One member's contribution to a collective: its call and its call site.
 
     Attributes:
         rank: The member's number in the communicator.
-        called: The ranks under which the program knows the members; empty if they are equal.
+        called: The program's own numbers of the ranks; empty if they are equal.
         call: The collective as the driver received it.
         stream: The stream in which the collective waits.
         site: The call site.
