@@ -123,9 +123,9 @@ OLD = """
 import ctypes
 ctypes.CDLL("libnccl.so.2")
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.cuda.libraries.libraries import Library
+from flambeau.driver.cuda.libraries.libraries import NativeLibrary
 try:
-    Library("nccl", "NCCL", "nccl", {}).function("ncclOfTomorrow", "p")
+    NativeLibrary("nccl", "NCCL", "nccl", {}).function("ncclOfTomorrow", "p")
 except NotSupportedError as error:
     print(error)
 """

@@ -29,7 +29,7 @@ BROAD = {"Exception", "BaseException", "RuntimeError"}
 
 # fmt: off
 KEPT = {  # by file and function: what becomes of a race there
-    "autograd/grad_mode.py decorated": "thrown into the program's generator",
+    "autograd/grad_mode.py wrapper": "thrown into the program's generator",
     "cli/plugin.py _install": "no device is in use yet",
     "cli/run.py _outcome_of": "the program has ended by it: shown, and its status is 3",
     "core/host/turn_scheduler.py _body": "kept for the thread that runs the ranks, which raises it",
@@ -61,7 +61,7 @@ KEPT = {  # by file and function: what becomes of a race there
     "distributed/work.py wait": "raised some lines below",
     "distributed/world.py leave": "aborts: nothing is accessed",
     "driver/cuda/device/host_calls.py _run": "raised where the host waits",
-    "driver/cuda/libraries/libraries.py loaded": "an import",
+    "driver/cuda/libraries/libraries.py load_library": "an import",
     "driver/cuda/probe.py cudnn_version": "an import",
     "driver/virtual/collective_calls.py _meet": "below the detector",
     "multiprocessing/spawn.py _wrap": "raised by the parent; the child's report has it, too",
