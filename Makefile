@@ -7,10 +7,14 @@ JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
 # BLAS threads and test processes would fight for the same cores.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
+# `make test-fast`: folders that need neither PyTorch nor a compiler, without the files that take longest.
+FAST := $(addprefix tests/,core conformance spec tensor virtual runtime observe project) $(wildcard tests/test_*.py)
+SLOW := $(addprefix tests/,core/test_files.py virtual/test_host_shortage.py virtual/test_host_budget.py \
+	virtual/test_ties.py runtime/memory/test_snapshots.py runtime/memory/test_reuse_by_order.py runtime/test_system.py)
 # Hundreds of tests start processes: compiled once, not by each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all compiled test-compiled lint docs bench clean
+.PHONY: demo test test-fast test-all fmt compiled test-compiled lint docs bench clean
 
 demo: $(VENV)/ready-examples
 	@mkdir -p out
@@ -18,6 +22,9 @@ demo: $(VENV)/ready-examples
 
 test: $(VENV)/ready-test lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
+
+test-fast: $(VENV)/ready-test
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(FAST) $(SLOW:%=--ignore=%)
 
 # The exhaustive runs: more seeds, more Hypothesis examples, and everything over the compiled build.
 test-all: $(VENV)/ready-test lint
@@ -37,11 +44,17 @@ test-compiled: compiled
 	PYTHONPATH=$(CURDIR)/out/compiled/site $(BIN)/python -m pytest -o pythonpath=tests -n $(JOBS) --dist worksteal tests \
 		--ignore tests/hunt/test_mutants.py --deselect tests/hunt/test_rotating_streams.py::test_an_allocator_that_forgets_to_ask_is_caught
 
+fmt: $(VENV)/ready-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
 lint: $(VENV)/ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
 # The pages that are generated. Tests compare them with what this writes.
 docs: $(VENV)/ready-test
@@ -51,12 +64,9 @@ docs: $(VENV)/ready-test
 	$(BIN)/python -m flambeau.testing.performance_page bench/results > docs/performance.md
 	$(BIN)/python -m streambugs --page > docs/streambugs.md
 
+# The benchmarks that need no GPU; `python -m bench` lists all.
 bench: $(VENV)/ready-test
-	$(BIN)/python bench/overhead.py
-	$(BIN)/python bench/allocator.py
-	$(BIN)/python bench/races.py
-	$(BIN)/python bench/explore.py
-	$(BIN)/python bench/imports.py
+	$(BIN)/python -m bench overhead allocator races explore imports
 
 clean:
 	rm -rf $(VENV) out

@@ -1,4 +1,4 @@
-"""Microseconds per allocation and free, and what is reserved per byte in use, on recorded traces.
+"""Time of an allocation and a free in microseconds, and reserved per used bytes, on recorded traces.
 
     python bench/allocator.py
 

@@ -1,4 +1,4 @@
-"""Host time of the tape: recording a chain of additions and walking it back, per node, on virtual and CPU tensors.
+"""Host time to record a chain of additions and to run its backward, per node, on virtual and CPU tensors.
 
 With `--torch`, PyTorch's CPU beside it (its nodes compute; ours on a virtual GPU are launched by a null launch, so that
 only the host's part is seen). Prints microseconds per node, best of many chains. `python bench/autograd.py [--torch]`

@@ -1,4 +1,6 @@
-"""The host's part of everyday calls, without a GPU: `python bench/calls.py [name ...]`.
+"""Host time of everyday calls over CUDA libraries that do nothing, without a GPU.
+
+`python bench/calls.py [name ...]`.
 
 CUDA and its libraries do nothing (bench/null.py): so that all Python does for a call is there and nothing else. Prints
 the best of many short blocks, and how many times `numpy.add` fits: machines differ, and so does one under load. With

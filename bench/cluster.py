@@ -1,4 +1,4 @@
-"""How DistributedDataParallel scales to many GPUs, by simulation: a step of a GPT of 124 M parameters.
+"""Scaling of DistributedDataParallel to thousands of GPUs, by simulation, for a GPT of 124 M parameters.
 
     python bench/cluster.py                                   # 8, 64, 512 and 4,096 GPUs of DGX H200s
     python bench/cluster.py --sizes 8,4096 --profile dgx-h100 --batch 4 --bucket-cap-mb 100 --algorithm tree

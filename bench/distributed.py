@@ -1,4 +1,4 @@
-"""Several GPUs beside PyTorch: all_reduce from 1 KiB to 1 GiB, steps of DistributedDataParallel, how they scale.
+"""all_reduce from 1 KiB to 1 GiB and steps of DistributedDataParallel on several GPUs, next to PyTorch.
 
     python bench/distributed.py --gpus 4                  # real GPUs, beside PyTorch with NCCL if it is installed
     python bench/distributed.py --gpus 2 --driver virtual # simulated time of virtual H200s, Flambeau alone

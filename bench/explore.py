@@ -1,4 +1,4 @@
-"""How many commands a second the explorer puts into order, without kernels, on one core: by streams and graph size.
+"""Commands per second that the explorer orders, without kernels, by streams and size of the graph.
 
 `python bench/explore.py`. The aim is 100,000 a second; a signature of the order is counted in.
 """

@@ -1,4 +1,6 @@
-"""Speed on an NVIDIA GPU beside PyTorch and CuPy, all in one process: `python bench/gpu.py [host] [device] ...`
+"""Host calls, kernels, copies, race detection and start on an NVIDIA GPU, next to PyTorch and CuPy.
+
+`python bench/gpu.py [host] [device] ...`.
 
     host      microseconds of the host for one call; rounds of the libraries alternate, so that all meet the same noise
     floors    what the host's part is made of: the driver API's own calls, our launch, a plan's product

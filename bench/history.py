@@ -1,4 +1,4 @@
-"""A memory history of a million events: how long it takes to dump, to show and to replay.
+"""Time to dump, show and replay a memory history of a million events.
 
     python bench/history.py
 

@@ -1,4 +1,4 @@
-"""What `import flambeau` costs over `import numpy`: fresh processes in turn, the best and the median of each.
+"""Time of `import flambeau` compared with `import numpy`, in fresh processes.
 
 `python bench/imports.py [runs]`. The promise is a tenth of a second at most. Modules are compiled beforehand, as
 an installer does it, whatever PYTHONDONTWRITEBYTECODE says. The processor's time is told beside the clock's: that is

@@ -1,4 +1,4 @@
-"""CPU time of 51 representative calls beside PyTorch's CPU build, both in one run, each on one thread.
+"""Time of 51 representative calls on the CPU, or of 72 on a GPU, next to PyTorch, on one thread.
 
 Prints microseconds (best of many blocks) and the ratio ours / PyTorch's. Small tensors show the cost of a call,
 large ones that of the arithmetic. `python bench/operators.py [part of a name]`; with `--driver cuda` 72 calls on an

@@ -1,4 +1,4 @@
-"""Host time of each layer of a warm `a + b` on 1,024 floats, with a launch that does nothing.
+"""Host time of each layer of a repeated `a + b` on 1,024 floats, with a launch that does nothing.
 
 Prints microseconds (best of many blocks) and the ratio to `numpy.add` on arrays of the same size in the same run.
 Nothing may be added to the warm path without looking at this table. `python bench/overhead.py`

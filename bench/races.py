@@ -1,4 +1,4 @@
-"""What the race detector adds to a launch on the host, by number of operands, with a launch below that does nothing.
+"""Host time that the race detector adds to a launch and to a training step.
 
 Prints microseconds per launch (best of many blocks) of the bare driver's launch, of the watched one, and what a
 third party asks of the detector: a block handed out and freed, an event recorded and waited for. The aim is at

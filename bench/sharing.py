@@ -1,4 +1,6 @@
-"""What a tensor costs on its way to another process and back: `python bench/sharing.py [flambeau] [torch]`.
+"""Time to send a tensor to another process and back.
+
+`python bench/sharing.py [flambeau] [torch]`.
 
 Each turn sends a tensor by a pipe and gets a number back; microseconds, the median of the turns. "shared" is a tensor
 that is in shared memory already, "fresh" one that is moved there; "virtual" a CUDA tensor of a virtual GPU.

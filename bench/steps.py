@@ -1,4 +1,4 @@
-"""The host's part of a training step, alone and under DistributedDataParallel, without a GPU.
+"""Host time of a training step, alone and under DistributedDataParallel, without a GPU.
 
     python bench/steps.py                      # the steps of bench/distributed.py: mlp, resnet, gpt
     python bench/steps.py resnet --profile     # where the time goes, of both

@@ -1,4 +1,4 @@
-"""The StreamBugs corpus on an NVIDIA GPU: what PyTorch's CUDA sanitizer says of each half, and what Flambeau says.
+"""Reports of PyTorch's CUDA sanitizer and of Flambeau on the StreamBugs corpus, on an NVIDIA GPU.
 
     python bench/streambugs_gpu.py [--jobs 8] [pair ...] > streambugs/gpu.json
 

@@ -1,4 +1,4 @@
-"""Training steps beside PyTorch's, on the same device in one run: time, host time, peak memory.
+"""Time, host time and peak memory of training steps, next to PyTorch on the same device.
 
     python bench/training.py --driver cuda          # on a real GPU, beside PyTorch's CUDA build if there is one
     python bench/training.py --driver cpu           # the CPU, one thread each

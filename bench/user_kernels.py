@@ -1,4 +1,4 @@
-"""A chain of pointwise calls beside one `torch.cuda.elementwise` kernel: microseconds of the device, by events.
+"""Device time of a chain of pointwise calls, compared with one `torch.cuda.elementwise` kernel.
 
 `python bench/user_kernels.py` on a virtual H100, with `--driver cuda` on the machine's GPU, where PyTorch's times stand
 beside if it is installed. The best of several runs, each of enough calls to outlast the host.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = (".", "docs", "streambugs", "examples/ci_without_gpu", "tests")
+FOLDERS = (".", ".github", "changes", "docs", "streambugs", "examples/ci_without_gpu", "tests")
 PAGES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md"))
 COLUMNS = 100
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()

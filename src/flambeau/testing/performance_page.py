@@ -25,11 +25,13 @@ date and command. To reproduce one:
 
 ```
 make bench                                   # benchmarks that need no GPU
-python bench/operators.py --driver cuda      # on a machine with a GPU and PyTorch
+python -m bench                              # lists all benchmarks
+python -m bench operators -- --driver cuda   # one, on a machine with a GPU and PyTorch
 ```
 
-Ratios are Flambeau's time divided by the other time, so smaller is better. To add a measurement,
-edit its file in `bench/results` and write this page again with
+A run writes its figures, with machine and date, to `bench/results/runs/NAME.json`. Ratios are
+Flambeau's time divided by the other time, so smaller is better. To add a measurement, edit its file
+in `bench/results` and write this page again with
 `python -m flambeau.testing.performance_page bench/results > docs/performance.md`.
 
 ## Overview
