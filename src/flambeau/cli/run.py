@@ -287,7 +287,7 @@ def _status_of_error(error: BaseException) -> int:
 
 def _status_of_replay(options: argparse.Namespace, recorder: Recorder) -> int:
     """1 if the program ended before the token that it was to replay; said on stderr."""
-    problems = [machine.explain_unplayed for machine in recorder.machines if machine.explain_unplayed]
+    problems = [machine.unplayed for machine in recorder.machines if machine.unplayed]
     for problem in problems:
         _say(options, problem)
     return 1 if problems else 0

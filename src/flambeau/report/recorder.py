@@ -39,7 +39,7 @@ class MachineReport:
     time_ns: int | None
     trace_hash: str | None
     token: str | None
-    explain_unplayed: str  # why the program is not the one of the token that was to be replayed
+    unplayed: str  # why the program is not the one of the token that was to be replayed
     certificate: Certificate | None
 
 
@@ -97,7 +97,7 @@ def machine_report(machine: Machine) -> MachineReport:
         time_ns=bare.time_ns() if virtual else None,
         trace_hash=bare.trace_hash() if virtual else None,
         token=bare.token() if virtual else None,
-        explain_unplayed=bare.explain_unplayed() if virtual else "",
+        unplayed=bare.explain_unplayed() if virtual else "",
         certificate=detector.certificate() if detector is not None else None,
     )
 
