@@ -68,4 +68,5 @@ def test_every_layout(name: str, data: Any) -> None:
         return
     if isinstance(found, Exception):
         raise AssertionError(f"PyTorch gives {wanted!r} of {tuple(x.shape)}") from found
-    close(found, wanted, 8, 2e-5)
+    # Normalizations multiply by up to 1 / sqrt(eps) = 316 before they subtract.
+    close(found, wanted, 8, 2e-4 if name.endswith("_norm") else 2e-5)

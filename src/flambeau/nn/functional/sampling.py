@@ -43,12 +43,13 @@ def interpolate(
         align_corners = False
     shape = checked(input, "interpolate").shape
     _each(scale_factor if size is None else size, len(shape) - 2, "scale_factor" if size is None else "size")
-    sizes, scales = _sizes(shape, size, scale_factor, recompute_scale_factor)
+    _check_one_is_given(size, scale_factor, recompute_scale_factor)
     if antialias and not (mode in ("bilinear", "bicubic") and len(shape) == 4):
         raise ValueError(
             "Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor as input"
         )
     kind = mode if mode in _ALL and len(shape) in _AREA else _kind(mode, len(shape))
+    sizes, scales = _sizes(shape, size, scale_factor, recompute_scale_factor)
     if mode == "area":
         return _AREA[len(shape)](input, sizes)
     if min(*sizes, *shape[2:]) <= 0:
@@ -75,19 +76,22 @@ def _kind(mode: str, ndim: int) -> str:
     )
 
 
+def _check_one_is_given(size: Any, factor: Any, recompute: bool | None) -> None:
+    if size is not None and factor is not None:
+        raise ValueError("only one of size or scale_factor should be defined")
+    if size is None and factor is None:
+        raise ValueError("either size or scale_factor should be defined")
+    if size is not None and recompute:
+        raise ValueError("recompute_scale_factor is not meaningful with an explicit size.")
+
+
 def _sizes(
     shape: Sequence[int], size: Any, factor: Any, recompute: bool | None
 ) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
     """The spatial size of the result, and the factors that places are computed with (None: by the sizes)."""
     dims = len(shape) - 2
-    if size is not None and factor is not None:
-        raise ValueError("only one of size or scale_factor should be defined")
     if size is not None:
-        if recompute:
-            raise ValueError("recompute_scale_factor is not meaningful with an explicit size.")
         return tuple([int(n) for n in _each(size, dims, "size")]), (None,) * dims
-    if factor is None:
-        raise ValueError("either size or scale_factor should be defined")
     factors = [float(f) for f in _each(factor, dims, "scale_factor")]
     if not all(map(math.isfinite, factors)):
         raise RuntimeError(

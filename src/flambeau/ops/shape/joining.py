@@ -73,10 +73,11 @@ def _stacked_strides(metas: Sequence[Meta], dim: int) -> Strides:
     parts = [
         m.with_(m.shape[:dim] + m.shape[dim + 1 :], m.strides[:dim] + m.strides[dim + 1 :]) for m in metas
     ]
-    size = parts[0].shape[dim]
-    shape = (*parts[0].shape[:dim], size * len(parts), *parts[0].shape[dim + 1 :])
-    strides = _joined_strides(parts, shape)
-    return (*strides[:dim], strides[dim] * max(size, 1), *strides[dim:])
+    old = parts[0].shape
+    if 0 in old:  # a view without elements is contiguous
+        return contiguous_strides((*old[:dim], len(parts), *old[dim:]))
+    strides = _joined_strides(parts, (*old[:dim], old[dim] * len(parts), *old[dim + 1 :]))
+    return (*strides[:dim], strides[dim] * old[dim], *strides[dim:])
 
 
 def _check_joins(first: Meta, meta: Meta, dim: int, position: int) -> None:
