@@ -17,7 +17,10 @@ def launches() -> Iterator[list[str]]:
     def noted(exe: Any, launch: Any) -> Any:
         return lambda *given: (names.append(exe.launch.kernel.name), launch(*given))[1]
 
-    launcher, known = engine._launcher, {plan: plan.launch for plan in engine.plans.values() if plan.executable}
+    launcher, known = (
+        engine._launcher,
+        {plan: plan.launch for plan in engine.plans.values() if plan.executable},
+    )
     for plan, launch in known.items():
         plan.launch = noted(plan.executable, launch)
     engine._launcher = lambda driver, exe: noted(exe, launcher(driver, exe))
