@@ -21,4 +21,4 @@ def test_every_record_is_run_beside_pytorch() -> None:
 def test_the_modules_of_the_list_are_there() -> None:
     oracle = Path(__file__).parents[1] / "oracle"
     named = set().union(*read().values())
-    assert named <= {path.stem for path in oracle.glob("test_*.py")}, AGAIN
+    assert named <= {path.stem for path in oracle.rglob("test_*.py")}, AGAIN

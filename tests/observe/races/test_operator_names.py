@@ -8,7 +8,6 @@ from fix_kit import certificate_of, write
 
 import flambeau as torch
 import flambeau.nn.functional as F
-import flambeau.ops
 from flambeau.driver.api import AUTOCAST, Kernel
 from flambeau.observe.reporting.operators import kernel_name
 
@@ -71,8 +70,9 @@ def test_operators_have_their_public_names(tmp_path, line, capsys):
 
 
 def kernels():
+    package = importlib.import_module("flambeau.ops")  # `flambeau.ops` is PyTorch's `torch.ops`
     modules = [
-        importlib.import_module(m.name) for m in pkgutil.walk_packages(flambeau.ops.__path__, "flambeau.ops.")
+        importlib.import_module(m.name) for m in pkgutil.walk_packages(package.__path__, "flambeau.ops.")
     ]
     values = [value for module in modules for value in vars(module).values()]
     return {k.name for v in values if isinstance(k := getattr(v, "kernel", v), Kernel)} - {AUTOCAST}

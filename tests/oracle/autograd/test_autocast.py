@@ -449,13 +449,13 @@ def test_outside_of_autocast_the_warm_path_is_the_cache_of_plans_itself(monkeypa
     engine = sys.modules["flambeau.tensor.call"]  # `flambeau.tensor` is the function
     a = flambeau.rand(3, 3)
     with flambeau.autocast("cpu"), flambeau.autocast("cpu", enabled=False):
-        assert engine.warm is engine.plans
+        assert engine.fast_plans is engine.plans
     with flambeau.autocast("cpu"):
-        assert not engine.warm
+        assert not engine.fast_plans
         a @ a
         flambeau.backends.cuda.matmul.allow_tf32 = not flambeau.backends.cuda.matmul.allow_tf32
-        assert not engine.warm and (a @ a).dtype is flambeau.bfloat16
+        assert not engine.fast_plans and (a @ a).dtype is flambeau.bfloat16
         flambeau.backends.cuda.matmul.allow_tf32 = not flambeau.backends.cuda.matmul.allow_tf32
-    assert engine.warm is engine.plans
+    assert engine.fast_plans is engine.plans
     monkeypatch.setattr(autocast, "cast_inputs", None)  # so that asking the lists would fail
     assert (a @ a + a).dtype is flambeau.float32
