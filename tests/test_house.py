@@ -31,10 +31,11 @@ ROOMS = [
     {"distributed"},
     {"nn"},
     {"optim"},
-    {"data", "serialization", "amp", "distributed.optim"},
+    {"data", "serialization", "amp", "distributed.optim", "_dynamo", "_inductor"},
     {
         "cuda",
         "backends",
+        "compiler",
         "distributions",
         "fft",
         "func",

@@ -120,7 +120,8 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
     "optim": "", "amp": "", "profiler": "", "multiprocessing": "", "distributed": "", "futures": "",
     "accelerator": "", "distributions": "", "func": "", "testing": "", "_utils": "", "overrides": "", "_C": "",
-    "types": "", "compiler": "", "jit": "", "_jit_internal": "", "Future": "flambeau.futures",
+    "types": "", "compiler": "", "_dynamo": "", "_inductor": "", "compile": "flambeau.nn.compilation",
+    "jit": "", "_jit_internal": "", "Future": "flambeau.futures",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
 } | dict.fromkeys(

@@ -188,14 +188,3 @@ def test_disable_keeps_modules_and_methods() -> None:
             return x * 2
 
     assert Net()(flambeau.ones(1)).item() == 2.0
-    net = Net()
-    assert flambeau.compiler.disable(net) is net
-
-
-def test_no_compiler_is_said_to_be_absent() -> None:
-    assert flambeau.compiler.list_backends() == []
-    for name in ("compile", "set_stance"):
-        with pytest.raises(AttributeError, match="Flambeau lacks it"):
-            getattr(flambeau.compiler, name)
-    with pytest.raises(RuntimeError, match="callable"):
-        flambeau.compiler.allow_in_graph(3)

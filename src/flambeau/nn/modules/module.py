@@ -6,9 +6,9 @@ import builtins
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
-from flambeau.core.errors import NotSupportedError
 from flambeau.core.handle import RemovableHandle
 from flambeau.nn.modules.hooks import (
     call_with_hooks,
@@ -54,6 +54,7 @@ class Module(Stateful):
 
     dump_patches: bool = False
     call_super_init: bool = False
+    _compiled_call_impl: Callable[..., Any] | None = None
 
     training: bool
     _parameters: dict[str, Parameter | None]
@@ -99,6 +100,9 @@ class Module(Stateful):
         ):
             return call_with_hooks(self, args, kwargs)
         return self.forward(*args, **kwargs)
+
+    # PyTorch's names of the call with and without `compile`; both are the call itself, because both run eagerly.
+    _call_impl = _wrapped_call_impl = __call__
 
     # -- registering ------------------------------------------------------------------------------------
 
@@ -229,7 +233,9 @@ class Module(Stateful):
         return sorted([n for n in names if not n[:1].isdigit()])
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__.copy()
+        state = self.__dict__.copy()
+        state.pop("_compiled_call_impl", None)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -510,8 +516,14 @@ class Module(Stateful):
                 param.grad.zero_()
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Raises NotSupportedError: Flambeau has no compiler of modules."""
-        raise NotSupportedError("Module.compile: Flambeau runs modules eagerly and has no torch.compile")
+        """Check arguments as `torch.compile` does and let calls of this module run as they do without it: eagerly.
+
+        Args:
+            args: Positional arguments of `torch.compile` after the model.
+            kwargs: Keyword arguments of `torch.compile`.
+        """
+        compilation = import_module("flambeau.nn.compilation")
+        self._compiled_call_impl = compilation.compile(self._call_impl, *args, **kwargs)
 
     # -- hooks ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,24 @@
+"""torch._dynamo.backends.registry: the backends that `torch.compile` accepts by name."""
+
+from __future__ import annotations
+
+import functools
+
+from flambeau.core.names import lacking
+from flambeau.nn.compile_options import (
+    get_default_backend,
+    list_backends,
+    lookup_backend,
+    register_backend,
+    set_default_backend,
+)
+
+__all__ = [
+    "get_default_backend", "list_backends", "lookup_backend", "register_backend", "register_debug_backend",
+    "register_experimental_backend", "set_default_backend",
+]  # fmt: skip
+
+register_debug_backend = functools.partial(register_backend, tags=("debug",))
+register_experimental_backend = functools.partial(register_backend, tags=("experimental",))
+
+__getattr__ = lacking("torch._dynamo.backends.registry")

@@ -1,0 +1,82 @@
+"""torch._dynamo.eval_frame: `torch.compile`'s lower level, and exports, which need a compiler."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.names import lacking
+from flambeau.nn.compilation import CompileContext, DisableContext, DynamoStance, OptimizedModule
+from flambeau.nn.compilation import NullDecorator as _NullDecorator
+from flambeau.nn.compilation import find_innermost as innermost_fn
+from flambeau.nn.compile_options import Backend, lookup_backend
+
+__all__ = [
+    "DisableContext", "DynamoStance", "OptimizedModule", "explain", "export", "innermost_fn", "is_dynamo_supported",
+    "is_inductor_supported", "optimize", "optimize_assert",
+]  # fmt: skip
+
+OptimizeContext = _TorchDynamoContext = CompileContext
+
+
+def optimize(
+    backend: str | Backend = "inductor",
+    *,
+    nopython: bool = False,
+    disable: bool = False,
+    dynamic: bool | None = None,
+    **kwargs: Any,
+) -> CompileContext | _NullDecorator:
+    """Return a decorator that lets a function or module run eagerly, as `torch.compile` does.
+
+    Args:
+        backend: The name of a backend, or a function. It is checked and not called.
+        nopython: In PyTorch, True refuses functions that are not captured as one graph.
+        disable: If True, the decorator returns its argument itself.
+        dynamic: In PyTorch, whether code for variable sizes is generated.
+        kwargs: PyTorch's further arguments about its guards. No effect here.
+
+    Raises:
+        torch._dynamo.exc.InvalidBackend: If the backend is the name of none.
+    """
+    if disable or os.environ.get("TORCHDYNAMO_DISABLE", "") == "1":
+        return _NullDecorator()
+    lookup_backend(backend)
+    config = getattr(backend, "get_compiler_config", lambda: None)()
+    return CompileContext(backend, config, nopython, dynamic)
+
+
+def optimize_assert(backend: str | Backend, **kwargs: Any) -> CompileContext | _NullDecorator:
+    """Return `optimize(backend, nopython=True)`."""
+    return optimize(backend, nopython=True, **kwargs)
+
+
+def is_dynamo_supported() -> bool:
+    """Return False, because Flambeau captures no graphs."""
+    return False
+
+
+def is_inductor_supported() -> bool:
+    """Return False, because Flambeau compiles nothing."""
+    return False
+
+
+def explain(f: Callable[..., Any], *extra_args: Any, **extra_kwargs: Any) -> NoReturn:
+    """Raise NotSupportedError: there are no captured graphs to explain."""
+    raise NotSupportedError(
+        "torch._dynamo.explain: Flambeau runs compiled functions eagerly and captures no graphs. Run the program "
+        "with PyTorch to see its graphs and graph breaks."
+    )
+
+
+def export(f: Callable[..., Any], *extra_args: Any, **extra_kwargs: Any) -> NoReturn:
+    """Raise NotSupportedError: there are no captured graphs to export."""
+    raise NotSupportedError(
+        "torch._dynamo.export: Flambeau runs compiled functions eagerly and captures no graphs. Export the model "
+        "with PyTorch, from weights saved by `torch.save(module.state_dict(), file)`."
+    )
+
+
+__getattr__ = lacking("torch._dynamo.eval_frame")
