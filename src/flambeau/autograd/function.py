@@ -10,6 +10,14 @@ from typing import Any
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING
 from flambeau.ops.view import view
+from flambeau.tape.function_base import (
+    ContextState,
+    FunctionBase,
+    FunctionNode,
+    engine_node,
+    set_state,
+    state_of,
+)
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Edge, Node
 from flambeau.tensor.autograd.autograd_meta import edge_of, run
@@ -28,6 +36,7 @@ class FunctionCtx:
 
     def save_for_forward(self, *tensors: Any) -> None:
         """Keep tensors for `jvp`, which Flambeau does not call."""
+        self.saved_for_forward = tensors
 
     def mark_dirty(self, *args: Any) -> None:
         """Say which inputs `forward` changed in place; they must be returned."""
@@ -42,46 +51,62 @@ class FunctionCtx:
         self.materialize_grads = value
 
 
-class _Node(Node, FunctionCtx):
-    """The node of one call of a Function: its ctx, which programs may put attributes on."""
+class BackwardCFunction(FunctionBase, FunctionCtx):
+    """The context of one call of a Function, which is also the `grad_fn` of its outputs.
 
-    _function: Any
+    Every name that is not PyTorch's belongs to the program: see Note [Names of a Function's context].
+    """
 
-    def __init__(self) -> None:
-        self.edges, self.outputs, self.node_hooks = (), (), None
-        self.needs_input_grad: tuple[bool, ...] = ()
+    __slots__ = (
+        "dirty_tensors",
+        "materialize_grads",
+        "needs_input_grad",
+        "non_differentiable",
+        "saved_for_forward",
+        "to_save",
+    )
+
+    _forward_cls: Any
+
+    def __init__(self, edges: Sequence[Edge]) -> None:
+        set_state(self, ContextState(_CallNode, edges))
+        self.needs_input_grad = tuple([e is not None for e in edges])
         self.to_save: tuple[Any, ...] = ()
+        self.saved_for_forward: tuple[Any, ...] = ()
         self.dirty_tensors: tuple[Any, ...] = ()
         self.non_differentiable: tuple[Any, ...] = ()
         self.materialize_grads = True
-        self._saved: list[_SavedArgument | None] | None = []
-        self._input_metas: tuple[Any, ...] = ()
-        self._forward_is_running = True  # forward, still
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What `save_for_backward` kept. Raises RuntimeError if it was freed or changed in place."""
-        if self._saved is None:
+        state = state_of(self)
+        if state.saved is None:
             raise RuntimeError(FREED)
-        if self._forward_is_running:
+        if state.forward_is_running:
             return tuple(self.to_save)
-        return tuple([None if kept is None else kept.restore(self) for kept in self._saved])
+        node = engine_node(self)
+        return tuple([None if kept is None else kept.restore(node) for kept in state.saved])
 
     saved_variables = saved_tensors
 
-    def release(self, finished: Container[Node]) -> None:
-        self._saved = None
 
-    def __repr__(self) -> str:
-        return object.__repr__(self)
+class _CallNode(FunctionNode):
+    """The engine's node of a call: computes gradients with the Function's `backward`."""
+
+    __slots__ = ()
+
+    def release(self, finished: Container[Node]) -> None:
+        self.state.saved = None
 
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
-        if self.materialize_grads:
+        context, input_metas = self.context, self.state.input_metas
+        if context.materialize_grads:
             metas = zip(grads, self.outputs, strict=True)
             grads = [g if m is None or g is not None else zeros_of(m) for g, m in metas]
-        given = self._backward()(self, *grads)
+        given = _backward_of(type(context)._forward_cls)(context, *grads)
         listed = given if isinstance(given, tuple) else (given,)
-        count = len(self._input_metas)
+        count = len(input_metas)
         while len(listed) > count and listed[-1] is None:
             listed = listed[:-1]
         if len(listed) != count:
@@ -90,20 +115,8 @@ class _Node(Node, FunctionCtx):
                 f"{len(listed)})"
             )
         return [
-            self._check_gradient(i, g, m)
-            for i, (g, m) in enumerate(zip(listed, self._input_metas, strict=True))
+            self._check_gradient(i, g, m) for i, (g, m) in enumerate(zip(listed, input_metas, strict=True))
         ]
-
-    def _backward(self) -> Callable[..., Any]:
-        function = self._function
-        if function.vjp is Function.vjp:
-            return function.backward  # type: ignore[no-any-return]
-        if function.backward is not Function.backward:
-            raise RuntimeError(
-                "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. You should only "
-                "implement one of them."
-            )
-        return function.vjp  # type: ignore[no-any-return]
 
     def _check_gradient(self, position: int, grad: Any, meta: Any) -> Any:
         if grad is None:
@@ -127,6 +140,17 @@ class _Node(Node, FunctionCtx):
         return fit_gradient(grad, meta)
 
 
+def _backward_of(function: Any) -> Callable[..., Any]:
+    if function.vjp is Function.vjp:
+        return function.backward  # type: ignore[no-any-return]
+    if function.backward is not Function.backward:
+        raise RuntimeError(
+            "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. You should only "
+            "implement one of them."
+        )
+    return function.vjp  # type: ignore[no-any-return]
+
+
 class Function:
     """Derive from it, define static `forward(ctx, *args)` and `backward(ctx, *grads)`, and call `apply`.
 
@@ -134,12 +158,13 @@ class Function:
     or None, for each argument of `forward`.
     """
 
-    _node: type[_Node]
+    _backward_cls: type[BackwardCFunction]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        members = {"_function": cls, "__module__": "torch.autograd.function"}
-        cls._node = type(f"{cls.__name__}Backward", (_Node,), members)  # kept here alone: it dies with cls
+        members = {"_forward_cls": cls, "__module__": "torch.autograd.function"}
+        # The class is kept here alone, so that it is freed with cls.
+        cls._backward_cls = type(f"{cls.__name__}Backward", (BackwardCFunction,), members)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         warn_program(
@@ -186,33 +211,32 @@ def _apply(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     has_setup_context = function.setup_context is not Function.setup_context
     if has_setup_context:
         args, kwargs = _by_position(function.forward, args, kwargs), {}
-    node = function._node()
     edges = [edge_of(a) if isinstance(a, Tensor) and a.history is not None else None for a in args]
-    node.needs_input_grad = tuple([e is not None for e in edges])
+    ctx = function._backward_cls(edges)
     with recording(False):
         result = (
-            function.forward(*args, **kwargs)
-            if has_setup_context
-            else function.forward(node, *args, **kwargs)
+            function.forward(*args, **kwargs) if has_setup_context else function.forward(ctx, *args, **kwargs)
         )
         if has_setup_context:
-            function.setup_context(node, args, result)
+            function.setup_context(ctx, args, result)
     outputs = list(result) if isinstance(result, tuple) else [result]
-    _check(node, args, outputs)
+    _check(ctx, args, outputs)
     needed = mode.recording and any(edges)
     tensors = [t for t in outputs if isinstance(t, Tensor)]
-    _check_dirty(node, tensors, needed)
-    for t in node.dirty_tensors:
+    _check_dirty(ctx, tensors, needed)
+    for t in ctx.dirty_tensors:
         t.counter.version += 1
-    distinct = [_own(t, args, node, needed) if isinstance(t, Tensor) else t for t in outputs]
-    fixed = node.non_differentiable
-    node.non_differentiable = tuple(
+    distinct = [_own(t, args, ctx, needed) if isinstance(t, Tensor) else t for t in outputs]
+    fixed = ctx.non_differentiable
+    ctx.non_differentiable = tuple(
         [new for new, t in zip(distinct, outputs, strict=True) if _is_among(t, fixed)]
     )
     outputs = distinct
     if needed:
-        _record(node, edges, args, outputs)
-    node._forward_is_running = False
+        _record(ctx, args, outputs)
+    else:
+        state_of(ctx).edges = ()
+    state_of(ctx).forward_is_running = False
     return tuple(outputs) if isinstance(result, tuple) else outputs[0]
 
 
@@ -222,21 +246,21 @@ def _by_position(forward: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
     return bound.args
 
 
-def _check(node: _Node, args: Sequence[Any], outputs: Sequence[Any]) -> None:
-    for i, t in enumerate(node.to_save):
+def _check(ctx: BackwardCFunction, args: Sequence[Any], outputs: Sequence[Any]) -> None:
+    for i, t in enumerate(ctx.to_save):
         if t is not None and not isinstance(t, Tensor):
             raise TypeError(
                 f"save_for_backward can only save variables, but argument {i} is of type {type(t).__name__}"
             )
-    if any(not _is_among(t, outputs) for t in node.dirty_tensors):
+    if any(not _is_among(t, outputs) for t in ctx.dirty_tensors):
         raise RuntimeError(
             "Some elements marked as dirty during the forward method were not returned as output. The inputs that are "
             "modified inplace must all be outputs of the Function."
         )
 
 
-def _check_dirty(node: _Node, tensors: Sequence[Any], needed: bool) -> None:
-    for t in node.dirty_tensors if needed else ():
+def _check_dirty(ctx: BackwardCFunction, tensors: Sequence[Any], needed: bool) -> None:
+    for t in ctx.dirty_tensors if needed else ():
         if t.is_leaf and t.requires_grad:
             raise RuntimeError("a leaf Variable that requires grad has been used in an in-place operation.")
         if t.base is not None and len(tensors) > 1:
@@ -254,38 +278,36 @@ def _is_among(t: Any, listed: Sequence[Any]) -> bool:
     return any(t is other for other in listed)
 
 
-def _own(t: Any, args: Sequence[Any], node: _Node, needed: bool) -> Any:
+def _own(t: Any, args: Sequence[Any], ctx: BackwardCFunction, needed: bool) -> Any:
     """An input that is returned unchanged is returned as a view, so that it keeps its own history."""
-    if not _is_among(t, args) or _is_among(t, node.dirty_tensors):
+    if not _is_among(t, args) or _is_among(t, ctx.dirty_tensors):
         return t
     with recording(False):
         return run(view, t, t.meta.shape) if needed else t.detach()
 
 
-def _record(node: Any, edges: Sequence[Edge], args: Sequence[Any], outputs: Sequence[Any]) -> None:
-    node.edges = tuple(edges)
-    node._input_metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
+def _record(ctx: Any, args: Sequence[Any], outputs: Sequence[Any]) -> None:
+    state = state_of(ctx)
+    state.input_metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
+    node = _CallNode(ctx, state)
+    node.record([t.meta if isinstance(t, Tensor) else None for t in outputs])  # backward counts them all
     tensors = [t for t in outputs if isinstance(t, Tensor)]
-    node.set_outputs(tuple([t.meta for t in tensors]))
-    node.outputs = tuple(
-        [t.meta if isinstance(t, Tensor) else None for t in outputs]
-    )  # backward counts them all
     for i, t in enumerate(outputs):
         if (
             node.outputs[i] is None
             or t.meta.dtype.category < FLOATING
-            or _is_among(t, node.non_differentiable)
+            or _is_among(t, ctx.non_differentiable)
         ):
             continue
-        if _is_among(t, node.dirty_tensors):
+        if _is_among(t, ctx.dirty_tensors):
             replace_node(t, node, next((k for k, a in enumerate(args) if a is t), None), i)
         elif t.history is not None and t.history.base is not None:
             t.history.node, t.history.index, t.history.version = node, i, t.counter.version
             t.history.restriction = CUSTOM if len(tensors) == 1 else SEVERAL
         else:
             t.history = AutogradMeta(node, i)
-    node._saved = [None if t is None else _SavedArgument(t, outputs) for t in node.to_save]
-    node.to_save = ()
+    state.saved = [None if t is None else _SavedArgument(t, outputs) for t in ctx.to_save]
+    ctx.to_save = ()
 
 
 class _SavedArgument:
@@ -341,4 +363,5 @@ def _refusing(value: Tensor, grads: Sequence[Any]) -> Any:
     return _Refuses.apply(value, *grads)
 
 
-Function.__module__ = FunctionCtx.__module__ = "torch.autograd.function"
+for _class in (Function, FunctionCtx, BackwardCFunction):
+    _class.__module__ = "torch.autograd.function"

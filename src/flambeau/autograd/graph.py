@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.handle import RemovableHandle
+from flambeau.tape.function_base import FunctionBase
 from flambeau.tape.mode import mode as state
 from flambeau.tape.mode import shared_mode
-from flambeau.tape.node import GradientEdge, Node
+from flambeau.tape.node import GradientEdge
+from flambeau.tape.node import Node as _EngineNode
 from flambeau.tensor.autograd.autograd_meta import edge_of
 from flambeau.tensor.exchange.transfer import empty_pinned
 from flambeau.tensor.tensor import Tensor
+
+
+class Node(ABC):
+    """A node of the autograd graph as programs see it, for `isinstance`; programs do not create nodes."""
+
+    @abstractmethod
+    def name(self) -> str:
+        """Return the name of the node, such as `AddBackward0`."""
+
+    @property
+    @abstractmethod
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """The (node, output number) of each input."""
+
+    @property
+    @abstractmethod
+    def metadata(self) -> dict[str, Any]:
+        """A dictionary in which programs may store data about this node."""
+
+    @abstractmethod
+    def register_hook(self, fn: Callable[..., Any]) -> RemovableHandle:
+        """Call `fn(grad_inputs, grad_outputs)` after this node."""
+
+    @abstractmethod
+    def register_prehook(self, fn: Callable[..., Any]) -> RemovableHandle:
+        """Call `fn(grad_outputs)` before this node."""
+
+
+Node.register(_EngineNode)
+Node.register(FunctionBase)
 
 
 def get_gradient_edge(tensor: Tensor) -> GradientEdge:
@@ -21,7 +54,8 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
         raise RuntimeError(
             "It is not possible to get the gradient edge for a Tensor that does not require gradients"
         )
-    return GradientEdge(*edge)
+    node, output_nr = edge
+    return GradientEdge(node.public, output_nr, node)
 
 
 def set_warn_on_accumulate_grad_stream_mismatch(enabled: bool) -> None:

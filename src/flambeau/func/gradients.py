@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any
 
 from flambeau.autograd.grad_mode import enable_grad, is_grad_enabled
+from flambeau.tape.node import Leaf
 from flambeau.tensor.functions.gradients import run_grad
 from flambeau.tensor.tensor import Tensor
 
@@ -130,7 +131,7 @@ def reaches_others(results: Sequence[Tensor], own: Sequence[Tensor]) -> bool:
         if node in seen:
             continue
         seen.add(node)
-        if hasattr(node, "variable") and id(node.variable) not in ours:
+        if isinstance(node, Leaf) and id(node.variable) not in ours:
             return True
         waiting += [following for following, _ in node.next_functions if following is not None]
     return any(t.requires_grad and t.grad_fn is None and id(t) not in ours for t in results)

@@ -32,6 +32,7 @@ from flambeau.runtime.hooks import launch_hooks
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import because
+from flambeau.tape.function_base import engine_node
 from flambeau.tape.mode import mode, shared_mode
 from flambeau.tape.node import LEAF_SEQUENCE, Leaf, Node
 
@@ -548,6 +549,7 @@ def _warn_of_forward_calls(node: Node) -> None:
     _warn(f"Error detected in {node.name()}. ", node, "Traceback of forward call that caused the error:\n")
     parent = node.metadata.get("parent_")
     while parent is not None:
+        parent = engine_node(parent)
         _warn(
             f"\n\nPrevious calculation was induced by {parent.name()}. ", parent,
             "Traceback of forward call that induced the previous calculation:\n",

@@ -23,10 +23,17 @@ Edge = tuple["Node", int] | None
 
 
 class GradientEdge(NamedTuple):
-    """One edge of the graph: output `output_nr` of `node`."""
+    """One edge of the graph: output `output_nr` of `node`.
 
-    node: Node
+    Attributes:
+        node: The node, as programs see it.
+        output_nr: The number of the output.
+        ownership_token: The engine's node, which the edge keeps alive; None if the program made the edge.
+    """
+
+    node: Any
     output_nr: int
+    ownership_token: Any = None
 
 
 Grads = Sequence[Any]
@@ -98,7 +105,7 @@ class Node:
         """Store the creating call's stack and the node being run; only used under anomaly detection."""
         self.metadata["traceback_"] = program_stack()
         if mode.anomaly_nodes:
-            self.metadata["parent_"] = mode.anomaly_nodes[-1]
+            self.metadata["parent_"] = mode.anomaly_nodes[-1].public
 
     def gradients(self, grads: Grads) -> Grads:
         """Return the gradients of the inputs, given those of the outputs; None stands for zeros in both."""
@@ -122,9 +129,14 @@ class Node:
         return type(self).__name__
 
     @property
-    def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
+    def public(self) -> Any:
+        """This node as programs see it: itself, or the `ctx` of a Function's call."""
+        return self
+
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
         """The (node, output number) of each input; (None, 0) for inputs that need no gradient."""
-        return tuple([edge if edge is not None else (None, 0) for edge in self.edges])
+        return show_edges(self.edges)
 
     @property
     def ensured_hooks(self) -> NodeHooks:
@@ -151,6 +163,11 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.name()} object at {id(self):#x}>"
+
+
+def show_edges(edges: Sequence[Edge]) -> tuple[tuple[Any, int], ...]:
+    """Return edges as programs see them in `next_functions`."""
+    return tuple([(None, 0) if edge is None else (edge[0].public, edge[1]) for edge in edges])
 
 
 def add_hook(hooks: Hooks, hook: Callable[..., Any]) -> RemovableHandle:

@@ -13,6 +13,7 @@ from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.tape import engine
+from flambeau.tape.function_base import engine_node
 from flambeau.tape.mode import mode
 from flambeau.tape.node import GradientEdge, Leaf, Node, add_hook
 from flambeau.tensor.arguments.public import alias, both, method
@@ -80,10 +81,10 @@ def _is_leaf(self: Tensor) -> bool:
 _property(_is_leaf)
 
 
-def _grad_fn(self: Tensor) -> Node | None:
+def _grad_fn(self: Tensor) -> Any:
     """The node of the operation that made it; None of a leaf."""
     node = node_of(self)
-    return None if isinstance(node, Leaf) else node
+    return None if node is None or isinstance(node, Leaf) else node.public
 
 
 _property(_grad_fn)
@@ -346,7 +347,7 @@ def run_grad(
 
 
 def _zeros_like(t: Any) -> Any:
-    return zeros_of(t.node.outputs[t.output_nr] if isinstance(t, GradientEdge) else t.meta)
+    return zeros_of(engine_node(t.node).outputs[t.output_nr] if isinstance(t, GradientEdge) else t.meta)
 
 
 def as_tuple(tensors: Any) -> tuple[Any, ...]:
@@ -356,7 +357,7 @@ def as_tuple(tensors: Any) -> tuple[Any, ...]:
 
 def _place(t: Any) -> tuple[Node, int]:
     if isinstance(t, GradientEdge):
-        return t
+        return engine_node(t.node), t.output_nr
     edge = edge_of(t)
     if edge is None:
         raise RuntimeError("One of the differentiated Tensors does not require grad")
@@ -372,7 +373,7 @@ def _roots(tensors: Sequence[Tensor], grads: Any, create: bool) -> list[tuple[No
         if isinstance(t, GradientEdge):
             if grad is None:
                 raise RuntimeError("grad can be implicitly created only for scalar outputs")
-            roots.append((t.node, t.output_nr, grad))
+            roots.append((engine_node(t.node), t.output_nr, grad))
             continue
         edge = edge_of(t)
         if edge is None:
