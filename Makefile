@@ -14,7 +14,7 @@ SLOW := $(addprefix tests/,core/test_files.py virtual/test_host_shortage.py virt
 # Hundreds of tests start processes: compiled once, not by each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast test-all fmt compiled test-compiled lint docs bench clean
+.PHONY: demo test test-fast test-all fmt compiled test-compiled lint docs bench ecosystem clean
 
 demo: $(VENV)/ready-examples
 	@mkdir -p out
@@ -63,13 +63,19 @@ docs: $(VENV)/ready-test
 	$(BIN)/python -m flambeau.testing.coverage_page tests/goldens/cuda_names.txt > docs/coverage.md
 	$(BIN)/python -m flambeau.testing.performance_page bench/results > docs/performance.md
 	$(BIN)/python -m streambugs --page > docs/streambugs.md
+	$(BIN)/python -m ecosystem.page > docs/ecosystem.md
 
 # The benchmarks that need no GPU; `python -m bench` lists all.
 bench: $(VENV)/ready-test
 	$(BIN)/python -m bench overhead allocator races explore imports
 
+# Public packages on Flambeau, in an environment without PyTorch: its packages are all pinned, hence --no-deps.
+# REFERENCE=PYTHON also runs the programs on that interpreter's PyTorch.
+ecosystem: $(VENV)-ecosystem/ready
+	$(PYTHON) -m ecosystem --python $(VENV)-ecosystem/bin/python $(if $(REFERENCE),--reference $(REFERENCE))
+
 clean:
-	rm -rf $(VENV) out
+	rm -rf $(VENV) $(VENV)-ecosystem out
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -84,4 +90,9 @@ $(VENV)/ready-examples: $(VENV)/ready
 $(VENV)/ready-test: $(VENV)/ready
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test,examples,lint]'
 	-$(BIN)/python -m pip install -q --disable-pip-version-check 'torch==2.13.0'
+	@touch $@
+
+$(VENV)-ecosystem/ready: ecosystem/requirements.txt
+	$(PYTHON) -m venv $(VENV)-ecosystem
+	$(VENV)-ecosystem/bin/python -m pip install -q --disable-pip-version-check --no-deps -r ecosystem/requirements.txt
 	@touch $@

@@ -1,0 +1,92 @@
+"""Writer of docs/ecosystem.md, the page of results of public packages on Flambeau.
+
+python -m ecosystem.page > docs/ecosystem.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ecosystem.__main__ import RESULTS
+
+HEADER = """# Ecosystem
+
+<!-- Written by ecosystem.page from ecosystem/results.json; do not edit. -->
+
+This page lists public packages that are written for PyTorch and their results on Flambeau. It is
+for users who want to know whether their program's packages work, and for contributors who look for
+what is missing. The packages are unmodified and PyTorch is not installed with them.
+
+Each package has programs of 20 to 60 lines in `ecosystem/programs` that do its main job: train,
+generate, fit, write and read. Each ends with a check that can fail. The programs pass on PyTorch's
+CPU build. On Flambeau they run on virtual GPUs with race detection.
+
+```
+make ecosystem                                        # builds the environment and runs all programs
+python -m ecosystem --only gpytorch --tracebacks      # one package, in an environment that has it
+python -m ecosystem --reference PYTHON                # also runs the programs on that PyTorch
+```
+
+The versions are pinned in `ecosystem/requirements.txt`. Seconds are wall time of the whole process,
+imports included. The ratio is Flambeau's time divided by PyTorch's. timm and torchvision are not
+listed: torchvision needs PyTorch's C++ library, and timm needs torchvision.
+
+## Results
+"""
+
+
+def write_page(results: dict[str, Any]) -> str:
+    """Return the page of a document as ecosystem/results.json has it."""
+    rows = results["rows"]
+    passed = sum(row["flambeau"]["passed"] for row in rows)
+    packages = {row["package"] for row in rows}
+    whole = packages - {row["package"] for row in rows if not row["flambeau"]["passed"]}
+    facts = [
+        f"- Result: {passed} of {len(rows)} programs pass; every program passes for {len(whole)} of "
+        f"{len(packages)} packages.",
+        f"- Date: {results['date']}",
+        f"- Machine: {results['machine']}",
+        f"- Software: Flambeau as `{results['flambeau']}`, PyTorch {results['pytorch'] or 'not run'}, "
+        f"Python {results['python']}",
+    ]
+    lines = [
+        HEADER,
+        *facts,
+        "",
+        "| package | version | program | result | s | PyTorch, s | ratio |",
+        "|" + " --- |" * 7,
+    ]
+    return "\n".join([*lines, *map(write_row, rows), *write_failures(rows)]) + "\n"
+
+
+def write_row(row: dict[str, Any]) -> str:
+    """Return the line of one program."""
+    flambeau, reference = row["flambeau"], row["reference"]
+    compared = flambeau["passed"] and reference and reference["passed"]
+    cells = [
+        row["package"],
+        row["version"],
+        f"[{row['program'].split('/')[1].removesuffix('.py')}](../ecosystem/programs/{row['program']})",
+        "passes" if flambeau["passed"] else "**fails**",
+        f"{flambeau['seconds']:.1f}",
+        f"{reference['seconds']:.1f}" if reference and reference["passed"] else "",
+        f"{flambeau['seconds'] / reference['seconds']:.2f}" if compared else "",
+    ]
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+
+
+def write_failures(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the section of failures, empty if all programs pass."""
+    failed = [row for row in rows if not row["flambeau"]["passed"]]
+    if not failed:
+        return []
+    return ["", "## Failures", ""] + [
+        f"- {Path(row['program']).stem}: `{row['flambeau']['error'].strip()}`" for row in failed
+    ]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(write_page(json.loads(RESULTS.read_text())))
