@@ -154,20 +154,21 @@ def _overflow(meta: Meta) -> RuntimeError:
 
 
 def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
-    if min(shape, default=0) < 0:  # of a result whose operator did not look: no kernel may see it
+    if shape and min(shape) < 0:  # of a result whose operator did not look: no kernel may see it
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
     meta = object.__new__(Meta)
     meta.shape, meta.strides, meta.dtype, meta.device = shape, strides, dtype, device
-    meta.ndim, meta.numel, meta.itemsize = len(shape), numel(shape), dtype.itemsize
-    meta.nbytes = meta.numel * meta.itemsize
-    meta.span = span(shape, strides) * meta.itemsize
-    meta.contiguous = is_contiguous(shape, strides)
+    size = dtype.itemsize
+    meta.ndim, meta.numel, meta.itemsize = len(shape), numel(shape), size
+    meta.nbytes = meta.numel * size
+    meta.plain = plain = strides == contiguous_strides(shape)
+    meta.span = meta.nbytes if plain else span(shape, strides) * size
+    meta.contiguous = plain or is_contiguous(shape, strides)
     meta.channels_last = is_channels_last(shape, strides)
-    if max(meta.span, meta.numel) > _MOST:
+    if meta.span > _MOST or meta.numel > _MOST:
         raise _overflow(meta)
-    meta.plain = strides == contiguous_strides(shape)
-    meta.byte_strides = tuple(s * meta.itemsize for s in strides)
-    if max(meta.byte_strides, default=0) > _MOST:
+    meta.byte_strides = tuple([s * size for s in strides])
+    if strides and max(meta.byte_strides) > _MOST:
         # NumPy counts 63 bits. Nothing steps along such a dimension, so its stride may be any.
         meta.byte_strides = tuple(s if s <= _MOST else 0 for s in meta.byte_strides)
     return meta

@@ -315,6 +315,25 @@ class Launch(Record):
     updates: bool = False
     capability: tuple[int, int] | None = None
 
+    # Written out because each new shape of a call creates one: this takes a third of the time.
+    def __init__(
+        self,
+        kernel: Kernel,
+        outputs: tuple[Meta, ...],
+        inputs: tuple[Meta | dtype | type[object], ...],
+        params: tuple[Any, ...] = (),
+        updates: bool = False,
+        capability: tuple[int, int] | None = None,
+    ) -> None:
+        vars(self).update(
+            kernel=kernel,
+            outputs=outputs,
+            inputs=inputs,
+            params=params,
+            updates=updates,
+            capability=capability,
+        )
+
     @property
     def operands(self) -> tuple[Meta, ...]:
         """The operands that have addresses, in the order of the addresses: outputs, then inputs that are

@@ -50,6 +50,16 @@ class Signature(Record):
     params: tuple[Any, ...] = ()
     checked: tuple[int, ...] = ()
 
+    # Written out because each new shape of a call creates one: this takes a third of the time.
+    def __init__(
+        self,
+        outputs: tuple[Meta, ...],
+        inputs: tuple[Meta | dtype | type[object], ...],
+        params: tuple[Any, ...] = (),
+        checked: tuple[int, ...] = (),
+    ) -> None:
+        vars(self).update(outputs=outputs, inputs=inputs, params=params, checked=checked)
+
 
 Rule = Callable[[Sequence[Operand], tuple[Any, ...]], Signature]
 Make = Callable[..., Any]

@@ -77,11 +77,10 @@ class CallPlan:
         self.more_outputs = tuple(more)
         self.nbytes = self.output.nbytes
         self.record_plan: RecordPlan | None = None  # until a call is recorded
-        self.tensors = tuple(i for i, x in enumerate(signature.inputs) if isinstance(x, Meta))
+        inputs = tuple(enumerate(signature.inputs))
+        self.tensors = tuple([i for i, x in inputs if isinstance(x, Meta)])
         self.scalars = tuple(
-            (i, _scalar_converter(x, i in signature.checked))
-            for i, x in enumerate(signature.inputs)
-            if not isinstance(x, Meta)
+            [(i, _scalar_converter(x, i in signature.checked)) for i, x in inputs if not isinstance(x, Meta)]
         )
 
 

@@ -210,13 +210,59 @@ def pointwise(
             )
         return common
 
-    def rule(operands: Sequence[Operand], given: tuple[Any, ...]) -> Signature:
-        *static, default = given
+    fast: dict[tuple[Any, ...], tuple[dtype, dtype, dtype, tuple[int, ...]]] = {}
+
+    def decide(operands: Sequence[Operand], default: dtype) -> tuple[dtype, dtype, dtype, tuple[int, ...]]:
+        """Return the dtypes of the arithmetic, of scalars and of the result, and the scalars that must fit."""
         common = common_of(operands, default)
+        narrow = wide(common) is not common or common.category == INTEGRAL
+        fit = (*checked, *checked_narrow) if narrow else checked
+        return common, wide(common) if wide_scalars else common, promotion.result(common), fit
+
+    def rule_of_equal_layouts(operands: Sequence[Operand], given: tuple[Any, ...]) -> Signature | None:
+        """Return what `rule` does where all tensors are contiguous, of one shape that is not (), on one device.
+
+        A new shape of a call that has run before then costs a few lookups. A number at one of `scalars` is to PyTorch
+        a tensor of another shape, whose rule of the layout differs where a dimension has one element or none.
+        """
+        first: Any = next((x for x in operands if isinstance(x, Meta)), None)
+        if first is None or not (first.plain and first.shape):
+            return None
+        shape, device = first.shape, first.device
+        kinds: list[dtype | type[object]] = []
+        for i, x in enumerate(operands):
+            if not isinstance(x, Meta):
+                if i in scalars and min(shape) < 2:
+                    return None
+                kinds.append(x)
+            elif x is first or (x.plain and x.shape == shape and x.device is device):
+                kinds.append(x.dtype)
+            else:
+                return None
+        default = given[-1]
+        key = (default, *kinds)
+        found = fast.get(key)
+        if found is None:
+            found = fast[key] = decide(operands, default)
+        common, scalar, result, fit = found
+        inputs = tuple(
+            [
+                x if isinstance(x, Meta) else bool_ if i < conditions else scalar
+                for i, x in enumerate(operands)
+            ]
+        )
+        out = first if first.dtype is result else Meta.of(shape, first.strides, result, device)
+        return Signature((out,), inputs, (common, *given[:-1]), fit)
+
+    def rule(operands: Sequence[Operand], given: tuple[Any, ...]) -> Signature:
+        found = rule_of_equal_layouts(operands, given)
+        if found is not None:
+            return found
+        *static, default = given
+        common, scalar, result, fit = decide(operands, default)
         device = common_device(operands)
         metas = [x for x in operands if isinstance(x, Meta)]
         shape = broadcast_shapes([m.shape for m in metas])
-        scalar = wide(common) if wide_scalars else common
         inputs: list[Meta | dtype] = []
         for i, x in enumerate(operands):
             if isinstance(x, Meta) and x.device is device:
@@ -230,9 +276,7 @@ def pointwise(
         counted = [x for i, x in enumerate(operands) if i in scalars or isinstance(x, Meta)]
         differ = len(seen) < len(counted) or any(m.shape != shape for m in metas)
         strides = result_strides(shape, *seen, broadcast=differ) if seen else ()
-        out = Meta.of(shape, strides, promotion.result(common), device)
-        narrow = wide(common) is not common or common.category == INTEGRAL
-        fit = (*checked, *checked_narrow) if narrow else checked
+        out = Meta.of(shape, strides, result, device)
         return Signature((out,), tuple(inputs), (common, *static), fit)
 
     def host(launch: Launch) -> Body:

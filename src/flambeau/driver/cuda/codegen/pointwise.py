@@ -5,17 +5,25 @@ vectors of 16 bytes, several at a time, where addresses are aligned, which the k
 dimensions, ordered by the output's memory, with indices of 32 bits where they suffice. Turned (`transpose`): one
 input whose memory runs along another dimension than the output's goes through tiles in shared memory. Shapes
 and strides are parameters, so that a kernel is compiled once per dtypes, class and number of dimensions.
+
+# Note [Flat kernels of new shapes]
+Where all operands are contiguous and of one shape, nothing but the number of elements and the grid depends on the
+shape. `_flat_kernel` writes the source from the dtypes and the params alone, and keeps it, so that a call with a shape
+never seen before writes and hashes no text.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from string import ascii_lowercase
+from typing import Any
 
+from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Launch, Steps
+from flambeau.driver.api import Expression, Kernel, Launch, Steps
 from flambeau.driver.cuda.codegen import transpose
 from flambeau.driver.cuda.codegen.kernel_layout import Dims, merge_dims, pack_walk, reach
 from flambeau.driver.cuda.device.program import (
@@ -39,15 +47,17 @@ _WIDE = 1 << 31
 def program(launch: Launch, form: Expression) -> KernelProgram:
     (out,) = launch.outputs
     tensors = [x for x in launch.inputs if isinstance(x, Meta)]
+    if out.plain and out.shape and not form.indexed and _have_layout(out, tensors):
+        return _flat_of_one_layout(launch, form)
     dims = merge_dims(out.shape, [out.strides, *[x.strides for x in tensors]], ordered=not form.indexed)
     constants = form.constants(launch)
     tail = [packed_constant(value) for value in constants]
-    light = launch.kernel.flops(launch) <= _LIGHT * out.numel
+    light = _is_light(launch)
     function = header_text(form.header) + form.functions + element_function(launch, form, constants)
     flat = len(dims) <= 1 and all(s in (0, 1) for _, steps in dims for s in steps) and _dense(dims)
     if flat:
         singles = [not dims or dims[0][1][1 + i] == 0 for i in range(len(tensors))]
-        vector = max(1, _VECTOR // max(out.itemsize, *[x.itemsize for x in tensors], 1))
+        vector = _vector_length(launch)
         unroll = 4 if light else 1
         text = function + _flat(launch, form, constants, singles, vector, unroll)
         return _build_program(
@@ -69,6 +79,60 @@ def program(launch: Launch, form: Expression) -> KernelProgram:
         _THREADS * unroll,
         [*tail, pack_walk(dims, wide), struct.pack("<q", out.numel)],
     )
+
+
+def _is_light(launch: Launch) -> bool:
+    return launch.kernel.flops(launch) <= _LIGHT * launch.outputs[0].numel
+
+
+def _vector_length(launch: Launch) -> int:
+    """Return how many elements of the widest operand one access moves."""
+    return max(1, _VECTOR // max(meta.itemsize for meta in launch.operands))
+
+
+def _have_layout(out: Meta, tensors: Sequence[Meta]) -> bool:
+    return all(x.plain and x.shape == out.shape for x in tensors)
+
+
+def _flat_of_one_layout(launch: Launch, form: Expression) -> KernelProgram:
+    """See Note [Flat kernels of new shapes]."""
+    out = launch.outputs[0]
+    kinds = tuple([(x.dtype, True) if isinstance(x, Meta) else (x, False) for x in launch.inputs])
+    constants = form.constants(launch)
+    text, name, per_block = _flat_kernel(launch.kernel, form, out.dtype, kinds, launch.params, len(constants))
+    tail = [*[packed_constant(value) for value in constants], struct.pack("<q", out.numel)]
+    return KernelProgram(text, (-(-out.numel // per_block), 1, 1), _THREADS, tuple(tail), name=name)
+
+
+@lru_cache(maxsize=1024)
+def _flat_kernel(
+    kernel: Kernel,
+    form: Expression,
+    stored: dtype,
+    kinds: tuple[tuple[dtype | type[object], bool], ...],
+    params: tuple[Any, ...],
+    constants: int,
+) -> tuple[str, str, int]:
+    """Return the source, the name and the elements of a block of a flat kernel.
+
+    Args:
+        stored: The dtype of the output.
+        kinds: The dtype of each input, and whether it is a tensor.
+        constants: How many constants the form has.
+    """
+    inputs = tuple(
+        [
+            Meta.contiguous_of((1,), kind, CPU) if tensor and isinstance(kind, dtype) else kind
+            for kind, tensor in kinds
+        ]
+    )
+    launch = Launch(kernel, (Meta.contiguous_of((1,), stored, CPU),), inputs, params)
+    numbers = form.constants(launch)
+    vector, unroll = _vector_length(launch), 4 if _is_light(launch) else 1
+    singles = [False for _, tensor in kinds if tensor]
+    text = header_text(form.header) + form.functions + element_function(launch, form, numbers)
+    text += _flat(launch, form, numbers, singles, vector, unroll)
+    return text, name_of(launch), _THREADS * vector * unroll
 
 
 def _build_program(launch: Launch, text: str, count: int, per_block: int, tail: list[bytes]) -> KernelProgram:

@@ -7,10 +7,10 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from flambeau.core.dtype import BOOL, FLOATING, dtype, uint64
 from flambeau.core.errors import NotSupportedError
@@ -37,6 +37,7 @@ def c_name(kind: dtype) -> str:
     return C_NAMES[kind.name]
 
 
+@cache  # of the few files in the package
 def header_text(name: str) -> str:
     """Return the file of C++ functions that a form names; "" for none."""
     return (SOURCES / f"{name}.cuh").read_text() if name else ""
@@ -114,31 +115,54 @@ class CudaExecutable(Executable):
         self.call = partial(launch, *program.grid, program.block, 1, 1, 0)
         wire = [wire_format(x) for x in self.launch.inputs if not isinstance(x, Meta)]
         packed, sizes = program.addresses(len(self.launch.operands))
-        packing = struct.Struct("<" + packed + "".join(wire))
+        tail = [*program.tail, bytes(8)] if program.scratch else program.tail
         self.flat = "dd" not in wire
         self.scalars_at = sum(sizes)
         sizes += [8 * len(w) for w in wire]
-        tail = [*program.tail, bytes(8)] if program.scratch else list(program.tail)
-        offsets, at = [], 0
-        for size in sizes:
-            offsets.append(at)
-            at += size
-        parts = []
-        for part in tail:
-            at = -(-at // 16) * 16
-            offsets.append(at)
-            parts.append((at, part))
-            at += len(part)
-        self.params = ctypes.create_string_buffer(max(at, 16))
-        self.pack = partial(packing.pack_into, self.params, 0)
-        for start, part in parts:
-            ctypes.memmove(ctypes.addressof(self.params) + start, part, len(part))
+        layout = _parameter_layout("<" + packed + "".join(wire), tuple(sizes), tuple([len(p) for p in tail]))
+        self.params = layout.buffer()
+        self.pack = partial(layout.packing.pack_into, self.params, 0)
         base = ctypes.addressof(self.params)
-        self.keep = (ctypes.c_void_p * max(len(offsets), 1))(*[base + offset for offset in offsets])
+        offsets = layout.offsets
+        parts = list(zip(offsets[len(sizes) :], tail, strict=True))
+        for start, part in parts:
+            ctypes.memmove(base + start, part, len(part))
+        self.keep = layout.pointers(*[base + offset for offset in offsets])
         self.address = ctypes.addressof(self.keep)
         guards = guards_of(parts)
         if program.scratch or guards:
             self.late = Late(self.params, program.scratch, offsets[-1] if program.scratch else 0, guards)
+
+
+class _Layout(NamedTuple):
+    """Where the parameters of a kernel lie in their buffer.
+
+    Attributes:
+        packing: What packs the addresses and the scalars.
+        offsets: The byte at which each parameter begins.
+        buffer: The type of the buffer.
+        pointers: The type of the array of the parameters' addresses.
+    """
+
+    packing: struct.Struct
+    offsets: tuple[int, ...]
+    buffer: Any
+    pointers: Any
+
+
+@lru_cache(maxsize=1024)
+def _parameter_layout(packing: str, sizes: tuple[int, ...], tail: tuple[int, ...]) -> _Layout:
+    """Return the layout of parameters that `packing` packs, of `sizes` bytes, and of a tail aligned to 16 bytes."""
+    offsets, at = [], 0
+    for size in sizes:
+        offsets.append(at)
+        at += size
+    for size in tail:
+        at = -(-at // 16) * 16
+        offsets.append(at)
+        at += size
+    pointers = ctypes.c_void_p * max(len(offsets), 1)
+    return _Layout(struct.Struct(packing), tuple(offsets), ctypes.c_char * max(at, 16), pointers)
 
 
 def guards_of(parts: Sequence[tuple[int, bytes]]) -> list[tuple[int, int]]:
