@@ -14,7 +14,7 @@ from flambeau.runtime import system
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 SEEDS = [f"random:{seed}" for seed in range(10 if EXHAUSTIVE else 6)]
 EXAMPLES = {
-    "views": 15,
+    "views": 8,
     "graphs": 8,
     "gradients": 10,
     "machines": 15,
@@ -39,7 +39,7 @@ def disagreement(program, schedules=SCHEDULES):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_certified_program_gives_the_same_values_under_every_schedule(family):
-    @settings(max_examples=5000 if EXHAUSTIVE else EXAMPLES.get(family, 60))
+    @settings(max_examples=5000 if EXHAUSTIVE else EXAMPLES.get(family, 40))
     @given(FAMILIES[family])
     def check(program):
         found = disagreement(program)

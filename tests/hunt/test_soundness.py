@@ -19,7 +19,7 @@ from flambeau.observe.order import Order
 from flambeau.testing.soundness import Hunt, Program, Step, generate
 from flambeau.testing.soundness.hunt import share_forced
 
-CHUNKS, EACH = (400, 250) if EXHAUSTIVE else (4, 125)
+CHUNKS, EACH = (400, 250) if EXHAUSTIVE else (2, 125)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
