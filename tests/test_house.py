@@ -36,6 +36,7 @@ ROOMS = [
         "cuda",
         "backends",
         "compiler",
+        "cpu",
         "distributions",
         "fft",
         "func",

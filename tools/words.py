@@ -49,9 +49,8 @@ def public() -> set[str]:
 
     The lists of names lack `torch.profiler.profile` and `TypedStorage.untyped`.
     """
-    lines = (ROOT / "tests/goldens/torch_names.txt").read_text() + (
-        ROOT / "tests/goldens/torch_modules.txt"
-    ).read_text()
+    pages = ("torch_names", "torch_modules", "cuda_names")
+    lines = "".join((ROOT / f"tests/goldens/{page}.txt").read_text() for page in pages)
     return {"locked", "profile", "untyped"} | {part for line in lines.split() for part in line.split(".")}
 
 

@@ -119,7 +119,8 @@ if "IPython" in _sys.modules:  # see docs/notebooks.md
 _LATER = {  # what is imported when it is first asked for: modules, and functions of modules
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
     "optim": "", "amp": "", "profiler": "", "multiprocessing": "", "distributed": "", "futures": "",
-    "accelerator": "", "distributions": "", "func": "", "testing": "", "_utils": "", "overrides": "", "_C": "",
+    "accelerator": "", "get_device_module": "flambeau.accelerator", "cpu": "", "mps": "", "mtia": "", "xpu": "",
+    "distributions": "", "func": "", "testing": "", "_utils": "", "overrides": "", "_C": "",
     "types": "", "compiler": "", "_dynamo": "", "_inductor": "", "compile": "flambeau.nn.compilation",
     "jit": "", "_jit_internal": "", "Future": "flambeau.futures",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",

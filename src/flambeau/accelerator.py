@@ -7,6 +7,7 @@ one is. A `device` is a torch.device, a str or an int; None is the current one.
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from typing import Any
 
 from flambeau import cuda
@@ -90,6 +91,25 @@ def empty_host_cache() -> None:
     """Give pinned memory that nothing occupies back to the system."""
     if system.is_initialized():
         system.pinned().empty_cache()
+
+
+def get_device_module(device: Any = None) -> Any:
+    """Return the module of a device's type, such as `torch.cuda`.
+
+    Args:
+        device: A device or its name; None for the current accelerator.
+
+    Raises:
+        RuntimeError: If PyTorch has no such module, or `device` is neither.
+    """
+    if device is not None and not isinstance(device, (str, _device)):
+        raise RuntimeError(f"Invalid value of device '{device}', expect torch.device, str, or None")
+    kind = ("cuda" if is_available() else "cpu") if device is None else _device(device).type
+    if kind not in ("cpu", "cuda", "mps", "mtia", "xpu"):
+        raise RuntimeError(
+            f"Device '{kind}' does not have a corresponding module registered as 'torch.{kind}'."
+        )
+    return import_module(f"flambeau.{kind}")
 
 
 class device_index:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.callsite import warn_program
+from flambeau.core.device import device as torch_device
 from flambeau.core.dtype import bfloat16, dtype, float16
 from flambeau.runtime import system
 from flambeau.tensor import autocast as state
@@ -16,9 +17,14 @@ from flambeau.tensor.tensor import Tensor
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Whether `device_type` can autocast: "cuda" and "cpu" can."""
+    """Return True if `device_type` has autocast in PyTorch: "cuda", "cpu", and kinds that are only names here.
+
+    Raises:
+        ValueError: If it is not a str.
+        RuntimeError: If it is not a device type.
+    """
     _check_name(device_type)
-    return device_type in state.KINDS
+    return torch_device(device_type).type in state.local.lower
 
 
 def _check_name(device_type: Any) -> None:
@@ -48,6 +54,10 @@ class autocast:
         _check_name(device_type)
         if not is_autocast_available(device_type):
             raise RuntimeError(f"User specified an unsupported autocast device_type '{device_type}'")
+        if device_type == "privateuseone":
+            raise AssertionError(
+                "Tried to use AMP with the `privateuseone` backend, but the backend has not registered a module"
+            )
         self.device = device_type
         self.fast_dtype = get_autocast_dtype(device_type) if dtype is None else dtype
         self._cache_enabled = is_autocast_cache_enabled() if cache_enabled is None else cache_enabled
@@ -63,8 +73,8 @@ class autocast:
                 return False
         elif self.fast_dtype not in (bfloat16, float16):
             warn_program(
-                "In CPU autocast, but the target dtype is not supported. Disabling autocast.\n"
-                "CPU Autocast only supports dtypes of torch.bfloat16, torch.float16 currently.",
+                f"In {self.device.upper()} autocast, but the target dtype is not supported. Disabling autocast.\n"
+                f"{self.device.upper()} Autocast only supports dtypes of torch.bfloat16, torch.float16 currently.",
                 UserWarning,
             )
             return False
@@ -163,7 +173,7 @@ def _cast(value: Any, device_type: str, to: dtype) -> Any:
 
 
 def _kind(device_type: str) -> str:
-    if device_type not in state.KINDS:
+    if not is_autocast_available(device_type):
         raise RuntimeError(f"unsupported autocast device type: {device_type}")
     return device_type
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core import errors
+from flambeau.core.callsite import warn_program
 
-_TYPES = ("cpu", "cuda", "meta")
+# PyTorch's, in the order of its error. Tensors exist on "cpu", "cuda" and "meta"; the others are names alone.
+_TYPES = (
+    "cpu", "cuda", "ipu", "xpu", "mkldnn", "opengl", "opencl", "ideep", "hip", "ve", "fpga", "maia", "xla", "lazy",
+    "vulkan", "mps", "meta", "hpu", "mtia", "privateuseone",
+)  # fmt: skip
 _interned: dict[tuple[str, int | None], device] = {}
 
 
@@ -14,7 +19,8 @@ class device:  # PyTorch's public name
     """Name a device: `device("cuda:1")`, `device("cuda", 1)`, `device("cuda")`, `device(1)`.
 
     Without an index, "cuda" means the current CUDA device at the time of use.
-    A bare int means that CUDA device. Instances are interned, so `is` and `==` agree.
+    A bare int means that CUDA device. Other kinds of PyTorch's ("mps", "xla") are names that can be compared;
+    a tensor on one of them raises. Instances are interned, so `is` and `==` agree.
 
     Raises:
         RuntimeError: unknown device type, malformed string, negative index.
@@ -69,6 +75,12 @@ def _parse(text: str, index: int | None) -> tuple[str, int | None]:
         raise RuntimeError(f"Invalid device string: '{text}'")
     if kind not in _TYPES:
         raise RuntimeError(errors.unknown_device_type(kind, _TYPES))
+    if kind == "mkldnn":
+        warn_program(
+            "'mkldnn' is no longer used as device type. So torch.device('mkldnn') will be deprecated and removed in "
+            "the future. Please use other valid device types instead.",
+            UserWarning,
+        )
     if not colon:
         return kind, None if index is None else _check_index(index)
     if index is not None:

@@ -71,6 +71,30 @@ def unknown_device_type(kind: str, known: Iterable[str]) -> str:
     return f"Expected one of {', '.join(known)} device type at start of device string: {kind}"
 
 
+_DISPATCH = {"vulkan": "Vulkan", "lazy": "Lazy"}  # device type -> PyTorch's name of it, where not in capitals
+_CAFFE2 = ("mkldnn", "opengl", "opencl", "ideep")
+
+
+def absent_device(kind: str, copying: bool = False) -> Exception:
+    """Return the error of PyTorch's CPU build for using a kind of device that it has only the name of.
+
+    Args:
+        kind: The device type.
+        copying: Whether a tensor was to be copied there, not created.
+    """
+    advice = "Flambeau has the devices 'cpu' and 'cuda'."
+    if kind in ("xpu", "mtia"):
+        return AssertionError(f"Torch not compiled with {kind.upper()} enabled. {advice}")
+    if kind in ("hpu", "privateuseone"):
+        return ModuleNotFoundError(f"No module named 'torch.{kind}'. {advice}", name=f"torch.{kind}")
+    if kind in _CAFFE2 or (copying and kind != "lazy"):
+        return RuntimeError(f"PyTorch is not linked with support for {kind} devices. {advice}")
+    return NotImplementedError(
+        f"Could not run 'aten::empty.memory_format' with arguments from the '{_DISPATCH.get(kind, kind.upper())}' "
+        f"backend. {advice}"
+    )
+
+
 def not_broadcastable(a: int, b: int, dim: int) -> str:
     return (
         f"The size of tensor a ({a}) must match the size of tensor b ({b}) at non-singleton dimension {dim}"

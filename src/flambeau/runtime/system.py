@@ -59,10 +59,12 @@ _warned = False  # that CUDA_VISIBLE_DEVICES changed
 def context_of(where: device) -> Context:
     """The context of a device, opened on first use. "cuda" without an index is the current device.
 
-    Raises RuntimeError: no CUDA device, or an index past the last.
+    Raises RuntimeError: no CUDA device, or an index past the last. Other kinds of devices raise as in PyTorch.
     """
     if where is CPU:
         return host
+    if where.type not in ("cuda", "meta"):
+        raise errors.absent_device(where.type)
     if where.type != "cuda":
         raise RuntimeError(f"Flambeau has no context for device {where}")
     index = current.local.device if where.index is None else where.index

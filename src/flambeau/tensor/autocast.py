@@ -29,6 +29,9 @@ from flambeau.tape.mode import mode, recording
 from flambeau.tensor.tensor import Tensor
 
 KINDS = ("cuda", "cpu")
+# Kinds of devices without tensors, whose autocast can be switched and has no effect: kind -> its lower precision.
+ABSENT = dict.fromkeys(("mps", "xpu", "mtia", "ipu", "privateuseone"), float16)
+ABSENT |= dict.fromkeys(("xla", "hpu", "maia"), bfloat16)
 
 
 class _Local(threading.local):
@@ -39,8 +42,8 @@ class _Local(threading.local):
     nesting = 0
 
     def __init__(self) -> None:
-        self.enabled = dict.fromkeys(KINDS, False)
-        self.lower = {"cuda": float16, "cpu": bfloat16}
+        self.enabled = dict.fromkeys((*KINDS, *ABSENT), False)
+        self.lower = {"cuda": float16, "cpu": bfloat16, **ABSENT}
         self.casts = _of_process if seat() is None else Casts()  # ranks that are threads stand for processes
 
 

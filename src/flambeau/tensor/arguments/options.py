@@ -9,6 +9,7 @@ from operator import index
 from typing import Any, TypedDict, TypeVar
 
 from flambeau.core import dtype as dtypes
+from flambeau.core import errors
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.errors import NotSupportedError, argument_type
@@ -64,6 +65,14 @@ _PYTHON_TYPES = {float: dtypes.float64, int: dtypes.int64, bool: dtypes.bool_, c
 def place(where: Any) -> device:
     """The device that an argument names, with an index on CUDA; None is the default one."""
     return default_device() if where is None else system.resolve(device(where))
+
+
+def place_copy(where: Any) -> device:
+    """Return the device that an argument names for a copy; one that is only a name raises, as in PyTorch."""
+    target = place(where)
+    if target.type not in ("cpu", "cuda", "meta"):
+        raise errors.absent_device(target.type, copying=True)
+    return target
 
 
 def default_device() -> device:

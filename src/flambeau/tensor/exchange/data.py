@@ -17,7 +17,14 @@ from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
 from flambeau.ops.copy import caster
 from flambeau.runtime import system
-from flambeau.tensor.arguments.options import default_device, kind_of, kind_of_number, new_leaf, place, refuse
+from flambeau.tensor.arguments.options import (
+    default_device,
+    kind_of,
+    kind_of_number,
+    new_leaf,
+    place_copy,
+    refuse,
+)
 from flambeau.tensor.arguments.public import function, method
 from flambeau.tensor.arguments.torch_function import DisableTorchFunctionSubclass
 from flambeau.tensor.arguments.typing import strides_like
@@ -43,7 +50,9 @@ def tensor(
     Raises ValueError for ragged sequences, TypeError or RuntimeError for what is no number.
     """
     _warn_of_tensor(data, "torch.tensor")
-    made = _copy_detached(data, _kind(dtype, "tensor"), None if device is None else place(device), pin_memory)
+    made = _copy_detached(
+        data, _kind(dtype, "tensor"), None if device is None else place_copy(device), pin_memory
+    )
     return new_leaf(made, requires_grad)
 
 
@@ -62,7 +71,7 @@ def new_tensor(
     refuse(layout)
     _warn_of_tensor(data, "tensor.new_tensor")
     kind = self.meta.dtype if dtype is None else kind_of(dtype, "new_tensor")
-    made = _copy_detached(data, kind, self.meta.device if device is None else place(device), pin_memory)
+    made = _copy_detached(data, kind, self.meta.device if device is None else place_copy(device), pin_memory)
     return new_leaf(made, requires_grad)
 
 

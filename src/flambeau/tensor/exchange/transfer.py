@@ -36,7 +36,7 @@ from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import because
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.arguments.extents import require_backed
-from flambeau.tensor.arguments.options import kind_of, place, shape_of
+from flambeau.tensor.arguments.options import kind_of, place, place_copy, shape_of
 from flambeau.tensor.arguments.public import both, method
 from flambeau.tensor.arguments.typing import (
     contiguous_format,
@@ -394,11 +394,11 @@ def to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, An
     elif first.__class__ is dtype or first in (float, int, bool, complex):
         kind = kind_of(first, "to")
     else:
-        where = None if first is None else place(first)
+        where = None if first is None else place_copy(first)
         second = rest.pop(0) if rest else None
         kind = None if second is None else kind_of(second, "to")
     given |= dict(zip(("non_blocking", "copy"), rest, strict=False))
-    where = place(given.pop("device")) if given.get("device") is not None else where
+    where = place_copy(given.pop("device")) if given.get("device") is not None else where
     kind = kind_of(given.pop("dtype"), "to") if given.get("dtype") is not None else kind
     non_blocking, copy = given.pop("non_blocking", False), given.pop("copy", False)
     form = given.pop("memory_format", None)

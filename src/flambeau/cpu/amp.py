@@ -1,0 +1,30 @@
+"""torch.cpu.amp: the older form of `torch.autocast("cpu")`."""
+
+from __future__ import annotations
+
+from flambeau import amp
+from flambeau.core.callsite import warn_program
+from flambeau.core.dtype import bfloat16, dtype
+from flambeau.core.names import lacking
+
+__all__ = ["autocast"]
+
+
+class autocast(amp.autocast):
+    """`torch.amp.autocast("cpu", ...)`, of old.
+
+    Args:
+        enabled: False switches autocast off inside.
+        dtype: The lower precision.
+        cache_enabled: Whether weights are cast once for all their uses inside.
+    """
+
+    def __init__(self, enabled: bool = True, dtype: dtype = bfloat16, cache_enabled: bool = True) -> None:
+        warn_program(
+            "`torch.cpu.amp.autocast(args...)` is deprecated. Please use `torch.amp.autocast('cpu', args...)` instead.",
+            FutureWarning,
+        )
+        super().__init__("cpu", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
+
+
+__getattr__ = lacking("torch.cpu.amp")
