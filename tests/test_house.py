@@ -47,12 +47,14 @@ ROOMS = [
         "multiprocessing",
         "profiler",
     },
+    {"distributed.sharding"},
     {"report"},
     {"top"},
     {"testing"},
     {"cli"},
     {"shim"},
 ]
+SHARDING = ("_checkpoint", "_composable", "fsdp")
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 # ops and tape never import each other; ops sees neither runtime nor observe: records name tensors' metas only.
 OPS_MAY = {"core", "driver.api", "ops"}
@@ -89,6 +91,8 @@ def room_of(name: str) -> str:
         return "top"
     if parts[:2] == ["distributed", "optim"]:
         return "distributed.optim"  # PyTorch's place of what lies in optim
+    if parts[0] == "distributed" and any(part in SHARDING for part in parts):
+        return "distributed.sharding"  # wraps modules, so it lies above nn
     if parts[0] == "driver":
         return f"driver.{parts[1]}" if len(parts) > 1 else "driver.api"
     if parts[0] == "__main__":

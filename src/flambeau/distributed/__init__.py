@@ -12,8 +12,8 @@ from flambeau.distributed.distributed_c10d import *  # noqa: F403
 
 _absent = _lacking("torch.distributed")
 _LATER = (  # modules that come when asked for
-    "_functional_collectives", "algorithms", "constants", "device_mesh", "elastic", "launch", "launcher", "nn",
-    "optim", "run",
+    "_composable", "_functional_collectives", "_tensor", "algorithms", "checkpoint", "constants", "device_mesh",
+    "elastic", "fsdp", "launch", "launcher", "nn", "optim", "run", "tensor",
 )  # fmt: skip
 
 _NAMES = {  # names of modules that come when asked for

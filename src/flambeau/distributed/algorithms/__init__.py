@@ -11,7 +11,7 @@ _absent: _Any = _lacking("torch.distributed.algorithms")
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("ddp_comm_hooks", "join", "model_averaging"):
+    if name in ("_checkpoint", "ddp_comm_hooks", "join", "model_averaging"):
         return _import_module(f"flambeau.distributed.algorithms.{name}")
     if name in ("Join", "Joinable", "JoinHook"):
         return getattr(_import_module("flambeau.distributed.algorithms.join"), name)

@@ -9,7 +9,7 @@ from flambeau.core.device import device as Device
 from flambeau.runtime import current
 
 
-class Placement(NamedTuple):
+class ModulePlacement(NamedTuple):
     """Where parameters lie: on `device`, the first of `several` or the only one.
 
     device_ids, output: where inputs and outputs go; None: they stay.
@@ -21,7 +21,7 @@ class Placement(NamedTuple):
     output: int | None
 
 
-def placement_of(params: Sequence[Any], device_ids: Any, output_device: Any) -> Placement:
+def placement_of(params: Sequence[Any], device_ids: Any, output_device: Any) -> ModulePlacement:
     """That of parameters, checked against what the program asks for. ValueError: it does not fit."""
     if device_ids is not None and len(device_ids) > 1:
         raise ValueError("device_ids can only be None or contain a single element.")
@@ -40,7 +40,7 @@ def placement_of(params: Sequence[Any], device_ids: Any, output_device: Any) -> 
                 "single-device/multiple-device GPU modules or CPU modules, but got device_ids "
                 f"{device_ids}, output_device {output_device}, and module parameters {devices}."
             )
-        return Placement(params[0].device, several, None, None)
+        return ModulePlacement(params[0].device, several, None, None)
     chosen = device_ids[0] if output_device is None else output_device
     ids = [current.index_of(where, optional=True) for where in device_ids]
-    return Placement(params[0].device, several, ids, current.index_of(chosen, optional=True))
+    return ModulePlacement(params[0].device, several, ids, current.index_of(chosen, optional=True))

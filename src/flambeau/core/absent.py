@@ -1,0 +1,57 @@
+"""Names of PyTorch that can be imported and asked about, and that raise when they are used.
+
+Libraries import classes of subsystems that most programs never use, and ask `isinstance(x, DTensor)` of objects that
+never are one. Such names exist here, so that the import and the question work; every use says what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from flambeau.core.errors import NotSupportedError
+
+
+class _AbsentType(type):
+    """The type of absent classes: they have no instances."""
+
+    _reason: str
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotSupportedError(cls._reason)
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        raise AttributeError(
+            f"type object '{cls.__name__}' has no attribute '{name}': {cls._reason}", name=name
+        )
+
+
+def absent_class(module: str, name: str, advice: str, *bases: type) -> Any:
+    """Return a class that `isinstance`, `issubclass` and subclassing accept, and that has no instances.
+
+    Args:
+        module: The public module that shows it, as PyTorch calls it: "torch.distributed.tensor".
+        name: The name of the class.
+        advice: What to do instead.
+        bases: The classes that it derives from.
+
+    Raises:
+        NotSupportedError: From a call of the class.
+    """
+    reason = _reason_of(module, name, advice)
+    return _AbsentType(name, bases, {"__module__": module, "__doc__": reason, "_reason": reason})
+
+
+def absent_function(module: str, name: str, advice: str) -> Callable[..., NoReturn]:
+    """Return a function that raises NotSupportedError. The arguments are those of `absent_class`."""
+    reason = _reason_of(module, name, advice)
+
+    def absent(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotSupportedError(reason)
+
+    absent.__module__, absent.__name__, absent.__qualname__, absent.__doc__ = module, name, name, reason
+    return absent
+
+
+def _reason_of(module: str, name: str, advice: str) -> str:
+    return f"{module}.{name} can be imported but not used: Flambeau has no {module} yet. {advice}"

@@ -1,0 +1,19 @@
+"""torch.distributed._composable.fsdp: the old place of names of `torch.distributed.fsdp`."""
+
+from __future__ import annotations
+
+from flambeau.core.names import lacking
+from flambeau.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+
+__all__ = [
+    "CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "fully_shard",
+    "register_fsdp_forward_method",
+]  # fmt: skip
+__getattr__ = lacking("torch.distributed._composable.fsdp")

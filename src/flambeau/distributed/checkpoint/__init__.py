@@ -1,0 +1,19 @@
+"""torch.distributed.checkpoint: can be imported; checkpoints of several ranks are not built."""
+
+from __future__ import annotations
+
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
+from flambeau.core.names import lacking as _lacking
+from flambeau.distributed.checkpoint.names import *  # noqa: F403
+
+_absent = _lacking("torch.distributed.checkpoint")
+_MODULES = (
+    "default_planner", "filesystem", "format_utils", "hf_storage", "optimizer", "planner", "state_dict",
+    "state_dict_loader", "state_dict_saver", "storage",
+)  # fmt: skip
+
+
+def __getattr__(name: str) -> _Any:
+    return _import_module(f"flambeau.distributed.checkpoint.{name}") if name in _MODULES else _absent(name)

@@ -1,0 +1,22 @@
+"""torch.distributed.checkpoint.format_utils: can be imported; checkpoints of several ranks are not built."""
+
+from __future__ import annotations
+
+from flambeau.core.absent import absent_class, absent_function
+from flambeau.core.names import lacking
+
+__all__ = [
+    "BroadcastingTorchSaveReader", "DynamicMetaLoadPlanner", "_EmptyStateDictLoadPlanner", "_load_state_dict",
+    "dcp_to_torch_save", "torch_save_to_dcp",
+]  # fmt: skip
+
+_HERE = "torch.distributed.checkpoint.format_utils"
+_ADVICE = "Use torch.save and torch.load, one file a rank or from rank 0."
+__getattr__ = lacking(_HERE)
+
+BroadcastingTorchSaveReader = absent_class(_HERE, "BroadcastingTorchSaveReader", _ADVICE)
+DynamicMetaLoadPlanner = absent_class(_HERE, "DynamicMetaLoadPlanner", _ADVICE)
+_EmptyStateDictLoadPlanner = absent_class(_HERE, "_EmptyStateDictLoadPlanner", _ADVICE)
+_load_state_dict = absent_function(_HERE, "_load_state_dict", _ADVICE)
+dcp_to_torch_save = absent_function(_HERE, "dcp_to_torch_save", _ADVICE)
+torch_save_to_dcp = absent_function(_HERE, "torch_save_to_dcp", _ADVICE)

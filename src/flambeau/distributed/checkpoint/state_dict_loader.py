@@ -1,0 +1,18 @@
+"""torch.distributed.checkpoint.state_dict_loader: can be imported; checkpoints of several ranks are not built."""
+
+from __future__ import annotations
+
+from flambeau.core.absent import absent_function
+from flambeau.core.names import lacking
+
+__all__ = [
+    "_load_state_dict", "load", "load_state_dict",
+]  # fmt: skip
+
+_HERE = "torch.distributed.checkpoint.state_dict_loader"
+_ADVICE = "Use torch.save and torch.load, one file a rank or from rank 0."
+__getattr__ = lacking(_HERE)
+
+_load_state_dict = absent_function(_HERE, "_load_state_dict", _ADVICE)
+load = absent_function(_HERE, "load", _ADVICE)
+load_state_dict = absent_function(_HERE, "load_state_dict", _ADVICE)

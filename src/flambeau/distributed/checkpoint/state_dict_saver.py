@@ -1,0 +1,18 @@
+"""torch.distributed.checkpoint.state_dict_saver: can be imported; checkpoints of several ranks are not built."""
+
+from __future__ import annotations
+
+from flambeau.core.absent import absent_function
+from flambeau.core.names import lacking
+
+__all__ = [
+    "async_save", "save", "save_state_dict",
+]  # fmt: skip
+
+_HERE = "torch.distributed.checkpoint.state_dict_saver"
+_ADVICE = "Use torch.save and torch.load, one file a rank or from rank 0."
+__getattr__ = lacking(_HERE)
+
+async_save = absent_function(_HERE, "async_save", _ADVICE)
+save = absent_function(_HERE, "save", _ADVICE)
+save_state_dict = absent_function(_HERE, "save_state_dict", _ADVICE)

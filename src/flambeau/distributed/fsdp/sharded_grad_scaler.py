@@ -1,0 +1,12 @@
+"""torch.distributed.fsdp.sharded_grad_scaler: can be imported; sharded gradients are not built."""
+
+from __future__ import annotations
+
+from flambeau.amp.grad_scaler import GradScaler
+from flambeau.core.absent import absent_class
+from flambeau.core.names import lacking
+
+_HERE = "torch.distributed.fsdp.sharded_grad_scaler"
+__getattr__ = lacking(_HERE)
+
+ShardedGradScaler = absent_class(_HERE, "ShardedGradScaler", "Use torch.amp.GradScaler.", GradScaler)

@@ -1,0 +1,17 @@
+"""torch.distributed.tensor.experimental: can be imported; tensors sharded over a mesh are not built."""
+
+from __future__ import annotations
+
+from flambeau.core.absent import absent_function
+from flambeau.core.names import lacking
+
+__all__ = ["context_parallel", "implicit_replication", "local_map", "register_sharding"]
+
+_HERE = "torch.distributed.tensor.experimental"
+_ADVICE = "Use plain tensors with the collectives of torch.distributed."
+__getattr__ = lacking(_HERE)
+
+context_parallel = absent_function(_HERE, "context_parallel", _ADVICE)
+implicit_replication = absent_function(_HERE, "implicit_replication", _ADVICE)
+local_map = absent_function(_HERE, "local_map", _ADVICE)
+register_sharding = absent_function(_HERE, "register_sharding", _ADVICE)

@@ -1,0 +1,27 @@
+"""torch.distributed.tensor.parallel: can be imported; dividing a module over ranks is not built."""
+
+from __future__ import annotations
+
+from flambeau.core.absent import absent_class, absent_function
+from flambeau.core.names import lacking
+
+__all__ = [
+    "ColwiseParallel", "ParallelStyle", "PrepareModuleInput", "PrepareModuleInputOutput", "PrepareModuleOutput",
+    "RowwiseParallel", "SequenceParallel", "loss_parallel", "parallelize_module",
+]  # fmt: skip
+
+_HERE = "torch.distributed.tensor.parallel"
+_ADVICE = (
+    "Use DistributedDataParallel, or divide the module by hand with the collectives of torch.distributed."
+)
+__getattr__ = lacking(_HERE)
+
+ParallelStyle = absent_class(_HERE, "ParallelStyle", _ADVICE)
+ColwiseParallel = absent_class(_HERE, "ColwiseParallel", _ADVICE, ParallelStyle)
+PrepareModuleInput = absent_class(_HERE, "PrepareModuleInput", _ADVICE, ParallelStyle)
+PrepareModuleInputOutput = absent_class(_HERE, "PrepareModuleInputOutput", _ADVICE, ParallelStyle)
+PrepareModuleOutput = absent_class(_HERE, "PrepareModuleOutput", _ADVICE, ParallelStyle)
+RowwiseParallel = absent_class(_HERE, "RowwiseParallel", _ADVICE, ParallelStyle)
+SequenceParallel = absent_class(_HERE, "SequenceParallel", _ADVICE, ParallelStyle)
+loss_parallel = absent_function(_HERE, "loss_parallel", _ADVICE)
+parallelize_module = absent_function(_HERE, "parallelize_module", _ADVICE)
