@@ -46,6 +46,14 @@ def test_store_follows_its_model_among_hostile_clients() -> None:
     assert found.counts["accepted"] > 100, found.summary
 
 
+def test_map_location_is_as_in_pytorch() -> None:
+    pytest.importorskip("torch", reason="oracle PyTorch is not installed")
+    found = fuzz_module.search_named("map_locations")(SEED, 0, 20_000 if EXHAUSTIVE else 400)
+    print(found.summary)
+    assert not found.failures, found.report()
+    assert found.counts["accepted"] > 50 < found.counts["refused"], found.summary
+
+
 @pytest.mark.parametrize("backend", ["threads", *ranks.BACKENDS] if EXHAUSTIVE else ["threads"])
 def test_ranks_that_do_not_go_on_are_named(backend: str) -> None:
     found = ranks.search(SEED, 0, 1000, of=backend)

@@ -38,6 +38,9 @@ _WRONG = {
     "tensor": (TypeError, AttributeError),
     "one argument": TypeError,
     "raises": KeyError,
+    "bytes": TypeError,
+    "not ASCII": TypeError,
+    "dict of ints": TypeError,
 }
 """Locations that are the caller's mistake, and what they raise."""
 

@@ -468,7 +468,7 @@ def _is_internal(error: Exception) -> bool:
     return isinstance(error, INTERNAL) and not (
         isinstance(error, IndexError)
         and re.search(
-            r"^Dimension |cannot be applied|out of range for|is supposed|Expected reduction dim|Number of indices",
+            r"^Dimension |cannot be applied|out of (range|bounds)|is supposed|Expected reduction dim|Number of indices",
             str(error),
         )
     )

@@ -138,10 +138,20 @@ def test_locations_are_taken_and_refused_as_by_pytorch(name: str, weights_only: 
     )
 
 
-@pytest.mark.parametrize("location", [b"\xff", {"cpu": 5}, {"cpu": None}, "meta"])
+@pytest.mark.parametrize("location", ["cpu:0", "meta", {"cpu": "x"}])
 def test_locations_that_are_not_places_raise_runtimeerror(location: Any) -> None:
+    with pytest.raises(RuntimeError, match="don't know how to restore"):
+        torch.load(_saved(), map_location=location)
+
+
+@pytest.mark.parametrize("location", [b"cpu", {"cpu": 5}, {"cpu": None}, {"cpu": torch.device("cpu")}])
+def test_locations_that_are_not_names_raise_typeerror(location: Any) -> None:
+    with pytest.raises(TypeError, match="expected a location of type str"):
+        torch.load(_saved(), map_location=location)
+
+
+def _saved() -> io.BytesIO:
     file = io.BytesIO()
     torch.save(torch.ones(2), file)
     file.seek(0)
-    with pytest.raises(RuntimeError, match="don't know how to restore"):
-        torch.load(file, map_location=location)
+    return file

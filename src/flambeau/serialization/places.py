@@ -7,6 +7,7 @@ from typing import Any
 
 from flambeau.core.brief import brief_text
 from flambeau.core.device import device
+from flambeau.core.errors import type_name
 from flambeau.runtime import system
 from flambeau.tensor.storages import UntypedStorage
 
@@ -20,6 +21,17 @@ def restorer(map_location: Any) -> Restore:
     `map_location` is None (back to where it was), a device or its name, a dict of names, or a function of a
     storage and its location that gives a storage, or None for back to where it was.
     """
+    restore = _restorer(map_location)
+
+    def restore_checked(storage: UntypedStorage, location: str) -> UntypedStorage:
+        if not isinstance(location, str):  # the file's mistake, not the caller's
+            raise RuntimeError(f"the location of a storage must be a str, not {type_name(location)}")
+        return restore(storage, location)
+
+    return restore_checked
+
+
+def _restorer(map_location: Any) -> Restore:
     if map_location is None:
         return default_restore_location
     if isinstance(map_location, Mapping):
@@ -27,25 +39,24 @@ def restorer(map_location: Any) -> Restore:
             storage, map_location.get(location, location)
         )
     if isinstance(map_location, (str, bytes, device)):
-        name = (
-            map_location.decode("ascii", "backslashreplace")
-            if isinstance(map_location, bytes)
-            else str(map_location)
-        )
+        name = str(map_location) if isinstance(map_location, device) else map_location
         return lambda storage, location: default_restore_location(storage, name)
     return lambda storage, location: _by_function(map_location, storage, location)
 
 
 def default_restore_location(storage: UntypedStorage, location: Any) -> UntypedStorage:
-    """The storage at a location: "cpu", "cuda", "cuda:1", or a device.
+    """Return a storage with the elements of `storage` at a location: "cpu", "cuda" or "cuda:1".
 
-    Raises RuntimeError: there is no such place here.
+    Raises:
+        TypeError: If the location is not a str. A device is one only as `map_location` itself.
+        RuntimeError: If there is no such place here. As in PyTorch, "cpu:0" is not one.
     """
-    name = str(location)
-    kind = name.partition(":")[0] if len(name) <= _LONGEST else ""
-    if kind == "cpu":
+    if not isinstance(location, str):
+        raise TypeError(f"torch.load(): expected a location of type str, but got {type_name(location)}")
+    name = location
+    if name == "cpu":
         return storage
-    if kind == "cuda":
+    if len(name) <= _LONGEST and (name == "cuda" or name.startswith("cuda:")):
         found: UntypedStorage = storage.cuda(_check_device(device(name)))
         return found
     raise RuntimeError(

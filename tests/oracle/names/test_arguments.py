@@ -549,3 +549,47 @@ def test_targets_of_bytes(ndim: int, kind: str) -> None:
             m.ones(shape), m.zeros((2, 2, 2, 2)[: ndim - 1]).to(getattr(m, kind))
         )
     )
+
+
+# -- calls that skip the parser -------------------------------------------------------------------------------------
+
+WARM = {
+    "sum": [((), {}), ((1,), {}), ((), {"dim": 1}), (((0, 1),), {"keepdim": True}), ((1, True), {})],
+    "mean": [((), {}), ((-1,), {}), (((0, 1),), {})],
+    "argmax": [((), {}), ((1,), {}), ((), {"dim": 0, "keepdim": True})],
+    "amax": [((), {}), (((0, 1),), {})],
+    "any": [((), {}), ((1, False), {})],
+    "permute": [((1, 0), {}), (((1, 0),), {})],
+    "view": [((6,), {}), (((3, 2),), {})],
+}
+MISTAKES = [
+    ((1.0,), {}), ((True,), {}), ((1, 1), {}), ((1,), {"keepdim": 1}), ((), {"keepdim": True}), (((0, True),), {}),
+    (((0.0, 1),), {}), ((1, None), {}), (("0",), {}), ((...,), {}), ((), {"dims": 1.0}), ((1,), {"dim": 1}), ((5,), {}),
+    ((0, False, 3), {}), (([0, 1],), {}), ((), {"axis": 1}), ((), {"axis": 1, "keepdims": True}), ((), {"size": (3, 2)}),
+    ((), {"nonsense": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WARM)
+def test_wrong_arguments_after_warm_calls_are_pytorchs_errors(name: str) -> None:
+    def call(module: Any, args: Any, named: Any) -> Any:
+        return getattr(module.arange(6.0).reshape(2, 3), name)(*args, **named)
+
+    for args, named in [*WARM[name], *MISTAKES, *WARM[name]]:
+        (said, want), (ours, found) = (outcome(call, module, args, named) for module in BOTH)
+        assert ours.partition(":")[0] == said.partition(":")[0], (args, named, said, ours)
+        if said == "ok":
+            same(found, want, 2)
+
+
+def test_warm_calls_do_not_use_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flambeau.tensor.arguments.arg_errors import Parser
+
+    def refuse(self: Any, args: Any, given: Any) -> None:
+        raise AssertionError(f"{self.name} was compared")
+
+    monkeypatch.setattr(Parser, "mistake", refuse)
+    x = flambeau.ones(2, 3)
+    for name, calls in WARM.items():
+        for args, named in calls:
+            getattr(x, name)(*args, **named)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.callsite import warn_program
-from flambeau.core.dtype import INTEGRAL, bool_, dtype, float64, promote_types
+from flambeau.core.dtype import BOOL, INTEGRAL, bool_, dtype, float64, promote_types
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import wrap_dim
+from flambeau.ops.copy import checked_scalar
+from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.ops.pointwise import activation as ops
 from flambeau.ops.pointwise import pointwise_functions as functions
@@ -134,7 +136,11 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x where it is greater than `threshold`, else `value`."""
-    return _run(ops.threshold, "threshold", input, threshold, value, inplace=inplace)
+    kind = checked(input, "threshold").dtype
+    numbers = (
+        [checked_scalar(x, kind) for x in (threshold, value)] if kind.category > BOOL else [threshold, value]
+    )
+    return _run(ops.threshold, "threshold", input, *numbers, inplace=inplace)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
@@ -276,10 +282,14 @@ def rrelu(
 
     The slopes are PyTorch's on the CPU, one drawn for each element that is not positive; on CUDA they are not.
     """
+    if not isinstance(training, bool):
+        raise TypeError(argument_type("rrelu", "training", 4, "bool", training))
     if lower > upper:
         raise RuntimeError("Lower bound should be less than or equal to the upper bound")
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
+    if not input.dtype.is_floating_point:
+        raise NotImplementedError(f"\"rrelu_with_noise_out_cpu\" not implemented for '{c_name(input.dtype)}'")
     negative = input <= 0
     slopes = creation.empty(int(negative.sum()), dtype=float64, device=input.device)
     slopes.uniform_(lower, upper, generator=generator)

@@ -75,8 +75,11 @@ def ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
     one = value if value.__class__ is int else int_or_none(value)
     if one is not None:
         return (one,) * ndim
-    if not isinstance(value, Sequence) or isinstance(value, str):
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         raise TypeError(argument_type(name, argument, 3, "tuple of ints", value))
+    for each in value:
+        if int_or_none(each) is None:
+            raise TypeError(argument_type(name, argument, 3, "tuple of ints", each))
     if len(value) == 1:
         return (int(value[0]),) * ndim
     if len(value) != ndim:
@@ -182,21 +185,26 @@ def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tenso
     return conv1d(input.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(2, 0, 1)
 
 
-def _pair(value: Any) -> Ints:
-    return ints(value, 2, "unfold", "size")
+def _pair(value: Any, name: str) -> Ints:
+    pair = ints(value, 2, "unfold", name)
+    if isinstance(value, Sequence) and len(value) != 2:
+        raise RuntimeError(f"It is expected {name} equals to 2, but got size {len(value)}")
+    return pair
 
 
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """The windows of (N, C, H, W) as columns (N, C * taps, windows)."""
-    how = Geometry(_pair(stride), _pair(padding), _pair(dilation))
+    how = Geometry(_pair(stride, "stride"), _pair(padding, "padding"), _pair(dilation, "dilation"))
     if checked(input, "im2col").dim() not in (3, 4):
         raise RuntimeError(
             "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for "
             f"input, but got: {list(input.shape)}"
         )
-    _check_positive(how, _pair(kernel_size))
+    _check_positive(how, _pair(kernel_size, "kernel_size"))
     batched = input.dim() == 4
-    out = call(ops.unfold, (input if batched else input.unsqueeze(0),), (_pair(kernel_size), how))
+    out = call(
+        ops.unfold, (input if batched else input.unsqueeze(0),), (_pair(kernel_size, "kernel_size"), how)
+    )
     return out if batched else out.squeeze(0)
 
 
@@ -204,15 +212,15 @@ def fold(
     input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Tensor:
     """Columns (N, C * taps, windows) added up to (N, C, *output_size)."""
-    how = Geometry(_pair(stride), _pair(padding), _pair(dilation))
+    how = Geometry(_pair(stride, "stride"), _pair(padding, "padding"), _pair(dilation, "dilation"))
     if checked(input, "col2im").dim() not in (2, 3):
         raise RuntimeError(
             "Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and non-zero dimensions for "
             f"input, but got: {list(input.shape)}"
         )
-    _check_positive(how, _pair(kernel_size))
+    _check_positive(how, _pair(kernel_size, "kernel_size"))
     batched = input.dim() == 3
-    sizes = (_pair(output_size), _pair(kernel_size), how)
+    sizes = (_pair(output_size, "output_size"), _pair(kernel_size, "kernel_size"), how)
     out = call(ops.fold, (input if batched else input.unsqueeze(0),), sizes)
     return out if batched else out.squeeze(0)
 

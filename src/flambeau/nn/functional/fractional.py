@@ -7,6 +7,7 @@ from typing import Any
 
 from flambeau.core.dtype import int64
 from flambeau.nn.functional.activation import checked
+from flambeau.tensor.arguments.arg_errors import IntOrTuple
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.random import rand
@@ -45,7 +46,12 @@ def _places(starts: Sequence[Any], windows: Sequence[int], sizes: Sequence[int])
 
 
 def _pool(
-    ndim: int, input: Tensor, kernel_size: Any, output_size: Any, output_ratio: Any, samples: Tensor | None
+    ndim: int,
+    input: Tensor,
+    kernel_size: IntOrTuple,
+    output_size: Any,
+    output_ratio: Any,
+    samples: Tensor | None,
 ) -> tuple[Any, Any]:
     name = f"fractional_max_pool{ndim}d"
     if output_size is None and output_ratio is None:
@@ -80,7 +86,7 @@ def _pool(
 
 
 def fractional_max_pool2d_with_indices(
-    input: Tensor, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
+    input: Tensor, kernel_size: IntOrTuple, output_size: Any = None, output_ratio: Any = None,
     return_indices: bool = False, _random_samples: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The largest of each drawn window of (N, C, H, W) or (C, H, W), and where in its plane it was."""
@@ -88,7 +94,7 @@ def fractional_max_pool2d_with_indices(
 
 
 def fractional_max_pool3d_with_indices(
-    input: Tensor, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
+    input: Tensor, kernel_size: IntOrTuple, output_size: Any = None, output_ratio: Any = None,
     return_indices: bool = False, _random_samples: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The largest of each drawn window of (N, C, T, H, W) or (C, T, H, W), and where in its volume it was."""
@@ -96,7 +102,7 @@ def fractional_max_pool3d_with_indices(
 
 
 def fractional_max_pool2d(
-    input: Tensor, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
+    input: Tensor, kernel_size: IntOrTuple, output_size: Any = None, output_ratio: Any = None,
     return_indices: bool = False, _random_samples: Tensor | None = None,
 ) -> Any:  # fmt: skip
     """The largest of each of `output_size` windows (or `output_ratio` of the input's size) of (N, C, H, W).
@@ -109,7 +115,7 @@ def fractional_max_pool2d(
 
 
 def fractional_max_pool3d(
-    input: Tensor, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
+    input: Tensor, kernel_size: IntOrTuple, output_size: Any = None, output_ratio: Any = None,
     return_indices: bool = False, _random_samples: Tensor | None = None,
 ) -> Any:  # fmt: skip
     """`fractional_max_pool2d` of (N, C, T, H, W), with `_random_samples` (N, C, 3)."""

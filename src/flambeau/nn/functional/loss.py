@@ -124,6 +124,8 @@ def l1_loss(
     if autocast.threads:
         input, target = autocast.cast("l1_loss", input, target)
     (input, target), mode = _pair(input, target, "l1_loss"), reduction_of(size_average, reduce, reduction)
+    if weight is not None and weight.shape != input.shape:
+        raise ValueError("Weights and input must have the same size.")
     return _weighted((input - target).abs(), weight, mode)
 
 
@@ -373,6 +375,10 @@ def kl_div(
     """The Kullback-Leibler divergence of log-probabilities `input` from `target`; also reduction "batchmean"."""
     if input.dtype.category <= INTEGRAL or target.dtype.category <= INTEGRAL:
         raise RuntimeError("kl_div: Integral inputs not supported.")
+    if input.dtype.is_complex or target.dtype.is_complex:
+        raise RuntimeError("kl_div: Complex inputs not supported.")
+    if not isinstance(log_target, bool):
+        raise TypeError(argument_type("kl_div", "log_target", 4, "bool", log_target))
     batch = reduction == "batchmean" and size_average is None and reduce is None
     mode = "sum" if batch else reduction_of(size_average, reduce, reduction)
     if mode == "mean":
@@ -396,8 +402,9 @@ def poisson_nll_loss(
     mode = reduction_of(size_average, reduce, reduction)
     checked(input, "poisson_nll_loss")
     checked(target, "poisson_nll_loss", "target", 2)
-    if not isinstance(full, bool):
-        raise TypeError(argument_type("poisson_nll_loss", "full", 4, "bool", full))
+    for place, name, flag in ((3, "log_input", log_input), (4, "full", full)):
+        if not isinstance(flag, bool):
+            raise TypeError(argument_type("poisson_nll_loss", name, place, "bool", flag))
     if autocast.threads:
         input, target = autocast.cast("poisson_nll_loss", input, target)
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
@@ -474,7 +481,7 @@ def margin_ranking_loss(
         )
     if autocast.threads:
         input1, input2, target = autocast.cast("margin_ranking_loss", input1, input2, target)
-    return _reduced((-target * (input1 - input2) + margin).clamp_min(0), mode)
+    return _reduced((-target * (input1 - input2) + float(margin)).clamp_min(0), mode)
 
 
 def hinge_embedding_loss(
@@ -500,7 +507,19 @@ def soft_margin_loss(
     checked(target, "soft_margin_loss", "target", 2)
     if autocast.threads:
         input, target = autocast.cast("soft_margin_loss", input, target)
-    return _reduced((-input * target).exp().log1p(), reduction_of(size_average, reduce, reduction))
+    if input.dtype.category <= INTEGRAL:
+        raise RuntimeError(
+            f"result type Float can't be cast to the desired output type {input.dtype.torch_name}"
+        )
+    if broadcast_shapes([input.shape, target.shape]) != tuple(input.shape):
+        raise RuntimeError(
+            f"soft_margin_loss: a target of shape {list(target.shape)} does not broadcast to the input's shape "
+            f"{list(input.shape)}"
+        )
+    loss = (-input * target).exp().log1p()  # of mixed dtypes the promoted one
+    return _reduced(
+        loss if loss.dtype.is_complex else loss.to(input.dtype), reduction_of(size_average, reduce, reduction)
+    )
 
 
 def triplet_margin_loss(

@@ -88,7 +88,8 @@ def binary_cross_entropy_with_logits(
 def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: bool = False) -> Tensor:
     """The Kullback-Leibler divergence of log-probabilities `input` from `target`."""
     parts = loss.kl_div(input, target, reduction="none", log_target=log_target)
-    return parts if reduction == 0 else parts.mean() if reduction == 1 else parts.sum()
+    how = _REDUCTIONS.get(reduction, "none")
+    return parts if how == "none" else parts.mean() if how == "mean" else parts.sum()
 
 
 @function

@@ -127,10 +127,14 @@ def _unpool(ndim: int, name: str) -> Callable[..., Tensor]:
         kernel = _ints(kernel_size, ndim, name, "kernel_size")
         steps = kernel if stride is None else _ints(_leading(stride, ndim), ndim, name, "stride")
         pads = _ints(_leading(padding, ndim), ndim, name, "padding")
+        if input.dim() < ndim:
+            raise ValueError(f"Input dimension should be at least {ndim + 1}, got {input.dim()}")
         natural = [
             (n - 1) * s - 2 * p + k
             for n, s, p, k in zip(input.shape[-ndim:], steps, pads, kernel, strict=True)
         ]
+        if output_size is not None and not isinstance(output_size, Sequence):
+            raise TypeError(argument_type(name, "output_size", 6, "tuple of ints", output_size))
         size = tuple(natural if output_size is None else output_size)[-ndim:]
         if output_size is not None:
             _check_unpooled(size, natural, steps, ndim)

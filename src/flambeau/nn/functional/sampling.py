@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.callsite import warn_program
+from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from flambeau.ops.nn.interpolation import Resampling
@@ -92,7 +93,7 @@ def _sizes(
     dims = len(shape) - 2
     if size is not None:
         return tuple([int(n) for n in _each(size, dims, "size")]), (None,) * dims
-    factors = [float(f) for f in _each(factor, dims, "scale_factor")]
+    factors = [_number(f) for f in _each(factor, dims, "scale_factor")]
     if not all(map(math.isfinite, factors)):
         raise RuntimeError(
             f"value cannot be converted to type int64_t without overflow: scale_factor={factor}"
@@ -134,6 +135,12 @@ def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None)
     return interpolate(input, size, scale_factor, "bilinear", True)
 
 
+def _number(factor: Any) -> float:
+    if isinstance(factor, (str, bytes)) or (isinstance(factor, Tensor) and factor.numel() != 1):
+        raise TypeError(argument_type("interpolate", "scale_factor", 3, "float", factor))
+    return float(factor)
+
+
 def _warn(name: str) -> None:
     warn_program(
         f"`nn.functional.{name}` is deprecated. Use `nn.functional.interpolate` instead.",
@@ -163,6 +170,8 @@ def grid_sample(
         )
     if align_corners is None:
         warn_program(_CORNERS.format("grid_sample and affine_grid"), UserWarning)
+    elif not isinstance(align_corners, bool):
+        raise TypeError(argument_type("grid_sampler", "align_corners", 5, "bool", align_corners))
     args = (checked(input, "grid_sampler"), checked(grid, "grid_sampler", "grid", 2))
     return call(_grid_sample, args, (mode, padding_mode, bool(align_corners)))
 

@@ -59,8 +59,9 @@ def _entr(x: Any) -> Any:
     return np.where(np.isnan(x), x, value)
 
 
-def _first_of_four(function: Any, x: Any) -> Any:
-    return function(x)[0]
+def _airy(function: Any, x: Any) -> Any:
+    """Ai(x); SciPy's function gives NaN for numbers so large that it is zero."""
+    return np.where((x > 104) & np.isfinite(x), x.dtype.type(0), function(x)[0])
 
 
 def _i1_slope(a: Any, out: Any, zeroth: Any, more: Any = 0) -> Any:
@@ -168,7 +169,7 @@ y1 = _unary(
     low=0.1,
 )
 spherical_j0 = _unary("special_spherical_bessel_j0", _spherical, "sin(x) / x, 1 at 0.", "bessel_spherical(a)")
-airy_ai = _unary("special_airy_ai", scipys("airy", _first_of_four), "Airy's function Ai.", "airy(a)")
+airy_ai = _unary("special_airy_ai", scipys("airy", _airy), "Airy's function Ai.", "airy(a)")
 entr = _unary(
     "special_entr",
     _entr,

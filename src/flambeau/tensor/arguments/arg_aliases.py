@@ -67,7 +67,13 @@ def accepting(define: Any, name: str, *, method: bool = False) -> Any:
         return built[0].mistake(args, given)
 
     def call(*args: Any, **given: Any) -> Any:
-        if (*map(type, args), *given, *map(type, given.values())) not in fitting:
+        if given:
+            kinds: tuple[Any, ...] = (*map(type, args), *given, *map(type, given.values()))
+        elif len(args) == 2:  # as most calls have: written out
+            kinds = type(args[0]), type(args[1])
+        else:
+            kinds = (type(args[0]),) if len(args) == 1 else tuple(map(type, args))
+        if kinds not in fitting:
             refusal = mistake(args, given)
             if refusal is not None:
                 again = _again(call, call, define, name, method, args, given)

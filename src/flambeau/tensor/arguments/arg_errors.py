@@ -6,6 +6,8 @@ Rule: a public function compares its arguments with its signatures before it run
 or are the annotations of its own parameters. What does not fit raises the parser's TypeError.
 Why it is cheap: a function remembers the types of arguments that have fitted (`Parser.fitting`). Where the type
 does not decide, as of a list of ints, the values are compared each time.
+The functions that are called most have a front (`public.behind`), which compares the types of ordinary arguments itself
+and leaves the rest to the comparison.
 Exceptions: what is in `HOT` runs at once and is compared if it fails. So are the functions of `torch.nn.functional`
 that PyTorch writes in Python: their bodies decide what they take.
 Consequences: annotations of public functions are part of the interface. `Any` means that every argument fits.
@@ -201,36 +203,51 @@ class CallSignature:
         self.least = sum(not parameter.optional for parameter in parameters)
         self.spreads = self.places == 1 and KINDS["IntTuple"] in parameters[0].kinds
 
-    def refusal(self, args: tuple[Any, ...], given: dict[str, Any]) -> str | None:
-        """Return what is wrong with a call, as PyTorch says it after the function's name; None if it fits."""
+    def refusal(
+        self,
+        args: tuple[Any, ...],
+        given: dict[str, Any],
+        types_only: bool = False,
+        skipped: tuple[str, ...] = (),
+    ) -> str | None:
+        """Return what is wrong with a call, as PyTorch says it after the function's name; None if it fits.
+
+        Args:
+            args: The arguments by position.
+            given: Those by keyword.
+            types_only: Look at types alone; Python reports arguments that are missing, unknown or too many.
+            skipped: Names of kinds whose parameters may have any argument.
+        """
         if self.spreads and args and _is_int(args[0]):
             args = (args,)
         if len(args) > self.places and self.more is None:
-            return self._too_many(len(args))
+            return None if types_only else self._too_many(len(args))
         seen = 0
         for at, parameter in enumerate(self.parameters):
             by_name = parameter.name in given
             seen += by_name
             placed = at < len(args) and not parameter.by_keyword
-            if placed and by_name:
+            if placed and by_name and not types_only:
                 return f"got multiple values for argument '{parameter.name}'"
             if not (placed or by_name):
-                if parameter.optional or (self.more and not parameter.by_keyword):
+                if types_only or parameter.optional or (self.more and not parameter.by_keyword):
                     continue
                 return self._missing(len(args), given)
             value = args[at] if placed else given[parameter.name]
-            if not parameter.fits(value):
+            if parameter.kinds[0].name not in skipped and not parameter.fits(value):
                 place = f" (position {at + 1})" if placed else ""
                 return _objection(parameter, value, place)
         for at, value in enumerate(args[self.places :], self.places):
             if self.more is not None and not self.more.fits(value):
                 return _objection(self.more, value, f" (position {at + 1})")
-        if seen < len(given) and not self.others:
-            names = {parameter.name for parameter in self.parameters} | {"out"}
-            unknown = next((name for name in given if name not in names), None)
-            if unknown is not None:
-                return f"got an unexpected keyword argument '{unknown}'"
+        if seen < len(given) and not (self.others or types_only):
+            return self._unknown(given)
         return None
+
+    def _unknown(self, given: dict[str, Any]) -> str | None:
+        names = {parameter.name for parameter in self.parameters} | {"out"}
+        unknown = next((name for name in given if name not in names), None)
+        return unknown and f"got an unexpected keyword argument '{unknown}'"
 
     def is_certain(self, args: tuple[Any, ...], given: dict[str, Any]) -> bool:
         """Return True if all calls with arguments of these types fit, given that this one does."""
@@ -400,15 +417,5 @@ def explain_mismatch(
 
     Parameters whose types are in `skipped` may have any argument.
     """
-    own = _read_annotations(define, method)
-    given_args = args[method:]
-    if len(given_args) > own.places and own.more is None:
-        return None  # which Python says
-    further = [own.more] * (len(given_args) - own.places) if own.more is not None else []
-    taking = [*own.parameters[: own.places], *further]
-    placed = [(taking[at], value, f" (position {at + 1})") for at, value in enumerate(given_args)]
-    named = [(each, given[each.name], "") for each in own.parameters if each.name in given]
-    for parameter, value, where in [*placed, *named]:
-        if parameter.kinds[0].name not in skipped and not parameter.fits(value):
-            return TypeError(f"{name}(): {_objection(parameter, value, where)}")
-    return None
+    mistake = _read_annotations(define, method).refusal(args[method:], given, True, skipped)
+    return None if mistake is None else TypeError(f"{name}(): {mistake}")

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from flambeau.tensor.arguments.arg_aliases import PARSED, accepting
+from flambeau.tensor.arguments.arg_errors import standing_for
+from flambeau.tensor.arguments.torch_function import arm_for
 from flambeau.tensor.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
+Front = Callable[[Any], Any]
 
 functions: dict[str, Any] = {}
 """The functions of the `torch` namespace by name."""
@@ -26,21 +29,35 @@ _FUNCTIONS_IN_PLACE = {
 }  # fmt: skip
 
 
-def _bind_method(name: str, define: Any, plain: bool = False) -> None:
+def _bind_method(name: str, define: Any, plain: bool = False, front: Front | None = None) -> None:
     if name in Tensor.__dict__:
         raise ValueError(f"Tensor.{name} is bound twice")
     if "<locals>" in getattr(define, "__qualname__", ""):
         define.__qualname__ = f"Tensor.{name}"  # which errors name
     plain = plain and name not in PARSED
-    setattr(Tensor, name, define if plain else accepting(define, name, method=True))
+    bound = define if plain else accepting(define, name, method=True)
+    setattr(Tensor, name, bound if front is None else _put_before(bound, front, define))
     if name in _FUNCTIONS_IN_PLACE:
         _bind_function(name, define)
 
 
-def _bind_function(name: str, define: Any) -> None:
+def _bind_function(name: str, define: Any, front: Front | None = None) -> None:
     if name in functions:
         raise ValueError(f"torch.{name} is bound twice")
-    functions[name] = accepting(define, name)
+    bound = accepting(define, name)
+    functions[name] = bound if front is None else _put_before(bound, front, define)
+
+
+def _put_before(bound: Any, front: Front, define: Any) -> Any:
+    """Return a public function that begins with a front, and leaves the rest to `bound`."""
+
+    def leave(*args: Any, **given: Any) -> Any:
+        if arm_for((*args, *given.values())):  # an argument overrides functions, the first in this process
+            return public(*args, **given)
+        return bound(*args, **given)
+
+    public = standing_for(front(leave), define)
+    return public
 
 
 def function(define: F) -> F:
@@ -68,16 +85,34 @@ def plain_method(define: F) -> F:
     return define
 
 
-def method_of(function: Callable[..., Any], define: Any) -> None:
+def method_of(function: Callable[..., Any], define: Any, front: Front | None = None) -> None:
     """Make `define` the method of a function's name: one that takes its numbers one by one, too."""
     define.__name__, define.__qualname__ = function.__name__, f"Tensor.{function.__name__}"
     define.__doc__ = function.__doc__
-    method(define)
+    _bind_method(define.__name__, define, front=front)
 
 
 def both(define: F) -> F:
     """Make it `torch.<name>` and `Tensor.<name>`: the first argument is the tensor."""
     return method(function(define))
+
+
+def behind(front: Front, *, as_function: bool = True) -> Callable[[F], F]:
+    """Return `both`, or `method`, of a function that is called often, with `front` before the argument parser.
+
+    Args:
+        front: Receives the function with its argument parser, and returns what is bound. That runs calls at once
+            whose arguments are exactly of the expected types, and leaves all others to what it received.
+        as_function: Bind `torch.<name>`, too.
+    """
+
+    def bind(define: F) -> F:
+        if as_function:
+            _bind_function(define.__name__, define, front)
+        _bind_method(define.__name__, define, front=front)
+        return define
+
+    return bind
 
 
 def alias(name: str, define: Callable[..., Any], *, as_function: bool = True, as_method: bool = True) -> None:

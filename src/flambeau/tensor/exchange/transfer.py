@@ -68,6 +68,8 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
     if old:
         _rename_async(old, "copy_")
         non_blocking = old.pop("non_blocking", non_blocking)
+    if non_blocking.__class__ is not bool:
+        raise TypeError(argument_type("copy_", "non_blocking", 2, "bool", non_blocking))
     if isinstance(src, (bool, int, float, complex)):
         return fill_(self, src)
     if not isinstance(src, Tensor):
@@ -601,6 +603,8 @@ def fill_(self: Tensor, value: Any) -> Tensor:
             )
         copy_(_once(self), value.clone() if value.memory is self.memory else value)
         return self
+    if isinstance(value, (str, bytes)):
+        raise TypeError(argument_type("fill_", "value", 1, "Number", value))
     number = ops.checked_scalar(value, self.meta.dtype)
     target = _once(self)
     meta = target.meta

@@ -392,6 +392,12 @@ def _bind_power(op: Pointwise) -> None:
 
 
 def _require_double(base: Tensor, exponent: Any) -> None:
+    if (
+        not isinstance(exponent, Tensor)
+        and not hasattr(exponent, "__complex__")
+        and not hasattr(exponent, "__float__")
+    ):
+        raise TypeError(argument_type("float_power_", "exponent", 1, "Number", exponent))
     of_complex = base.dtype.is_complex or getattr(exponent, "dtype", None) in (complex64, complex128)
     kind = complex128 if of_complex or isinstance(exponent, complex) else float64
     if base.dtype is not kind:

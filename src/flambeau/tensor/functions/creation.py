@@ -13,11 +13,12 @@ from typing import Any, Unpack, cast
 from flambeau.core import dtype as dtypes
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU
-from flambeau.core.dtype import BOOL, COMPLEX, INTEGRAL, dtype
+from flambeau.core.dtype import BOOL, COMPLEX, INTEGRAL, bool_, dtype
 from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import Shape, contiguous_strides, span
 from flambeau.core.meta import Meta
+from flambeau.ops.copy import checked_scalar
 from flambeau.ops.shape import creation as ops
 from flambeau.runtime import current, system
 from flambeau.tensor.arguments.arg_errors import IntTuple, Number
@@ -403,6 +404,8 @@ def range(start: Number = 0, end: Number | None = None, step: Number = 1, **give
     _count(*numbers)
     count = math.floor((numbers[1] - numbers[0]) / numbers[2]) + 1
     kind = _kind(options, flags.default_dtype)
+    if kind is bool_:
+        raise NotImplementedError("\"range_cpu\" not implemented for 'Bool'")
     return _create_computed(ops.arange, (numbers[0], numbers[2]), (count,), kind, (), options)
 
 
@@ -443,4 +446,5 @@ def _create_spaced(
         raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'")
     if kind.category == INTEGRAL:  # between whole numbers, as PyTorch has it
         start, end = int(start), int(end)
+    start, end = checked_scalar(start, kind), checked_scalar(end, kind)
     return _create_computed(op, (start, end), (count,), kind, own, options)

@@ -498,6 +498,8 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
         raise RuntimeError(f"Expect a non-negative number, but got {r}")
     if r == 0:
         return _zeros((0,), input.meta.dtype, input)
+    if r > input.meta.numel and not (with_replacement and input.meta.numel):
+        return _zeros((0, r), input.meta.dtype, input)  # before the grid, which has r dimensions
     grid = np.indices((input.meta.numel,) * r).reshape(r, -1).T
     rising = np.diff(grid, axis=1) >= (0 if with_replacement else 1)
     chosen = grid[rising.all(1)]

@@ -720,7 +720,7 @@ def _basis_of(A: Any, count: int, times: int) -> Any:
 
 @function
 def pca_lowrank(
-    A: Tensor, q: int | None = None, center: bool = True, niter: int = 2
+    A: Tensor, q: int | None = None, center: Any = True, niter: int = 2
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`svd_lowrank` of A less its columns' means: V's columns are the principal directions."""
     _require_matrix(A)

@@ -10,7 +10,7 @@ from typing import Any
 from flambeau.core.brief import brief
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING, bool_, dtype, promote_types
-from flambeau.core.errors import argument_type
+from flambeau.core.errors import argument_type, type_name
 from flambeau.core.layout import wrap_dim
 from flambeau.ops.linalg import matmul as ops
 from flambeau.tensor import autocast
@@ -404,7 +404,10 @@ def _tensordot(a: Tensor, b: Tensor, dims: Any, out: Tensor | None) -> Tensor:
                 "tensordot expects dims to be int or tuple[list[int], list[int]] or list[list[int]] containing two "
                 f"lists, but got dims={brief(dims)}"
             )
-        left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
+        left, right = dims
+        if not (isinstance(left, Sequence) and isinstance(right, Sequence)):
+            wrong = right if isinstance(left, Sequence) else left
+            raise TypeError(f"tensordot(): argument 'dims' must be tuple of ints, not {type_name(wrong)}")
     if len(left) != len(right):
         raise RuntimeError("both dimension lists should have same length")
     for i, j in zip(left, right, strict=True):

@@ -110,6 +110,7 @@ def _policy(where: device) -> Policy:
 def uniform_(self: Tensor, *bounds: float, generator: Generator | None = None, **named: float) -> Tensor:
     """Fill with numbers uniform in [from, to): `uniform_()`, `uniform_(from, to)`. Raises RuntimeError: from > to."""
     low, high = _bounds("uniform_", bounds, named, (0.0, 1.0)) if bounds or named else (0.0, 1.0)
+    low, high = float(low), float(high)
     if self.dtype.is_complex:
         return _each_part(self, lambda parts: uniform_(parts, low, high, generator=generator))
     if self.dtype.is_floating_point:
@@ -199,6 +200,8 @@ def _limits(dtype: dtype) -> tuple[int, int]:
 @method
 def bernoulli_(self: Tensor, p: float | Tensor = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Fill with 1 with probability `p` (a number, or a tensor of probabilities), else 0."""
+    if self.dtype.is_complex:
+        raise NotImplementedError(f"\"bernoulli_scalar_cpu_\" not implemented for '{c_name(self.dtype)}'")
     if isinstance(p, Tensor):
         return self.copy_(_compare_with_uniform(p.to(self.device).expand(self.shape), generator))
     if not 0 <= p <= 1:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU
-from flambeau.core.dtype import BOOL, FLOATING, bool_, dtype, float32, float64
+from flambeau.core.dtype import BOOL, FLOATING, bool_, dtype, float32, float64, promote_types
 from flambeau.core.errors import type_name
 from flambeau.core.layout import wrap_dim
 from flambeau.ops.copy import checked_scalar
@@ -20,8 +21,8 @@ from flambeau.tensor.arguments import return_types
 from flambeau.tensor.arguments.arg_errors import IntOrTuple, Number
 from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.arguments.options import integer
-from flambeau.tensor.arguments.public import both, function, functions, method, method_of
-from flambeau.tensor.call import call, call_into
+from flambeau.tensor.arguments.public import F, behind, both, function, functions, method, method_of
+from flambeau.tensor.call import call, call_into, unary
 from flambeau.tensor.exchange.data import tensor
 from flambeau.tensor.functions.norms import matrix_norm
 from flambeau.tensor.functions.views import dims_given
@@ -35,7 +36,7 @@ def _dims(dim: Any, function: str) -> Any:
     if dim is None or dim.__class__ is int:
         return dim
     if isinstance(dim, (tuple, list)):
-        dims = tuple([int_or_none(d) for d in dim])
+        dims = tuple([int(d) if at and d.__class__ is bool else int_or_none(d) for at, d in enumerate(dim)])
         if None not in dims:
             return dims
     elif (one := int_or_none(dim)) is not None:
@@ -63,7 +64,50 @@ def _reduce(
     return run(op, (input,), (_dims(dim, name), keepdim, kind), out)
 
 
-@both
+_ABSENT: Any = object()
+
+
+def _bind_reduction(op: Op, kinds: tuple[type, ...], whole: Any = None) -> Callable[[F], F]:
+    """Return a decorator that binds a reduction, whose ordinary calls launch `op` without the argument parser.
+
+    A call is ordinary if it has a tensor, a dimension of a type in `kinds` and a bool; see `behind`.
+
+    Args:
+        op: The operator, with the parameters (dim, keepdim, dtype).
+        kinds: What the dimension may be: int, or a tuple of ints.
+        whole: The dimension of a call without one.
+    """
+
+    def front(checked: Any) -> Any:
+        def call(
+            input: Any = _ABSENT, dim: Any = _ABSENT, keepdim: Any = _ABSENT, /, *args: Any, **given: Any
+        ) -> Any:
+            at, keep, others = dim, keepdim, len(given)
+            if given:
+                if "dim" in given and at is _ABSENT:
+                    at, others = given["dim"], others - 1
+                if "keepdim" in given and keep is _ABSENT:
+                    keep, others = given["keepdim"], others - 1
+            if not (others or args) and isinstance(input, Tensor):
+                if at is _ABSENT:
+                    if keep is _ABSENT:
+                        return unary(op, input, (whole, False, None))
+                elif at.__class__ in kinds and (
+                    at.__class__ is int or {each.__class__ for each in at} == {int}
+                ):
+                    if keep is _ABSENT:
+                        return unary(op, input, (at, False, None))
+                    if keep.__class__ is bool:
+                        return unary(op, input, (at, keep, None))
+            placed = [value for value in (input, dim, keepdim) if value is not _ABSENT]
+            return checked(*placed, *args, **given)
+
+        return call
+
+    return behind(front)
+
+
+@_bind_reduction(ops.sum_, (int, tuple))
 def sum(
     input: Tensor,
     dim: Any = None,
@@ -91,7 +135,7 @@ def nansum(
     return _reduce(ops.nansum, "nansum", input, dim, keepdim, dtype, out)
 
 
-@both
+@_bind_reduction(ops.mean, (int, tuple))
 def mean(
     input: Tensor,
     dim: Any = None,
@@ -124,7 +168,7 @@ def nanmean(
     return _reduce(ops.nanmean, "nanmean", input, dim, keepdim, dtype, out)
 
 
-@both
+@_bind_reduction(ops.prod, (int,))
 def prod(
     input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: dtype | None = None,
     out: Tensor | None = None,
@@ -134,7 +178,7 @@ def prod(
     return _reduce(ops.prod, "prod", input, dim, keepdim, dtype, out)
 
 
-@both
+@_bind_reduction(ops.amax, (int, tuple), ())
 def amax(
     input: Tensor, dim: IntOrTuple | None = (), keepdim: bool = False, *, out: Tensor | None = None
 ) -> Tensor:
@@ -142,7 +186,7 @@ def amax(
     return _extreme(ops.amax, "amax", input, dim, keepdim, out)
 
 
-@both
+@_bind_reduction(ops.amin, (int, tuple), ())
 def amin(
     input: Tensor, dim: IntOrTuple | None = (), keepdim: bool = False, *, out: Tensor | None = None
 ) -> Tensor:
@@ -196,7 +240,7 @@ def _along(name: str, op: Op, input: Tensor, dim: int, keepdim: bool = False, *,
     return kind.of(results, out)
 
 
-@both
+@_bind_reduction(ops.argmax, (int,))
 def argmax(
     input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Tensor | None = None
 ) -> Tensor:
@@ -204,7 +248,7 @@ def argmax(
     return _index(ops.argmax, "argmax", input, dim, keepdim, out)
 
 
-@both
+@_bind_reduction(ops.argmin, (int,))
 def argmin(
     input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Tensor | None = None
 ) -> Tensor:
@@ -217,13 +261,13 @@ def _index(op: Op, name: str, input: Tensor, dim: int | None, keepdim: bool, out
     return run(op, (input,), (dim, keepdim, None), out)
 
 
-@both
+@_bind_reduction(ops.all_, (int,))
 def all(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
     """Whether all elements are true (nonzero). bool; of uint8, uint8."""
     return _test(ops.all_, "all", input, dim, keepdim, out)
 
 
-@both
+@_bind_reduction(ops.any_, (int,))
 def any(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
     """Whether some element is true (nonzero). bool; of uint8, uint8."""
     return _test(ops.any_, "any", input, dim, keepdim, out)
@@ -325,13 +369,34 @@ def norm(
 
     "nuc" is the nuclear norm of matrices: of the last two dimensions, or of two in `dim`.
     """
+    if isinstance(p, Tensor) and p.ndim:
+        raise TypeError(
+            f"linalg_vector_norm(): argument 'ord' (position 2) must be Number, not {type_name(p)}"
+        )
     if p is None or p == "fro":
         p = 2.0
     elif p == "nuc":
         return matrix_norm(input, p, (-2, -1) if dim is None else dim, keepdim, dtype=dtype, out=out)
     elif isinstance(p, str):
         raise RuntimeError(f"linalg.matrix_norm: Order {p} not supported.")
+    if dtype is not None:
+        _check_norm_dtype(input, dtype)
     return run(ops.norm, (input,), (_dims(dim, "norm"), keepdim, dtype, float(p)), out)
+
+
+def _check_norm_dtype(input: Tensor, kind: dtype) -> None:
+    """Raise RuntimeError for a dtype in which the norm of a tensor cannot be computed."""
+    name, own = "linalg.vector_norm", input.dtype
+    if not (kind.is_floating_point or kind.is_complex):
+        raise RuntimeError(f"{name}: dtype should be floating point or complex, but got {kind.torch_name}")
+    if kind.is_complex is not own.is_complex:
+        must = "complex for complex" if own.is_complex else "real for real"
+        raise RuntimeError(f"{name}: dtype should be {must} inputs, but got {kind.torch_name}")
+    if promote_types(own, kind) is not kind:
+        raise RuntimeError(
+            f"{name}: the dtype of the input ({own.torch_name}) should be convertible without narrowing to the "
+            f"specified dtype ({kind.torch_name})"
+        )
 
 
 @both

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from flambeau.core.device import CPU
 from flambeau.core.dtype import bool_
 from flambeau.ops.index import sort as ops
+from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.reduce import reduction
 from flambeau.tensor.arguments import return_types
 from flambeau.tensor.arguments.options import integer
@@ -111,6 +113,10 @@ def searchsorted(
         )
     if not isinstance(input, Tensor):
         input = tensor(input, device=sorted_sequence.device)
+    for x in (sorted_sequence, input):
+        if x.dtype.is_complex or x.dtype is bool_:
+            where = "cpu" if x.device is CPU else "cuda"
+            raise NotImplementedError(f"\"searchsorted_out_{where}\" not implemented for '{c_name(x.dtype)}'")
     args = (sorted_sequence, input) if sorter is None else (sorted_sequence, input, sorter)
     return run(ops.searchsorted, args, (bool(right) or side == "right", bool(out_int32)), out)
 
@@ -135,7 +141,7 @@ def isin(
     if not isinstance(test_elements, Tensor):
         test_elements = tensor(test_elements, device=elements.device)
     for x in (elements, test_elements):
-        if x.dtype is bool_:
+        if x.dtype is bool_ or x.dtype.is_complex:
             raise RuntimeError(f"Unsupported input type encountered for isin(): {x.dtype.torch_name}")
     found: Tensor = run(ops.isin, (elements, test_elements), (bool(invert),), out)
     return found

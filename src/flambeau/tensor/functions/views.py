@@ -21,7 +21,7 @@ from flambeau.tape.node import Leaf
 from flambeau.tensor.arguments.arg_errors import IntTuple
 from flambeau.tensor.arguments.extents import int_of, ints_of, require_within
 from flambeau.tensor.arguments.integers import int_or_none
-from flambeau.tensor.arguments.public import alias, both, function, method, method_of
+from flambeau.tensor.arguments.public import alias, behind, both, function, method, method_of
 from flambeau.tensor.autograd.autograd_meta import (
     SplitBackward0,
     SplitWithSizesBackward0,
@@ -43,8 +43,12 @@ def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
     elif not isinstance(values, (list, tuple)):
         values = (values,)
     try:
+        if values and values[0].__class__ is bool:
+            raise TypeError
         return tuple(map(index, values))
     except TypeError:
+        if isinstance(values[0], bool):
+            raise TypeError(f"{function}(): argument '{name}' must be tuple of ints, not bool") from None
         bad = next(v for v in values if int_or_none(v) is None)
         raise TypeError(
             f"{function}(): argument '{name}' must be tuple of ints, but found element of type "
@@ -173,7 +177,37 @@ alias("data", property(_data, _set_data), as_function=False)  # type: ignore[arg
 # -- shapes -----------------------------------------------------------------------------------------------
 
 
-@method
+def _front_of_view(view: Any) -> Any:
+    """Return what `behind` needs so that a method with ints alone, or a tuple of them, runs `view(tensor, ints)`."""
+
+    def front(checked: Any) -> Any:
+        def call(self: Any, *args: Any, **given: Any) -> Any:
+            if args and not given:
+                values = args[0] if len(args) == 1 and args[0].__class__ is tuple else args
+                for value in values:
+                    if value.__class__ is not int:
+                        return checked(self, *args)
+                return view(self, values)
+            return checked(self, *args, **given)
+
+        return call
+
+    return front
+
+
+def _view_as_shape(t: Tensor, shape: Shape) -> Tensor:
+    return run(records.view, t, shape)
+
+
+def _expand_to(t: Tensor, shape: Shape) -> Tensor:
+    return run(records.expand, t, shape)
+
+
+def _permute_to(t: Tensor, dims: Shape) -> Tensor:
+    return run(records.permute, t, dims)
+
+
+@behind(_front_of_view(_view_as_shape), as_function=False)
 def view(self: Tensor, *shape: Any, size: Any = None, dtype: dtype | None = None) -> Tensor:
     """The same memory as another shape (one size may be -1), or as another dtype."""
     kind: Any = shape[0] if len(shape) == 1 and size is None and dtype is None else dtype
@@ -275,7 +309,7 @@ def unflatten(input: Tensor, dim: int, sizes: IntTuple) -> Tensor:
     return run(records.view, input, (*input.meta.shape[:d], *new, *input.meta.shape[d + 1 :]))
 
 
-@method
+@behind(_front_of_view(_expand_to), as_function=False)
 def expand(self: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
     """Dimensions of size 1 read as larger ones, without a copy; -1 keeps a size."""
     return run(records.expand, self, given_ints(sizes, size, "expand", "size"))
@@ -315,7 +349,10 @@ def _broadcast_shapes(*shapes: Any) -> Size:
             raise RuntimeError(
                 f"Input shapes should be of type ints, a tuple of ints, or a list of ints, got {shape}"
             )
-    return Size(broadcast_shapes([ints((s,), "broadcast_shapes", "shapes") for s in shapes]))
+    sizes = [ints((s,), "broadcast_shapes", "shapes") for s in shapes]
+    if any(n < 0 for shape in sizes for n in shape):
+        raise ValueError("Attempting to broadcast a dimension with negative length!")
+    return Size(broadcast_shapes(sizes))
 
 
 alias("broadcast_shapes", _broadcast_shapes, as_method=False)
@@ -336,7 +373,7 @@ def _permute(self: Tensor, *args: Any, dims: Any = None) -> Tensor:
     return run(records.permute, self, given_ints(args, dims, "permute", "dims"))
 
 
-method_of(permute, _permute)
+method_of(permute, _permute, _front_of_view(_permute_to))
 
 
 @both

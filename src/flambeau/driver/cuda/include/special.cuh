@@ -127,7 +127,7 @@ template<class A> __device__ A bessel_spherical(A a) {  // sin(x) / x
 }
 template<class A> __device__ A airy(A a) {
   const double x = a, z = 2.0 / 3 * fabs(x) * sqrt(fabs(x)), root = sqrt(sqrt(fabs(x)));
-  if (isinf(x) || x != x) return (A)(x > 0 ? 0.0 : (double)NAN);
+  if (isinf(x) || x != x) return (A)NAN;
   if (x > 2) return (A)(exp(-z) / root * series(AI_RIGHT, 1 / z, 0, 0.5303300858899106));
   if (x < -2) {
     const double t = z + 0.78539816339744830962;
