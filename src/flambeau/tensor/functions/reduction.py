@@ -82,7 +82,8 @@ def _bind_reduction(op: Op, kinds: tuple[type, ...], whole: Any = None) -> Calla
         def call(
             input: Any = _ABSENT, dim: Any = _ABSENT, keepdim: Any = _ABSENT, /, *args: Any, **given: Any
         ) -> Any:
-            at, keep, others = dim, keepdim, len(given)
+            at: Any = dim
+            keep, others = keepdim, len(given)
             if given:
                 if "dim" in given and at is _ABSENT:
                     at, others = given["dim"], others - 1
