@@ -43,6 +43,7 @@ from flambeau.core.errors import (
 )
 from flambeau.core.names import publish as _publish
 from flambeau.core.size import Size
+from flambeau.core.torch_alias import install_alias_finder as _install_alias_finder
 from flambeau.runtime.generator import Generator
 from flambeau.runtime.system import virtual
 from flambeau.tensor import (
@@ -103,6 +104,7 @@ _overriding.announce(
     {"__name__": autograd.__name__, "grad": autograd.grad},
 )
 _publish(globals())
+_install_alias_finder()
 if (
     "FLAMBEAU_REPORT_FOLDER" in _os.environ
 ):  # a child of `flambeau run`: see Note [Reports of child processes]

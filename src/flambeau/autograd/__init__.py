@@ -84,7 +84,7 @@ def grad(
 
 
 for _function in (backward, grad):
-    _function.__module__ = "torch.autograd"
+    _function.__module__ = __name__
 
 
 def __getattr__(name: str) -> Any:

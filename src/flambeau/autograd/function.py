@@ -361,7 +361,3 @@ class _Refuses(Function):
 
 def _refusing(value: Tensor, grads: Sequence[Any]) -> Any:
     return _Refuses.apply(value, *grads)
-
-
-for _class in (Function, FunctionCtx, BackwardCFunction):
-    _class.__module__ = "torch.autograd.function"

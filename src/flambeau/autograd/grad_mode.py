@@ -171,4 +171,4 @@ def is_inference_mode_enabled() -> bool:
 
 
 for _class in (no_grad, enable_grad, set_grad_enabled, inference_mode):
-    _class.__module__ = "torch.autograd.grad_mode"
+    _class.__module__ = __name__

@@ -192,4 +192,4 @@ def increment_version(tensor: Any) -> None:
         t.counter.version += 1
 
 
-Node.__module__ = GradientEdge.__module__ = "torch.autograd.graph"
+GradientEdge.__module__ = __name__

@@ -11,15 +11,14 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder, SourceFileLoader
-from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 
 import flambeau
 from flambeau.core.names import is_inner
+from flambeau.core.torch_alias import alias_spec
 
 SHIM = str(Path(__file__).parents[1] / "shim")
 
@@ -42,13 +41,13 @@ class TorchFinder(MetaPathFinder):
         if root != "torch":
             return None
         real = f"flambeau.{rest}" if rest else "flambeau"
-        found = find_spec(real)
-        if found is None:
+        spec = alias_spec(fullname, real)
+        if spec is None:
             raise ModuleNotFoundError(
                 f"No module named {fullname!r}: `torch` is Flambeau in this process, and Flambeau has no {real!r}",
                 name=fullname,
             )
-        return ModuleSpec(fullname, _Alias(real), is_package=found.submodule_search_locations is not None)
+        return spec
 
 
 class ExtensionFinder(MetaPathFinder):
@@ -96,42 +95,17 @@ def _find_spec(fullname: str, path: Sequence[str] | None, target: ModuleType | N
 
 
 def _say_torch(module: ModuleType) -> None:
-    """Let what a module shows say that it is `torch`'s, as in PyTorch: here, and here alone, that name leads back.
+    """Let what a module shows say that it is `torch`'s, and enter a public module by that name in `sys.modules`.
 
     See Note [Where a class says it is from].
     """
+    if not is_inner(module.__name__):
+        sys.modules.setdefault(f"torch{module.__name__.removeprefix('flambeau')}", module)
     for value in list(vars(module).values()):
         if isinstance(value, type | FunctionType):
             package, dot, rest = value.__module__.partition(".")
             if package == "flambeau" and not is_inner(value.__module__):
                 value.__module__ = f"torch{dot}{rest}"
-
-
-class _Alias(Loader):
-    """Loads a module by handing out another one, unchanged."""
-
-    def __init__(self, real: str) -> None:
-        self._real = real
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = import_module(self._real)
-        self._spec = module.__spec__  # the import system is about to overwrite it
-        return module
-
-    def get_code(self, fullname: str) -> CodeType | None:
-        """For `python -m torch.distributed.run`."""
-        spec = find_spec(self._real)
-        code: CodeType | None = spec.loader.get_code(self._real)  # type: ignore[union-attr]
-        return code
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec
-        for name, child in list(sys.modules.items()):
-            package, _, last = name.rpartition(".")
-            if package == self._real and getattr(module, last, child) is not child:
-                # The package shows something else by this name (`nn.parallel.data_parallel`, a function): the import
-                # system would put the module there, were it to load it once more as torch's.
-                sys.modules[f"torch{name.removeprefix('flambeau')}"] = child
 
 
 def install() -> None:

@@ -27,6 +27,8 @@ def publish(namespace: dict[str, Any]) -> None:
     for name, value in namespace.items():
         if isinstance(value, type | FunctionType) and value.__name__ == name and is_inner(value.__module__):
             value.__module__ = namespace["__name__"]
+            if isinstance(value, type) and "__annotations__" in value.__dict__:
+                value.__annotations__ = {}  # `typing.get_type_hints` would look for their names in the public module
         if isinstance(value, FunctionType) and name[0] != "_" and not _leads_back(value):
             value.__module__, value.__qualname__ = namespace["__name__"], name
             within = unwrap(value)

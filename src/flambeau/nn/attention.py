@@ -27,9 +27,6 @@ class SDPBackend(Enum):
         return int(self.value)
 
 
-SDPBackend.__module__ = "torch.nn.attention"
-
-
 @contextmanager
 def sdpa_kernel(
     backends: Sequence[SDPBackend] | SDPBackend, set_priority: bool = False

@@ -81,8 +81,13 @@ class _Constructor(type):
         return isinstance(obj, Tensor) and obj.meta.dtype is cls.kind and obj.meta.device.type == cls.where
 
 
+def _modules_of(where: str) -> tuple[str, str]:
+    """Return the module of a kind of device's old types, as PyTorch names it and as it is imported here."""
+    return ("torch", "flambeau") if where == "cpu" else ("torch.cuda", "flambeau.cuda")
+
+
 def _old_type(kind: dtype, where: str) -> Any:
-    room = "torch" if where == "cpu" else "torch.cuda"
+    room, module = _modules_of(where)
     name = f"{kind.torch_name}Tensor"
 
     def construct(cls: Any, *args: Any, device: Any = None) -> Tensor:
@@ -93,7 +98,7 @@ def _old_type(kind: dtype, where: str) -> Any:
         return _construct(kind, at, args)
 
     members = {
-        "__new__": construct, "__module__": room, "dtype": kind, "is_cuda": where == "cuda",
+        "__new__": construct, "__module__": module, "dtype": kind, "is_cuda": where == "cuda",
         "torch_type_name": f"{room}.{name}",
     }  # fmt: skip
     made = _Constructor(name, (), members)
@@ -113,8 +118,9 @@ class _StorageType(type):
 
 def _storage_type(kind: dtype, where: str) -> Any:
     """`torch.FloatStorage(3)` is uninitialized, `torch.FloatStorage([1, 2])` holds 1 and 2."""
-    room = "torch" if where == "cpu" else "torch.cuda"
-    function = f"{room}.{kind.torch_name}Storage.__new__"
+    room, module = _modules_of(where)
+    name = f"{kind.torch_name}Storage"
+    function = f"{room}.{name}.__new__"
 
     def construct(cls: Any, *args: Any, wrap_storage: Any = None) -> TypedStorage:
         if wrap_storage is None:
@@ -130,10 +136,12 @@ def _storage_type(kind: dtype, where: str) -> Any:
         """As `TypedStorage.from_buffer`, of this dtype."""
         return TypedStorage.from_buffer(*args, dtype=kind, **named)
 
-    members = {"__new__": construct, "__module__": room, "dtype": kind}
+    members = {
+        "__new__": construct, "__module__": module, "dtype": kind, "torch_type_name": f"{room}.{name}",
+    }  # fmt: skip
     if where == "cpu":
         members["from_buffer"] = staticmethod(from_buffer)
-    made = _StorageType(f"{kind.torch_name}Storage", (), members)
+    made = _StorageType(name, (), members)
     made.kind, made.where = kind, where
     return made
 
@@ -153,7 +161,7 @@ def set_default_tensor_type(t: Any) -> None:
     Raises TypeError for a type of integers, or for what is no type of tensors.
     """
     try:
-        kind, where = parse_type(t if isinstance(t, str) else f"{t.__module__}.{t.__name__}")
+        kind, where = parse_type(t if isinstance(t, str) else t.torch_type_name)
     except (AttributeError, ValueError):
         raise TypeError(
             "invalid type object: only floating-point types are supported as the default type"

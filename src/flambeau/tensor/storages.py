@@ -110,7 +110,7 @@ class Face:
         """
         if dtype is None:
             return self._type_name()
-        name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
+        name = dtype if isinstance(dtype, str) else getattr(dtype, "torch_type_name", dtype.__name__)
         kind, where = parse_type(
             f"{name.removesuffix('Storage')}Tensor" if name.endswith("Storage") else name
         )

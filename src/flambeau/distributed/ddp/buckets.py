@@ -197,4 +197,4 @@ class GradBucket:
         return f"dist.GradBucket(index={self._index}, size={self._bucket.numel})"
 
 
-GradBucket.__module__ = "torch.distributed"
+GradBucket.__module__ = "flambeau.distributed"

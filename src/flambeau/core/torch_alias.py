@@ -1,0 +1,70 @@
+"""The import finder that lets `torch.x` be `flambeau.x` wherever `sys.modules["torch"]` is Flambeau.
+
+Without it, `sys.modules["torch"] = flambeau` followed by `import torch.nn` would load the files once more, and every
+class would exist twice. Where `torch` is PyTorch or absent, the finder finds nothing. The classes inherit nothing of
+`importlib.abc`, whose import is expensive.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import CodeType, ModuleType
+from typing import Any, cast
+
+
+class AliasFinder:
+    """Finds submodules of `torch` as those of Flambeau, if `torch` is Flambeau."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith("torch.") or sys.modules.get("torch") is not sys.modules.get("flambeau"):
+            return None
+        return alias_spec(fullname, f"flambeau{fullname.removeprefix('torch')}")
+
+
+def alias_spec(fullname: str, real: str) -> ModuleSpec | None:
+    """Return the spec that imports the module `real` by another name; None if there is no such module."""
+    spec = find_spec(real)
+    if spec is None:
+        return None
+    return ModuleSpec(
+        fullname, cast(Any, _Alias(real)), is_package=spec.submodule_search_locations is not None
+    )
+
+
+class _Alias:
+    """Loads a module by returning another one, unchanged."""
+
+    def __init__(self, real: str) -> None:
+        self._real = real
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(self._real)
+        self._spec = module.__spec__  # the import system is about to overwrite it
+        return module
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """For `python -m torch.distributed.run`."""
+        spec = find_spec(self._real)
+        code: CodeType | None = spec.loader.get_code(self._real)  # type: ignore[union-attr]
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+        for name, child in list(sys.modules.items()):
+            package, _, last = name.rpartition(".")
+            if package == self._real and getattr(module, last, child) is not child:
+                # The package shows something else by this name (`nn.parallel.data_parallel`, a function): the import
+                # system would put the module there, were it to load it once more as torch's.
+                sys.modules[f"torch{name.removeprefix('flambeau')}"] = child
+
+
+def install_alias_finder() -> None:
+    """Add the finder to `sys.meta_path`, unless one is there."""
+    if not any(type(finder).__name__ == AliasFinder.__name__ for finder in sys.meta_path):
+        sys.meta_path.insert(0, cast(Any, AliasFinder()))
