@@ -1,49 +1,62 @@
 """`torch.distributions`: probability distributions whose parameters are tensors."""
 
 from flambeau.core.names import lacking
-from flambeau.distributions import constraints, transforms
+from flambeau.distributions import constraint_registry, constraints, kl, kl_formulas, transforms, utils
 from flambeau.distributions.bernoulli import Bernoulli
+from flambeau.distributions.beta import Beta
+from flambeau.distributions.binomial import Binomial
 from flambeau.distributions.categorical import Categorical
 from flambeau.distributions.cauchy import Cauchy
-from flambeau.distributions.dirichlet import Beta, Dirichlet
+from flambeau.distributions.chi2 import Chi2
+from flambeau.distributions.constraint_registry import biject_to, transform_to
+from flambeau.distributions.continuous_bernoulli import ContinuousBernoulli
+from flambeau.distributions.dirichlet import Dirichlet
 from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.exp_family import ExponentialFamily
 from flambeau.distributions.exponential import Exponential
-from flambeau.distributions.gamma import Chi2, Gamma
+from flambeau.distributions.fishersnedecor import FisherSnedecor
+from flambeau.distributions.gamma import Gamma
+from flambeau.distributions.generalized_pareto import GeneralizedPareto
 from flambeau.distributions.geometric import Geometric
 from flambeau.distributions.gumbel import Gumbel
+from flambeau.distributions.half_cauchy import HalfCauchy
 from flambeau.distributions.half_normal import HalfNormal
 from flambeau.distributions.independent import Independent
+from flambeau.distributions.inverse_gamma import InverseGamma
 from flambeau.distributions.kl import kl_divergence, register_kl
+from flambeau.distributions.kumaraswamy import Kumaraswamy
 from flambeau.distributions.laplace import Laplace
+from flambeau.distributions.lkj_cholesky import LKJCholesky
 from flambeau.distributions.log_normal import LogNormal
+from flambeau.distributions.logistic_normal import LogisticNormal
+from flambeau.distributions.lowrank_multivariate_normal import LowRankMultivariateNormal
 from flambeau.distributions.mixture_same_family import MixtureSameFamily
+from flambeau.distributions.multinomial import Multinomial
 from flambeau.distributions.multivariate_normal import MultivariateNormal
 from flambeau.distributions.negative_binomial import NegativeBinomial
 from flambeau.distributions.normal import Normal
 from flambeau.distributions.one_hot_categorical import OneHotCategorical, OneHotCategoricalStraightThrough
+from flambeau.distributions.pareto import Pareto
 from flambeau.distributions.poisson import Poisson
 from flambeau.distributions.relaxed_bernoulli import RelaxedBernoulli
 from flambeau.distributions.relaxed_categorical import RelaxedOneHotCategorical
-from flambeau.distributions.student_t import StudentT
+from flambeau.distributions.studentT import StudentT
 from flambeau.distributions.transformed_distribution import TransformedDistribution
-from flambeau.distributions.transforms import (
-    AbsTransform,
-    AffineTransform,
-    ComposeTransform,
-    ExpTransform,
-    SigmoidTransform,
-    TanhTransform,
-    Transform,
-)
+from flambeau.distributions.transforms import *  # noqa: F403
 from flambeau.distributions.uniform import Uniform
+from flambeau.distributions.von_mises import VonMises
+from flambeau.distributions.weibull import Weibull
+from flambeau.distributions.wishart import Wishart
 
 __all__ = [
-    "AbsTransform", "AffineTransform", "Bernoulli", "Beta", "Categorical", "Cauchy", "Chi2", "ComposeTransform",
-    "Dirichlet", "Distribution", "ExpTransform", "Exponential", "Gamma", "Geometric", "Gumbel", "HalfNormal",
-    "Independent", "Laplace", "LogNormal", "MixtureSameFamily", "MultivariateNormal", "NegativeBinomial", "Normal",
-    "OneHotCategorical", "OneHotCategoricalStraightThrough", "Poisson", "RelaxedBernoulli",
-    "RelaxedOneHotCategorical", "SigmoidTransform", "StudentT", "TanhTransform", "Transform",
-    "TransformedDistribution", "Uniform", "constraints", "kl_divergence", "register_kl", "transforms",
+    "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ContinuousBernoulli", "Dirichlet",
+    "Distribution", "Exponential", "ExponentialFamily", "FisherSnedecor", "Gamma", "GeneralizedPareto", "Geometric",
+    "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "InverseGamma", "Kumaraswamy", "LKJCholesky", "Laplace",
+    "LogNormal", "LogisticNormal", "LowRankMultivariateNormal", "MixtureSameFamily", "Multinomial",
+    "MultivariateNormal", "NegativeBinomial", "Normal", "OneHotCategorical", "OneHotCategoricalStraightThrough",
+    "Pareto", "RelaxedBernoulli", "RelaxedOneHotCategorical", "StudentT", "Poisson", "Uniform", "VonMises", "Weibull",
+    "Wishart", "TransformedDistribution", "biject_to", "kl_divergence", "register_kl", "transform_to",
+    *transforms.__all__,
 ]  # fmt: skip
 
 __getattr__ = lacking("torch.distributions")

@@ -6,6 +6,7 @@ from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
 from flambeau.distributions import constraints
+from flambeau.distributions.exp_family import ExponentialFamily
 from flambeau.distributions.families import BinaryOdds
 from flambeau.distributions.utils import broadcast_all
 from flambeau.nn.functional import binary_cross_entropy_with_logits
@@ -14,7 +15,7 @@ from flambeau.tensor.functions.random import bernoulli
 from flambeau.tensor.tensor import Tensor
 
 
-class Bernoulli(BinaryOdds):
+class Bernoulli(BinaryOdds, ExponentialFamily):
     """1 with probability `probs` (or log-odds `logits`: one of both is given), else 0."""
 
     support = constraints.boolean
@@ -50,3 +51,12 @@ class Bernoulli(BinaryOdds):
         values = creation.arange(2, dtype=self._param.dtype, device=self._param.device)
         values = values.view((-1, *[1] * len(self._batch_shape)))
         return values.expand((-1, *self._batch_shape)) if expand else values
+
+    _mean_carrier_measure = 0  # type: ignore[assignment]
+
+    @property
+    def _natural_params(self) -> tuple[Tensor, ...]:
+        return (self.probs.logit(),)
+
+    def _log_normalizer(self, x: Any) -> Tensor:
+        return x.exp().log1p()  # type: ignore[no-any-return]

@@ -40,7 +40,7 @@ class Categorical(Distribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Categorical:
         parts = self._grown_parts((*batch_shape, self._num_events), "_param", "probs", "logits")
-        return self._expanded(batch_shape, _instance, _num_events=self._num_events, **parts)
+        return self._expand_parts(batch_shape, _instance, _num_events=self._num_events, **parts)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> constraints.Constraint:

@@ -1,23 +1,20 @@
-"""`Dirichlet` and `Beta`."""
+"""`Dirichlet`."""
 
 from __future__ import annotations
 
-from numbers import Number
 from typing import Any
 
 from flambeau.core.size import Size
 from flambeau.core.typeinfo import finfo
 from flambeau.distributions import constraints
-from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.exp_family import ExponentialFamily
 from flambeau.distributions.gamma import Gamma
-from flambeau.distributions.utils import broadcast_all
 from flambeau.nn.functional import one_hot
 from flambeau.tensor.arguments.public import functions
-from flambeau.tensor.exchange.data import tensor
 from flambeau.tensor.tensor import Tensor
 
 
-class Dirichlet(Distribution):
+class Dirichlet(ExponentialFamily):
     """Probabilities of outcomes, along the last dimension; the larger a concentration, the likelier its outcome."""
 
     arg_constraints = {"concentration": constraints.independent(constraints.positive, 1)}
@@ -32,7 +29,7 @@ class Dirichlet(Distribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Dirichlet:
         shape = Size(batch_shape) + self._event_shape
-        return self._expanded(batch_shape, _instance, concentration=self.concentration.expand(shape))
+        return self._expand_parts(batch_shape, _instance, concentration=self.concentration.expand(shape))
 
     @property
     def mean(self) -> Tensor:
@@ -68,53 +65,9 @@ class Dirichlet(Distribution):
         volume = a.lgamma().sum(-1) - total.lgamma()
         return volume - (outcomes - total) * total.digamma() - ((a - 1.0) * a.digamma()).sum(-1)
 
-
-class Beta(Distribution):
-    """A probability: the first of a Dirichlet distribution of two outcomes."""
-
-    arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
-    support = constraints.unit_interval
-    has_rsample = True
-
-    def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
-        if isinstance(concentration1, Number) and isinstance(concentration0, Number):
-            both = tensor([float(concentration1), float(concentration0)])  # type: ignore[arg-type]
-        else:
-            both = functions["stack"](broadcast_all(concentration1, concentration0), -1)
-        self._dirichlet = Dirichlet(both, validate_args=validate_args)
-        super().__init__(self._dirichlet.batch_shape, validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Beta:
-        return self._expanded(batch_shape, _instance, _dirichlet=self._dirichlet.expand(batch_shape))
-
     @property
-    def concentration1(self) -> Tensor:
-        return self._dirichlet.concentration[..., 0]
+    def _natural_params(self) -> tuple[Tensor, ...]:
+        return (self.concentration,)
 
-    @property
-    def concentration0(self) -> Tensor:
-        return self._dirichlet.concentration[..., 1]
-
-    @property
-    def mean(self) -> Tensor:
-        return self.concentration1 / (self.concentration1 + self.concentration0)
-
-    @property
-    def mode(self) -> Tensor:
-        return self._dirichlet.mode[..., 0]
-
-    @property
-    def variance(self) -> Tensor:
-        total = self.concentration1 + self.concentration0
-        return self.concentration1 * self.concentration0 / (total.square() * (total + 1))
-
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        return self._dirichlet.rsample(sample_shape).select(-1, 0)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        if self._validate_args:
-            self._validate_sample(value)
-        return self._dirichlet.log_prob(functions["stack"]([value, 1.0 - value], -1))
-
-    def entropy(self) -> Tensor:
-        return self._dirichlet.entropy()
+    def _log_normalizer(self, x: Any) -> Tensor:
+        return x.lgamma().sum(-1) - x.sum(-1).lgamma()  # type: ignore[no-any-return]

@@ -38,6 +38,7 @@ class Distribution:
             self._validate_args = validate_args
         if self._validate_args:
             self._check_arguments()
+        super().__init__()  # a subclass may have other bases
 
     def _check_arguments(self) -> None:
         try:
@@ -107,6 +108,11 @@ class Distribution:
         """Draw so that gradients reach the parameters. Raises NotImplementedError unless `has_rsample`."""
         raise NotImplementedError
 
+    def sample_n(self, n: int) -> Tensor:
+        """Draw n samples; PyTorch's older name of `sample((n,))`."""
+        warnings.warn("sample_n will be deprecated. Use .sample((n,)) instead", FutureWarning, stacklevel=2)
+        return self.sample(Size((n,)))
+
     def log_prob(self, value: Tensor) -> Tensor:
         """The logarithm of the probability (or its density) of a value, of the batch's shape."""
         raise NotImplementedError
@@ -136,7 +142,7 @@ class Distribution:
 
     # -- for subclasses ---------------------------------------------------------------------------------
 
-    def _expanded(self, batch_shape: Any, _instance: Any = None, **parts: Any) -> Any:
+    def _expand_parts(self, batch_shape: Any, _instance: Any = None, **parts: Any) -> Any:
         """An instance of another batch with these attributes; nothing is checked again."""
         made = type(self).__new__(type(self)) if _instance is None else _instance
         for name, value in parts.items():
@@ -144,6 +150,19 @@ class Distribution:
         Distribution.__init__(made, batch_shape, self._event_shape, validate_args=False)
         made._validate_args = self._validate_args
         return made
+
+    def _get_checked_instance(self, cls: type, _instance: Any = None) -> Any:
+        """Return the instance that `expand` of a class fills: `_instance` or a new one.
+
+        Raises:
+            NotImplementedError: If a subclass has its own `__init__` and inherits `expand`.
+        """
+        if _instance is None and type(self).__init__ != cls.__init__:  # type: ignore[misc]
+            raise NotImplementedError(
+                f"Subclass {self.__class__.__name__} of {cls.__name__} that defines a custom __init__ method must "
+                "also define a custom .expand() method."
+            )
+        return self.__new__(type(self)) if _instance is None else _instance
 
     def _grown_parts(self, shape: Any, *names: str) -> dict[str, Any]:
         """These attributes, as far as they are there, expanded."""

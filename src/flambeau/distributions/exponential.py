@@ -7,13 +7,13 @@ from typing import Any
 
 from flambeau.core.size import Size
 from flambeau.distributions import constraints
-from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.exp_family import ExponentialFamily
 from flambeau.distributions.utils import broadcast_all
 from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 
-class Exponential(Distribution):
+class Exponential(ExponentialFamily):
     """The exponential distribution with this rate: its mean is 1 / rate."""
 
     arg_constraints = {"rate": constraints.positive}
@@ -25,7 +25,7 @@ class Exponential(Distribution):
         super().__init__(() if isinstance(rate, Number) else self.rate.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Exponential:
-        return self._expanded(batch_shape, _instance, rate=self.rate.expand(Size(batch_shape)))
+        return self._expand_parts(batch_shape, _instance, rate=self.rate.expand(Size(batch_shape)))
 
     @property
     def mean(self) -> Tensor:
@@ -64,3 +64,12 @@ class Exponential(Distribution):
 
     def entropy(self) -> Tensor:
         return 1.0 - self.rate.log()
+
+    _mean_carrier_measure = 0  # type: ignore[assignment]
+
+    @property
+    def _natural_params(self) -> tuple[Tensor, ...]:
+        return (-self.rate,)
+
+    def _log_normalizer(self, x: Any) -> Tensor:
+        return -(-x).log()  # type: ignore[no-any-return]

@@ -34,7 +34,7 @@ class LocationScale(Distribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
         shape = Size(batch_shape)
-        return self._expanded(shape, _instance, **self._grown_parts(shape, "loc", "scale"))
+        return self._expand_parts(shape, _instance, **self._grown_parts(shape, "loc", "scale"))
 
     @property
     def mean(self) -> Tensor:
@@ -63,9 +63,9 @@ class BinaryOdds(Distribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
         parts = self._grown_parts(Size(batch_shape), *self._grows)
-        return self._expanded(batch_shape, _instance, **self._kept(), **parts)
+        return self._expand_parts(batch_shape, _instance, **self._other_parts(), **parts)
 
-    def _kept(self) -> dict[str, Any]:
+    def _other_parts(self) -> dict[str, Any]:
         """What `expand` takes over as it is."""
         return {}
 

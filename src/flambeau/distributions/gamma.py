@@ -1,4 +1,4 @@
-"""`Gamma` and `Chi2`.
+"""`Gamma`.
 
 # Note [Gradients of Gamma's numbers]
 A number z of Gamma(a, 1) is no formula of a, for it comes by rejection. It moves with a so that the probability of
@@ -15,7 +15,7 @@ from flambeau.autograd.function import Function, once_differentiable
 from flambeau.core.size import Size
 from flambeau.core.typeinfo import finfo
 from flambeau.distributions import constraints
-from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.exp_family import ExponentialFamily
 from flambeau.distributions.utils import broadcast_all
 from flambeau.ops.random.gamma import standard_gamma
 from flambeau.tensor.arguments.public import functions
@@ -52,7 +52,7 @@ def _slope(concentration: Any, value: Any) -> Any:
     return (-change * (-log_density).exp()).to(value.dtype)
 
 
-class Gamma(Distribution):
+class Gamma(ExponentialFamily):
     """The Gamma distribution with a concentration and a rate: its mean is concentration / rate."""
 
     arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
@@ -66,7 +66,7 @@ class Gamma(Distribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Gamma:
         shape = Size(batch_shape)
-        return self._expanded(shape, _instance, **self._grown_parts(shape, "concentration", "rate"))
+        return self._expand_parts(shape, _instance, **self._grown_parts(shape, "concentration", "rate"))
 
     @property
     def mean(self) -> Tensor:
@@ -102,15 +102,11 @@ class Gamma(Distribution):
         a = self.concentration
         return a - self.rate.log() + a.lgamma() + (1.0 - a) * a.digamma()
 
-
-class Chi2(Gamma):
-    """The chi-squared distribution: the sum of the squares of `df` normal numbers."""
-
-    arg_constraints = {"df": constraints.positive}
-
-    def __init__(self, df: Any, validate_args: bool | None = None) -> None:
-        super().__init__(0.5 * df, 0.5, validate_args=validate_args)
+    _mean_carrier_measure = 0  # type: ignore[assignment]
 
     @property
-    def df(self) -> Tensor:
-        return self.concentration * 2
+    def _natural_params(self) -> tuple[Tensor, ...]:
+        return (self.concentration - 1, -self.rate)
+
+    def _log_normalizer(self, x: Any, y: Any) -> Tensor:
+        return (x + 1).lgamma() + (x + 1) * (-y.reciprocal()).log()  # type: ignore[no-any-return]

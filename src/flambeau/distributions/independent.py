@@ -6,6 +6,7 @@ from typing import Any
 
 from flambeau.distributions import constraints
 from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.utils import sum_rightmost
 from flambeau.tensor.tensor import Tensor
 
 
@@ -40,7 +41,7 @@ class Independent(Distribution):
         inner = (*batch_shape, *self._event_shape[: self.reinterpreted_batch_ndims])
         parts = {"base_dist": self.base_dist.expand(inner)}
         dims = self.reinterpreted_batch_ndims
-        return self._expanded(batch_shape, _instance, reinterpreted_batch_ndims=dims, **parts)
+        return self._expand_parts(batch_shape, _instance, reinterpreted_batch_ndims=dims, **parts)
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -87,8 +88,3 @@ class Independent(Distribution):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base_dist}, {self.reinterpreted_batch_ndims})"
-
-
-def sum_rightmost(value: Tensor, dims: int) -> Tensor:
-    """The sum over the last dimensions, so many of them."""
-    return value.sum(tuple(range(-dims, 0))) if dims else value

@@ -7,16 +7,18 @@ from typing import Any
 
 from flambeau.core.names import lacking
 from flambeau.distributions.bernoulli import Bernoulli
+from flambeau.distributions.beta import Beta
 from flambeau.distributions.categorical import Categorical
 from flambeau.distributions.cauchy import Cauchy
-from flambeau.distributions.dirichlet import Beta, Dirichlet
+from flambeau.distributions.dirichlet import Dirichlet
 from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.exp_family import ExponentialFamily, differentiate_normalizer, sum_events
 from flambeau.distributions.exponential import Exponential
 from flambeau.distributions.gamma import Gamma
 from flambeau.distributions.geometric import Geometric
 from flambeau.distributions.gumbel import EULER, Gumbel
 from flambeau.distributions.half_normal import HalfNormal
-from flambeau.distributions.independent import Independent, sum_rightmost
+from flambeau.distributions.independent import Independent
 from flambeau.distributions.laplace import Laplace
 from flambeau.distributions.multivariate_normal import MultivariateNormal, log_determinant, mahalanobis
 from flambeau.distributions.normal import Normal
@@ -24,6 +26,7 @@ from flambeau.distributions.one_hot_categorical import OneHotCategorical
 from flambeau.distributions.poisson import Poisson
 from flambeau.distributions.transformed_distribution import TransformedDistribution
 from flambeau.distributions.uniform import Uniform
+from flambeau.distributions.utils import sum_rightmost
 from flambeau.nn.functional import softplus
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions import linalg
@@ -68,7 +71,8 @@ def _formula(type_p: type, type_q: type) -> Formula:
     )
 
 
-def _infinite_where(outside: Tensor, value: Tensor) -> Tensor:
+def infinite_where(outside: Any, value: Any) -> Tensor:
+    """Return infinity where a condition holds, else a value."""
     return functions["where"](outside, value.new_full((), float("inf")), value)
 
 
@@ -82,16 +86,16 @@ def _normal(p: Normal, q: Normal) -> Tensor:
 @register_kl(Bernoulli, Bernoulli)
 def _bernoulli(p: Bernoulli, q: Bernoulli) -> Tensor:
     one = p.probs * (softplus(-q.logits) - softplus(-p.logits))
-    one = _infinite_where(q.probs == 0, one).masked_fill(p.probs == 0, 0)
+    one = infinite_where(q.probs == 0, one).masked_fill(p.probs == 0, 0)
     none = (1 - p.probs) * (softplus(q.logits) - softplus(p.logits))
-    none = _infinite_where(q.probs == 1, none).masked_fill(p.probs == 1, 0)
+    none = infinite_where(q.probs == 1, none).masked_fill(p.probs == 1, 0)
     return one + none
 
 
 @register_kl(Categorical, Categorical)
 def _categorical(p: Categorical, q: Categorical) -> Tensor:
     terms = p.probs * (p.logits - q.logits)
-    terms = _infinite_where((q.probs == 0).expand_as(terms), terms)
+    terms = infinite_where((q.probs == 0).expand_as(terms), terms)
     return terms.masked_fill((p.probs == 0).expand_as(terms), 0).sum(-1)
 
 
@@ -103,7 +107,7 @@ def _one_hot(p: OneHotCategorical, q: OneHotCategorical) -> Tensor:
 @register_kl(Uniform, Uniform)
 def _uniform(p: Uniform, q: Uniform) -> Tensor:
     found = ((q.high - q.low) / (p.high - p.low)).log()
-    return _infinite_where((q.low > p.low) | (q.high < p.high), found)
+    return infinite_where((q.low > p.low) | (q.high < p.high), found)
 
 
 @register_kl(Exponential, Exponential)
@@ -179,6 +183,21 @@ def _multivariate(p: MultivariateNormal, q: MultivariateNormal) -> Tensor:
     return volumes + 0.5 * (spread + distance - p.event_shape[0])
 
 
+@register_kl(ExponentialFamily, ExponentialFamily)
+def _exponential_family(p: ExponentialFamily, q: ExponentialFamily) -> Tensor:
+    if type(p) is not type(q):
+        raise NotImplementedError(
+            f"The cross KL-divergence between different exponential families cannot be computed using Bregman "
+            f"divergences: {type(p).__name__} and {type(q).__name__}"
+        )
+    parameters, normalizer, means = differentiate_normalizer(p)
+    others = q._natural_params
+    found: Any = q._log_normalizer(*others) - normalizer
+    for mine, other, mean in zip(parameters, others, means, strict=True):
+        found = found - sum_events(p, (other - mine) * mean)
+    return found  # type: ignore[no-any-return]
+
+
 @register_kl(Independent, Independent)
 def _independent(p: Independent, q: Independent) -> Tensor:
     if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
@@ -187,8 +206,8 @@ def _independent(p: Independent, q: Independent) -> Tensor:
 
 
 @register_kl(TransformedDistribution, TransformedDistribution)
-def _transformed(p: TransformedDistribution, q: TransformedDistribution) -> Tensor:
-    """The same bijections change nothing."""
+def _transformed_pair(p: TransformedDistribution, q: TransformedDistribution) -> Tensor:
+    """Return the divergence of the base distributions, which equal bijections do not change."""
     if p.transforms != q.transforms or p.event_shape != q.event_shape:
         raise NotImplementedError
     return kl_divergence(p.base_dist, q.base_dist)

@@ -65,7 +65,7 @@ class MixtureSameFamily(Distribution):
             "_num_component": self._num_component,
             "_event_ndims": self._event_ndims,
         }
-        return self._expanded(batch_shape, _instance, **parts)
+        return self._expand_parts(batch_shape, _instance, **parts)
 
     @constraints.dependent_property
     def support(self) -> constraints.Constraint:

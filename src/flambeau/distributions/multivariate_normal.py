@@ -61,22 +61,22 @@ class MultivariateNormal(Distribution):
             (*batch_shape, n, n), "covariance_matrix", "precision_matrix", "scale_tril"
         )
         factor = self._unbroadcasted_scale_tril
-        return self._expanded(batch_shape, _instance, _unbroadcasted_scale_tril=factor, **parts)
+        return self._expand_parts(batch_shape, _instance, _unbroadcasted_scale_tril=factor, **parts)
 
     @lazy_property
     def scale_tril(self) -> Tensor:
-        return self._grown(self._unbroadcasted_scale_tril)
+        return self._expand_matrix(self._unbroadcasted_scale_tril)
 
     @lazy_property
     def covariance_matrix(self) -> Tensor:
         factor = self._unbroadcasted_scale_tril
-        return self._grown(factor @ factor.mT)
+        return self._expand_matrix(factor @ factor.mT)
 
     @lazy_property
     def precision_matrix(self) -> Tensor:
-        return self._grown(functions["cholesky_inverse"](self._unbroadcasted_scale_tril))
+        return self._expand_matrix(functions["cholesky_inverse"](self._unbroadcasted_scale_tril))
 
-    def _grown(self, matrix: Tensor) -> Tensor:
+    def _expand_matrix(self, matrix: Tensor) -> Tensor:
         return matrix.expand((*self._batch_shape, *self._event_shape, *self._event_shape))
 
     @property

@@ -6,12 +6,13 @@ import math
 from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
+from flambeau.distributions.exp_family import ExponentialFamily
 from flambeau.distributions.families import LocationScale
 from flambeau.tensor.functions.random import normal, randn
 from flambeau.tensor.tensor import Tensor
 
 
-class Normal(LocationScale):
+class Normal(LocationScale, ExponentialFamily):
     """The normal distribution with mean `loc` and standard deviation `scale`, numbers or tensors."""
 
     @property
@@ -46,6 +47,15 @@ class Normal(LocationScale):
 
     def entropy(self) -> Tensor:
         return 0.5 + 0.5 * math.log(2 * math.pi) + self.scale.log()
+
+    _mean_carrier_measure = 0  # type: ignore[assignment]
+
+    @property
+    def _natural_params(self) -> tuple[Tensor, ...]:
+        return (self.loc / self.scale.square(), -0.5 * self.scale.square().reciprocal())
+
+    def _log_normalizer(self, x: Any, y: Any) -> Tensor:
+        return -0.25 * x.square() / y + 0.5 * (-math.pi / y).log()  # type: ignore[no-any-return]
 
 
 def standard_normal(shape: Any, like: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class OneHotCategorical(Distribution):
         super().__init__(self._categorical.batch_shape, shape[-1:], validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> OneHotCategorical:
-        return self._expanded(
+        return self._expand_parts(
             batch_shape, _instance, _categorical=self._categorical.expand(Size(batch_shape))
         )
 

@@ -8,13 +8,13 @@ from typing import Any
 from flambeau.autograd.grad_mode import no_grad
 from flambeau.core.size import Size
 from flambeau.distributions import constraints
-from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.exp_family import ExponentialFamily
 from flambeau.distributions.utils import broadcast_all
 from flambeau.tensor.functions.random import poisson
 from flambeau.tensor.tensor import Tensor
 
 
-class Poisson(Distribution):
+class Poisson(ExponentialFamily):
     """Counts of what happens at this rate."""
 
     arg_constraints = {"rate": constraints.nonnegative}
@@ -25,7 +25,7 @@ class Poisson(Distribution):
         super().__init__(() if isinstance(rate, Number) else self.rate.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Poisson:
-        return self._expanded(batch_shape, _instance, rate=self.rate.expand(Size(batch_shape)))
+        return self._expand_parts(batch_shape, _instance, rate=self.rate.expand(Size(batch_shape)))
 
     @property
     def mean(self) -> Tensor:
@@ -48,3 +48,10 @@ class Poisson(Distribution):
             self._validate_sample(value)
         rate, value = broadcast_all(self.rate, value)
         return value.xlogy(rate) - rate - (value + 1).lgamma()
+
+    @property
+    def _natural_params(self) -> tuple[Tensor, ...]:
+        return (self.rate.log(),)
+
+    def _log_normalizer(self, x: Any) -> Tensor:
+        return x.exp()  # type: ignore[no-any-return]

@@ -24,7 +24,7 @@ class LogitRelaxedBernoulli(BinaryOdds):
         self.temperature = temperature
         super().__init__(probs, logits, validate_args)
 
-    def _kept(self) -> dict[str, Any]:
+    def _other_parts(self) -> dict[str, Any]:
         return {"temperature": self.temperature}
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:

@@ -34,7 +34,7 @@ class ExpRelaxedCategorical(Distribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> ExpRelaxedCategorical:
         parts = {"temperature": self.temperature, "_categorical": self._categorical.expand(Size(batch_shape))}
-        return self._expanded(batch_shape, _instance, **parts)
+        return self._expand_parts(batch_shape, _instance, **parts)
 
     @property
     def param_shape(self) -> Size:

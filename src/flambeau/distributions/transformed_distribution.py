@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
+from flambeau.core.size import Size
 from flambeau.distributions import constraints
 from flambeau.distributions.distribution import Distribution
-from flambeau.distributions.independent import Independent, sum_rightmost
+from flambeau.distributions.independent import Independent
 from flambeau.distributions.transforms import ComposeTransform, Transform
+from flambeau.distributions.utils import sum_rightmost
 from flambeau.tensor.tensor import Tensor
 
 
@@ -22,24 +24,26 @@ class TransformedDistribution(Distribution):
         self, base_distribution: Distribution, transforms: Transform | Sequence[Transform],
         validate_args: bool | None = None,
     ) -> None:  # fmt: skip
-        self.transforms = _listed(transforms)
+        self.transforms = _list_transforms(transforms)
         whole = self._whole
         shape = base_distribution.batch_shape + base_distribution.event_shape
-        events = len(base_distribution.event_shape)
-        wanted = max([events, *[part.domain.event_dim for part in self.transforms]])
         if len(shape) < whole.domain.event_dim:
             raise ValueError(
                 f"base_distribution needs to have shape with size at least {whole.domain.event_dim}, but got {shape}."
             )
-        self.base_dist = (
-            Independent(base_distribution, wanted - events) if wanted > events else base_distribution
-        )
-        cut = len(shape) - wanted
-        super().__init__(shape[:cut], shape[cut:], validate_args=validate_args)
+        events = len(base_distribution.event_shape)
+        following = whole.forward_shape(shape)
+        grown = Size(whole.inverse_shape(following))
+        base = base_distribution if grown == shape else base_distribution.expand(grown[: len(grown) - events])
+        missing = whole.domain.event_dim - events
+        self.base_dist = Independent(base, missing) if missing > 0 else base
+        cut = len(following) - whole.codomain.event_dim - max(-missing, 0)
+        super().__init__(following[:cut], following[cut:], validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TransformedDistribution:
-        base = self.base_dist.expand(batch_shape)
-        return self._expanded(batch_shape, _instance, transforms=self.transforms, base_dist=base)
+        shape = self._whole.inverse_shape(Size(batch_shape) + self._event_shape)
+        base = self.base_dist.expand(shape[: len(shape) - len(self.base_dist.event_shape)])
+        return self._expand_parts(batch_shape, _instance, transforms=self.transforms, base_dist=base)
 
     @property
     def _whole(self) -> ComposeTransform:
@@ -73,13 +77,14 @@ class TransformedDistribution(Distribution):
         y = value
         for transform in reversed(self.transforms):
             x = transform._inv_call(y)
+            dims += transform.domain.event_dim - transform.codomain.event_dim
             slope = transform.log_abs_det_jacobian(x, y)
             total = total - sum_rightmost(slope, dims - transform.domain.event_dim)
             y = x
         base = self.base_dist.log_prob(y)
         return total + sum_rightmost(base, dims - len(self.base_dist.event_shape))  # type: ignore[no-any-return]
 
-    def _turned(self, value: Tensor) -> Tensor:
+    def _flip_order(self, value: Tensor) -> Tensor:
         """A probability, or its complement where the transforms turn the order around."""
         sign = self._whole.sign
         return value if isinstance(sign, int) and sign == 1 else sign * (value - 0.5) + 0.5  # type: ignore[no-any-return]
@@ -88,13 +93,13 @@ class TransformedDistribution(Distribution):
         value = self._whole._inv_call(value)
         if self._validate_args:
             self.base_dist._validate_sample(value)
-        return self._turned(self.base_dist.cdf(value))
+        return self._flip_order(self.base_dist.cdf(value))
 
     def icdf(self, value: Tensor) -> Tensor:
-        return self._whole(self.base_dist.icdf(self._turned(value)))
+        return self._whole(self.base_dist.icdf(self._flip_order(value)))
 
 
-def _listed(transforms: Any) -> list[Transform]:
+def _list_transforms(transforms: Any) -> list[Transform]:
     if isinstance(transforms, Transform):
         return [transforms]
     if not isinstance(transforms, list) or not all(isinstance(t, Transform) for t in transforms):

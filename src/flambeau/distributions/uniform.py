@@ -33,7 +33,7 @@ class Uniform(Distribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Uniform:
         shape = Size(batch_shape)
-        return self._expanded(shape, _instance, low=self.low.expand(shape), high=self.high.expand(shape))
+        return self._expand_parts(shape, _instance, low=self.low.expand(shape), high=self.high.expand(shape))
 
     @property
     def mean(self) -> Tensor:

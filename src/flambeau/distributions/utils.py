@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from numbers import Number
 from typing import Any
@@ -11,6 +12,7 @@ from flambeau.core.names import lacking
 from flambeau.core.typeinfo import finfo
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.exchange.data import tensor
+from flambeau.tensor.functions.random import randn
 from flambeau.tensor.promotion import get_default_dtype
 from flambeau.tensor.tensor import Tensor
 
@@ -73,5 +75,68 @@ class lazy_property:
         setattr(instance, self.wrapped.__name__, value)
         return value
 
+
+def sum_rightmost(value: Any, dims: int) -> Any:
+    """Return the sum over the last `dims` dimensions."""
+    return value.sum(tuple(range(-dims, 0))) if dims else value
+
+
+def _standard_normal(shape: Any, dtype: Any, device: Any) -> Tensor:
+    """Return standard normal numbers; PyTorch's libraries import this name."""
+    return randn(shape, dtype=dtype, device=device)
+
+
+_sum_rightmost = sum_rightmost
+
+
+def vec_to_tril_matrix(vec: Tensor, diag: int = 0) -> Tensor:
+    """Return square matrices whose lower triangles are the last dimension of a tensor, row by row.
+
+    Args:
+        vec: Tensor (..., d).
+        diag: Diagonal that the triangle ends at: 0 is the main diagonal, -1 the one below.
+
+    Raises:
+        ValueError: If no triangle has d entries.
+    """
+    entries, step = vec.shape[-1], 1 + 2 * diag
+    n = (math.sqrt(step**2 + 8 * entries + 4 * abs(diag) * (diag + 1)) - step) / 2
+    if not n.is_integer():
+        raise ValueError(
+            f"The size of last dimension is {entries} which cannot be expressed as the lower triangular part of a "
+            "square D x D matrix."
+        )
+    matrix = vec.new_zeros((*vec.shape[:-1], int(n), int(n)))
+    rows, columns = functions["tril_indices"](int(n), int(n), diag, device=vec.device)
+    return _put(matrix, rows, columns, vec)
+
+
+def tril_matrix_to_vec(mat: Tensor, diag: int = 0) -> Tensor:
+    """Return the lower triangles of square matrices as vectors, row by row.
+
+    Args:
+        mat: Tensor (..., n, n).
+        diag: Diagonal that the triangle ends at, less than n and not less than -n.
+
+    Raises:
+        ValueError: If there is no such diagonal.
+    """
+    n = mat.shape[-1]
+    if diag < -n or diag >= n:
+        raise ValueError(f"diag ({diag}) provided is outside [{-n}, {n - 1}].")
+    rows, columns = functions["tril_indices"](n, n, diag, device=mat.device)
+    return mat[..., rows, columns]
+
+
+def _put(matrix: Any, rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:
+    """Write values at positions of each matrix."""
+    matrix[..., rows, columns] = values
+    return matrix  # type: ignore[no-any-return]
+
+
+__all__ = [
+    "broadcast_all", "clamp_probs", "lazy_property", "logits_to_probs", "probs_to_logits", "tril_matrix_to_vec",
+    "vec_to_tril_matrix",
+]  # fmt: skip
 
 __getattr__ = lacking("torch.distributions.utils")

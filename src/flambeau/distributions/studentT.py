@@ -7,8 +7,8 @@ from typing import Any
 
 from flambeau.core.size import Size
 from flambeau.distributions import constraints
+from flambeau.distributions.chi2 import Chi2
 from flambeau.distributions.distribution import Distribution
-from flambeau.distributions.gamma import Chi2
 from flambeau.distributions.normal import standard_normal
 from flambeau.distributions.utils import broadcast_all
 from flambeau.tensor.arguments.public import functions
@@ -30,7 +30,7 @@ class StudentT(Distribution):
     def expand(self, batch_shape: Any, _instance: Any = None) -> StudentT:
         shape = Size(batch_shape)
         parts = self._grown_parts(shape, "df", "loc", "scale", "_chi2")
-        return self._expanded(shape, _instance, **parts)
+        return self._expand_parts(shape, _instance, **parts)
 
     @property
     def mean(self) -> Tensor:

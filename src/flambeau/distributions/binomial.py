@@ -1,0 +1,145 @@
+"""`Binomial`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.autograd.grad_mode import no_grad
+from flambeau.core.size import Size
+from flambeau.distributions import constraints
+from flambeau.distributions.beta import Beta
+from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.utils import (
+    broadcast_all,
+    lazy_property,
+    logits_to_probs,
+    one_of_two,
+    probs_to_logits,
+)
+from flambeau.nn.functional import softplus
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions.random import rand
+from flambeau.tensor.tensor import Tensor
+
+_SMALL = 16  # trials that are drawn one by one
+
+
+class Binomial(Distribution):
+    """The number of successes in `total_count` trials, by the probability `probs` of one or its log-odds `logits`."""
+
+    arg_constraints = {
+        "total_count": constraints.nonnegative_integer,
+        "probs": constraints.unit_interval,
+        "logits": constraints.real,
+    }
+    has_enumerate_support = True
+
+    def __init__(
+        self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:  # fmt: skip
+        one_of_two(probs, logits)
+        self.total_count, self._param = broadcast_all(total_count, logits if probs is None else probs)
+        self.total_count = self.total_count.type_as(self._param)
+        if probs is None:
+            self.logits = self._param
+        else:
+            self.probs = self._param
+        super().__init__(self._param.size(), validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Binomial:
+        shape = Size(batch_shape)
+        parts = self._grown_parts(shape, "total_count", "_param", "probs", "logits")
+        return self._expand_parts(shape, _instance, **parts)
+
+    def _new(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self._param.new(*args, **kwargs)  # type: ignore[no-any-return]
+
+    @constraints.dependent_property(is_discrete=True, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        return constraints.integer_interval(0, self.total_count)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.total_count * self.probs
+
+    @property
+    def mode(self) -> Tensor:
+        return functions["minimum"](((self.total_count + 1) * self.probs).floor(), self.total_count)  # type: ignore[no-any-return]
+
+    @property
+    def variance(self) -> Tensor:
+        return self.total_count * self.probs * (1 - self.probs)
+
+    @lazy_property
+    def logits(self) -> Tensor:
+        return probs_to_logits(self.probs, is_binary=True)
+
+    @lazy_property
+    def probs(self) -> Tensor:
+        return logits_to_probs(self.logits, is_binary=True)
+
+    @property
+    def param_shape(self) -> Size:
+        return self._param.size()
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        shape = self._extended_shape(sample_shape)
+        with no_grad():
+            return draw_binomial(self.total_count.expand(shape), self.probs.expand(shape))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        n = self.total_count
+        ways = (n + 1).lgamma() - (value + 1).lgamma() - (n - value + 1).lgamma()
+        return ways + value * self.logits - n * softplus(self.logits)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy, a sum over the support.
+
+        Raises:
+            NotImplementedError: If members of the batch differ in their numbers of trials.
+        """
+        self._single_count("entropy")
+        terms = self.log_prob(self.enumerate_support(False))
+        return -(terms.exp() * terms).sum(0)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        n = self._single_count("enumerate_support")
+        values = functions["arange"](1 + n, dtype=self._param.dtype, device=self._param.device)
+        values = values.view((-1,) + (1,) * len(self._batch_shape))
+        return values.expand((-1, *self._batch_shape)) if expand else values  # type: ignore[no-any-return]
+
+    def _single_count(self, use: str) -> int:
+        n = int(self.total_count.max())
+        if not self.total_count.min() == n:
+            raise NotImplementedError(f"Inhomogeneous total count not supported by `{use}`.")
+        return n
+
+
+def draw_binomial(count: Tensor, probs: Tensor) -> Tensor:
+    """Return numbers of successes in `count` trials, which have one shape with `probs`.
+
+    The middle one of n uniform numbers has a beta distribution. Whether it is below the probability decides half of
+    the trials, so log2(n) beta numbers leave few trials (Devroye 1986, X.4.3). These are drawn one by one.
+
+    Args:
+        count: Numbers of trials, as floating-point numbers.
+        probs: Probabilities of success.
+    """
+    where = functions["where"]
+    count, probs = count.clone(), probs.clone()
+    successes: Any = functions["zeros_like"](count)
+    while bool((count > _SMALL).any()):
+        large: Any = count > _SMALL
+        below = 1 + (count / 2).floor()
+        above = count + 1 - below
+        middle = Beta(where(large, below, 1.0), where(large, above, 1.0), validate_args=False).sample()
+        is_less = middle < probs
+        successes = where(large & is_less, successes + below, successes)
+        rest = where(is_less, (probs - middle) / (1 - middle), (probs / middle).clamp(max=1.0))
+        probs = where(large, rest, probs)
+        count = where(large, where(is_less, above - 1, below - 1), count)
+    trials = rand((_SMALL, *count.shape), dtype=count.dtype, device=count.device)
+    order = functions["arange"](_SMALL, device=count.device).view((-1,) + (1,) * count.dim())
+    return successes + ((trials < probs) & (order < count)).to(count.dtype).sum(0)  # type: ignore[no-any-return]
