@@ -50,6 +50,7 @@ ROOMS = [
     {"distributed.sharding"},
     {"report"},
     {"top"},
+    {"fx"},
     {"testing"},
     {"cli"},
     {"shim"},

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from types import FunctionType, ModuleType, SimpleNamespace
+
+from flambeau import fft, linalg, special
 from flambeau.core.names import lacking, publish
+from flambeau.nn import functional
 from flambeau.tensor.arguments.torch_function import DisableTorchFunction, DisableTorchFunctionSubclass
 from flambeau.tensor.arguments.torch_function import ignore_overrides as _disabled_torch_function_impl
 from flambeau.tensor.arguments.torch_function import is_enabled as _is_torch_function_enabled
@@ -11,6 +15,27 @@ __all__ = [
     "DisableTorchFunction", "DisableTorchFunctionSubclass", "_disabled_torch_function_impl",
     "_is_torch_function_enabled",
 ]  # fmt: skip
+
+
+# Modules of functions that PyTorch writes in C++, by its names for them; graphs of torch.fx call functions by these.
+_nn = SimpleNamespace(
+    **{
+        {"logsigmoid": "log_sigmoid"}.get(name, name): getattr(functional, name)
+        for name in (
+            "avg_pool2d", "avg_pool3d", "elu_", "gelu", "hardtanh_", "leaky_relu_", "linear", "logsigmoid", "one_hot",
+            "scaled_dot_product_attention", "softplus", "softshrink",
+        )
+        if hasattr(functional, name)
+    }
+)  # fmt: skip
+
+
+def _rename(prefix: str, module: ModuleType) -> SimpleNamespace:
+    found = {name: value for name, value in vars(module).items() if isinstance(value, FunctionType)}
+    return SimpleNamespace(**{f"{prefix}_{name}": value for name, value in found.items() if name[0] != "_"})
+
+
+_fft, _linalg, _special = _rename("fft", fft), _rename("linalg", linalg), _rename("special", special)
 
 __getattr__ = lacking("torch._C")
 publish(globals())

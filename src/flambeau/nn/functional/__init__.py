@@ -160,6 +160,7 @@ globals().update(
     }
 )
 _publish(globals())
+_threshold = globals()["threshold"]  # PyTorch's name of it in graphs of torch.fx
 
 
 def __getattr__(name: str) -> Any:

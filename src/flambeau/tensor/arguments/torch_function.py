@@ -251,7 +251,7 @@ def _functions() -> list[tuple[str, FunctionType]]:
         (name, value)
         for namespace in _namespaces
         for name, value in namespace.items()
-        if isinstance(value, FunctionType) and name[0] != "_" and name not in _SILENT
+        if isinstance(value, FunctionType) and (name[0] != "_" or name == "_assert") and name not in _SILENT
     ]
 
 

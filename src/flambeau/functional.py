@@ -1,0 +1,15 @@
+"""torch.functional: the functions that PyTorch defines in Python; `torch` shows them, too."""
+
+from __future__ import annotations
+
+import flambeau
+from flambeau.core.names import lacking
+
+_NAMES = (
+    "align_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_shapes", "broadcast_tensors",
+    "cartesian_prod", "cdist", "chain_matmul", "einsum", "istft", "lu", "meshgrid", "norm", "split", "stft",
+    "tensordot", "unique", "unique_consecutive", "unravel_index",
+)  # fmt: skip
+globals().update({name: getattr(flambeau, name) for name in _NAMES if hasattr(flambeau, name)})
+__all__ = [name for name in _NAMES if name in globals()]  # noqa: PLE0605
+__getattr__ = lacking("torch.functional")

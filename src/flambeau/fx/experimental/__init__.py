@@ -1,0 +1,1 @@
+"""Experimental tools for graphs."""
