@@ -11,5 +11,5 @@ _NAMES = (
     "tensordot", "unique", "unique_consecutive", "unravel_index",
 )  # fmt: skip
 globals().update({name: getattr(flambeau, name) for name in _NAMES if hasattr(flambeau, name)})
-__all__ = [name for name in _NAMES if name in globals()]  # noqa: PLE0605
+__all__ = [name for name in _NAMES if name in globals()]
 __getattr__ = lacking("torch.functional")

@@ -138,7 +138,7 @@ def _wrap_function(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that records a call if an argument is a proxy, and else calls `original`."""
 
     @functools.wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def record_call(*args: Any, **kwargs: Any) -> Any:
         found = _find_proxies(args, kwargs)
         if not found:
             return original(*args, **kwargs)
@@ -146,20 +146,20 @@ def _wrap_function(original: Callable[..., Any]) -> Callable[..., Any]:
         proxy.node.meta["is_wrapped"] = True
         return proxy
 
-    wrapped._fx_wraps = original  # type: ignore[attr-defined]
-    return wrapped
+    record_call._fx_wraps = original  # type: ignore[attr-defined]
+    return record_call
 
 
 def _wrap_method(owner: type, name: str) -> Callable[[Any], Any]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
+        def record_call(*args: Any, **kwargs: Any) -> Any:
             found = _find_proxies(args, kwargs)
             if not found:
                 return original(*args, **kwargs)
             return found[0].tracer.create_proxy("call_method", name, args, kwargs)
 
-        return wrapped
+        return record_call
 
     return make
 

@@ -58,7 +58,7 @@ class PythonCode:
 
 
 class _PyTreeInfo(NamedTuple):
-    """How a function's arguments and results are nested."""
+    """The nesting of a function's arguments and results."""
 
     orig_args: list[str]
     in_spec: Any
@@ -302,12 +302,9 @@ class _Writer:
 
 
 _TYPING = {
-    list: typing.List,
-    dict: typing.Dict,
-    tuple: typing.Tuple,
-    set: typing.Set,
-    frozenset: typing.FrozenSet,
-}  # noqa: UP006
+    getattr(typing, name).__origin__: getattr(typing, name)
+    for name in ("List", "Dict", "Tuple", "Set", "FrozenSet")
+}
 
 
 def _hint_name(function: Callable[..., Any]) -> str:

@@ -68,7 +68,7 @@ class ScopeContextManager:
 
 
 class TracerBase:
-    """What records operations on proxies into a graph."""
+    """The base class of tracers, which record operations on proxies into a graph."""
 
     graph: Graph
     record_stack_traces: bool = False

@@ -37,7 +37,7 @@ _MOVED = {"torch.functional.istft": "torch.istft"}
 RENAMED = {"logsigmoid": "log_sigmoid"}
 
 
-class _Names:
+class _QualifiedNames:
     """PyTorch's qualified name of each public function, built at first use."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ def _name_functional(name: str) -> str:
     return "torch.nn.functional._threshold" if name == "threshold" else name
 
 
-_names = _Names()
+_names = _QualifiedNames()
 
 
 def public_name(module: str) -> str:

@@ -17,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _Current(threading.local):
+class _NodeMeta(threading.local):
     """The information to attach in this thread."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class _Current(threading.local):
         self.is_preserving = False
 
 
-_current = _Current()
+_current = _NodeMeta()
 
 
 @contextmanager
