@@ -10,6 +10,7 @@ from flambeau.nn import functional
 from flambeau.tensor.arguments.torch_function import DisableTorchFunction, DisableTorchFunctionSubclass
 from flambeau.tensor.arguments.torch_function import ignore_overrides as _disabled_torch_function_impl
 from flambeau.tensor.arguments.torch_function import is_enabled as _is_torch_function_enabled
+from flambeau.tensor.tensor import Tensor
 
 __all__ = [
     "DisableTorchFunction", "DisableTorchFunctionSubclass", "_disabled_torch_function_impl",
@@ -36,6 +37,13 @@ def _rename(prefix: str, module: ModuleType) -> SimpleNamespace:
 
 
 _fft, _linalg, _special = _rename("fft", fft), _rename("linalg", linalg), _rename("special", special)
+
+_TensorMeta = type(Tensor)
+
+
+def _log_api_usage_once(event: str) -> None:
+    """Accept the name of a used function; PyTorch logs it if its C++ logger is on, Flambeau has none."""
+
 
 __getattr__ = lacking("torch._C")
 publish(globals())

@@ -13,14 +13,16 @@ from flambeau.backends import cuda, cudnn, mps
 from flambeau.backends.flagged import FlaggedModule
 from flambeau.backends.products import Precision
 
-__all__ = ["cuda", "cudnn", "mha", "mps"]
+_LATER = ("cpu", "kleidiai", "mha", "mkl", "mkldnn", "nnpack", "openmp", "opt_einsum", "xnnpack")
+
+__all__ = ["cuda", "cudnn", "mps", *_LATER]
 
 
 class _Backends(FlaggedModule):
     fp32_precision = Precision("generic")
 
     def __getattr__(self, name: str) -> Any:
-        return import_module("flambeau.backends.mha") if name == "mha" else super().__getattr__(name)
+        return import_module(f"flambeau.backends.{name}") if name in _LATER else super().__getattr__(name)
 
 
 sys.modules[__name__].__class__ = _Backends

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from flambeau.core.device import device
 from flambeau.core.names import lacking
 from flambeau.serialization.checkpoint import get_unsafe_globals_in_checkpoint, load, save
 from flambeau.serialization.places import default_restore_location, location_tag
@@ -17,5 +21,8 @@ __all__ = [
     "get_unsafe_globals_in_checkpoint", "load", "location_tag", "safe_globals", "save",
 ]  # fmt: skip
 
+
+DEFAULT_PROTOCOL = 2
+MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | device | str | dict[str, str] | None
 
 __getattr__ = lacking("torch.serialization")

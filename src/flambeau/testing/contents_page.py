@@ -62,7 +62,6 @@ WHY = {
     "utils.model_zoo": "downloads models",
     "utils.tensorboard": "writes TensorBoard event files",
     "Tensor.refine_names": "a prototype in PyTorch",
-    "__config__": "describes how PyTorch was compiled",
 }
 """What an absent one would be for."""
 
