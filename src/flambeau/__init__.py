@@ -124,7 +124,8 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "accelerator": "", "get_device_module": "flambeau.accelerator", "cpu": "", "mps": "", "mtia": "", "xpu": "",
     "distributions": "", "func": "", "testing": "", "_utils": "", "overrides": "", "_C": "",
     "types": "", "compiler": "", "_dynamo": "", "_inductor": "", "compile": "flambeau.nn.compilation",
-    "functional": "", "fx": "", "jit": "", "quasirandom": "", "__config__": "", "_jit_internal": "", "Future": "flambeau.futures",
+    "functional": "", "fx": "", "jit": "", "quasirandom": "", "__config__": "", "_jit_internal": "",
+    "Future": "flambeau.futures",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
 } | dict.fromkeys(
