@@ -32,6 +32,7 @@ ROOMS = [
     {"nn"},
     {"optim"},
     {"data", "serialization", "amp", "distributed.optim", "_dynamo", "_inductor"},
+    {"_library"},
     {
         "cuda",
         "backends",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import FunctionType, ModuleType, SimpleNamespace
 
 from flambeau import fft, linalg, special
+from flambeau._library.operators import dispatch_below_autograd as _AutoDispatchBelowAutograd
 from flambeau.core.names import lacking, publish
 from flambeau.nn import functional
 from flambeau.tensor.arguments.torch_function import DisableTorchFunction, DisableTorchFunctionSubclass
@@ -13,7 +14,10 @@ from flambeau.tensor.arguments.torch_function import is_enabled as _is_torch_fun
 from flambeau.tensor.tensor import Tensor
 
 __all__ = [
-    "DisableTorchFunction", "DisableTorchFunctionSubclass", "_disabled_torch_function_impl",
+    "DisableTorchFunction",
+    "DisableTorchFunctionSubclass",
+    "_AutoDispatchBelowAutograd",
+    "_disabled_torch_function_impl",
     "_is_torch_function_enabled",
 ]  # fmt: skip
 

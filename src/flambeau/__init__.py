@@ -121,7 +121,8 @@ if "IPython" in _sys.modules:  # see docs/notebooks.md
 _LATER = {  # what is imported when it is first asked for: modules, and functions of modules
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
     "optim": "", "amp": "", "profiler": "", "multiprocessing": "", "distributed": "", "futures": "",
-    "accelerator": "", "get_device_module": "flambeau.accelerator", "cpu": "", "mps": "", "mtia": "", "xpu": "",
+    "accelerator": "", "get_device_module": "flambeau.accelerator", "cpu": "", "library": "",
+    "_library": "", "mps": "", "mtia": "", "xpu": "",
     "distributions": "", "func": "", "testing": "", "_utils": "", "overrides": "", "_C": "",
     "types": "", "compiler": "", "_dynamo": "", "_inductor": "", "compile": "flambeau.nn.compilation",
     "functional": "", "fx": "", "jit": "", "quasirandom": "", "__config__": "", "_jit_internal": "",

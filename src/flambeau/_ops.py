@@ -1,21 +1,40 @@
-"""torch.ops: namespaces of operators that C++ libraries register. Flambeau loads none, so each is empty."""
+"""torch.ops: namespaces of operators that programs define with `torch.library`.
+
+C++ libraries of operators cannot be loaded.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+from importlib import import_module
+from types import ModuleType
 from typing import Any, NoReturn
 
 __all__ = ["ops"]
 
+_TABLE = "flambeau._library.operators"  # not imported before the program defines an operator
 
-class _OpNamespace:
+
+class _OpNamespace(ModuleType):
     """The operators of one namespace, such as `torch.ops.torchvision`."""
 
     def __init__(self, name: str) -> None:
+        super().__init__(f"torch.ops.{name}")
         self.name = name
+        self.__file__ = "torch.ops"
 
-    def __getattr__(self, op_name: str) -> NoReturn:
-        raise AttributeError(f"'_OpNamespace' '{self.name}' object has no attribute '{op_name}'")
+    def __getattr__(self, op_name: str) -> Any:
+        table: Any = sys.modules.get(_TABLE)
+        if table is None or op_name.startswith("__") or not table.overloads_of(f"{self.name}::{op_name}"):
+            raise AttributeError(f"'_OpNamespace' '{self.name}' object has no attribute '{op_name}'")
+        packet = table.OpOverloadPacket(f"{self.name}::{op_name}")
+        setattr(self, op_name, packet)
+        return packet
+
+    def __dir__(self) -> list[str]:
+        table: Any = sys.modules.get(_TABLE)
+        return [] if table is None else list(table.operator_names(self.name))
 
 
 class _Ops:
@@ -48,3 +67,11 @@ class _Ops:
 
 
 ops = _Ops()
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("OpOverload", "OpOverloadPacket"):
+        return getattr(import_module(_TABLE), name)
+    raise AttributeError(
+        f"module 'torch._ops' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
+    )

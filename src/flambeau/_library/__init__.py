@@ -1,0 +1,1 @@
+"""Operators that programs define: `torch.library` and `torch.ops`."""
