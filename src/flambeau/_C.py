@@ -6,6 +6,7 @@ from types import FunctionType, ModuleType, SimpleNamespace
 
 from flambeau import fft, linalg, special
 from flambeau._library.operators import dispatch_below_autograd as _AutoDispatchBelowAutograd
+from flambeau.core.absent import absent_class
 from flambeau.core.names import lacking, publish
 from flambeau.nn import functional
 from flambeau.tensor.arguments.torch_function import DisableTorchFunction, DisableTorchFunctionSubclass
@@ -43,6 +44,8 @@ def _rename(prefix: str, module: ModuleType) -> SimpleNamespace:
 _fft, _linalg, _special = _rename("fft", fft), _rename("linalg", linalg), _rename("special", special)
 
 _TensorMeta = type(Tensor)
+PyTorchFileReader = absent_class("torch._C", "PyTorchFileReader", "Use torch.load, or the zipfile module.")
+PyTorchFileWriter = absent_class("torch._C", "PyTorchFileWriter", "Use torch.save, or the zipfile module.")
 
 
 def _log_api_usage_once(event: str) -> None:

@@ -128,7 +128,9 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "functional": "", "fx": "", "jit": "", "quasirandom": "", "__config__": "", "_jit_internal": "",
     "Future": "flambeau.futures",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
-    "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
+    "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp", "functional": "",
+    "ScriptModule": "flambeau.jit", "ScriptFunction": "flambeau.jit",
+    "PyTorchFileReader": "flambeau._C", "PyTorchFileWriter": "flambeau._C",
 } | dict.fromkeys(
     (
         "autocast_decrement_nesting", "autocast_increment_nesting", "clear_autocast_cache", "get_autocast_cpu_dtype",
@@ -137,6 +139,18 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
         "set_autocast_dtype", "set_autocast_enabled", "set_autocast_gpu_dtype",
     ),
     "flambeau.amp.autocast_mode",
+) | dict.fromkeys(
+    (
+        "SymBool", "SymFloat", "SymInt", "sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not",
+        "sym_sqrt", "sym_sum",
+    ),
+    "flambeau._symbolic",
+) | dict.fromkeys(
+    (
+        "_assert_async", "_check", "_check_index", "_check_is_size", "_check_not_implemented", "_check_tensor_all",
+        "_check_tensor_all_with", "_check_type", "_check_value", "_check_with",
+    ),
+    "flambeau._checks",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`torch.backends.mkldnn`: oneDNN, which Flambeau does not use. Programs ask whether it is available."""
+"""torch.backends.mkldnn: Intel's oneDNN, which Flambeau does not use. Programs that tune it ask."""
 
 from flambeau.core.names import lacking
 
@@ -6,7 +6,9 @@ __all__ = ["is_available"]
 
 __getattr__ = lacking("torch.backends.mkldnn")
 
+enabled = False
+
 
 def is_available() -> bool:
-    """Return False."""
+    """Return whether oneDNN computes: always False."""
     return False

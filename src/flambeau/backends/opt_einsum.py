@@ -1,12 +1,22 @@
-"""`torch.backends.opt_einsum`: opt_einsum, which Flambeau does not use. Programs ask whether it is available."""
+"""torch.backends.opt_einsum: the package that orders the products of an einsum. Flambeau orders them itself."""
+
+from typing import Any
 
 from flambeau.core.names import lacking
 
-__all__ = ["is_available"]
+__all__ = ["get_opt_einsum", "is_available"]
 
 __getattr__ = lacking("torch.backends.opt_einsum")
 
+enabled = False
+strategy = None
+
 
 def is_available() -> bool:
-    """Return False."""
+    """Return whether the package orders products: always False."""
     return False
+
+
+def get_opt_einsum() -> Any:
+    """Return the package: None, as it is not used."""
+    return None

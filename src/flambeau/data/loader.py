@@ -94,7 +94,7 @@ class DataLoader(Generic[T_co]):
         self.collate_fn: Callable[[Any], Any] = collate_fn or (
             default_convert if batch_sampler is None else default_collate
         )
-        self._iterator: _WorkerIterator | None = None  # of persistent workers
+        self._iterator: _MultiProcessingDataLoaderIter | None = None  # of persistent workers
         self._initialized = True
         self.check_worker_number_rationality()
 
@@ -120,11 +120,11 @@ class DataLoader(Generic[T_co]):
 
     def __iter__(self) -> Iterator[Any]:
         if not self.num_workers:
-            return _LocalIterator(self)
+            return _SingleProcessDataLoaderIter(self)
         if not self.persistent_workers:
-            return _WorkerIterator(self)
+            return _MultiProcessingDataLoaderIter(self)
         if self._iterator is None or self._iterator.stopped:
-            self._iterator = _WorkerIterator(self)
+            self._iterator = _MultiProcessingDataLoaderIter(self)
         else:
             self._iterator.restart(self)
         return self._iterator
@@ -239,7 +239,7 @@ class _InfiniteSampler:
 # -- iterators --------------------------------------------------------------------------------------------
 
 
-class _Iterator:
+class _BaseDataLoaderIter:
     """One pass over a loader's batches."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -288,7 +288,7 @@ def _warn_of_length(loader: DataLoader[Any], expected: int, given: int) -> None:
     warnings.warn(text, stacklevel=3)
 
 
-class _LocalIterator(_Iterator):
+class _SingleProcessDataLoaderIter(_BaseDataLoaderIter):
     """Loads in this process."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -300,7 +300,7 @@ class _LocalIterator(_Iterator):
         return pin_memory(batch) if self._pins else batch
 
 
-class _WorkerIterator(_Iterator):
+class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
     """Has workers load, ahead of what is asked for.
 
     Batch after batch goes to the workers in turn, and comes back in that order whoever is faster: a worker whose

@@ -17,10 +17,12 @@ from flambeau.serialization.safety import (
 )
 
 __all__ = [
-    "add_safe_globals", "clear_safe_globals", "default_restore_location", "get_safe_globals",
-    "get_unsafe_globals_in_checkpoint", "load", "location_tag", "safe_globals", "save",
+    "DEFAULT_PROTOCOL", "MAP_LOCATION", "add_safe_globals", "clear_safe_globals", "default_restore_location",
+    "get_safe_globals", "get_unsafe_globals_in_checkpoint", "load", "location_tag", "safe_globals", "save",
 ]  # fmt: skip
 
+DEFAULT_PROTOCOL = 2
+MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | device | str | dict[str, str] | None
 
 DEFAULT_PROTOCOL = 2
 MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | device | str | dict[str, str] | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 from flambeau import amp
 from flambeau.autograd.function import Function
 from flambeau.autograd.graph import saved_tensors_hooks
+from flambeau.core.absent import absent_function
 from flambeau.core.callsite import warn_program
+from flambeau.core.device import device
 from flambeau.core.meta import Meta
 from flambeau.core.size import Size
 from flambeau.runtime.generator import default_cpu, default_of
@@ -29,6 +32,42 @@ class CheckpointError(RuntimeError):
 def noop_context_fn() -> tuple[Any, Any]:
     """Two context managers that do nothing."""
     return contextlib.nullcontext(), contextlib.nullcontext()
+
+
+class CheckpointPolicy(enum.Enum):
+    """The ways in which a selective checkpoint treats the result of an operator."""
+
+    MUST_SAVE = 0
+    PREFER_SAVE = 1
+    MUST_RECOMPUTE = 2
+    PREFER_RECOMPUTE = 3
+    MUST_CPU_OFFLOAD = 4
+    PREFER_CPU_OFFLOAD = 5
+
+
+create_selective_checkpoint_contexts = absent_function(
+    "torch.utils.checkpoint", "create_selective_checkpoint_contexts", "Checkpoint smaller functions instead."
+)
+
+
+def get_device_states(*args: Any) -> tuple[list[int], list[Tensor]]:
+    """Return the indices of the CUDA devices on which the tensors among `args` lie, and their random states."""
+    devices = list(dict.fromkeys(a.device for a in args if isinstance(a, Tensor) and a.is_cuda))
+    return [where.index for where in devices], [default_of(where).get_state() for where in devices]
+
+
+def set_device_states(
+    devices: Sequence[int], states: Sequence[Tensor], *, device_type: str | None = None
+) -> None:
+    """Set the random states that `get_device_states` returned.
+
+    Args:
+        devices: The indices of the devices.
+        states: A state for each of them.
+        device_type: "cuda" or None.
+    """
+    for index, state in zip(devices, states, strict=True):
+        default_of(device("cuda", index)).set_state(state)
 
 
 class _State:

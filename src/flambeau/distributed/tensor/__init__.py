@@ -31,6 +31,6 @@ zeros = _absent_function(_HERE, "zeros", _ADVICE)
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("experimental", "parallel"):
+    if name in ("_utils", "experimental", "parallel", "placement_types"):
         return _import_module(f"flambeau.distributed.tensor.{name}")
     return _absent(name)

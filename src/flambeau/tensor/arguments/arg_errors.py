@@ -337,29 +337,37 @@ class Parser:
         name: The name of the function in errors.
         signatures: The ways to call it.
         fitting: Types of arguments, and names and types of keywords, that fit whatever the values are.
-        other_names: Names of parameters of the definition -> PyTorch's.
+        other_names: For each signature, other names of its parameters -> its names. The others are those of the
+            definition, and of the other signatures, at the same position.
     """
 
     def __init__(self, define: Callable[..., Any], name: str, method: bool, fitting: set[Any]) -> None:
         own = _read_annotations(define, method)
         self.name, self.method, self.fitting = name.removeprefix("F."), method, fitting
         self.signatures = [_parse_listed(text) for text in signatures_of(name, method)] or [own]
-        self.other_names = {
-            mine.name: its.name
-            for mine, its in zip(own.parameters, self.signatures[0].parameters, strict=False)
-            if mine.name != its.name and not (mine.by_keyword or its.by_keyword)
-        }
+        forms = [own, *self.signatures]
+        names = [{parameter.name for parameter in signature.parameters} for signature in self.signatures]
+        self.other_names = [
+            {
+                other.name: its.name
+                for form in forms
+                for other, its in zip(form.parameters, signature.parameters, strict=False)
+                if not (other.by_keyword or its.by_keyword) and other.name not in taken
+            }
+            for signature, taken in zip(self.signatures, names, strict=True)
+        ]
 
     def mistake(self, args: tuple[Any, ...], given: dict[str, Any]) -> TypeError | None:
         """Return the TypeError of a call that fits no signature; None if the call fits."""
-        named = {self.other_names.get(name, name): value for name, value in given.items()}
         kinds = (*map(type, args), *given, *map(type, given.values()))
         args = args[self.method :]
-        for each in self.signatures:
+        for each, other_names in zip(self.signatures, self.other_names, strict=True):
+            named = {other_names.get(name, name): value for name, value in given.items()}
             if each.refusal(args, named) is None:
                 if each.is_certain(args, named) and all(_lasts(kind) for kind in kinds):
                     self.fitting.add(kinds)
                 return None
+        named = {self.other_names[0].get(name, name): value for name, value in given.items()}
         return TypeError(f"{self.name}() {self._refusal(args, named)}".replace("() argument", "(): argument"))
 
     def _refusal(self, args: tuple[Any, ...], given: dict[str, Any]) -> str:

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from flambeau.core.names import publish
 from flambeau.data.collate import default_collate, default_convert
-from flambeau.data.loader import DataLoader
+from flambeau.data.loader import (
+    DataLoader,
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
 from flambeau.data.worker import get_worker_info
 
-__all__ = ["DataLoader", "default_collate", "default_convert", "get_worker_info"]
+__all__ = [
+    "DataLoader", "_BaseDataLoaderIter", "_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter",
+    "default_collate", "default_convert", "get_worker_info",
+]  # fmt: skip
+
+_collate_fn_t = Callable[[list[Any]], Any]
+
+
+class _DatasetKind:
+    """The kinds of datasets: with indices, or iterated over."""
+
+    Map = 0
+    Iterable = 1
+
 
 publish(globals())

@@ -1,0 +1,15 @@
+"""torch.distributed.tensor._utils: can be imported; tensors sharded over a mesh are not built."""
+
+from __future__ import annotations
+
+from flambeau.core.absent import absent_function
+from flambeau.core.names import lacking
+
+_HERE = "torch.distributed.tensor._utils"
+_ADVICE = "Use plain tensors with the collectives of torch.distributed."
+__getattr__ = lacking(_HERE)
+
+compute_global_tensor_info = absent_function(_HERE, "compute_global_tensor_info", _ADVICE)
+compute_local_shape_and_global_offset = absent_function(
+    _HERE, "compute_local_shape_and_global_offset", _ADVICE
+)
