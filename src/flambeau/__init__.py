@@ -128,7 +128,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "functional": "", "fx": "", "jit": "", "quasirandom": "", "__config__": "", "_jit_internal": "",
     "Future": "flambeau.futures",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
-    "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp", "functional": "",
+    "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
     "ScriptModule": "flambeau.jit", "ScriptFunction": "flambeau.jit",
     "PyTorchFileReader": "flambeau._C", "PyTorchFileWriter": "flambeau._C",
 } | dict.fromkeys(

@@ -7,8 +7,8 @@ from flambeau.core.names import lacking
 
 _NAMES = (
     "align_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_shapes", "broadcast_tensors",
-    "cartesian_prod", "cdist", "chain_matmul", "einsum", "istft", "lu", "meshgrid", "norm", "split", "stft",
-    "tensordot", "unique", "unique_consecutive", "unravel_index",
+    "cartesian_prod", "cdist", "chain_matmul", "einsum", "istft", "lu", "meshgrid", "norm", "pca_lowrank", "split",
+    "stft", "svd_lowrank", "tensordot", "unique", "unique_consecutive", "unravel_index",
 )  # fmt: skip
 globals().update({name: getattr(flambeau, name) for name in _NAMES if hasattr(flambeau, name)})
 __all__ = [name for name in _NAMES if name in globals()]
