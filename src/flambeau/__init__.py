@@ -123,7 +123,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "optim": "", "amp": "", "profiler": "", "multiprocessing": "", "distributed": "", "futures": "",
     "accelerator": "", "get_device_module": "flambeau.accelerator", "cpu": "", "library": "",
     "_library": "", "mps": "", "mtia": "", "xpu": "",
-    "distributions": "", "func": "", "testing": "", "_utils": "", "overrides": "", "_C": "",
+    "distributions": "", "func": "", "vmap": "flambeau.func", "testing": "", "_utils": "", "overrides": "", "_C": "",
     "types": "", "compiler": "", "_dynamo": "", "_inductor": "", "compile": "flambeau.nn.compilation",
     "functional": "", "fx": "", "jit": "", "quasirandom": "", "__config__": "", "_jit_internal": "",
     "Future": "flambeau.futures",

@@ -26,6 +26,7 @@ from flambeau.autograd.grad_mode import (
 from flambeau.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from flambeau.core.names import lacking as _missing
 from flambeau.tensor.functions.gradients import run_backward, run_grad
+from flambeau.tensor.functions.joining import stack
 
 
 def backward(
@@ -77,10 +78,21 @@ def grad(
             stacklevel=2,
         )
     if is_grads_batched:
-        raise NotImplementedError("Flambeau has no vmap: is_grads_batched=True is not supported")
+        return _grad_of_batches(outputs, inputs, grad_outputs, create_graph, allow_unused, materialize_grads)
     return run_grad(
         outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused, materialize_grads
     )
+
+
+def _grad_of_batches(outputs: Any, inputs: Any, batches: Any, *options: Any) -> tuple[Any, ...]:
+    """Return the gradients for each of several initial gradients, stacked."""
+    listed = list(batches) if isinstance(batches, list | tuple) else [batches]
+    sizes = [each.shape[0] for each in listed if each is not None]
+    rows = [
+        run_grad(outputs, inputs, [None if g is None else g[at] for g in listed], True, *options)
+        for at in range(sizes[0])
+    ]
+    return tuple([None if column[0] is None else stack(list(column)) for column in zip(*rows, strict=True)])
 
 
 for _function in (backward, grad):

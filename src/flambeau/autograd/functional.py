@@ -142,13 +142,13 @@ def jacobian(
 ) -> Any:
     """The Jacobian of `func`: for each output and input, the output's shape followed by the input's.
 
-    A tensor for one output and one input, else tuples over those that were several. `vectorize` and
-    `strategy="forward-mode"` need vmap and forward mode, which Flambeau lacks: NotImplementedError.
+    A tensor for one output and one input, else tuples over those that were several. `vectorize` gives equal results.
+
+    Raises:
+        NotImplementedError: if `strategy` is "forward-mode", which Flambeau lacks.
     """
-    if vectorize or strategy != "reverse-mode":
-        raise NotImplementedError(
-            "Flambeau has no vmap and no forward mode: jacobian goes row by row, backward"
-        )
+    if strategy != "reverse-mode":
+        raise NotImplementedError("Flambeau has no forward mode: jacobian goes row by row, backward")
     several, leaves, several_outputs, outputs = _call_on_leaves(func, inputs, create_graph, "jacobian")
     _check_strict(outputs, strict)
     whole = tuple([_rows(output, leaves, create_graph, strict, several) for output in outputs])

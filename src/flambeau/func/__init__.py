@@ -1,11 +1,12 @@
-"""`torch.func`: modules as functions of their parameters, gradients and Jacobians of functions. There is no vmap."""
+"""`torch.func`: modules as functions of their parameters, gradients and Jacobians of functions, vmap."""
 
 from flambeau.core.names import lacking, publish
+from flambeau.func.batching import vmap
 from flambeau.func.gradients import grad, grad_and_value
 from flambeau.func.jacobians import hessian, jacfwd, jacrev, jvp, vjp
 from flambeau.func.modules import functional_call
 
-__all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "vjp"]
+__all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "vjp", "vmap"]
 
 publish(globals())
 __getattr__ = lacking("torch.func")

@@ -1,6 +1,6 @@
 """`torch.func.vjp`, `jvp`, `jacrev`, `jacfwd` and `hessian`: products with Jacobians, and these whole.
 
-All walk backward, row by row: there is no forward mode, and no vmap. What a product with the columns (`jvp`) asks for
+All walk backward, row by row: there is no forward mode. What a product with the columns (`jvp`) asks for
 is linear in the rows' weights, so it is the gradient of that walk by them. See Note [Gradients of functions].
 """
 

@@ -165,7 +165,6 @@ WHY = (
     ("Quantized dtypes", r"quantize|^q_|qscheme|int_repr"),
     ("Compilers, scripts and symbolic sizes", r"compile|^cond$|^fork$|^wait$|^sym_|^parse_|import_ir|_type_|init_num_"
      r"threads"),
-    ("Function transforms", r"^vmap$"),
     ("Devices and backends other than CUDA", r"ipu|xpu|mtia|mkldnn|get_device_module"),
     ("8-bit and grouped products", r"scaled_mm|grouped_mm"),
     ("Rarely used linear algebra", r"lobpcg|ldl_"),
