@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from flambeau.core.device import CPU
 from flambeau.core.flags import flags
 from flambeau.core.frozen import Record
 from flambeau.nn.attention import SDPBackend, sdpa_kernel
@@ -85,7 +84,7 @@ def is_ck_sdpa_available() -> bool:
 def _can_use(way: int, params: SDPAParams, debug: bool) -> bool:
     x = params
     reason: str | None = f"{SDPBackend(way).name} has been runtime disabled."
-    if x.query.device is CPU:
+    if x.query.device.type != "cuda":
         reason = "the tensors are on the CPU."
     elif way in flags.attention:
         reason = choice.why_not(way, x.query, x.key, x.value, x.attn_mask, x.dropout)

@@ -99,3 +99,4 @@ def _check_index(index: int) -> int:
 
 
 CPU = device("cpu")
+META = device("meta")

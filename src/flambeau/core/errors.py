@@ -75,6 +75,9 @@ _DISPATCH = {"vulkan": "Vulkan", "lazy": "Lazy"}  # device type -> PyTorch's nam
 _CAFFE2 = ("mkldnn", "opengl", "opencl", "ideep")
 
 
+NO_META_DATA = "Cannot copy out of meta tensor; no data!"
+
+
 def absent_device(kind: str, copying: bool = False) -> Exception:
     """Return the error of PyTorch's CPU build for using a kind of device that it has only the name of.
 
@@ -82,7 +85,7 @@ def absent_device(kind: str, copying: bool = False) -> Exception:
         kind: The device type.
         copying: Whether a tensor was to be copied there, not created.
     """
-    advice = "Flambeau has the devices 'cpu' and 'cuda'."
+    advice = "Flambeau has the devices 'cpu', 'cuda' and 'meta'."
     if kind in ("xpu", "mtia"):
         return AssertionError(f"Torch not compiled with {kind.upper()} enabled. {advice}")
     if kind in ("hpu", "privateuseone"):

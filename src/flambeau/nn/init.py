@@ -97,6 +97,8 @@ def trunc_normal_(
         )
     likely = _normal_cdf((b - mean) / std) - _normal_cdf((a - mean) / std) > 0.3
     draw = _redraw_normal if likely else _redraw_uniform
+    if tensor.is_meta:
+        return tensor
     draw(tensor.detach(), mean, std, a, b, generator)
     return tensor
 

@@ -256,6 +256,8 @@ def _as_device(where: Any) -> device:
     found = system.resolve(where if isinstance(where, device) else device(where))
     if found.type == "cpu":
         return CPU
+    if found.type == "meta":
+        raise RuntimeError("META device type not an accelerator.")
     if found.type != "cuda":
         raise RuntimeError(f"Device type {found.type.upper()} is not supported for torch.Generator() api.")
     count = system.device_count()

@@ -16,12 +16,13 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core import errors
 from flambeau.core.callsite import place
-from flambeau.core.device import CPU, device
+from flambeau.core.device import CPU, META, device
 from flambeau.core.flags import flags
 from flambeau.driver.api import Driver
 from flambeau.driver.registry import driver_versions, open_driver, why_no_gpu
@@ -51,9 +52,23 @@ _closed_subscribers: list[Callable[[], None]] = []
 _watchers: list[Watcher] = []
 _lock = threading.RLock()
 _machine: Machine | None = None
+_meta: Context | None = None  # the meta device, once it is used
 _contexts: list[Context] = []  # of the machine in use, once it is initialized
 _forked = False  # this process was forked from one whose machine was initialized
 _warned = False  # that CUDA_VISIBLE_DEVICES changed
+
+
+def _open_meta() -> Context:
+    """Open the meta device, which has the CPU's place among the streams: nothing is ever enqueued on it."""
+    global _meta
+    with _lock:
+        if _meta is None:
+            context = Context(META, -1, open_driver("meta"), 0)
+            allocator = import_module("flambeau.runtime.memory.meta_allocator")
+            context.allocator = allocator.MetaAllocator(host.default_stream)
+            context.default_stream = host.default_stream
+            _meta = context
+    return _meta
 
 
 def context_of(where: device) -> Context:
@@ -63,24 +78,26 @@ def context_of(where: device) -> Context:
     """
     if where is CPU:
         return host
-    if where.type not in ("cuda", "meta"):
-        raise errors.absent_device(where.type)
+    if where.type == "meta":
+        return _meta or _open_meta()
     if where.type != "cuda":
-        raise RuntimeError(f"Flambeau has no context for device {where}")
+        raise errors.absent_device(where.type)
     index = current.local.device if where.index is None else where.index
     return _contexts[index] if index < len(_contexts) else _open_context(index)
 
 
 def resolve(where: device) -> device:
-    """`where` with an index: "cuda" becomes the current CUDA device."""
+    """`where` with an index: "cuda" becomes the current CUDA device. The meta device has none."""
+    if where.type == "meta":
+        return META
     if where.type == "cuda" and where.index is None:
         return device("cuda", current.local.device)
     return where
 
 
 def require_open(context: Context) -> None:
-    """Raise RuntimeError unless the context is the CPU's or of the machine in use."""
-    if context is host or (context.index < len(_contexts) and _contexts[context.index] is context):
+    """Raise RuntimeError unless the context is the CPU's, the meta device's or of the machine in use."""
+    if context.index < 0 or (context.index < len(_contexts) and _contexts[context.index] is context):
         return
     raise RuntimeError(errors.FORKED if _forked else errors.MACHINE_CLOSED)
 

@@ -49,6 +49,7 @@ REBUILDERS: dict[Name, Any] = {
     ("torch._utils", "_rebuild_tensor"): pickling.rebuild,
     ("torch._utils", "_rebuild_tensor_v2"): pickling.rebuild,
     ("torch._utils", "_rebuild_tensor_v3"): pickling.rebuild_as,
+    ("torch._utils", "_rebuild_meta_tensor_no_storage"): pickling.rebuild_meta,
     ("torch._tensor", "_rebuild_from_type_v2"): pickling.rebuild_subclass,
     ("torch._utils", "_rebuild_parameter"): parameter._rebuild_parameter,
     ("torch._utils", "_rebuild_parameter_with_state"): parameter._rebuild_parameter_with_state,

@@ -56,6 +56,8 @@ def default_restore_location(storage: UntypedStorage, location: Any) -> UntypedS
     name = location
     if name == "cpu":
         return storage
+    if name == "meta":
+        return UntypedStorage(storage.nbytes(), device="meta")
     if len(name) <= _LONGEST and (name == "cuda" or name.startswith("cuda:")):
         found: UntypedStorage = storage.cuda(_check_device(device(name)))
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flambeau.core.device import CPU
+from flambeau.core.device import CPU, META
 from flambeau.core.dtype import BOOL, INTEGRAL
 from flambeau.tensor.arguments.public import alias, both, function, method
 from flambeau.tensor.arguments.typing import layout, strided
@@ -32,8 +32,8 @@ def is_cpu(self: Tensor) -> bool:
 
 @_property
 def is_meta(self: Tensor) -> bool:
-    """Whether it has no memory: Flambeau's always have."""
-    return False
+    """Return True if it lies on the meta device: it has a shape, a dtype and strides, but no data."""
+    return self.meta.device is META
 
 
 @_property

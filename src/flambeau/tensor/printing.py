@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import dtype as dtypes
-from flambeau.core.device import CPU
+from flambeau.core.device import CPU, META
 from flambeau.core.flags import flags
 from flambeau.core.frozen import Record
 from flambeau.tape.node import Leaf
@@ -77,7 +77,10 @@ unnamed: set[type] = {Tensor}
 def text_of(t: Tensor) -> str:
     """What `repr(t)` is. A CUDA tensor's current stream is synchronized."""
     prefix = "tensor(" if type(t) in unnamed else f"{type(t).__name__}("
-    body = _body(t, len(prefix)) if t.meta.numel else "[]"
+    if t.meta.device is META:
+        body = "..."
+    else:
+        body = _body(t, len(prefix)) if t.meta.numel else "[]"
     text = _with_suffixes(prefix + body, _suffixes(t), len(prefix))
     return f"Parameter({text})" if "_is_param" in t.__dict__ else text
 
@@ -99,9 +102,10 @@ def _suffixes(t: Tensor) -> list[str]:
     if meta.device is not CPU:
         found.append(f"device='{meta.device}'")
     plain = {flags.default_dtype}
-    if meta.numel:
+    if meta.numel and meta.device is not META:
         plain |= {default_complex(), dtypes.int64, dtypes.bool_}
-    if meta.ndim != 1 if not meta.numel else not _options.edgeitems:
+    has_no_values = not _options.edgeitems or meta.device is META
+    if meta.ndim != 1 if not meta.numel and meta.device is not META else has_no_values:
         found.append(f"size={meta.shape}")
     if meta.dtype not in plain:
         found.append(f"dtype={meta.dtype}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import dtype as dtypes
-from flambeau.core.device import CPU, device
+from flambeau.core.device import CPU, META, device
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import NotSupportedError, argument_type, type_name
 from flambeau.core.flags import flags
@@ -201,7 +201,8 @@ class Face:
         return hash((self._row.ptr, self.nbytes()))
 
     def _format(self, what: str) -> str:
-        return "".join(f" {x}\n" for x in self.tolist()) + f"[torch.storage.{what} of size {self.size()}]"
+        elements = "...\n" if self.device is META else "".join(f" {x}\n" for x in self.tolist())
+        return f"{elements}[torch.storage.{what} of size {self.size()}]"
 
 
 def _define_cast(name: str, kind: dtype) -> None:

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.core.device import CPU
 from flambeau.core.dtype import bfloat16, dtype, float16, float32
 from flambeau.core.flags import flags
 
@@ -34,7 +33,7 @@ def is_restricted() -> bool:
 
 def chosen(query: Any, key: Any, value: Any, mask: Any, dropout_p: float) -> int:
     """The first way that is allowed and takes these. Raises RuntimeError: none does; warnings say why."""
-    known = (MATH, FLASH) if query.device is CPU else (MATH, FLASH, EFFICIENT, CUDNN)
+    known = (MATH, FLASH) if query.device.type != "cuda" else (MATH, FLASH, EFFICIENT, CUDNN)
     allowed = [way for way in flags.attention_order if way in known and way in flags.attention]
     if not allowed:
         raise RuntimeError(_NO_VIABLE)
@@ -62,7 +61,7 @@ def why_not(way: int, query: Any, key: Any, value: Any, mask: Any, dropout_p: fl
         )
     if dropout_p > 0:
         return "Flambeau's fused kernels have no dropout."
-    if query.device is CPU:
+    if query.device.type != "cuda":
         return None
     if way == EFFICIENT:
         return _refused_dtypes(tensors, (*_HALVES, float32), "{Half, BFloat16, Float}")

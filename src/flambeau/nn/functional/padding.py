@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.core.device import CPU
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
 from flambeau.ops.shape.padding import pad as op
@@ -148,7 +147,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
 def _rearranged(input: Tensor, split: Tensor, shape: Any) -> Tensor:
     """`split` in this shape. PyTorch's kernels for CPUs keep `channels_last`, of which there are none for GPUs."""
     found = split.reshape(shape)
-    if not (input.meta.channels_last and input.meta.device is CPU):
+    if not (input.meta.channels_last and input.meta.device.type != "cuda"):
         return found
     return found.clone(memory_format=channels_last if found.dim() == 4 else channels_last_3d)
 

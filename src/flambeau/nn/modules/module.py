@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
+from flambeau.core.errors import NO_META_DATA
 from flambeau.core.handle import RemovableHandle
 from flambeau.nn.modules.hooks import (
     call_with_hooks,
@@ -433,7 +434,17 @@ class Module(Stateful):
                 return t.to(device=device, dtype=kind, non_blocking=non_blocking, memory_format=form)
             return t.to(device=device, dtype=kind, non_blocking=non_blocking)
 
-        return self._apply(move)
+        if device is None or device.type == "meta":
+            return self._apply(move)
+        try:
+            return self._apply(move)
+        except NotImplementedError as error:
+            if str(error) != NO_META_DATA:
+                raise
+            raise NotImplementedError(
+                f"{error} Please use torch.nn.Module.to_empty() instead of torch.nn.Module.to() when moving module "
+                "from meta to a different device."
+            ) from None
 
     def cuda(self, device: Any = None) -> Any:
         """Move parameters and buffers to a CUDA device (the current one). Returns itself."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flambeau.core.callsite import warn_program
 from flambeau.core.errors import RaceError
 from flambeau.core.handle import RemovableHandle
 from flambeau.nn.modules.hooks import put
@@ -248,6 +249,13 @@ class Stateful:
                 f"current model is {param.shape}."
             )
             return
+        if not lazy and param.is_meta and not given.is_meta and not assign:
+            warn_program(
+                f"for {key}: copying from a non-meta parameter in the checkpoint to a meta parameter in the "
+                "current model, which is a no-op. (Did you mean to pass `assign=True` to assign items in the state "
+                "dictionary to their corresponding key in the module instead of copying them in place?)",
+                UserWarning,
+            )
         try:
             if assign:
                 self._assign(name, param, given)

@@ -38,7 +38,7 @@ def supported(kind: dtype, on_cpu: bool) -> bool:
 
 def _check(x: Meta, sizes: Sequence[int]) -> None:
     """`sizes` are the points of each transformed dim, in the time domain."""
-    if not supported(x.dtype, x.device is CPU):
+    if not supported(x.dtype, x.device.type != "cuda"):
         raise RuntimeError(f"Unsupported dtype {x.dtype.torch_name}")
     if x.itemsize == (4 if x.dtype.is_complex else 2) and any(n & (n - 1) for n in sizes):
         raise RuntimeError(

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.device import CPU
 from flambeau.core.dtype import bool_, dtype, float32, float64
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
@@ -75,7 +74,7 @@ def _cdist_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     """Two batches of rows. Params: p."""
     a, b = pair_of(operands)
     if a.dtype not in (float32, float64):
-        where = "cdist" if a.device is CPU else "cdist_cuda"
+        where = "cdist" if a.device.type != "cuda" else "cdist_cuda"
         raise NotImplementedError(f"\"{where}\" not implemented for '{a.dtype.torch_name}'")
     a, b = broadcast(a, b)
     return Signature((Meta.contiguous_of((*a.shape[:-1], b.shape[-2]), a.dtype, a.device),), (a, b), params)

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flambeau.core.device import CPU
 from flambeau.core.dtype import complex32, dtype, float64, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
@@ -86,7 +85,7 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
 
 def _is_last(x: Meta, weight: Meta) -> bool:
     """Whether results are laid channels last: where either side is. oneDNN (in 3-d) and cuDNN have no float64 so."""
-    if x.dtype is float64 and (x.ndim == 5 or x.device is not CPU):
+    if x.dtype is float64 and (x.ndim == 5 or x.device.type == "cuda"):
         return False
     return x.channels_last or weight.channels_last
 
@@ -100,7 +99,7 @@ def _check_dtypes(x: Meta, weight: Meta, bias: Sequence[Operand], how: Geometry)
                 f"Input type ({c_name(x.dtype)}) and {which} type ({c_name(y.dtype)}) should be the same"
             )
     kinds = [*FLOATING_OR_COMPLEX]
-    if x.device is CPU:  # cuDNN has no integers
+    if x.device.type != "cuda":  # cuDNN has no integers
         kinds += [int64] if how.transposed else INTEGERS
     if x.dtype not in kinds:
         raise NotImplementedError(f"\"convolution\" not implemented for '{x.dtype.torch_name}'")

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import result_strides
 from flambeau.core.meta import Meta
@@ -118,7 +117,9 @@ def _infer_back(grad: Any, a: Any, b: Any, c: Any, d: Any, params: Any) -> list[
     away = x - mean.reshape(column)
     g = grad if weight is None else grad * weight.reshape(column)
     inner = g * scale
-    by_x = laid(inner, x.meta) if x.meta.device is CPU else inner.contiguous()  # as PyTorch's kernel for GPUs
+    by_x = (
+        laid(inner, x.meta) if x.meta.device.type != "cuda" else inner.contiguous()
+    )  # as PyTorch's kernel for GPUs
     listed = [by_x, -inner.sum(dims), (g * away * scale**3).sum(dims) * -0.5]
     if given[0]:
         listed.append((grad * away * scale).sum(dims))
@@ -235,7 +236,7 @@ def _group_rule(operands: Sequence[Operand], params: Params) -> Signature:
     _refuse(x, "GroupNormKernelImpl")
     _same_kind(metas, "mixed dtype (CPU): all the parameters share one dtype")
     # PyTorch's kernels for GPUs make x contiguous first.
-    out = Meta.laid(x.shape, x.dtype, where, x.channels_last and where is CPU)
+    out = Meta.laid(x.shape, x.dtype, where, x.channels_last and where.type != "cuda")
     return Signature((out,), tuple(metas), params)
 
 

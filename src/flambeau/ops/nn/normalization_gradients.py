@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import Strides, contiguous_strides, result_strides
 from flambeau.core.meta import Meta
@@ -92,12 +91,12 @@ def as_input(grad: Meta, x: Meta) -> Strides:
 
 
 def as_input_on_cpus(grad: Meta, x: Meta) -> Strides:
-    return as_input(grad, x) if x.device is CPU else contiguous(grad, x)
+    return as_input(grad, x) if x.device.type != "cuda" else contiguous(grad, x)
 
 
 def as_products(grad: Meta, x: Meta) -> Strides:
     """PyTorch's is made of products; on GPUs it keeps channels last where both lie so."""
-    if x.device is CPU:
+    if x.device.type != "cuda":
         return result_strides(x.shape, grad.strides, x.strides)
     return as_input(grad, x) if grad.channels_last else contiguous(grad, x)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.device import CPU
 from flambeau.core.dtype import bool_, dtype, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
@@ -356,7 +355,7 @@ def _unpool_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signat
         )
     _refuse(x, "max_unpooling", tuple(d for d in NUMBERS if d is not bool_))
     # PyTorch's kernel for GPUs gives it contiguous.
-    out = _pooled(x, params[0], _is_image(x) and where is CPU)
+    out = _pooled(x, params[0], _is_image(x) and where.type != "cuda")
     return Signature((out,), (x, index), params)
 
 

@@ -347,7 +347,7 @@ def _histc_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     """A tensor and the ends, least first. Params: how many bins."""
     x = operands[0]
     assert isinstance(x, Meta)
-    where = x.device.type
+    where = "cuda" if x.device.type == "cuda" else "cpu"
     if x.dtype not in _COUNTED[where]:
         if where == "cuda" and x.dtype is float16:
             raise RuntimeError("HalfTensor is not supported")

@@ -172,7 +172,7 @@ def _roll_rule(operands: Sequence[Operand], params: Params) -> Signature:
     if dims and not x.ndim:
         raise IndexError(f"Dimension specified as {dims[0]} but tensor has no dimensions")
     dims = tuple([wrap_dim(d, x.ndim) for d in dims])
-    last = bool(dims) and x.channels_last and x.device is CPU  # where PyTorch rolls by joining
+    last = bool(dims) and x.channels_last and x.device.type != "cuda"  # where PyTorch rolls by joining
     return Signature((Meta.laid(x.shape, x.dtype, x.device, last),), (x,), (shifts, dims))
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, bool_, dtype, int64
 from flambeau.core.layout import dense_strides
 from flambeau.core.meta import Meta
@@ -40,7 +39,7 @@ def _padded(x: Meta, shape: tuple[int, ...], mode: str, pads: Sequence[tuple[int
     if mode == "constant" and all(before <= 0 and after <= 0 for before, after in pads):
         return x.with_(shape, dense_strides(shape, x.strides))
     # Circular padding is made of parts; PyTorch's kernels for GPUs give the other two contiguous.
-    kept = mode == "constant" or (mode != "circular" and x.device is CPU)
+    kept = mode == "constant" or (mode != "circular" and x.device.type != "cuda")
     return Meta.laid(shape, x.dtype, x.device, x.channels_last and kept)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.brief import brief
+from flambeau.core.device import META
 from flambeau.core.errors import type_name
 from flambeau.core.layout import span
 from flambeau.tensor.arguments.integers import int_or_none
@@ -71,6 +72,15 @@ def require_backed(t: Any) -> None:
         offset = (t.ptr - t.memory.ptr) // meta.itemsize
         needed = offset * meta.itemsize + meta.span
         raise out_of_bounds(meta.shape, meta.strides, offset, meta.itemsize, needed, t.memory.nbytes)
+
+
+def require_data(t: Any, operator: str) -> None:
+    """Raise NotImplementedError if an operator's result depends on data that a meta tensor does not have."""
+    if t.meta.device is META:
+        raise NotImplementedError(
+            f"aten::{operator}: attempted to run this operator with Meta tensors, but its result depends on "
+            "their data, which they do not have. Run it on a CPU or CUDA device."
+        )
 
 
 def _require_plain(name: str, values: Sequence[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core import errors
-from flambeau.core.device import device
+from flambeau.core.device import CPU, device
 from flambeau.core.dtype import DTYPES, dtype
 from flambeau.core.layout import (
     Shape,
@@ -95,7 +95,7 @@ _by_type_name = {f"{d.torch_name}Tensor": d for d in DTYPES}
 
 def type_name(meta: Meta) -> str:
     """The old name of a tensor's type."""
-    room = "torch.cuda" if meta.device.type == "cuda" else "torch"
+    room = "torch" if meta.device is CPU else f"torch.{meta.device.type}"
     return f"{room}.{meta.dtype.torch_name}Tensor"
 
 

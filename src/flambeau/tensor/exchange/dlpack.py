@@ -23,7 +23,7 @@ import warnings
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-from flambeau.core.device import CPU, device
+from flambeau.core.device import CPU, META, device
 from flambeau.core.dtype import DTYPES, dtype
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta
@@ -158,6 +158,8 @@ _drop: dict[Any, Any] = {form: _dropper(form) for form in _NAMES}
 
 def dlpack_device(t: Tensor) -> tuple[int, int]:
     """(DLPack's device type, index) of a tensor."""
+    if t.meta.device is META:
+        raise BufferError("Cannot pack tensors on meta")
     if t.meta.device is CPU:
         return (_CUDA_HOST if is_pinned(t) else _CPU), 0
     context = t.memory.context
@@ -191,6 +193,8 @@ def __dlpack__(
     """
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if self.meta.device is META:
+        raise BufferError("Cannot pack tensors on meta")
     source, flags = _as_asked(self, dl_device, copy)
     if source.meta.device is not CPU:
         _order(source, stream)

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import dtype as dtypes
-from flambeau.core.device import CPU
+from flambeau.core.device import CPU, META
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import type_name
 from flambeau.core.meta import Meta
+from flambeau.tensor.arguments.extents import require_layout
 from flambeau.tensor.arguments.options import place
 from flambeau.tensor.arguments.public import method
 from flambeau.tensor.call import empty
@@ -55,6 +56,8 @@ def __reduce_ex__(self: Tensor, protocol: Any) -> Any:
 def _recipe(t: Tensor) -> tuple[Any, tuple[Any, ...]]:
     meta = t.meta
     kind = meta.dtype
+    if meta.device is META:
+        return rebuild_meta, (kind, meta.shape, meta.strides, t.requires_grad)
     layout: tuple[Any, ...] = (t.storage_offset(), meta.shape, meta.strides, t.requires_grad, OrderedDict())
     if kind in NEW_KINDS:
         return rebuild_as, (t.untyped_storage(), *layout, kind)
@@ -85,6 +88,19 @@ def rebuild_as(
     if not isinstance(requires_grad, bool):
         raise RuntimeError("requires_grad must be a bool")
     made = over_storage(storage._row, dtype, storage_offset, tuple(size), tuple(stride))
+    if requires_grad:
+        made.requires_grad_(True)
+    return made
+
+
+def rebuild_meta(dtype: dtype, size: Any, stride: Any, requires_grad: bool) -> Tensor:
+    """Return a tensor on the meta device. Raises TypeError unless the arguments are a dtype, sizes and strides."""
+    if not isinstance(dtype, dtypes.dtype):
+        raise TypeError(f"dtype must be torch.dtype, not {type_name(dtype)}")
+    if not (isinstance(size, list | tuple) and isinstance(stride, list | tuple)):
+        raise TypeError(f"size and stride must be tuples, not {type_name(size)} and {type_name(stride)}")
+    require_layout(tuple(size), tuple(stride))
+    made = empty(Meta.of(tuple(size), tuple(stride), dtype, META))
     if requires_grad:
         made.requires_grad_(True)
     return made
@@ -165,8 +181,19 @@ def _copy_of_storage(self: Storage, memo: dict[int, Any]) -> Storage:
 
 def _reduce_storage(self: Storage, protocol: Any) -> Any:
     """Its bytes, out of band from protocol 5 on, and the name of its device."""
+    if self.device is META:
+        return meta_storage_of, (self.nbytes,)
     array: Any = numpy(on_host(row_of(self)))
     return storage_of, (PickleBuffer(array) if protocol >= 5 else array.tobytes(), str(self.device))
+
+
+def meta_storage_of(nbytes: int) -> Storage:
+    """A storage of the meta device. Raises TypeError or ValueError: the size is not an int, or is negative."""
+    if type(nbytes) is not int:
+        raise TypeError(f"the size of a storage must be int, not {type_name(nbytes)}")
+    if nbytes < 0:
+        raise ValueError(f"the size of a storage must not be negative, got {nbytes}")
+    return empty(Meta.contiguous_of((nbytes,), dtypes.uint8, META)).memory
 
 
 def storage_of(data: Any, where: str) -> Storage:

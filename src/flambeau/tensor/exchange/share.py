@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from flambeau.core.device import CPU
+from flambeau.core.device import CPU, META
 from flambeau.tensor.arguments.options import integer, place
 from flambeau.tensor.arguments.public import method
 from flambeau.tensor.storages import Face, UntypedStorage
@@ -31,10 +31,12 @@ def _sharing() -> Any:
 
 
 def _is_shared(row: Tensor) -> bool:
-    return row.meta.device is not CPU or bool(_sharing().is_mapped(row.memory))
+    return row.meta.device.type == "cuda" or bool(_sharing().is_mapped(row.memory))
 
 
 def _share(row: Tensor) -> None:
+    if row.meta.device is META:
+        raise RuntimeError("_share_fd_: only available on CPU")
     if not _is_shared(row):
         _sharing().move_to_shared_memory(row)
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.callsite import warn_program
-from flambeau.core.device import CPU
+from flambeau.core.device import CPU, META
 from flambeau.core.device import device as torch_device
 from flambeau.core.dtype import dtype
-from flambeau.core.errors import argument_type
+from flambeau.core.errors import NO_META_DATA, argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import contiguous_strides, is_dense, may_self_overlap
 from flambeau.core.memory import array_at
@@ -103,7 +103,9 @@ def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
         return
     if where.shape != to.shape or may_self_overlap(to.shape, to.strides):
         _check(target, source)
-    if to.numel == 0:
+    if where.device is META:
+        raise NotImplementedError(NO_META_DATA)
+    if to.numel == 0 or to.device is META:
         return
     for t in (target, source):
         if t.meta.short:
@@ -257,6 +259,8 @@ def copy_as(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = 
     ):  # the operator's own layout: no need to make the result first
         result: Tensor = unary(ops.copy, source, (meta.dtype, meta.shape))
         return result
+    if source.meta.device is META and meta.device is not META:
+        raise NotImplementedError(NO_META_DATA)  # before memory is allocated for the copy
     result = empty_pinned(meta) if pin else empty(meta)
     write(result, source, non_blocking)
     if source.history is not None:
@@ -326,6 +330,8 @@ def item(self: Tensor) -> bool | int | float | complex:
     """The one element as a Python number. A CUDA tensor's current stream is synchronized."""
     if self.meta.numel != 1:
         raise RuntimeError(f"a Tensor with {self.meta.numel} elements cannot be converted to Scalar")
+    if self.meta.device is META:
+        raise RuntimeError("Tensor.item() cannot be called on meta tensors")
     here = on_host(self)  # named: a window does not keep its memory
     value: bool | int | float | complex = host_array(here).item()
     return value

@@ -23,6 +23,7 @@ from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor.arguments import public
 from flambeau.tensor.arguments.arg_aliases import OURS
 from flambeau.tensor.arguments.deprecated import moved_back
+from flambeau.tensor.arguments.extents import require_data
 from flambeau.tensor.arguments.public import alias, both, function, method, plain_function, plain_method
 from flambeau.tensor.arguments.torch_function import again
 from flambeau.tensor.call import binary_into, call, call_into, signature, unary, with_scalar
@@ -750,6 +751,7 @@ def equal(input: Tensor, other: Tensor) -> bool:
     a, b = tensor_operand(input, "equal", "input", 1), tensor_operand(other, "equal", "other", 2)
     if a.meta.shape != b.meta.shape:
         return False
+    require_data(a, "equal")
     return bool(call(logic.eq, (a, b)).all().item())
 
 

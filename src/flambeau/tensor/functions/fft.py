@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flambeau.core.device import CPU
 from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
@@ -324,7 +323,7 @@ def _promote(x: Tensor, to_complex: bool = False) -> Tensor:
     if autocast.threads:
         (x,) = autocast.cast("fft", x)
     kind = x.dtype if x.dtype.category >= FLOATING else flags.default_dtype
-    if not ops.supported(kind, x.device is CPU):
+    if not ops.supported(kind, x.device.type != "cuda"):
         raise RuntimeError(f"Unsupported dtype {kind.torch_name}")
     return x.to(kind.to_complex() if to_complex else kind)
 

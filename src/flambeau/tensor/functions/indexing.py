@@ -28,6 +28,7 @@ from flambeau.ops.index import masks, scattering
 from flambeau.ops.index_common import INDEX_TYPES
 from flambeau.ops.op import Op
 from flambeau.tensor import autocast
+from flambeau.tensor.arguments.extents import require_data
 from flambeau.tensor.arguments.public import alias, both, functions, method
 from flambeau.tensor.autograd.autograd_meta import run
 from flambeau.tensor.call import call, call_into, refuse_overlap
@@ -300,6 +301,7 @@ def _check_mask(t: Tensor, dim: int, mask: Tensor) -> None:
 
 
 def _nonzero(t: Tensor) -> Tensor:
+    require_data(t, "nonzero")
     count, before = call(masks.nonzero_count, (t,))
     result: Tensor = call(masks.nonzero, (t, before), (int(count.item()),))
     return result
@@ -319,6 +321,7 @@ def nonzero(input: Tensor, *, out: Tensor | None = None, as_tuple: bool = False)
         raise RuntimeError(
             f"nonzero: Expected out tensor to have scalar type Long but got scalar type{out.dtype.torch_name}"
         )
+    require_data(input, "nonzero")
     count, before = call(masks.nonzero_count, (input,))
     return call_into(masks.nonzero, (out,), (input, before), (int(count.item()),), resize=True)
 
@@ -341,6 +344,7 @@ def masked_select(input: Tensor, mask: Tensor, *, out: Tensor | None = None) -> 
 
 def _select_by_mask(x: Tensor, mask: Tensor, out: Tensor | None = None, indexed: bool = False) -> Tensor:
     """The elements that a mask of x's shape chooses."""
+    require_data(mask, "masked_select")
     count, before = call(masks.nonzero_count, (mask,))
     return _into(masks.masked_select, out, (x, mask, before), (int(count.item()), indexed))
 

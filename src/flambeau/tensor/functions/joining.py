@@ -11,6 +11,7 @@ import numpy as np
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.callsite import warn_program
+from flambeau.core.device import META
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
@@ -249,6 +250,8 @@ def _places(repeats: Tensor, total: int | None) -> Tensor:
     if repeats.meta.ndim != 1:
         raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
     if total is None:
+        if repeats.meta.device is META:
+            raise RuntimeError("cannot repeat_interleave a meta tensor without output_size")
         total = int(call(ops.repeats_total, (repeats,)).item())
     result: Tensor = call(ops.repeat_places, (repeats,), (total,))
     return result

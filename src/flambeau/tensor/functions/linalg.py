@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.callsite import warn_program
-from flambeau.core.device import CPU
+from flambeau.core.device import CPU, META
 from flambeau.core.dtype import float64, promote_types
 from flambeau.core.errors import LinAlgError, argument_type
 from flambeau.core.typeinfo import finfo
@@ -61,9 +61,14 @@ def store_results(results: Any, out: Out) -> Any:
     return deliver(results, out)
 
 
+def _codes(info: Tensor) -> list[int]:
+    """Return the codes of a batch of matrices; none on the meta device, where no matrix can be singular."""
+    return [] if info.meta.device is META else info.reshape(-1).tolist()
+
+
 def check(info: Tensor, name: str, text: Callable[[int], str], error: type[Exception] = LinAlgError) -> None:
     """Raise for the first matrix of a batch whose info is not 0."""
-    codes = info.reshape(-1).tolist()
+    codes = _codes(info)
     for at, code in enumerate(codes):
         if code:
             where = f"(Batch element {at}): " if info.ndim else ""
@@ -612,7 +617,7 @@ def eigvals(A: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 def _eigen(op: Op, name: str, A: Any) -> tuple[Tensor, ...]:
     *found, info = call(op, (tensor_of(A, f"linalg_{name}", "input"),))
-    codes = info.reshape(-1).tolist()
+    codes = _codes(info)
     if any(code < 0 for code in codes):
         raise RuntimeError(f"torch.linalg.{name}: input tensor should not contain infs or NaNs.")
     _did_not_converge(info, f"linalg.{name}", "eigen")
@@ -652,7 +657,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     found, rank, values, info = call(ops.lstsq, (a, b), (limit,))
     _did_not_converge(info, "torch.linalg.lstsq", "singular")
     residuals = a.new_empty(0, dtype=a.dtype.to_real())
-    full = driver == "gels" or (driver != "gelsy" and m > n and bool((rank == n).all()))
+    full = driver == "gels" or (driver != "gelsy" and m > n and (rank.is_meta or bool((rank == n).all())))
     if driver == "gels":
         _check_full_rank(rank, min(m, n))
         rank = rank.new_empty(0)

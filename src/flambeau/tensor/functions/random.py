@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import errors
-from flambeau.core.device import CPU, device
+from flambeau.core.device import CPU, META, device
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype, float64, int64, uint8
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
@@ -37,7 +37,7 @@ def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wi
     """Fill `target` from a generator (its device's default one if None)."""
     where, count = target.meta.device, target.meta.numel
     source = _source(where, source)
-    if not count:
+    if not count or where is META:
         return target
     if where is CPU:
         with source.lock:
@@ -50,6 +50,8 @@ def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wi
 
 
 def _source(where: device, given: Generator | None) -> Generator:
+    if where is META:  # nothing is drawn, so any generator will do
+        return generator.default_cpu if given is None else given
     source = generator.default_of(where) if given is None else given
     if source.device.type != where.type:
         raise RuntimeError(
@@ -80,7 +82,7 @@ def _new(
 
 
 def _is_drawn_at_once(meta: Meta) -> bool:
-    return meta.device is not CPU and not meta.dtype.is_complex and meta.numel > 0
+    return meta.device.type == "cuda" and not meta.dtype.is_complex and meta.numel > 0
 
 
 def dropout_on_cuda(x: Tensor, p: float) -> Tensor:
@@ -348,7 +350,7 @@ def randperm(
     if n < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {n}: [{n}]")
     made = _make_empty((n,), out, options if out is not None else {**options, "dtype": dtype})
-    if made.device is CPU or not n:
+    if made.device.type != "cuda" or not n:
         return _fill(ops.randperm, made, generator)
     policy = _policy(made.device)
     drawn = _source(made.device, generator).reserve(ops.permutation_increment(policy, n))
@@ -374,7 +376,7 @@ def normal(
         raise TypeError("normal() of two numbers needs a size")
     like = mean if isinstance(mean, Tensor) else std
     shape = (mean + std).shape if isinstance(mean, Tensor) and isinstance(std, Tensor) else like.shape
-    if isinstance(std, Tensor) and std.numel() and bool((std < 0).any()):
+    if isinstance(std, Tensor) and std.numel() and std.device is not META and bool((std < 0).any()):
         raise RuntimeError("normal expects all elements of std >= 0.0")
     if out is not None:
         return normal_(out.resize_(shape), generator=generator).mul_(std).add_(mean)
@@ -435,7 +437,7 @@ def draw_by_rejection(op: Op, like: Tensor, source: Generator | None = None) -> 
     where = like.device
     source = _source(where, source)
     made = creation.empty_like(like)
-    if not made.numel():
+    if not made.numel() or where is META:
         return made
     if where is CPU:
         with source.lock:

@@ -19,6 +19,7 @@ from flambeau.ops.reduce import scan
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments import return_types
 from flambeau.tensor.arguments.arg_errors import IntOrTuple, Number
+from flambeau.tensor.arguments.extents import require_data
 from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.arguments.public import F, behind, both, function, functions, method, method_of
@@ -597,6 +598,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     minlength = integer(minlength, "bincount", "minlength", 3)
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
+    require_data(input, "bincount")
     if input.ndim != 1 or (input.numel() and input.min().item() < 0):
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if weights is not None and (weights.ndim != 1 or weights.numel() != input.numel()):

@@ -10,6 +10,7 @@ from flambeau.ops.index import sort as ops
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.reduce import reduction
 from flambeau.tensor.arguments import return_types
+from flambeau.tensor.arguments.extents import require_data
 from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.arguments.public import both, function
 from flambeau.tensor.call import call
@@ -77,6 +78,7 @@ def unique_consecutive(
 
 
 def _unique(input: Tensor, dim: int | None, consecutive: bool, with_inverse: bool, with_counts: bool) -> Any:
+    require_data(input, "unique_consecutive" if consecutive else "_unique2")
     values, inverse, counts, found = call(
         ops.unique, (input,), (dim, consecutive, bool(with_inverse), bool(with_counts))
     )
