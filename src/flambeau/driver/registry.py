@@ -15,7 +15,7 @@ _DRIVERS = {
     "host": ("flambeau.driver.host", "HostDriver"),
     "virtual": ("flambeau.driver.virtual", "VirtualDriver"),
     "shapes": ("flambeau.driver.virtual.meta_driver", "ShapeDriver"),
-    "meta": ("flambeau.driver.meta", "MetaDriver"),
+    "meta": ("flambeau.driver.host.dataless", "MetaDriver"),
     "cuda": ("flambeau.driver.cuda.driver", "CudaDriver"),
 }
 

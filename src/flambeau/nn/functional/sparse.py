@@ -204,7 +204,8 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         if num_classes <= 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")
         return creation.zeros(*tensor.shape, num_classes, dtype=int64, device=tensor.device)
-    low, high = int(tensor.min()), int(tensor.max())
+    is_unread = tensor.is_meta and num_classes != -1  # type: ignore[attr-defined]
+    low, high = (0, 0) if is_unread else (int(tensor.min()), int(tensor.max()))
     if low < 0:
         raise RuntimeError("Class values must be non-negative.")
     if num_classes != -1 and num_classes < 1:
