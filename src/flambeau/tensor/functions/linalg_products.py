@@ -81,7 +81,7 @@ def matrix_exp(input: Tensor) -> Tensor:
         return input.clone()
     halvings = _halvings(input)
     x = _taylor(input * (-halvings).exp2().to(input.dtype))
-    squarings = 0 if input.is_meta else int(halvings.max().item())  # type: ignore[attr-defined]
+    squarings = 0 if input.is_meta else int(halvings.max().item())
     for done in range(squarings):
         x = functions["where"](halvings > done, functions["matmul"](x, x), x)
     return x
