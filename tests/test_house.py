@@ -32,7 +32,7 @@ ROOMS = [
     {"nn"},
     {"optim"},
     {"data", "serialization", "amp", "distributed.optim", "_dynamo", "_inductor"},
-    {"_library"},
+    {"_library", "ao", "_subclasses"},
     {
         "cuda",
         "backends",

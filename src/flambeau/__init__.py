@@ -68,7 +68,7 @@ from flambeau.tensor import (
     storages as _storages,
 )
 from flambeau.tensor import (
-    subclasses as _subclasses,
+    subclasses as _tensor_subclasses,
 )
 from flambeau.tensor.arguments import public as _public
 from flambeau.tensor.arguments import torch_function as _overriding
@@ -124,6 +124,8 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "accelerator": "", "get_device_module": "flambeau.accelerator", "cpu": "", "library": "",
     "_library": "", "mps": "", "mtia": "", "xpu": "",
     "distributions": "", "func": "", "vmap": "flambeau.func", "testing": "", "_utils": "", "overrides": "", "_C": "",
+    "_library": "", "onnx": "", "ao": "", "quantization": "", "_subclasses": "", "mps": "", "mtia": "", "xpu": "",
+    "distributions": "", "func": "", "testing": "", "_utils": "", "overrides": "", "_C": "",
     "types": "", "compiler": "", "_dynamo": "", "_inductor": "", "compile": "flambeau.nn.compilation",
     "functional": "", "fx": "", "jit": "", "quasirandom": "", "__config__": "", "_jit_internal": "",
     "Future": "flambeau.futures",

@@ -52,15 +52,13 @@ CALLED = {
 WHY = {
     "distributed.rpc": "remote calls between processes",
     "hub": "downloads models",
-    "onnx": "exports models",
-    "quantization": "quantized dtypes",
     "sparse": "sparse layouts; all tensors are strided",
     "Storage": "typed storages; use `Tensor.untyped_storage()`",
     "utils.bottleneck": "PyTorch has removed it, too",
     "utils.cpp_extension": "requires PyTorch's C++ library",
     "utils.mobile_optimizer": "optimizes TorchScript for phones",
     "utils.model_zoo": "downloads models",
-    "utils.tensorboard": "writes TensorBoard event files",
+    "utils.tensorboard": "yes, if the package tensorboard is installed",
     "Tensor.refine_names": "a prototype in PyTorch",
 }
 """What an absent one would be for."""
@@ -131,7 +129,10 @@ def found(path: str) -> Any:
     for part in path.split("."):
         walked = f"{walked}.{part}"
         if inspect.ismodule(here) and not hasattr(here, part) and find_spec(walked) is not None:
-            import_module(walked)
+            try:
+                import_module(walked)
+            except ImportError:  # of a package that is not installed
+                return None
         here = getattr(here, part, None)
         if here is None:
             return None

@@ -1,0 +1,11 @@
+"""torch._subclasses: tensors without data for PyTorch's compiler, of which there are none."""
+
+from __future__ import annotations
+
+from flambeau._subclasses import fake_tensor
+from flambeau._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from flambeau.core.names import lacking
+
+__all__ = ["FakeTensor", "FakeTensorMode"]
+
+__getattr__ = lacking("torch._subclasses")

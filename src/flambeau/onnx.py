@@ -1,0 +1,34 @@
+"""torch.onnx: importable, so that programs which only mention it run. Exporting raises."""
+
+from __future__ import annotations
+
+from flambeau.core.absent import absent_class, absent_function
+from flambeau.core.names import lacking
+
+__all__ = [
+    "ExportableModule",
+    "InputObserver",
+    "ONNXProgram",
+    "OnnxExporterError",
+    "export",
+    "is_in_onnx_export",
+]
+
+_ADVICE = "Export with PyTorch: save the weights here by `torch.save(module.state_dict(), file)` and load them there."
+
+
+class OnnxExporterError(RuntimeError):
+    """The error of an export."""
+
+
+def is_in_onnx_export() -> bool:
+    """Return False, because Flambeau exports nothing."""
+    return False
+
+
+export = absent_function("torch.onnx", "export", _ADVICE)
+ExportableModule = absent_class("torch.onnx", "ExportableModule", _ADVICE)
+InputObserver = absent_class("torch.onnx", "InputObserver", _ADVICE)
+ONNXProgram = absent_class("torch.onnx", "ONNXProgram", _ADVICE)
+
+__getattr__ = lacking("torch.onnx")
