@@ -155,3 +155,16 @@ def _saved() -> io.BytesIO:
     torch.save(torch.ones(2), file)
     file.seek(0)
     return file
+
+
+@pytest.mark.parametrize("program", [b"(.", b"(((.", b"]((a.", b"}((K\x01u.", b"(\x85.", b"((\x86."])
+def test_marks_are_not_values(program: bytes) -> None:
+    file = io.BytesIO()
+    torch.save(torch.ones(2), file)
+    changed = io.BytesIO()
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(changed, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, b"\x80\x02" + program if name.endswith("data.pkl") else old.read(name))
+    changed.seek(0)
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(changed)

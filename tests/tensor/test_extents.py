@@ -189,3 +189,22 @@ def test_messages_between_loaders_and_workers_are_checked_too() -> None:
     with pytest.raises(RuntimeError, match="out of bounds"):
         tensor_of(bytearray(16), torch.int64, (3,), (1,))
     assert tensor_of(bytearray(16), torch.int64, (2,), (1,)).tolist() == [0, 0]
+
+
+HUGE = {
+    "adaptive_avg_pool1d": lambda x: torch.nn.functional.adaptive_avg_pool1d(x, 1 << 40),
+    "adaptive_max_pool1d": lambda x: torch.nn.functional.adaptive_max_pool1d(x, 1 << 40),
+    "tril_indices": lambda x: torch.tril_indices(1 << 40, 1 << 40, device=x.device),
+    "combinations": lambda x: torch.combinations(x.flatten(), 40),
+    "histogramdd": lambda x: torch.histogramdd(x.cpu(), [1 << 30] * 3),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", HUGE)
+def test_sizes_beyond_memory_raise_runtimeerror_and_lose_no_device(name: str, device: str) -> None:
+    with torch.virtual(devices=1):
+        x = torch.ones(30, 3, device=device)
+        with pytest.raises(RuntimeError):
+            HUGE[name](x)
+        assert x.sum().item() == 90

@@ -19,7 +19,7 @@ from typing import Any
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import device
 from flambeau.core.dtype import BOOL, COMPLEX, FLOATING, INTEGRAL, can_cast, dtype, int64
-from flambeau.core.errors import type_name
+from flambeau.core.errors import OutOfMemoryError, type_name
 from flambeau.core.flags import flags
 from flambeau.core.layout import is_dense, may_self_overlap
 from flambeau.core.memory import array_at
@@ -361,7 +361,10 @@ def _plan_into(
         return None
     for target in outputs:
         require_backed(target)
-    plan = _load(op, args, fit)
+    try:
+        plan = _load(op, args, fit)
+    except MemoryError as error:
+        raise explain_shortage(op.name, error) from error
     plans[_key_into(op, outputs, args, params)] = plan  # a resize changed metas
     return plan
 
@@ -514,7 +517,15 @@ def signature(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Sign
 
 
 def _plan(op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> CallPlan:
-    return _load(op, args, op.rule(_operands(args), _with_flags(op, params)))
+    try:
+        return _load(op, args, op.rule(_operands(args), _with_flags(op, params)))
+    except MemoryError as error:
+        raise explain_shortage(op.name, error) from error
+
+
+def explain_shortage(name: str, error: MemoryError) -> OutOfMemoryError:
+    """Return the error of an operator whose indices, which the host computes, do not fit into memory."""
+    return OutOfMemoryError(f"{name}(): the host has no memory for the indices of this call: {error}")
 
 
 def _load(op: Op, args: Sequence[Any], signature: Signature) -> CallPlan:

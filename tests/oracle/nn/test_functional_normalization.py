@@ -107,3 +107,21 @@ def test_refusals() -> None:
     refuses(RuntimeError, "divisible by num_groups", lambda nn, x: nn.group_norm(x, 2), x)
     refuses(ValueError, "more than 1 spatial", lambda nn, x: nn.instance_norm(x[:, :, :1]), x)
     refuses(NotImplementedError, "LayerNorm", lambda nn, x: nn.layer_norm(x.long(), (4,)), x)
+
+
+@pytest.mark.parametrize("place", range(1, 5))
+@pytest.mark.parametrize("value", [1.0, float("nan"), 3, "x"])
+def test_batch_norm_refuses_numbers_as_tensors(place: int, value: object) -> None:
+    with flambeau.virtual(devices=1):
+        x = flambeau.ones(3, 3, device="cuda")
+        args: list[object] = [
+            x,
+            flambeau.zeros(3, device="cuda"),
+            flambeau.ones(3, device="cuda"),
+            None,
+            None,
+        ]
+        args[place] = value
+        with pytest.raises(TypeError, match="must be Tensor"):
+            flambeau.nn.functional.batch_norm(*args)
+        assert x.sum().item() == 9

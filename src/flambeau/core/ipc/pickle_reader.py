@@ -124,7 +124,10 @@ class PickleReader:
         self._stack.append(value)
 
     def _pop(self) -> Any:
-        return self._stack.pop()
+        value = self._stack.pop()
+        if value is _MARK:
+            raise IndexError("a mark stands in place of a value")
+        return value
 
     def _pop_to_mark(self) -> list[Any]:
         stack = self._stack
@@ -139,7 +142,7 @@ class PickleReader:
 
     def _tuple(self, n: int) -> None:
         found = tuple(self._stack[-n:])
-        if len(found) != n:
+        if len(found) != n or any(value is _MARK for value in found):
             raise IndexError("stack is too short")
         self._stack[-n:] = [found]
 

@@ -34,6 +34,10 @@ def batch_norm(
 
     In training they are the batch's, and move the running ones by `momentum`; else the running ones.
     """
+    named = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    for place, (name, value) in enumerate(named.items(), 2):  # a number would reach the kernel
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(argument_type("batch_norm", name, place, "Tensor", value))
     if not training and (running_mean is None or running_var is None):
         raise RuntimeError("running_mean and running_var must be defined in evaluation mode")
     if eps < 0 or (training and eps == 0):

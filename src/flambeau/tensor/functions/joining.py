@@ -23,7 +23,7 @@ from flambeau.tensor.arguments.options import place
 from flambeau.tensor.arguments.public import alias, both, function, functions, method
 from flambeau.tensor.arguments.typing import contiguous_format
 from flambeau.tensor.autograd.autograd_meta import run
-from flambeau.tensor.call import call, call_into
+from flambeau.tensor.call import call, call_into, explain_shortage
 from flambeau.tensor.exchange import data
 from flambeau.tensor.exchange.transfer import new_filled
 from flambeau.tensor.functions.indexing import index_select
@@ -501,13 +501,25 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
         raise RuntimeError(f"Expect a non-negative number, but got {r}")
     if r == 0:
         return _zeros((0,), input.meta.dtype, input)
+    if r > 1 << 31:
+        raise RuntimeError(f"combinations(): r is too large, got {r}")
     if r > input.meta.numel and not (with_replacement and input.meta.numel):
         return _zeros((0, r), input.meta.dtype, input)  # before the grid, which has r dimensions
-    grid = np.indices((input.meta.numel,) * r).reshape(r, -1).T
-    rising = np.diff(grid, axis=1) >= (0 if with_replacement else 1)
-    chosen = grid[rising.all(1)]
+    try:
+        chosen = _choose(input.meta.numel, r, with_replacement)
+    except MemoryError as error:
+        raise explain_shortage("combinations", error) from error
     places = data.tensor(chosen.reshape(-1)).to(input.meta.device)
     return reshape(index_select(input, 0, places), chosen.shape)
+
+
+def _choose(numel: int, r: int, with_replacement: bool) -> Any:
+    """Return the indices of every choice: (choices, r)."""
+    if numel**r >= 1 << 48:  # NumPy's error of such sizes has another type
+        raise MemoryError(f"{numel} ** {r} choices")
+    grid = np.indices((numel,) * r).reshape(r, -1).T
+    rising = np.diff(grid, axis=1) >= (0 if with_replacement else 1)
+    return grid[rising.all(1)]
 
 
 alias("combinations", combinations, as_function=False)

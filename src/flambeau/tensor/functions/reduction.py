@@ -94,9 +94,7 @@ def _bind_reduction(op: Op, kinds: tuple[type, ...], whole: Any = None) -> Calla
                 if at is _ABSENT:
                     if keep is _ABSENT:
                         return unary(op, input, (whole, False, None))
-                elif at.__class__ in kinds and (
-                    at.__class__ is int or {each.__class__ for each in at} == {int}
-                ):
+                elif at.__class__ in kinds and (at.__class__ is int or _has_ints(at)):
                     if keep is _ABSENT:
                         return unary(op, input, (at, False, None))
                     if keep.__class__ is bool:
@@ -107,6 +105,10 @@ def _bind_reduction(op: Op, kinds: tuple[type, ...], whole: Any = None) -> Calla
         return call
 
     return behind(front)
+
+
+def _has_ints(values: Any) -> bool:
+    return {each.__class__ for each in values} == {int}
 
 
 @_bind_reduction(ops.sum_, (int, tuple))

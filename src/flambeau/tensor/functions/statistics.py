@@ -246,6 +246,9 @@ def histogramdd(
             f"torch.histogramdd: expected {count} sequences of bin edges for a {count}-dimensional histogram but got "
             f"{len(listed)}"
         )
+    sizes = [b.numel() - 1 if isinstance(b, Tensor) else int(b) for b in listed]
+    if math.prod(max(size, 0) for size in sizes) >= 1 << 60:  # before the edges are made
+        raise RuntimeError(f"Storage size calculation overflowed with sizes={sizes}")
     points = input.reshape(-1, count)
     edges = [
         b if isinstance(b, Tensor) else _even_edges(points, at, b, range, "histogramdd")
