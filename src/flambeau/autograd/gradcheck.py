@@ -47,7 +47,8 @@ def gradcheck(
     """
     if check_forward_ad or check_batched_grad or check_batched_forward_grad:
         raise NotImplementedError(
-            "Flambeau has no forward mode and no vmap: gradcheck compares the walk backward only"
+            "Flambeau has no forward mode: gradcheck compares gradients one by one, with check_forward_ad=False, "
+            "check_batched_grad=False and check_batched_forward_grad=False"
         )
     args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     places = [i for i, x in enumerate(args) if isinstance(x, Tensor) and x.requires_grad]  # type: ignore[attr-defined]

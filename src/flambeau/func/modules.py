@@ -1,4 +1,4 @@
-"""`torch.func.functional_call`."""
+"""`torch.func.functional_call` and `stack_module_state`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from flambeau.nn.modules.module import Module
 from flambeau.nn.utils.stateless import call_with
+from flambeau.tensor.functions.joining import stack
 from flambeau.tensor.tensor import Tensor
 
 
@@ -42,3 +43,37 @@ def _merge_dicts(given: Any) -> dict[str, Tensor]:
             f"{repeated} appeared in multiple dictionaries; behavior of functional call is ambiguous"
         )
     return {name: tensor for part in given for name, tensor in part.items()}
+
+
+def stack_module_state(models: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parameters and the buffers of several models of one class, each stacked, by name.
+
+    Args:
+        models: The modules, all in training or all in evaluation mode.
+
+    Returns:
+        The parameters, which are new leaves, and the buffers.
+
+    Raises:
+        RuntimeError: if there are no models, or they differ in class, mode or `requires_grad`.
+    """
+    models = list(models)
+    if not models:
+        raise RuntimeError("stack_module_state: Expected at least one model, got 0.")
+    if any(model.training != models[0].training for model in models):
+        raise RuntimeError("stack_module_state: Expected all models to have the same training/eval mode.")
+    if any(type(model) is not type(models[0]) for model in models):
+        raise RuntimeError("stack_module_state: Expected all models to be of the same class.")
+    params = [dict(model.named_parameters()) for model in models]
+    buffers = [dict(model.named_buffers()) for model in models]
+    return tuple(  # type: ignore[return-value]
+        {name: _stack_leaf([state[name] for state in states], name) for name in states[0]}
+        for states in (params, buffers)
+    )
+
+
+def _stack_leaf(tensors: list[Any], name: str) -> Any:
+    wants = tensors[0].requires_grad
+    if any(t.requires_grad != wants for t in tensors):
+        raise RuntimeError(f"Expected {name} from each model to have the same .requires_grad")
+    return stack(tensors).detach().requires_grad_(wants)

@@ -176,3 +176,45 @@ def test_vmap_runs_on_virtual_gpus() -> None:
             flambeau.vmap(lambda a: a + flambeau.rand(3, device="cuda"))(x)
         same = flambeau.vmap(lambda a: a * 0 + flambeau.rand(3, device="cuda"), randomness="same")(x)
         assert same[0].tolist() == same[1].tolist()
+
+
+def make_models(m: Any, kinds: str) -> list[Any]:
+    """Return models whose parameters are set: l and L are Linear (L in evaluation mode), b BatchNorm1d, f frozen."""
+    models = []
+    for at, kind in enumerate(kinds):
+        model = m.nn.BatchNorm1d(3) if kind == "b" else m.nn.Linear(3, 3)
+        with m.no_grad():
+            for param in model.parameters():
+                param.fill_(at + 0.5)
+        if kind == "f":
+            model.weight.requires_grad_(False)
+        models.append(model.eval() if kind == "L" else model)
+    return models
+
+
+@pytest.mark.parametrize("kinds", ["lll", "bb", "", "lL", "lb", "lf"])
+def test_stacked_states_equal_pytorch(kinds: str) -> None:
+    def stacked(m: Any) -> Any:
+        try:
+            states = m.func.stack_module_state(make_models(m, kinds))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        leaves = [t.is_leaf and t.requires_grad for t in states[0].values()]
+        return listed(states), [list(s) for s in states], leaves
+
+    assert stacked(flambeau) == stacked(torch)
+
+
+def test_an_ensemble_runs_as_in_pytorch() -> None:
+    results = []
+    for m in (torch, flambeau):
+        models = make_models(m, "lll")
+        params, buffers = m.func.stack_module_state(models)
+
+        def call(p: Any, b: Any, x: Any, m: Any = m, model: Any = models[0]) -> Any:
+            return m.func.functional_call(model, (p, b), (x,))
+
+        outputs = m.vmap(call, in_dims=(0, 0, None))(params, buffers, m.ones(2, 3))
+        outputs.sum().backward()
+        results.append(listed([outputs, params["weight"].grad]))
+    assert results[0] == results[1]
