@@ -40,6 +40,8 @@ def _restorer(map_location: Any) -> Restore:
         )
     if isinstance(map_location, (str, bytes, device)):
         name = str(map_location) if isinstance(map_location, device) else map_location
+        if isinstance(map_location, device) and map_location.type == "meta":
+            name = "meta"  # PyTorch's meta device has no index
         return lambda storage, location: default_restore_location(storage, name)
     return lambda storage, location: _by_function(map_location, storage, location)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Sequence
 from operator import index
 from typing import Any
@@ -11,7 +13,7 @@ import numpy as np
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU, META, device
 from flambeau.core.dtype import dtype
-from flambeau.core.errors import NotSupportedError, argument_type, type_name
+from flambeau.core.errors import argument_type, type_name
 from flambeau.core.flags import flags
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.memory import array_at
@@ -27,8 +29,9 @@ from flambeau.tensor.autograd.in_place import NotImplementedNode, replace_node
 from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
 from flambeau.tensor.call import empty
 from flambeau.tensor.exchange.data import new as made_of
+from flambeau.tensor.exchange.data import over
 from flambeau.tensor.exchange.transfer import CASTS, copy_, cuda, is_pinned, item, pin_memory, to, tolist
-from flambeau.tensor.storage import PinnedStorage, Storage
+from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
 from flambeau.tensor.storage_resize import resize_storage
 from flambeau.tensor.tensor import Tensor, make
 
@@ -183,9 +186,7 @@ class Face:
 
     def _element(self, at: Any) -> Tensor:
         if isinstance(at, slice):
-            raise NotSupportedError(
-                "slices of a storage: view its memory as a tensor, torch.empty(0).set_(storage)"
-            )
+            raise RuntimeError("slices are only supported in UntypedStorage.__getitem__")
         if not hasattr(at, "__index__"):
             raise RuntimeError(f"can't index a {type(self)} with {type(at)}")
         n = self.size()
@@ -234,6 +235,36 @@ class UntypedStorage(Face):
             count = integer(size, "UntypedStorage", "size", 1)
             self._held = empty(Meta.contiguous_of((count,), dtypes.uint8, place(device)))
 
+    def __getitem__(self, at: Any) -> Any:
+        """A byte; or, of a slice, a storage over the same memory, which cannot be resized."""
+        if not isinstance(at, slice):
+            return super().__getitem__(at)
+        start, stop, step = at.indices(self.size())
+        if step != 1:
+            raise RuntimeError(f"Trying to slice with a step of {step}, but only a step of 1 is supported")
+        memory = self._row.memory
+        memory.share()  # the slice is used on streams that the memory's own owner does not see
+        nbytes = max(stop - start, 0)
+        part = ForeignStorage(memory.ptr + start, nbytes, memory.context, None, memory, memory.pinned)
+        return face(type(self), make(self._row.meta.with_(shape=(nbytes,)), part, part.ptr))
+
+    @classmethod
+    def from_file(cls, filename: Any, shared: bool = False, nbytes: int = 0) -> UntypedStorage:
+        """Return a storage over the first bytes of a file, which is mapped and not read.
+
+        Args:
+            filename: The path of the file.
+            shared: True if changes go to the file, which is created and made longer as needed.
+            nbytes: The size of the storage.
+
+        Raises:
+            RuntimeError: If the file cannot be opened, or is shorter than `nbytes` and not shared.
+        """
+        made: UntypedStorage = face(
+            cls, map_file(filename, bool(shared), integer(nbytes, "from_file", "nbytes", 3))
+        )
+        return made
+
     @classmethod
     def from_buffer(
         cls, buffer: Any, byte_order: str | None = None, count: int = -1, offset: int = 0, *, dtype: Any
@@ -243,6 +274,30 @@ class UntypedStorage(Face):
 
     def __repr__(self) -> str:
         return self._format(f"UntypedStorage(device={self.device})")
+
+
+def map_file(filename: Any, shared: bool, nbytes: int) -> Tensor:
+    """Return the first bytes of a file as a tensor over a mapping of it. See `UntypedStorage.from_file`."""
+    path = os.fspath(filename)
+    try:
+        with open(path, "r+b" if shared and os.path.exists(path) else "w+b" if shared else "rb") as file:
+            held = os.fstat(file.fileno()).st_size
+            if held < nbytes and not shared:
+                raise RuntimeError(
+                    f"file <{path}> size <{held}> is smaller than the required mapping size <{nbytes}>"
+                )
+            if held < nbytes:
+                file.truncate(nbytes)
+            if not nbytes:
+                return empty(Meta.contiguous_of((0,), dtypes.uint8, CPU))
+            access = mmap.ACCESS_WRITE if shared else mmap.ACCESS_COPY
+            window = mmap.mmap(file.fileno(), nbytes, access=access)
+    except OSError as error:
+        how = "read-write" if shared else "read-only"
+        raise RuntimeError(
+            f"unable to open file <{path}> in {how} mode: {error.strerror} ({error.errno})"
+        ) from error
+    return over(np.frombuffer(window, np.uint8), dtypes.uint8, ForeignStorage)
 
 
 def _bytes_of(values: Sequence[Any]) -> list[int]:

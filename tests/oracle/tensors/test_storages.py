@@ -109,6 +109,7 @@ def test_types_of_storages_on_gpus() -> None:
         assert not hasattr(torch.cuda.FloatStorage, "from_buffer")
 
 
-def test_slices_of_storages_are_not_there() -> None:
-    with pytest.raises(flambeau.NotSupportedError, match="view its memory as a tensor"):
-        of(flambeau, "u[1:2]")
+def test_slices_of_typed_storages_are_refused() -> None:
+    for lib in (flambeau, torch):
+        with pytest.raises(RuntimeError, match="slices are only supported in UntypedStorage"):
+            lib.FloatStorage([1.0, 2.0])[0:1]

@@ -269,6 +269,8 @@ def _share_memory_of(obj: Any, kind: dtype | None) -> Tensor | None:
         return obj
     if isinstance(obj, np.ndarray):
         return from_numpy(obj)
+    if isinstance(getattr(obj, "_row", None), Tensor):
+        return _over_row(obj._row, kind)
     if isinstance(obj, (np.generic, bool, int, float, complex, list, tuple, range, str)):
         return None
     if hasattr(obj, "__dlpack__"):
@@ -280,6 +282,13 @@ def _share_memory_of(obj: Any, kind: dtype | None) -> Tensor | None:
     except TypeError:
         return None
     return frombuffer(obj, dtype=kind or flags.default_dtype)
+
+
+def _over_row(row: Tensor, kind: dtype | None) -> Tensor:
+    """Return the elements of a storage, whose bytes or elements are `row`, as a tensor over its memory."""
+    kind = kind or (flags.default_dtype if row.meta.itemsize == 1 else row.meta.dtype)
+    count = row.meta.nbytes // kind.itemsize
+    return make(Meta.contiguous_of((count,), kind, row.meta.device), row.memory, row.ptr)
 
 
 def _why_no_alias(have: Meta, want: Meta) -> str:
