@@ -166,6 +166,8 @@ def unload_ipython_extension(shell: _Any) -> None:
 
 
 def __getattr__(name: str) -> _Any:
+    if name == "torch":  # packages write torch.torch.Tensor
+        return _sys.modules[__name__]
     where = (
         "flambeau.tensor.functions.foreach_functions" if name.startswith("_foreach_") else _LATER.get(name)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from flambeau.backends.flagged import Attributes, Flag
@@ -164,6 +165,26 @@ def set_float32_matmul_precision(precision: str) -> None:
     flags.float32_matmul_precision = precision
 
 
+def follow_environment() -> None:
+    """Set the precision of all float32 products, convolutions and recurrent layers as FLAMBEAU_FLOAT32_PRECISION says.
+
+    A program's own settings have precedence, because it makes them later.
+
+    Raises:
+        ValueError: If the variable is not "highest", "high" or "medium".
+    """
+    precision = os.environ.get("FLAMBEAU_FLOAT32_PRECISION")
+    if not precision:
+        return
+    if precision not in _PRECISIONS:
+        raise ValueError(f"FLAMBEAU_FLOAT32_PRECISION={precision!r}: must be one of {', '.join(_PRECISIONS)}")
+    say_precision("ieee" if precision == "highest" else "tf32", "generic")
+    flags.float32_matmul_precision = precision
+
+
 def get_float32_matmul_precision() -> str:
     """How float32 matrix products compute: "highest", "high" or "medium"."""
     return flags.float32_matmul_precision
+
+
+follow_environment()

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from flambeau.backends.products import follow_environment
 from flambeau.driver.registry import check_virtual
 
 
@@ -18,8 +19,11 @@ def export_options(options: argparse.Namespace) -> None:
         "FLAMBEAU_SCHEDULE": options.schedule,
         "FLAMBEAU_RACES": options.races,
         "FLAMBEAU_STRICT": "1" if options.strict else None,
+        "FLAMBEAU_FLOAT32_PRECISION": options.float32_precision,
     }
     os.environ.update({name: value for name, value in chosen.items() if value is not None})
+    if options.float32_precision is not None:
+        follow_environment()
 
 
 def why_no_machine(options: argparse.Namespace) -> str:

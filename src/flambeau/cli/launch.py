@@ -44,6 +44,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wa
         action="store_true",
         help="certify nothing that leans on what the host does to pinned memory through views",
     )
+    parser.add_argument(
+        "--float32-precision",
+        choices=("highest", "high", "medium"),
+        help="highest: round no float32 product to TF32; high, medium: round (the default)",
+    )
     add_outputs(parser)
     parser.add_argument("--quiet", action="store_true", help="print no report")
     if wanted:

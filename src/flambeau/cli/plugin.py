@@ -63,6 +63,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gpu-races", choices=("off", "warn", "error"), default="error",
         help="look for races: report them, or fail the test (error)",
     )  # fmt: skip
+    group.addoption(
+        "--float32-precision", choices=("highest", "high", "medium"),
+        help="highest: round no float32 product to TF32; high, medium: round (the default)",
+    )  # fmt: skip
     add_options(group)
 
 
@@ -82,6 +86,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if reports_here(config):
         config.pluginmanager.register(Reports(config), "flambeau-reports")
     wanted = config.getoption("virtual_gpus")
+    if config.getoption("float32_precision") is not None:
+        os.environ["FLAMBEAU_FLOAT32_PRECISION"] = config.getoption("float32_precision")
+        import_module("flambeau.backends.products").follow_environment()
     if config.getoption("gpu_schedules") < 1 or (wanted is not None and wanted < 1):
         raise pytest.UsageError("--virtual-gpus and --gpu-schedules must be at least 1")
     _check(config, "gpu_profile", "flambeau.driver.virtual.profile", "load_profile")

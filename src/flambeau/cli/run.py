@@ -96,6 +96,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="certify nothing that leans on what the host does to pinned memory through views",
     )
+    parser.add_argument(
+        "--float32-precision",
+        choices=("highest", "high", "medium"),
+        help="highest: round no float32 product to TF32; high, medium: round (the default)",
+    )
     parser.add_argument("--quiet", action="store_true", help="print no report")
     parser.add_argument(
         "--full-traceback", action="store_true", help="show Flambeau's own frames in tracebacks"

@@ -35,7 +35,8 @@ hasattr(torch.cuda, "GreenContext")  # False
 """
 
 DIFFERENCES = {
-    "backends.cuda.matmul": "`allow_tf32` is True initially, as PyTorch 1.8's documentation says; "
+    "backends.cuda.matmul": "`allow_tf32` is True initially, as PyTorch 1.8's documentation says "
+    "(`--float32-precision highest` or `FLAMBEAU_FLOAT32_PRECISION=highest` makes it False for a run); "
     "in PyTorch 2.13 it is False. "
     "The switches for 16-bit reductions are kept but have no effect: products accumulate in float32",
     "backends.cuda.blas_workspace_size": "32 MiB per stream; other sizes are refused",
