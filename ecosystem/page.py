@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ecosystem.__main__ import RESULTS
+from flambeau.testing.markdown import wrap
 
 HEADER = """# Ecosystem
 
@@ -31,7 +32,8 @@ python -m ecosystem --reference PYTHON                # also runs the programs o
 ```
 
 The versions are pinned in `ecosystem/requirements.txt`. Seconds are wall time of the whole process,
-imports included. The ratio is Flambeau's time divided by PyTorch's. timm and torchvision are not
+imports included. The ratio is Flambeau's time divided by PyTorch's. An empty
+cell was not measured. timm and torchvision are not
 listed: torchvision needs PyTorch's C++ library, and timm needs torchvision.
 
 ## Results
@@ -51,6 +53,7 @@ def write_page(results: dict[str, Any]) -> str:
         f"- Machine: {results['machine']}",
         f"- Software: Flambeau as `{results['flambeau']}`, PyTorch {results['pytorch'] or 'not run'}, "
         f"Python {results['python']}",
+        *[wrap(f"- Note: {note}", indent="  ") for note in results.get("notes", ())],
     ]
     lines = [
         HEADER,
