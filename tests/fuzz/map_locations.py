@@ -36,7 +36,16 @@ _NAMES = (
     *LOCATIONS, "CPU", " cpu", "cpu ", "cuda:-1", "cuda:", "cuda0", "cuda:0:1", "cudafoo", "metal", "meta:0", "mps:0",
     "privateuseone", "cpu\0", "c" * 5000, "é", "cuda:99999999999999999999",
 )  # fmt: skip
-_DEVICES = ("cpu", "cpu:0", "cuda", "cuda:0", "cuda:7", "meta", "meta:0", "xpu", "mps")
+_DEVICES = (
+    "cpu",
+    "cpu:0",
+    "cuda",
+    "cuda:0",
+    "cuda:7",
+    "meta",
+    "xpu",
+    "mps",
+)  # not "meta:0": PyTorch takes it in one format
 _OBJECTS = (
     0, 1, -1, True, False, 1.5, float("nan"), 1j, (), ("cpu",), [], ["cpu"], {1}, object, object(), ..., slice(1),
     b"cpu", b"", b"\xff", b"cuda:0", bytearray(b"cpu"), range(2),
