@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 import sys
 import types
@@ -297,3 +298,9 @@ def test_old_tensor_types_take_a_device_of_their_kind() -> None:
     assert torch.cuda.FloatTensor([1.0], device="cuda:1").device == torch.device("cuda:1")
     with torch.cuda.device(1):
         assert torch.cuda.LongTensor(3).device == torch.device("cuda:1")
+
+
+@pytest.mark.parametrize("data", [range(3), range(0), array.array("q", [1, 2])], ids=repr)
+def test_old_tensor_types_take_any_sequence(data: Any) -> None:
+    for name in ("LongTensor", "FloatTensor", "Tensor"):
+        assert getattr(torch, name)(data).tolist() == getattr(oracle, name)(data).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from array import array
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
         return _over(data, kind, where)
     if len(args) == 1 and (isinstance(data, (list, np.ndarray)) or data.__class__ is tuple):
         return made_of(data, kind, where)
+    if len(args) == 1 and isinstance(data, (range, array)):
+        return made_of(list(data), kind, where)
     if len(args) == 1 and isinstance(data, float):
         raise TypeError(f"new(): data must be a sequence (got {type(data).__name__})")
     sizes = (tuple(data),) if isinstance(data, tuple) else args
