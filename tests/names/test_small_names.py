@@ -62,6 +62,7 @@ PLACES = {
     "backends.mkldnn": ("is_available", "enabled"),
     "backends.opt_einsum": ("is_available", "get_opt_einsum", "enabled", "strategy"),
     "distributed.tensor._utils": ("compute_local_shape_and_global_offset",),
+    "utils.flop_counter": ("FlopCounterMode", "register_flop_formula"),
     "_dynamo._trace_wrapped_higher_order_op": ("TransformGetItemToIndex",),
 }  # fmt: skip
 
@@ -108,3 +109,71 @@ def test_parts_are_asked_for_by_every_name(call):
         [part.tolist() for part in eval(call, {"t": m, "x": m.arange(6)})] for m in (flambeau, torch)
     )
     assert ours == theirs
+
+
+def test_pytree_has_the_functions_of_its_kinds():
+    from flambeau.utils import _pytree as ours
+
+    theirs = importlib.import_module("torch.utils._pytree")
+    for m in (ours, theirs):
+        assert m._dict_unflatten(*m._dict_flatten({"b": 1, "a": 2})) == {"b": 1, "a": 2}
+        assert m._list_unflatten(*m._list_flatten([1, 2])) == [1, 2]
+    assert repr(ours._dict_flatten_with_keys({"b": 1})) == repr(theirs._dict_flatten_with_keys({"b": 1}))
+    assert repr(ours._list_flatten_with_keys([5])) == repr(theirs._list_flatten_with_keys([5]))
+    assert [ours._get_node_type(x) for x in ({}, 3, [])] == [theirs._get_node_type(x) for x in ({}, 3, [])]
+
+
+def test_layouts_are_values():
+    for name in (
+        "strided",
+        "sparse_coo",
+        "sparse_csr",
+        "sparse_csc",
+        "sparse_bsr",
+        "sparse_bsc",
+        "jagged",
+        "_mkldnn",
+    ):
+        assert repr(getattr(flambeau, name)) == repr(getattr(torch, name))
+        assert isinstance(getattr(flambeau, name), flambeau.layout)
+
+
+def test_masks_of_flex_attention_are_pytorchs():
+    from flambeau.nn.attention import flex_attention as ours
+
+    theirs = importlib.import_module("torch.nn.attention.flex_attention")
+
+    def masks(m):
+        causal, near = (lambda b, h, q, kv: q >= kv), (lambda b, h, q, kv: (q - kv).abs() < 2 + h)
+        made = (
+            causal,
+            near,
+            m.and_masks(causal, near),
+            m.or_masks(causal, near),
+            m.and_masks(m.noop_mask, near),
+        )
+        return [m.create_mask(each, 2, 3, 4, 5, device="cpu").tolist() for each in made]
+
+    assert masks(ours) == masks(theirs)
+    with pytest.raises(flambeau.NotSupportedError, match="scaled_dot_product_attention"):
+        ours.flex_attention(1, 2, 3)
+    with pytest.raises(RuntimeError, match="callable mask_mods"):
+        ours.or_masks(1)
+
+
+def test_a_class_with_torch_dispatch_may_be_defined_but_has_no_instances():
+    class Wrapped(flambeau.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    class Derived(Wrapped):
+        pass
+
+    for make in (
+        Wrapped,
+        lambda x: x.as_subclass(Derived),
+        lambda x: flambeau.Tensor._make_subclass(Wrapped, x),
+    ):
+        with pytest.raises(NotImplementedError, match="no dispatcher below autograd"):
+            make(flambeau.ones(2))

@@ -24,6 +24,7 @@ from flambeau.tensor.exchange.data import new as made_of
 from flambeau.tensor.promotion import set_default_dtype
 from flambeau.tensor.settings import set_default_device
 from flambeau.tensor.storages import Face, TypedStorage, face, new_row, no_storage, row_as, wrapped_row
+from flambeau.tensor.subclasses import require_no_dispatch
 from flambeau.tensor.tensor import Tensor, as_type
 
 
@@ -61,7 +62,10 @@ def _new_tensor(cls: type[Tensor], *args: Any, device: Any = None) -> Tensor:
     where = CPU if device is None else place(device)
     _require_kind_of_device("cpu", where)
     made = _construct(flags.default_dtype, CPU, args)
-    return made if cls is Tensor else as_type(made, cls)
+    if cls is Tensor:
+        return made
+    require_no_dispatch(cls)
+    return as_type(made, cls)
 
 
 def _require_kind_of_device(wanted: str, where: device) -> None:

@@ -48,6 +48,20 @@ def _require_subclass(cls: Any) -> None:
             "Creating a Tensor subclass from a class that does not inherit from Tensor is not possible. Make sure your "
             "class inherits from Tensor."
         )
+    require_no_dispatch(cls)
+
+
+def require_no_dispatch(cls: type[Any]) -> None:
+    """Raise NotImplementedError if a subclass, of which an instance is wanted, defines `__torch_dispatch__`.
+
+    Such a class may be defined: libraries do it when they are imported.
+    """
+    for kind in cls.__mro__:
+        if vars(kind).get("__torch_dispatch__", ignore_overrides) is not ignore_overrides:
+            raise NotImplementedError(
+                f"{cls.__name__}.__torch_dispatch__: Flambeau has no dispatcher below autograd that could ask it; all "
+                "public functions ask __torch_function__"
+            )
 
 
 def _make_wrapper_subclass(cls: type[Any], *args: Any, **named: Any) -> Any:
@@ -87,11 +101,6 @@ def _convert_result(result: Any, cls: type[Any]) -> Any:
 def _init_subclass(cls: type[Any], /, **named: Any) -> None:
     """Called for each new subclass."""
     super(Tensor, cls).__init_subclass__(**named)
-    if cls.__dict__.get("__torch_dispatch__", ignore_overrides) is not ignore_overrides:
-        raise NotImplementedError(
-            f"{cls.__name__}.__torch_dispatch__: Flambeau has no dispatcher below autograd that could ask it; all "
-            "public functions ask __torch_function__"
-        )
     if overrides(cls):
         arm()
 

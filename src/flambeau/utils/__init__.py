@@ -8,11 +8,11 @@ from typing import Any
 from flambeau.core.names import lacking
 
 _lacking = lacking("torch.utils")
+_MODULES = (
+    "_foreach_utils", "_pytree", "checkpoint", "data", "deterministic", "dlpack", "flop_counter", "hooks", "model_zoo",
+    "tensorboard",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    return (
-        import_module(f"flambeau.utils.{name}")
-        if name in ("_pytree", "checkpoint", "data", "deterministic", "dlpack", "hooks")
-        else _lacking(name)
-    )
+    return import_module(f"flambeau.utils.{name}") if name in _MODULES else _lacking(name)

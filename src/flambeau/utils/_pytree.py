@@ -122,6 +122,36 @@ def _of_mapping(kind: type) -> NodeDef:
     )
 
 
+def _list_flatten(d: list[Any]) -> tuple[list[Any], Context]:
+    """Return the elements, and None."""
+    return d, None
+
+
+def _list_flatten_with_keys(d: list[Any]) -> tuple[list[tuple[Any, Any]], Context]:
+    """Return pairs of a key and an element, and None."""
+    return list(zip(_numbered(d), d, strict=True)), None
+
+
+def _list_unflatten(values: Iterable[Any], context: Context) -> list[Any]:
+    """Return the list of what `_list_flatten` returned."""
+    return list(values)
+
+
+def _dict_flatten(d: dict[Any, Any]) -> tuple[list[Any], Context]:
+    """Return the values and the keys."""
+    return list(d.values()), list(d)
+
+
+def _dict_flatten_with_keys(d: dict[Any, Any]) -> tuple[list[tuple[Any, Any]], Context]:
+    """Return pairs of a key's place and a value, and the keys."""
+    return list(zip(_keyed(d), d.values(), strict=True)), list(d)
+
+
+def _dict_unflatten(values: Iterable[Any], context: Context) -> dict[Any, Any]:
+    """Return the dict of what `_dict_flatten` returned."""
+    return dict(zip(context, values, strict=True))
+
+
 SUPPORTED_NODES: dict[Any, NodeDef] = {
     tuple: NodeDef(tuple, lambda t: (list(t), None), lambda values, _: tuple(values), _numbered),
     list: NodeDef(list, lambda x: (x, None), lambda values, _: list(values), _numbered),
@@ -197,6 +227,9 @@ def is_namedtuple_class(cls: Any) -> bool:
         return False
     fields = getattr(cls, "_fields", None)
     return isinstance(fields, tuple) and all(type(field) is str for field in fields)
+
+
+_get_node_type = _kind_of
 
 
 def is_namedtuple_instance(obj: Any) -> bool:

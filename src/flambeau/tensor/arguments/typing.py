@@ -43,6 +43,10 @@ class memory_format(_Constant):
 
 
 strided = layout("strided")
+_OTHERS = {
+    name: layout(name)
+    for name in ("_mkldnn", "jagged", "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr")
+}
 contiguous_format = memory_format("contiguous_format")
 preserve_format = memory_format("preserve_format")
 channels_last = memory_format("channels_last")
@@ -56,6 +60,7 @@ public.functions.update(
     preserve_format=preserve_format,
     channels_last=channels_last,
     channels_last_3d=channels_last_3d,
+    **_OTHERS,
 )
 
 _LAST = {channels_last: 4, channels_last_3d: 5}

@@ -1,0 +1,17 @@
+"""torch.hub: models that a folder's hubconf.py defines, and files of parameters downloaded to a cache."""
+
+from __future__ import annotations
+
+from flambeau.core.names import lacking
+from flambeau.serialization.hub import (
+    download_url_to_file,
+    get_dir,
+    help,
+    list,
+    load,
+    load_state_dict_from_url,
+    set_dir,
+)
+
+__all__ = ["download_url_to_file", "get_dir", "help", "list", "load", "load_state_dict_from_url", "set_dir"]
+__getattr__ = lacking("torch.hub")

@@ -1,0 +1,15 @@
+"""torch.utils.flop_counter: can be imported; counting needs a dispatcher below autograd, which Flambeau lacks."""
+
+from __future__ import annotations
+
+from flambeau.core.absent import absent_class, absent_function
+from flambeau.core.names import lacking
+
+__all__ = ["FlopCounterMode", "register_flop_formula"]
+
+_HERE = "torch.utils.flop_counter"
+_ADVICE = "torch.profiler counts the operations of each kernel with with_flops=True."
+__getattr__ = lacking(_HERE)
+
+FlopCounterMode = absent_class(_HERE, "FlopCounterMode", _ADVICE)
+register_flop_formula = absent_function(_HERE, "register_flop_formula", _ADVICE)
