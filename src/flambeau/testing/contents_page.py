@@ -31,7 +31,7 @@ the requested name:
 ```python
 import flambeau as torch
 
-hasattr(torch, "onnx")  # False, so programs that check for features keep working
+hasattr(torch, "export")  # False, so programs that check for features keep working
 ```
 """
 
@@ -51,13 +51,11 @@ CALLED = {
 
 WHY = {
     "distributed.rpc": "remote calls between processes",
-    "hub": "downloads models",
     "sparse": "sparse layouts; all tensors are strided",
     "Storage": "typed storages; use `Tensor.untyped_storage()`",
     "utils.bottleneck": "PyTorch has removed it, too",
     "utils.cpp_extension": "requires PyTorch's C++ library",
     "utils.mobile_optimizer": "optimizes TorchScript for phones",
-    "utils.model_zoo": "downloads models",
     "utils.tensorboard": "yes, if the package tensorboard is installed",
     "Tensor.refine_names": "a prototype in PyTorch",
 }
