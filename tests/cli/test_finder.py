@@ -177,7 +177,7 @@ def test_spawned_children_see_flambeau(tmp_path):
         """,
     )
     done = flambeau_run(tmp_path, "--quiet", "--devices", 3, script)
-    assert done.out == "('flambeau', 3, 3.0)\n", done.err
+    assert done.out == "('torch', 3, 3.0)\n", done.err
 
 
 def test_child_interpreters_see_flambeau(tmp_path):

@@ -668,7 +668,13 @@ def test_driver_cuda_never_falls_back(tmp_path):
 
 def test_beside_a_gpu_the_defaults_are_the_gpu_and_no_look_for_races(monkeypatch):
     options = argparse.Namespace(
-        driver=None, devices=None, profile=None, schedule=None, races=None, strict=False
+        driver=None,
+        devices=None,
+        profile=None,
+        schedule=None,
+        races=None,
+        strict=False,
+        float32_precision=None,
     )
     for no_gpu, found in (("", {}), ("none here", DEFAULTS)):
         monkeypatch.setattr(configuration, "why_no_gpu", lambda no_gpu=no_gpu: no_gpu)

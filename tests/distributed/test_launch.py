@@ -140,7 +140,7 @@ dist.all_reduce(x)
 print(f"{torch.__name__} {torch.cuda.device_count()} {x.tolist()}\\n", end="")
 """)  # fmt: skip
     said = finish(start("-m", "flambeau", "launch", "--nproc-per-node", "2", "--devices", "3", program))
-    assert (said.status, said.out) == (0, "flambeau 3 [3.0, 3.0]\n" * 2), said.err
+    assert (said.status, said.out) == (0, "torch 3 [3.0, 3.0]\n" * 2), said.err
 
 
 def test_the_store_of_all_ranks_is_where_programs_look_for_it(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_torchruns_modules_are_found_where_torch_is_flambeau(tmp_path: Path) -> 
     program = script(tmp_path, "import torch; print(torch.__name__ + '\\n', end='')")
     for module in (("torch.distributed.run",), ("torch.distributed.launch", "--use-env")):
         said = finish(start("-m", *module, program, PYTHONPATH=shim, PYTHONWARNINGS="ignore"))
-        assert (said.status, said.out) == (0, "flambeau\n"), said.err
+        assert (said.status, said.out) == (0, "torch\n"), said.err
 
 
 # -- failures, restarts, signals ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 from flambeau._library.custom_ops import CustomOpDef, check_aliases, same_tensor
 from flambeau._library.operators import Operator, OpOverload, OpOverloadPacket, find_tensors
 from flambeau.autograd.grad_mode import no_grad
+from flambeau.core.errors import RaceError
 from flambeau.tensor.tensor import Tensor
 
 _TESTS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -71,6 +72,8 @@ def opcheck(
         try:
             _CHECKS[name](op._operator, args, kwargs or {})
             outcome[name] = "SUCCESS"
+        except RaceError:
+            raise
         except Exception as error:
             outcome[name] = error
             if raise_exception:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from functools import partial
-from types import FunctionType
+from functools import cache, partial
+from types import CodeType, FunctionType
 from typing import Any
 
 from flambeau.core.size import Size
@@ -313,6 +313,29 @@ def _door(*args: Any, _ask: Callable[..., Any], **kwargs: Any) -> Any:
     return _ask(args, kwargs)
 
 
+@cache
+def _door_code(count: int) -> CodeType:
+    """Return the code of `_door` for a function that uses `count` variables of functions around it.
+
+    A code must state them, as the function keeps its cells, and must begin by copying the cells into its frame: who
+    reads `f_locals` of a frame without them, as debuggers and IPython do, ends the process.
+    """
+    if not count:
+        return _door.__code__
+    names = ", ".join(f"v{i}" for i in range(count))
+    text = f"""
+def around({names}):
+    def _door(*args, _ask, **kwargs):
+        return _ask(args, kwargs)
+        {names}
+    return _door
+"""
+    scope: dict[str, Any] = {}
+    exec(compile(text, __file__, "exec"), scope)
+    code: CodeType = scope["around"](*[None] * count).__code__
+    return code
+
+
 def _put_door(function: Any, shown: Any, asking: Callable[..., Any] = ask) -> None:
     """Let a function ask first. What it was goes on as another one, whose signature is shown."""
     if not isinstance(function, FunctionType) or _is_door(function):
@@ -328,7 +351,7 @@ def _put_door(function: Any, shown: Any, asking: Callable[..., Any] = ask) -> No
     function.__wrapped__ = define  # type: ignore[attr-defined]
     # Other threads may call it meanwhile, so the defaults fit the old code, too.
     function.__kwdefaults__ = {**(define.__kwdefaults__ or {}), "_ask": partial(asking, shown, define)}
-    function.__code__ = _door.__code__.replace(co_name=code.co_name, co_freevars=code.co_freevars)
+    function.__code__ = _door_code(len(code.co_freevars)).replace(co_name=code.co_name)
 
 
 def _is_door(function: FunctionType) -> bool:
