@@ -115,6 +115,9 @@ def by_address(leave):
 
 
 PROGRAMS["address_taken"] = by_address(lambda x: x.data_ptr())
+PROGRAMS["storage_sliced"] = by_address(
+    lambda x: torch.empty(0, device="cuda").set_(x.untyped_storage()[: x.nbytes], 0, x.shape, x.stride())
+)
 PROGRAMS["capsule_taken"] = by_address(lambda x: torch.from_dlpack(x.__dlpack__(stream=None)))
 
 
