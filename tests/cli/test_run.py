@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 from xml.etree import ElementTree
 
 import pytest
@@ -830,3 +831,21 @@ def test_what_threads_do_before_a_device_is_used_counts(tmp_path):
     asked = flambeau_run(tmp_path, program(tmp_path, text.replace("out[0]", "torch.zeros(8, device='cuda')")))
     (violated,) = asked.report["machines"][0]["certificate"]["violated"]
     assert "calls Event.is_set() at program.py:9" in violated
+
+
+def test_programs_may_derive_classes_from_the_types_of_locks(tmp_path):
+    text = """
+        import threading
+        class Again(type(threading.RLock())):
+            def _recursion_count(self):
+                return 1
+        again = Again()
+        with again, again:
+            print(again._recursion_count(), again.acquire(blocking=False))
+        print(isinstance(threading.RLock(), type(threading.RLock())))
+        """
+    plain = subprocess.run(
+        [sys.executable, program(tmp_path, text)], capture_output=True, text=True, check=True
+    )
+    done = flambeau_run(tmp_path, program(tmp_path, "import torch\n" + dedent(text)))
+    assert done.status == 0 and done.out == plain.stdout, done.err

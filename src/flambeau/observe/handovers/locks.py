@@ -12,6 +12,7 @@ is named then.
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -125,12 +126,19 @@ def _release(release: Callable[..., None]) -> Callable[..., None]:
 
 
 class Lock:
-    """A lock of the program that reports queries of its state. It wraps `threading`'s own lock."""
+    """A lock of the program that reports queries of its state. It wraps `threading`'s own lock.
+
+    Programs may derive classes from it: it is `type(threading.Lock())` to them.
+
+    Args:
+        lock: The lock that it wraps; a new one if None.
+    """
 
     __slots__ = ("__weakref__", "_asked", "_lock")
+    _create: Callable[[], Any] = staticmethod(_thread.allocate_lock)
 
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
+    def __init__(self, lock: Any = None) -> None:
+        self._lock = self._create() if lock is None else lock
         self._asked = Polled()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -164,18 +172,28 @@ class Lock:
         return repr(self._lock)
 
 
-def _create(create: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that gives the program reporting locks; the standard library keeps its own."""
+class ReentrantLock(Lock):
+    """A lock that its thread may acquire again: `type(threading.RLock())` to programs."""
 
-    def wrapper() -> Any:
-        return create() if asker() is None else Lock(create())
+    __slots__ = ()
+    _create = staticmethod(_thread.RLock)
 
-    return wrapper
+
+def _creating(kind: type[Lock]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """Return a change of a function: it gives the program reporting locks, and the standard library its own."""
+
+    def change(create: Callable[[], Any]) -> Callable[[], Any]:
+        def wrapper() -> Any:
+            return create() if asker() is None else kind(create())
+
+        return wrapper
+
+    return change
 
 
 CHANGES: Changes = {
     threading.Condition: {"wait": _wait, "wait_for": _wait_for, "notify": _notify, "notify_all": _notify},
     threading.Semaphore: {"acquire": _acquire, "__enter__": _acquire, "release": _release},
     threading.BoundedSemaphore: {"release": _release},
-    threading: {"Lock": _create, "RLock": _create},
+    threading: {"Lock": _creating(Lock), "RLock": _creating(ReentrantLock)},
 }
