@@ -53,4 +53,10 @@ def _log_api_usage_once(event: str) -> None:
 
 
 __getattr__ = lacking("torch._C")
+
+
+def _get_tracing_state() -> None:
+    """Return None: nothing is traced."""
+
+
 publish(globals())

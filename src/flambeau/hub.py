@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flambeau.core.names import lacking
+from flambeau.serialization.hub import HASH_REGEX as HASH_REGEX
 from flambeau.serialization.hub import (
     download_url_to_file,
     get_dir,

@@ -177,3 +177,16 @@ def test_a_class_with_torch_dispatch_may_be_defined_but_has_no_instances():
     ):
         with pytest.raises(NotImplementedError, match="no dispatcher below autograd"):
             make(flambeau.ones(2))
+
+
+def test_more_names_are_in_pytorchs_places():
+    for place, name in [
+        ("hub", "HASH_REGEX"), ("nn.modules.module", "_EXTRA_STATE_KEY_SUFFIX"), ("_C", "_get_tracing_state"),
+        ("profiler", "kineto_available"), ("distributed._tensor.experimental", "implicit_replication"),
+    ]:  # fmt: skip
+        ours, theirs = (getattr(importlib.import_module(f"{m}.{place}"), name) for m in ("flambeau", "torch"))
+        assert callable(ours) == callable(theirs), name
+    assert (
+        flambeau.nn.modules.module._EXTRA_STATE_KEY_SUFFIX == torch.nn.modules.module._EXTRA_STATE_KEY_SUFFIX
+    )
+    assert flambeau.hub.HASH_REGEX == torch.hub.HASH_REGEX

@@ -21,7 +21,7 @@ from flambeau.core.names import lacking, lacks
 from flambeau.runtime import system
 
 __all__ = [
-    "DeviceType", "ProfilerAction", "ProfilerActivity", "profile", "record_function", "schedule",
+    "DeviceType", "ProfilerAction", "ProfilerActivity", "kineto_available", "profile", "record_function", "schedule",
     "supported_activities", "tensorboard_trace_handler",
 ]  # fmt: skip
 
@@ -324,3 +324,8 @@ def tensorboard_trace_handler(
         done.export_chrome_trace(os.path.join(dir_name, f"{worker}.{next(numbers)}.{ending}"))
 
     return handle
+
+
+def kineto_available() -> bool:
+    """Return False: PyTorch's tracing library is not used; `profile` records by itself."""
+    return False

@@ -24,6 +24,7 @@ from flambeau.nn.modules.hooks import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
 )
+from flambeau.nn.modules.state import EXTRA as _EXTRA_STATE_KEY_SUFFIX  # noqa: F401
 from flambeau.nn.modules.state import Stateful, _IncompatibleKeys
 from flambeau.nn.modules.utils import typename
 from flambeau.nn.parameter import Buffer, Parameter, is_lazy

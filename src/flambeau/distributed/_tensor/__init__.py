@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau.core.names import lacking
+from flambeau.distributed._tensor import experimental
 from flambeau.distributed.tensor import *  # noqa: F403
-from flambeau.distributed.tensor import experimental  # noqa: F401
 
 __getattr__ = lacking("torch.distributed._tensor")
