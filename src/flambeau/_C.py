@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
 
 from flambeau import fft, linalg, special
 from flambeau._library.operators import dispatch_below_autograd as _AutoDispatchBelowAutograd
@@ -12,6 +13,8 @@ from flambeau.nn import functional
 from flambeau.tensor.arguments.torch_function import DisableTorchFunction, DisableTorchFunctionSubclass
 from flambeau.tensor.arguments.torch_function import ignore_overrides as _disabled_torch_function_impl
 from flambeau.tensor.arguments.torch_function import is_enabled as _is_torch_function_enabled
+from flambeau.tensor.arguments.typing import preserve_format
+from flambeau.tensor.exchange.transfer import to_arguments
 from flambeau.tensor.tensor import Tensor
 
 __all__ = [
@@ -23,8 +26,15 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
+    """Return the device, the dtype, `non_blocking` and the memory format that arguments of `Module.to` name."""
+    place, kind, non_blocking, _, form = to_arguments(args, kwargs)
+    return place, kind, non_blocking, None if form is preserve_format else form
+
+
 # Modules of functions that PyTorch writes in C++, by its names for them; graphs of torch.fx call functions by these.
 _nn = SimpleNamespace(
+    _parse_to=_parse_to,
     **{
         {"logsigmoid": "log_sigmoid"}.get(name, name): getattr(functional, name)
         for name in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import importlib
 import inspect
 
@@ -190,3 +191,34 @@ def test_more_names_are_in_pytorchs_places():
         flambeau.nn.modules.module._EXTRA_STATE_KEY_SUFFIX == torch.nn.modules.module._EXTRA_STATE_KEY_SUFFIX
     )
     assert flambeau.hub.HASH_REGEX == torch.hub.HASH_REGEX
+
+
+@pytest.mark.parametrize("call", [
+    "t.float16", "'cpu', t.float64", "dtype=t.int8", "t.ones(1)", "'cpu', None, True", "", "memory_format=t.channels_last",
+])  # fmt: skip
+def test_arguments_of_to_are_read_as_pytorch_reads_them(call):
+    ours, theirs = (repr(eval(f"t._C._nn._parse_to({call})", {"t": m})) for m in (flambeau, torch))
+    assert ours == theirs
+
+
+def test_an_optimizer_around_another_one_hooks_its_step():
+    def steps(m):
+        class Around(m.optim.Optimizer):
+            def __init__(self, inner):
+                self._optimizer_step_pre_hooks = collections.OrderedDict()
+                self._optimizer_step_post_hooks = collections.OrderedDict()
+                self.inner, self.defaults, self.state, self.param_groups = inner, {}, {}, inner.param_groups
+                self._patch_step_function()
+
+            def step(self, closure=None):
+                return self.inner.step(closure)
+
+        weight = m.nn.Parameter(m.ones(2))
+        around, seen = Around(m.optim.SGD([weight], 0.5)), []
+        around.register_step_pre_hook(lambda *_: seen.append("before"))
+        around.register_step_post_hook(lambda *_: seen.append("after"))
+        weight.sum().backward()
+        around.step()
+        return seen, weight.tolist(), around._zero_grad_profile_name
+
+    assert steps(flambeau) == steps(torch)

@@ -125,6 +125,11 @@ class Optimizer:
                     grad.requires_grad_(False)
                 grad.zero_()
 
+    def _patch_step_function(self) -> None:
+        """Let the class's `step` run the hooks; optimizers around another one call it instead of `__init__`."""
+        self._zero_grad_profile_name = f"Optimizer.zero_grad#{type(self).__name__}.zero_grad"
+        setattr(type(self), "step", self.profile_hook_step(type(self).step))  # noqa: B010
+
     @staticmethod
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
         """A step with hooks before and after it, as one block of profiles. A hook before may give other arguments."""

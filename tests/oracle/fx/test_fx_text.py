@@ -369,7 +369,12 @@ def test_public_functions_are_recorded_in_pytorch_form() -> None:
         "svd_lowrank",
         "einsum",
         "lu_solve",
+        "sym_sqrt",  # by its private name in PyTorch
+        "sym_sum",  # with its argument in a tuple in PyTorch
     }
+    assert all(
+        hasattr(flambeau, name) for name in ("sym_int", "_check", "hub")
+    )  # those that come when asked for
     wrong = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
