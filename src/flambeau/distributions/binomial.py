@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
-from flambeau.core.size import Size
 from flambeau.distributions import constraints
 from flambeau.distributions.beta import Beta
-from flambeau.distributions.distribution import Distribution
-from flambeau.distributions.utils import (
-    broadcast_all,
-    lazy_property,
-    logits_to_probs,
-    one_of_two,
-    probs_to_logits,
-)
+from flambeau.distributions.families import BinaryOdds
+from flambeau.distributions.utils import broadcast_all, one_of_two
 from flambeau.nn.functional import softplus
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions.random import rand
@@ -24,7 +17,7 @@ from flambeau.tensor.tensor import Tensor
 _SMALL = 16  # trials that are drawn one by one
 
 
-class Binomial(Distribution):
+class Binomial(BinaryOdds):
     """The number of successes in `total_count` trials, by the probability `probs` of one or its log-odds `logits`."""
 
     arg_constraints = {
@@ -33,23 +26,15 @@ class Binomial(Distribution):
         "logits": constraints.real,
     }
     has_enumerate_support = True
+    _grows = ("total_count", *BinaryOdds._grows)
 
     def __init__(
         self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:  # fmt: skip
         one_of_two(probs, logits)
-        self.total_count, self._param = broadcast_all(total_count, logits if probs is None else probs)
-        self.total_count = self.total_count.type_as(self._param)
-        if probs is None:
-            self.logits = self._param
-        else:
-            self.probs = self._param
-        super().__init__(self._param.size(), validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Binomial:
-        shape = Size(batch_shape)
-        parts = self._grown_parts(shape, "total_count", "_param", "probs", "logits")
-        return self._expand_parts(shape, _instance, **parts)
+        count, given = broadcast_all(total_count, logits if probs is None else probs)
+        self.total_count = count.type_as(given)
+        super().__init__(*((None, given) if probs is None else (given, None)), validate_args)
 
     def _new(self, *args: Any, **kwargs: Any) -> Tensor:
         return self._param.new(*args, **kwargs)  # type: ignore[no-any-return]
@@ -69,18 +54,6 @@ class Binomial(Distribution):
     @property
     def variance(self) -> Tensor:
         return self.total_count * self.probs * (1 - self.probs)
-
-    @lazy_property
-    def logits(self) -> Tensor:
-        return probs_to_logits(self.probs, is_binary=True)
-
-    @lazy_property
-    def probs(self) -> Tensor:
-        return logits_to_probs(self.logits, is_binary=True)
-
-    @property
-    def param_shape(self) -> Size:
-        return self._param.size()
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)

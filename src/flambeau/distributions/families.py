@@ -1,8 +1,12 @@
-"""What several distributions are made of: `LocationScale` (`loc` and `scale`), `BinaryOdds` (`probs` or `logits`),
-`Relaxed` (a `temperature` beside those)."""
+"""Bases of several distributions.
+
+`LocationScale` has `loc` and `scale`, `BinaryOdds` has `probs` or `logits`, `Relaxed` has a `temperature` beside those,
+`FoldedAtZero` is the absolute value of a variable around 0, `FromFactor` has a matrix by its Cholesky factor.
+"""
 
 from __future__ import annotations
 
+import math
 from numbers import Number
 from typing import Any, Self
 
@@ -17,6 +21,8 @@ from flambeau.distributions.utils import (
     one_of_two,
     probs_to_logits,
 )
+from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.functions.creation import zeros_like
 from flambeau.tensor.tensor import Tensor
 
 
@@ -99,3 +105,64 @@ class Relaxed(TransformedDistribution):
     @property
     def probs(self) -> Tensor:
         return self.base_dist.probs
+
+
+class FoldedAtZero(TransformedDistribution):
+    """The absolute value of a variable that is symmetric around 0 and has a `scale`: `base_dist`."""
+
+    arg_constraints = {"scale": constraints.positive}
+    support = constraints.nonnegative
+    has_rsample = True  # type: ignore[assignment]
+    base_dist: Any
+
+    @property
+    def scale(self) -> Tensor:
+        return self.base_dist.scale  # type: ignore[no-any-return]
+
+    @property
+    def mode(self) -> Tensor:
+        return zeros_like(self.scale)
+
+    def log_prob(self, value: Any) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        return self._log_density(value)
+
+    def _log_density(self, value: Tensor) -> Tensor:
+        both_sides = self.base_dist.log_prob(value) + math.log(2)
+        return functions["where"](value >= 0, both_sides, -math.inf)  # type: ignore[no-any-return]
+
+    def cdf(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        return 2 * self.base_dist.cdf(value) - 1  # type: ignore[no-any-return]
+
+    def icdf(self, value: Tensor) -> Tensor:
+        return self.base_dist.icdf((value + 1) / 2)  # type: ignore[no-any-return]
+
+    def entropy(self) -> Tensor:
+        return self.base_dist.entropy() - math.log(2)  # type: ignore[no-any-return]
+
+
+class FromFactor(Distribution):
+    """A distribution by a matrix, its inverse or its lower Cholesky factor, of which the other two are computed."""
+
+    _unbroadcasted_scale_tril: Tensor
+
+    @lazy_property
+    def scale_tril(self) -> Tensor:
+        return self._expand_matrix(self._unbroadcasted_scale_tril)
+
+    @lazy_property
+    def covariance_matrix(self) -> Tensor:
+        factor = self._unbroadcasted_scale_tril
+        return self._expand_matrix(factor @ factor.mT)
+
+    @lazy_property
+    def precision_matrix(self) -> Tensor:
+        return self._expand_matrix(functions["cholesky_inverse"](self._unbroadcasted_scale_tril))
+
+    def _expand_matrix(self, matrix: Tensor) -> Tensor:
+        """Return a matrix for each place of the batch."""
+        n = self._event_shape[-1]
+        return matrix.expand((*self._batch_shape, n, n))

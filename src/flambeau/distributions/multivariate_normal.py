@@ -7,15 +7,13 @@ from typing import Any
 
 from flambeau.core.layout import broadcast_shapes
 from flambeau.distributions import constraints
-from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.families import FromFactor
 from flambeau.distributions.normal import standard_normal
-from flambeau.distributions.utils import lazy_property
-from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions import creation, linalg
 from flambeau.tensor.tensor import Tensor
 
 
-class MultivariateNormal(Distribution):
+class MultivariateNormal(FromFactor):
     """The normal distribution over vectors, with mean `loc`, (..., n).
 
     One of these is given, (..., n, n): `covariance_matrix`; `precision_matrix`, its inverse; `scale_tril`, its lower
@@ -62,22 +60,6 @@ class MultivariateNormal(Distribution):
         )
         factor = self._unbroadcasted_scale_tril
         return self._expand_parts(batch_shape, _instance, _unbroadcasted_scale_tril=factor, **parts)
-
-    @lazy_property
-    def scale_tril(self) -> Tensor:
-        return self._expand_matrix(self._unbroadcasted_scale_tril)
-
-    @lazy_property
-    def covariance_matrix(self) -> Tensor:
-        factor = self._unbroadcasted_scale_tril
-        return self._expand_matrix(factor @ factor.mT)
-
-    @lazy_property
-    def precision_matrix(self) -> Tensor:
-        return self._expand_matrix(functions["cholesky_inverse"](self._unbroadcasted_scale_tril))
-
-    def _expand_matrix(self, matrix: Tensor) -> Tensor:
-        return matrix.expand((*self._batch_shape, *self._event_shape, *self._event_shape))
 
     @property
     def mean(self) -> Tensor:

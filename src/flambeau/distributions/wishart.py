@@ -12,14 +12,15 @@ from flambeau.core.typeinfo import finfo
 from flambeau.distributions import constraints
 from flambeau.distributions.chi2 import Chi2
 from flambeau.distributions.exp_family import ExponentialFamily
+from flambeau.distributions.families import FromFactor
 from flambeau.distributions.multivariate_normal import log_determinant
-from flambeau.distributions.utils import _standard_normal, lazy_property
+from flambeau.distributions.utils import _standard_normal
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions import linalg
 from flambeau.tensor.tensor import Tensor
 
 
-class Wishart(ExponentialFamily):
+class Wishart(FromFactor, ExponentialFamily):
     """Scatter matrices of `df` normal vectors with mean 0 and a covariance matrix.
 
     One of these is given, (..., n, n): `covariance_matrix`; `precision_matrix`, its inverse; `scale_tril`, its lower
@@ -78,22 +79,6 @@ class Wishart(ExponentialFamily):
         return self._expand_parts(
             shape, _instance, df=self.df.expand(shape), _unbroadcasted_scale_tril=factor, _chi2=chi2, **parts
         )
-
-    @lazy_property
-    def scale_tril(self) -> Tensor:
-        return self._expand_matrix(self._unbroadcasted_scale_tril)
-
-    @lazy_property
-    def covariance_matrix(self) -> Tensor:
-        factor = self._unbroadcasted_scale_tril
-        return self._expand_matrix(factor @ factor.mT)
-
-    @lazy_property
-    def precision_matrix(self) -> Tensor:
-        return self._expand_matrix(functions["cholesky_inverse"](self._unbroadcasted_scale_tril))
-
-    def _expand_matrix(self, matrix: Tensor) -> Tensor:
-        return matrix.expand((*self._batch_shape, *self._event_shape))
 
     @property
     def mean(self) -> Tensor:
