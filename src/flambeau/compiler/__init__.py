@@ -83,30 +83,7 @@ def assume_constant_result(fn: Any) -> Any:
     return _dynamo.assume_constant_result(fn)
 
 
-def substitute_in_graph(
-    original_fn: Callable[..., Any],
-    *,
-    can_constant_fold_through: bool = False,
-    skip_signature_check: bool = False,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that registers a Python function as substitute of another one in compiled code.
-
-    The decorated function calls the original, because nothing is compiled.
-
-    Args:
-        original_fn: The function to substitute, usually one written in C.
-        can_constant_fold_through: Whether the compiler may evaluate it for constants.
-        skip_signature_check: If False, the signatures must agree.
-
-    Raises:
-        TypeError: If one of the two is not a function, or the signatures differ.
-        ValueError: If the function has a substitute already.
-    """
-    return _dynamo.substitute_in_graph(
-        original_fn,
-        can_constant_fold_through=can_constant_fold_through,
-        skip_signature_check=skip_signature_check,
-    )
+substitute_in_graph = _dynamo.substitute_in_graph
 
 
 def list_backends(exclude_tags: Sequence[str] = ("debug", "experimental")) -> list[str]:

@@ -45,12 +45,26 @@ def absent_class(module: str, name: str, advice: str, *bases: type) -> Any:
 def absent_function(module: str, name: str, advice: str) -> Callable[..., NoReturn]:
     """Return a function that raises NotSupportedError. The arguments are those of `absent_class`."""
     reason = _reason_of(module, name, advice)
+    return raising_function(module, name, reason, lambda: NotSupportedError(reason))
 
-    def absent(*args: Any, **kwargs: Any) -> NoReturn:
-        raise NotSupportedError(reason)
 
-    absent.__module__, absent.__name__, absent.__qualname__, absent.__doc__ = module, name, name, reason
-    return absent
+def raising_function(
+    module: str, name: str, text: str, create_error: Callable[[], Exception]
+) -> Callable[..., NoReturn]:
+    """Return a function that takes any arguments and raises.
+
+    Args:
+        module: The public module that shows it.
+        name: Its name.
+        text: Its docstring.
+        create_error: Returns the error of one call.
+    """
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise create_error()
+
+    refuse.__module__, refuse.__name__, refuse.__qualname__, refuse.__doc__ = module, name, name, text
+    return refuse
 
 
 def _reason_of(module: str, name: str, advice: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NoReturn
 
+from flambeau.core.absent import raising_function
 from flambeau.core.errors import absent_device
 
 
@@ -20,13 +22,8 @@ def build_refusals(
     """
 
     def build(name: str) -> Callable[..., NoReturn]:
-        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-            raise error_of(name)
-
-        refuse.__name__ = refuse.__qualname__ = name
-        refuse.__module__ = module
-        refuse.__doc__ = f"Raise {type(error_of(name)).__name__}: there is no such device."
-        return refuse
+        text = f"Raise {type(error_of(name)).__name__}: there is no such device."
+        return raising_function(module, name, text, partial(error_of, name))
 
     return {name: build(name) for name in names}
 

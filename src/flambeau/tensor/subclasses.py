@@ -56,12 +56,11 @@ def require_no_dispatch(cls: type[Any]) -> None:
 
     Such a class may be defined: libraries do it when they are imported.
     """
-    for kind in cls.__mro__:
-        if vars(kind).get("__torch_dispatch__", ignore_overrides) is not ignore_overrides:
-            raise NotImplementedError(
-                f"{cls.__name__}.__torch_dispatch__: Flambeau has no dispatcher below autograd that could ask it; all "
-                "public functions ask __torch_function__"
-            )
+    if getattr(cls, "__torch_dispatch__", ignore_overrides) is not ignore_overrides:
+        raise NotImplementedError(
+            f"{cls.__name__}.__torch_dispatch__: Flambeau has no dispatcher below autograd that could ask it; all "
+            "public functions ask __torch_function__"
+        )
 
 
 def _make_wrapper_subclass(cls: type[Any], *args: Any, **named: Any) -> Any:
