@@ -33,7 +33,7 @@ class TorchRuntimeError(TorchDynamoException):
 
 
 class ResetRequired(TorchDynamoException):
-    """The error of two backends for one function."""
+    """The error of a function that is to be compiled by two different backends."""
 
     def __init__(self) -> None:
         super().__init__(

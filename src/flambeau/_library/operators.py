@@ -303,7 +303,7 @@ class OpOverloadPacket:
         self._overloads: dict[str, OpOverload] = {}
 
     def overloads(self) -> list[str]:
-        """Return the names of the overloads."""
+        """Return the names of this operator's overloads, such as "default" and "out"."""
         return overloads_of(self._qualified_op_name)
 
     def __iter__(self) -> Iterator[str]:

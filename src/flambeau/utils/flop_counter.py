@@ -1,4 +1,7 @@
-"""torch.utils.flop_counter: can be imported; counting needs a dispatcher below autograd, which Flambeau lacks."""
+"""torch.utils.flop_counter: names that can be imported; using one raises NotSupportedError.
+
+PyTorch counts in its dispatcher below autograd, which Flambeau lacks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The names of torch.distributed.checkpoint: they can be imported; checkpoints of several ranks are not built."""
+"""The names of torch.distributed.checkpoint, which can be imported; using one raises NotSupportedError.
+
+Flambeau does not write one checkpoint from several ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""torch.distributed.checkpoint.state_dict: can be imported; state dicts of sharded modules are not built."""
+"""torch.distributed.checkpoint.state_dict: names that can be imported; its functions raise NotSupportedError.
+
+Flambeau has no sharded modules.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""torch.distributed.checkpoint.state_dict_saver: can be imported; checkpoints of several ranks are not built."""
+"""torch.distributed.checkpoint.state_dict_saver: names that can be imported; using one raises NotSupportedError.
+
+Flambeau does not write one checkpoint from several ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.distributed.fsdp: its options are values and its wrapping policies work; sharding a module is not built.
+"""torch.distributed.fsdp: options and wrapping policies work; sharding a module raises NotSupportedError.
 
 Modules in reading order: api (options), wrap (policies), fully_sharded_data_parallel, sharded_grad_scaler.
 """

@@ -1,4 +1,7 @@
-"""torch.distributed.fsdp.sharded_grad_scaler: can be imported; sharded gradients are not built."""
+"""torch.distributed.fsdp.sharded_grad_scaler: a name that can be imported; using it raises NotSupportedError.
+
+Flambeau has no sharded gradients.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""torch.distributed.tensor: placements are values; tensors sharded over a mesh are not built, and raise when made."""
+"""torch.distributed.tensor: the placements are plain values; using anything else raises NotSupportedError.
+
+Flambeau has no tensors that are sharded over a mesh. Libraries import these names and ask `isinstance(x, DTensor)`.
+"""
 
 from __future__ import annotations
 

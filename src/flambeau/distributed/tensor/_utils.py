@@ -1,4 +1,7 @@
-"""torch.distributed.tensor._utils: can be imported; tensors sharded over a mesh are not built."""
+"""torch.distributed.tensor._utils: names that can be imported; using one raises NotSupportedError.
+
+Flambeau has no tensors that are sharded over a mesh.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""torch.distributed.tensor.parallel: can be imported; dividing a module over ranks is not built."""
+"""torch.distributed.tensor.parallel: names that can be imported; using one raises NotSupportedError.
+
+Flambeau does not divide a module over ranks.
+"""
 
 from __future__ import annotations
 

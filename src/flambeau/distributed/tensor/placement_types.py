@@ -15,15 +15,15 @@ class Placement:
     """The placement of a tensor on one dimension of a mesh: the base of `Shard`, `Replicate` and `Partial`."""
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """Return True for a `Shard`, of `dim` if that is given."""
+        """Return True if this is a `Shard`, and divides dimension `dim` if that is given."""
         return isinstance(self, Shard) and dim in (None, self.dim)
 
     def is_replicate(self) -> bool:
-        """Return True for a `Replicate`."""
+        """Return True if this is a `Replicate`."""
         return isinstance(self, Replicate)
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
-        """Return True for a `Partial`, of `reduce_op` if that is given."""
+        """Return True if this is a `Partial`, and combines by `reduce_op` if that is given."""
         return isinstance(self, Partial) and reduce_op in (None, self.reduce_op)
 
 

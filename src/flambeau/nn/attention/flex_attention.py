@@ -1,4 +1,4 @@
-"""torch.nn.attention.flex_attention: masks work; attention with a function of the scores is not built.
+"""torch.nn.attention.flex_attention: functions of masks work; attention itself raises NotSupportedError.
 
 A mask function `mask(b, h, q, kv)` takes the indices of the batch, the head, the query and the key, as tensors that
 broadcast with each other, and returns a bool tensor.
