@@ -48,6 +48,7 @@ ROOMS = [
         "profiler",
     },
     {"distributed.sharding"},
+    {"_aten"},
     {"func"},
     {"report"},
     {"top"},

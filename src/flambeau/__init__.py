@@ -130,7 +130,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "Future": "flambeau.futures",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
-    "hub": "", "ScriptModule": "flambeau.jit", "ScriptFunction": "flambeau.jit",
+    "hub": "", "Tag": "flambeau._library.operators", "ScriptModule": "flambeau.jit", "ScriptFunction": "flambeau.jit",
     "PyTorchFileReader": "flambeau._C", "PyTorchFileWriter": "flambeau._C",
 } | dict.fromkeys(
     (

@@ -1,4 +1,4 @@
-"""torch.ops: namespaces of operators that programs define with `torch.library`.
+"""torch.ops: PyTorch's own operators in `aten`, and namespaces that programs define with `torch.library`.
 
 C++ libraries of operators cannot be loaded.
 """
@@ -14,6 +14,18 @@ from typing import Any, NoReturn
 __all__ = ["ops"]
 
 _TABLE = "flambeau._library.operators"  # not imported before the program defines an operator
+_ATEN = "flambeau._aten.table"  # the operators of PyTorch's own; not imported before the program names one
+
+_OPERATORS = frozenset(
+    f"__{i}{name}__" for i in ("", "i") for name in ("and", "lshift", "or", "rshift", "xor")
+)  # operators of Python that `aten` has
+
+
+def _table(namespace: str) -> Any:
+    """Return the module that has the table of operators; None if there are no operators yet."""
+    if namespace == "aten":
+        import_module(_ATEN)
+    return sys.modules.get(_TABLE)
 
 
 class _OpNamespace(ModuleType):
@@ -25,15 +37,18 @@ class _OpNamespace(ModuleType):
         self.__file__ = "torch.ops"
 
     def __getattr__(self, op_name: str) -> Any:
-        table: Any = sys.modules.get(_TABLE)
-        if table is None or op_name.startswith("__") or not table.overloads_of(f"{self.name}::{op_name}"):
+        table = _table(self.name)
+        dunder = op_name.startswith("__") and op_name not in _OPERATORS
+        if table is None or dunder or not table.overloads_of(f"{self.name}::{op_name}"):
             raise AttributeError(f"'_OpNamespace' '{self.name}' object has no attribute '{op_name}'")
         packet = table.OpOverloadPacket(f"{self.name}::{op_name}")
         setattr(self, op_name, packet)
         return packet
 
     def __dir__(self) -> list[str]:
-        table: Any = sys.modules.get(_TABLE)
+        if self.name == "aten":
+            return sorted({*import_module(_ATEN).names(), *_table(self.name).operator_names(self.name)})
+        table = _table(self.name)
         return [] if table is None else list(table.operator_names(self.name))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
 from flambeau._library.schema import Argument, FunctionSchema, bind_arguments, parse_schema
@@ -30,6 +31,31 @@ _KEYS = frozenset(
         "HPU", "IPU", "MPS", "MTIA", "Negative", "PrivateUse1", "Python", "SparseCPU", "SparseCUDA", "XLA", "XPU",
     }
 )  # fmt: skip
+
+
+class Tag(Enum):
+    """Properties of operators, as `torch.Tag` of PyTorch names them."""
+
+    core = 0
+    cudagraph_unsafe = 1
+    data_dependent_output = 2
+    dynamic_output_shape = 3
+    flexible_layout = 4
+    generated = 5
+    inplace = 6
+    inplace_view = 7
+    maybe_aliasing_or_mutating = 8
+    needs_contiguous_strides = 9
+    needs_exact_strides = 10
+    needs_fixed_stride_order = 11
+    nondeterministic_bitwise = 12
+    nondeterministic_seeded = 13
+    out = 14
+    out_variant = 15
+    pointwise = 16
+    pt2_compliant_tag = 17
+    reduction = 18
+    view_copy = 19
 
 
 class _Dispatch(threading.local):
@@ -73,9 +99,13 @@ class Operator:
         self.autograd: Callable[[list[Any], dict[str, Any]], Any] | None = None
         self.tags = list(tags)
 
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Check and convert arguments. See `bind_arguments`."""
+        return bind_arguments(self.schema, args, kwargs)
+
     def call(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Check the arguments and run the kernel for them."""
-        positional, keywords = bind_arguments(self.schema, args, kwargs)
+        positional, keywords = self.bind(args, kwargs)
         kind = device_type_of(positional, keywords)
         if not _state.below_autograd:
             kernel = self.kernels.get(_AUTOGRAD.get(kind, "")) or self.kernels.get("Autograd")
@@ -159,10 +189,12 @@ class _Registry:
     Attributes:
         operators: (qualified name, overload name) -> operator.
         owners: namespace -> the place that declared all of it.
+        load_aten: Adds the overloads of an operator of `torch.ops.aten`.
     """
 
     operators: dict[tuple[str, str], Operator] = {}
     owners: dict[str, str] = {}
+    load_aten: Callable[[str], None] | None = None
 
 
 def define_operator(name: str, text: str, tags: Sequence[Any] = ()) -> Operator:
@@ -213,14 +245,33 @@ def release_namespace(name: str) -> None:
     _Registry.owners.pop(name, None)
 
 
+def add_operator(operator: Operator) -> None:
+    """Add an operator with its kernels to the table."""
+    _Registry.operators[operator.schema.name, operator.schema.overload_name] = operator
+
+
+def _load(qualname: str) -> None:
+    """Add the overloads of an operator of PyTorch's own to the table, unless they are there."""
+    namespace, _, name = qualname.partition("::")
+    if namespace == "aten" and _Registry.load_aten is not None:
+        _Registry.load_aten(name)
+
+
+def load_aten_with(load: Callable[[str], None]) -> None:
+    """Let the overloads of an operator `aten::name` be added by `load(name)` when it is first looked for."""
+    _Registry.load_aten = load
+
+
 def find_operator(qualname: str) -> Operator | None:
     """Return the operator of a name such as "ns::name.overload"; None if there is none."""
     name, _, overload = qualname.partition(".")
+    _load(name)
     return _Registry.operators.get((name, "" if overload == "default" else overload))
 
 
 def overloads_of(qualname: str) -> list[str]:
     """Return the overload names of an operator; the one without a name is "default"."""
+    _load(qualname)
     return [overload or "default" for name, overload in _Registry.operators if name == qualname]
 
 
@@ -326,7 +377,7 @@ class OpOverloadPacket:
             operator: Operator = getattr(self, name)._operator
             if len(names) > 1:
                 try:
-                    bind_arguments(operator.schema, args, kwargs)
+                    operator.bind(args, kwargs)
                 except RuntimeError as error:
                     errors.append(str(error))
                     continue

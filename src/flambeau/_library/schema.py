@@ -18,6 +18,7 @@ _SCALARS = (
 )  # fmt: skip
 _TYPE = re.compile(r"(?P<kind>[A-Za-z_]\w*(?:\.\w+)*)(?P<alias>\([\w! |*>-]+\))?(?P<rest>(?:\?|\[\d*\])*)")
 _DTYPES = {kind.name: kind for kind in DTYPES} | ALIASES
+TENSOR_OR_NUMBER = "Tensor or number"  # the type of arguments of some operators of PyTorch's own
 _UNKNOWN = (
     "unknown type specifier. Common valid schema types include Tensor, SymInt, int, float, bool, Scalar; for a full "
     "list, please see https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/README.md#func"
@@ -259,6 +260,8 @@ def _fit(kind: str, rest: str, value: Any) -> Any:
 def _fit_scalar(kind: str, value: Any) -> Any:
     if kind == "Tensor":
         return value if isinstance(value, Tensor) else _WRONG
+    if kind == TENSOR_OR_NUMBER:
+        return value if isinstance(value, Tensor | int | float | complex) else _WRONG
     if kind in ("SymInt", "int", "DeviceIndex"):
         return value if hasattr(value, "__index__") and not isinstance(value, Tensor) else _WRONG
     if kind in ("float", "SymFloat"):
