@@ -25,6 +25,27 @@ def test_scans(x: Any, name: str, dim: int) -> None:
     agree(lambda room, t: getattr(room, name)(t, dim), x, ulps=16 if narrow else 4)
 
 
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "complex128"])
+@pytest.mark.parametrize("seed", range(5))
+def test_gradients_of_products_with_zeros(kind: str, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    shape = [int(torch.randint(2, limit, (), generator=random)) for limit in (6, 70, 4)]
+    dtype = getattr(torch, kind)
+    x, grad, further = (torch.rand(shape, generator=random).to(dtype) + 0.5 for _ in range(3))
+    x = x.where(torch.rand(shape, generator=random) > 0.1, 0).transpose(0, 2)
+
+    def gradients(room: Any, *tensors: Any) -> tuple[Any, ...]:
+        x, grad, further = (t.detach().requires_grad_() for t in tensors)
+        (first,) = room.autograd.grad(x.cumprod(1), x, grad, create_graph=True)
+        return first.detach(), *room.autograd.grad(first, (x, grad), further)
+
+    near = 5e-2 if kind == "float16" else 1e-4
+    arguments = (x, grad.transpose(0, 2), further.transpose(0, 2))
+    ours = gradients(flambeau, *[flambeau.from_dlpack(t) for t in arguments])
+    for got, want in zip(ours, gradients(torch, *arguments), strict=True):
+        torch.testing.assert_close(to_torch(got.resolve_conj()), want.resolve_conj(), rtol=near, atol=near)
+
+
 @given(tensors(("bool", "int64", "float32")), st.integers(0, 3), st.integers(-2, 1))
 def test_diff(x: Any, n: int, dim: int) -> None:
     agree(lambda room, t: room.diff(t, n, dim), x, strides=False)

@@ -41,7 +41,7 @@ from flambeau.ops.op import (
     define,
 )
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import ALL, FLOATING_OR_COMPLEX, INTEGERS, REALS
+from flambeau.ops.pointwise.pointwise import ALL, FLOATING_OR_COMPLEX, INTEGERS, REALS, wide
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Array, int], Any]
@@ -222,21 +222,33 @@ def _back_sums(grad: Any, dim: int) -> Any:
 
 def _cumprod_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
     dim = params[0]
-    if not a.meta.ndim:
+    if not a.meta.ndim or a.meta.shape[dim] == 1:
         return grad
     if not bool((a == 0).any()):
         return conj(_back_sums(conj(grad) * out, dim) / a)
-    given = []
-    for i in range(a.meta.shape[dim]):  # each element left out in turn: it may be the zero
-        rest = a.narrow(dim, i, a.meta.shape[dim] - i)
-        before = out.narrow(dim, i - 1, 1) if i else rest.narrow(dim, 0, 1) * 0 + 1
-        after = (rest.clone() * 1).index_fill(dim, a.new_tensor([0], dtype=int64), 1).cumprod(dim)
-        part = conj(grad.narrow(dim, i, a.meta.shape[dim] - i)) * before * after
-        given.append(conj(part.sum(dim, True)))
-    whole = given[0].new_zeros(a.meta.shape)
-    for i, part in enumerate(given):
-        whole.narrow(dim, i, 1).copy_(part)
-    return whole
+    grad, a = (x.to(wide(x.meta.dtype)) for x in (grad, a))
+    size = a.meta.shape[dim]
+    before = a * 0 + 1
+    before.narrow(dim, 1, size - 1).copy_(a.narrow(dim, 0, size - 1).cumprod(dim))
+    return _sums_of_products(grad, conj(a), dim) * conj(before)
+
+
+def _sums_of_products(grad: Any, a: Any, dim: int) -> Any:
+    """Return s with s[k] = grad[k] + a[k + 1] s[k + 1] along a dimension, in log2(length) steps.
+
+    Each step joins what lies twice as far. There are no divisions, so that an element may be 0.
+    """
+    size = a.meta.shape[dim]
+    sums, factors = grad, a * 0
+    factors.narrow(dim, 0, size - 1).copy_(a.narrow(dim, 1, size - 1))
+    step = 1
+    while step < size:
+        first, later = (0, size - step), (step, size - step)
+        joined, products = sums.clone(), factors.clone()
+        joined.narrow(dim, *first).add_(factors.narrow(dim, *first) * sums.narrow(dim, *later))
+        products.narrow(dim, *first).copy_(factors.narrow(dim, *first) * factors.narrow(dim, *later))
+        sums, factors, step = joined, products, 2 * step
+    return sums
 
 
 def _logcumsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
