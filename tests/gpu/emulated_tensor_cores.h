@@ -45,6 +45,10 @@ static void copy16(Shared to, const void* from, bool inside) {
   if ((u64)to % 16 || (u64)from % 16) abort();
   if (inside) memcpy(to, from, 16); else memset(to, 0, 16);
 }
+static void copy4(Shared to, const void* from, bool inside) {
+  if ((u64)to % 4 || (u64)from % 4) abort();
+  if (inside) memcpy(to, from, 4); else memset(to, 0, 4);
+}
 static void queued() {}
 template<int LEFT> static void arrived() {}
 static float power_of_two(float x) { return exp2f(x); }

@@ -29,9 +29,10 @@ def check(arrays: list[Any], causal: bool, cores: bool, order: int = 0, tight: b
     launch = Launch(OP.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
     assert ("load_matrices" in emulated.built(launch, emulated.Device()).source) is cores
     given = [np.broadcast_to(x, m.shape) for x, m in zip(arrays, found.inputs, strict=True)]
-    (got,), (want,) = emulated.emulated(launch, given, tight, order), emulated.of_host(launch, given)
     near = NEAR[found.outputs[0].dtype.name]
-    np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), near, near)
+    both = zip(emulated.emulated(launch, given, tight, order), emulated.of_host(launch, given), strict=True)
+    for got, want in both:
+        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), near, near)
 
 
 def factors(kind: str, queries: int, keys: int, depth: int, batch: tuple[int, ...] = (2,)) -> list[Any]:

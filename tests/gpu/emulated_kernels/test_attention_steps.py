@@ -1,4 +1,4 @@
-"""The steps of attention's gradient: our kernels emulated, products by NumPy, beside the host body."""
+"""The steps of attention's gradient beside the host body: kernels are emulated, NumPy computes products."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from library_kit import Device
 from test_convolution_steps import Driver, meta_of
 
 import flambeau
+from flambeau.core.dtype import bfloat16
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.nn import attention_gradients
 from flambeau.ops.op import table
@@ -26,11 +27,40 @@ NEAR = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}
 OP = table["scaled_dot_product_attention_backward"]
 
 
-def check(inputs: list[Any], params: Any) -> None:
+class NamingDriver(Driver):
+    """A driver that lists the kernels that it loads."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.kernels: list[str] = []
+
+    def load(self, launch: Launch, index: int) -> Any:
+        self.kernels.append(launch.kernel.name)
+        return super().load(launch, index)
+
+
+def check(factors: list[Any], params: Any, cores: bool = False) -> None:
+    """Compare the gradient of `factors`, which are grad, query, key, value and a mask or none."""
+    for got, want in both_gradients(factors, params, cores):
+        near = NEAR[want.dtype.name]
+        if (
+            cores
+        ):  # weights and slopes are rounded to 16 bits before products, so that errors are relative to sums
+            assert distance(got, want) < near
+        else:
+            np.testing.assert_allclose(got.astype(float), want.astype(float), near, near)
+
+
+def both_gradients(factors: list[Any], params: Any, cores: bool) -> list[tuple[Any, Any]]:
+    """Return each gradient by the steps and by the host body."""
+    grad, q, k, v, *masks = factors
+    inputs = [grad, q, k, v, *outputs_of([q, k, v, *masks], params), *masks]
     found = OP.rule([meta_of(x) for x in inputs], (*params, False))
     launch = Launch(OP.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
     device = Device()
-    run = attention_gradients.backward(launch, device, Driver(device))
+    driver = NamingDriver(device)
+    run = attention_gradients.backward(launch, device, driver)
+    assert ("attention_by_keys" in driver.kernels) is cores
     given = [np.broadcast_to(x, meta.shape) for x, meta in zip(inputs, found.inputs, strict=True)]
     made = [np.full(meta.shape, 7, meta.dtype.numpy) for meta in found.outputs]
     run([x.ctypes.data for x in (*made, *inputs)], (), 0, 0)
@@ -38,9 +68,24 @@ def check(inputs: list[Any], params: Any) -> None:
     wanted = [np.zeros_like(x) for x in made]
     with np.errstate(all="ignore"):
         OP.kernel.host(launch)(wanted, given)
-    near = NEAR[found.outputs[0].dtype.name]
-    for got, want in zip(made, wanted, strict=True):
-        np.testing.assert_allclose(got.astype(float), want.astype(float), near, near)
+    return list(zip(made, wanted, strict=True))
+
+
+def distance(got: Any, want: Any) -> float:
+    """Return the norm of the difference, relative to the norm of `want`."""
+    got, want = got.astype(float), want.astype(float)
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
+
+
+def outputs_of(inputs: list[Any], params: Any) -> list[Any]:
+    """Return the attention's result and the logarithms of its sums."""
+    forward = table["scaled_dot_product_attention"]
+    found = forward.rule([meta_of(x) for x in inputs], (*params[:2], False))
+    outputs = [np.zeros(meta.shape, meta.dtype.numpy) for meta in found.outputs]
+    given = [np.broadcast_to(x, meta.shape) for x, meta in zip(inputs, found.inputs, strict=True)]
+    with np.errstate(all="ignore"):
+        forward.kernel.host(Launch(forward.kernel, found.outputs, found.inputs, found.params))(outputs, given)
+    return outputs
 
 
 def factors(kind: Any, batch: tuple[int, ...], queries: int, keys: int) -> list[Any]:
@@ -77,3 +122,47 @@ def test_masks() -> None:
 def test_one_batch_for_many() -> None:
     grad, q, k, v = factors(flambeau.float32, (2, 3), 4, 6)
     check([grad, q, k[:1, :1], v[:, :1]], (False, 0.5, False))
+
+
+# -- on tensor cores: 16 bits, one depth for queries, keys and values ----------------------------------------------------
+
+
+def square_factors(kind: str, batch: tuple[int, ...], queries: int, keys: int, depth: int) -> list[Any]:
+    make = operators.maker(getattr(flambeau, kind), queries + keys)
+    return [make(*batch, rows, depth) for rows in (queries, queries, keys, keys)]
+
+
+@pytest.mark.parametrize("kind", ("float16", "bfloat16"))
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize(
+    ("queries", "keys", "depth"), [(5, 7, 16), (70, 130, 64), (150, 70, 32), (40, 33, 128)]
+)
+def test_tensor_cores(kind: str, causal: bool, queries: int, keys: int, depth: int) -> None:
+    check(square_factors(kind, (2,), queries, keys, depth), (causal, 0.2, False), cores=True)
+
+
+def test_tensor_cores_with_masks() -> None:
+    inputs = square_factors("bfloat16", (2, 2), 20, 80, 32)
+    seen = np.random.default_rng(0).random((20, 80)) < 0.5
+    seen[3] = False  # a query that sees nothing
+    check([*inputs, seen], (False, 0.2, False), cores=True)
+    added = operators.maker(flambeau.bfloat16, 5)(2, 1, 20, 80)
+    check([*inputs, added], (True, 0.2, False), cores=True)
+    check([*inputs, added], (True, 0.2, True), cores=False)
+
+
+def test_tensor_cores_with_broadcast_and_strided_factors() -> None:
+    make = operators.maker(flambeau.float16, 4)
+    grad = np.broadcast_to(make(1, 1, 10, 1), (3, 2, 10, 32))
+    q, k, v = make(3, 10, 2, 33)[..., 1:], make(1, 12, 2, 32), make(3, 12, 2, 36)[..., :32]
+    check([grad, *(x.transpose(0, 2, 1, 3) for x in (q, k, v))], (True, 0.2, False), cores=True)
+
+
+def test_scores_far_below_zero_do_not_overflow() -> None:
+    grad, q, k, v = (x.astype(float) for x in square_factors("bfloat16", (1,), 9, 9, 16))
+    inputs = [
+        x.astype(bfloat16.numpy) for x in (grad, q * 0.3 + 12, k * 0.3 - 12, v)
+    ]  # scores are near -144 * 16 * 0.2
+    gradients = both_gradients(inputs, (False, 0.2, False), True)
+    assert all(np.isfinite(got.astype(float)).all() for got, _ in gradients)
+    assert distance(*gradients[2]) < NEAR["bfloat16"]

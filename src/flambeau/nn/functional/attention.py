@@ -61,7 +61,7 @@ def scaled_dot_product_attention(
     if by_products:
         return _by_products(query, key, value, attn_mask, dropout_p, is_causal, factor)
     masks = () if attn_mask is None else (attn_mask,)
-    return call(op, (query, key, value, *masks), (is_causal, factor))
+    return call(op, (query, key, value, *masks), (is_causal, factor))[0]
 
 
 def _repeated(query: Tensor, x: Tensor) -> Tensor:

@@ -4,6 +4,9 @@ Inputs query (..., L, E), key (..., S, E), value (..., S, Ev), of broadcast batc
 (..., L, S) is optional: of bool (True takes part) or added. params: (is_causal, scale, the flag of TF32).
 A query with nothing to look at gives zeros. Half precision computes in float32; TF32 rounds the operands of both
 products, see Note [TF32].
+
+The second output is the logarithm of each query's sum of exponentials (..., L), -inf for a query with nothing to look
+at. The gradient reads it and need not search the greatest score again.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from flambeau.ops.linalg.matmul import c_name, product_rate, round_to_tf32, uses
 from flambeau.ops.nn.attention_gradients import attention_backward
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATS
+from flambeau.ops.pointwise.pointwise import FLOATS, wide
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +56,8 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
         assert isinstance(mask, Meta)
         metas.append(_expanded(_checked_mask(mask, q), (*batch, q.shape[-2], k.shape[-2])))
     out = Meta.contiguous_of((*batch, q.shape[-2], v.shape[-1]), q.dtype, where)
-    return Signature((out,), tuple(metas), params)
+    sums = Meta.contiguous_of((*batch, q.shape[-2]), wide(q.dtype), where)
+    return Signature((out, sums), tuple(metas), params)
 
 
 def _checked_mask(mask: Meta, q: Meta) -> Meta:
@@ -91,20 +95,32 @@ def _host(launch: Launch) -> Body:
                 scores = np.where(mask, scores, scores.dtype.type(-np.inf))
             else:
                 scores = scores + mask.astype(scores.dtype)
-        np.copyto(outputs[0], np.matmul(rounded(_safe_softmax(scores)), v).reshape(shape), casting="unsafe")
+        sums = outputs[1].reshape((*shape[:-1], 1))
+        np.copyto(
+            outputs[0], np.matmul(rounded(_safe_softmax(scores, sums)), v).reshape(shape), casting="unsafe"
+        )
 
     return body
 
 
-def _safe_softmax(scores: Array) -> Array:
-    """Softmax along the last axis, in place; a row of nothing but -inf gives zeros."""
+def _safe_softmax(scores: Array, sums: Array) -> Array:
+    """Softmax along the last axis, in place; a row of nothing but -inf gives zeros.
+
+    Args:
+        scores: (..., L, S).
+        sums: (..., L, 1), receives the logarithm of each row's sum of exponentials.
+    """
     if not scores.shape[-1]:
+        sums.fill(-np.inf)
         return scores
     top = np.maximum.reduce(scores, axis=-1, keepdims=True)
     scores -= np.where(top == -np.inf, top.dtype.type(0), top)
     np.exp(scores, out=scores)
     total = np.add.reduce(scores, axis=-1, keepdims=True)
-    scores /= np.where(total == 0, total.dtype.type(1), total)
+    empty = total == 0
+    total[empty] = 1
+    scores /= total
+    np.add(top, np.log(total), out=sums)
     return scores
 
 
@@ -114,9 +130,9 @@ def _flops(launch: Launch) -> int:
     return 2 * (q.numel + launch.outputs[0].numel) * k.shape[-2]
 
 
-def _back(grad: Any, a: Any, b: Any, c: Any, d: Any, params: Any, needs: Any, call: Any) -> Any:
-    given = (grad, a, b, c) if d is None else (grad, a, b, c, d)
-    return call(attention_backward, given, (*params[:2], d is not None and needs[3]))
+def _back(grad: Any, a: Any, b: Any, c: Any, d: Any, outs: Any, params: Any, needs: Any, call: Any) -> Any:
+    masks = () if d is None else (d,)
+    return call(attention_backward, (grad, a, b, c, *outs, *masks), (*params[:2], d is not None and needs[3]))
 
 
 def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
@@ -131,6 +147,7 @@ attention = define(
     Op(
         "scaled_dot_product_attention", _rule,
         Kernel("attention", _host, _flops, rate=product_rate, cuda=Routine("attention")), FLOATS, _samples,
-        flags=("matmul_allow_tf32",), derivative=Derivative(whole=_back, name="ScaledDotProductAttentionBackward0"),
-)
+        flags=("matmul_allow_tf32",),
+        derivative=Derivative(whole=_back, name="ScaledDotProductAttentionBackward0", outputs=1),
+    )
 )  # fmt: skip

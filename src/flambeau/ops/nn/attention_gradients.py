@@ -1,7 +1,9 @@
-"""The gradient of scaled_dot_product_attention: inputs grad, query, key, value and a mask or none.
+"""The gradient of scaled_dot_product_attention.
 
-params: (is_causal, scale, whether the mask's gradient is wanted, the flag of TF32). The weights are computed again:
-they are larger than all that is saved for them. Results have the batch that the inputs broadcast to.
+Inputs grad, query, key, value, both outputs of the operator, and a mask or none. params: (is_causal, scale, whether the
+mask's gradient is wanted, the flag of TF32). The weights are computed again: they are larger than all that is saved
+for them. The operator's outputs say nothing that the other inputs do not; they spare kernels a pass over the keys.
+Results have the batch that the inputs broadcast to.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import bool_, dtype
+from flambeau.core.device import CPU
+from flambeau.core.dtype import bool_, dtype, from_numpy
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.linalg.matmul import product_rate, round_to_tf32, uses_tf32
@@ -24,11 +27,12 @@ Params = tuple[Any, ...]
 
 
 def _rule(operands: Sequence[Operand], params: Params) -> Signature:
-    grad, *given = operands
+    grad, q, k, v, attended, logarithms, *masks = operands
     causal, scale, mask_too, tf32 = params
-    found = table["scaled_dot_product_attention"].rule(given, (causal, scale, tf32))
-    (out,) = found.outputs
-    assert isinstance(grad, Meta)
+    found = table["scaled_dot_product_attention"].rule([q, k, v, *masks], (causal, scale, tf32))
+    out, sums = found.outputs
+    assert isinstance(grad, Meta) and isinstance(attended, Meta) and isinstance(logarithms, Meta)
+    assert attended.shape == out.shape and logarithms.shape == sums.shape
     if grad.shape != out.shape or grad.dtype is not out.dtype:
         raise RuntimeError(
             f"scaled_dot_product_attention_backward(): expected a gradient of shape {list(out.shape)} and dtype "
@@ -37,7 +41,7 @@ def _rule(operands: Sequence[Operand], params: Params) -> Signature:
     where = one_device(operands)
     metas = [x for x in found.inputs if isinstance(x, Meta)]
     made = [Meta.contiguous_of(x.shape, x.dtype, where) for x in (metas if mask_too else metas[:3])]
-    return Signature(tuple(made), (grad, *metas), params)
+    return Signature(tuple(made), (grad, *metas[:3], attended, logarithms, *metas[3:]), params)
 
 
 def _host(launch: Launch) -> Body:
@@ -48,7 +52,8 @@ def _host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         grad, q, k, v = (rounded(widen(x)) for x in inputs[:4])
-        weights = _weights(np.matmul(q, k.swapaxes(-1, -2)) * q.dtype.type(scale), causal, inputs[4:])
+        scores = np.matmul(q, k.swapaxes(-1, -2)) * q.dtype.type(scale)
+        weights = _weights(scores, causal, inputs[6:])
         slopes = np.matmul(grad, v.swapaxes(-1, -2))
         slopes -= np.add.reduce(weights * slopes, axis=-1, keepdims=True)
         slopes *= weights
@@ -63,7 +68,7 @@ def _host(launch: Launch) -> Body:
 
 
 def _weights(scores: Array, causal: bool, masks: Sequence[Array]) -> Array:
-    """Softmax along the last axis of what takes part; a row of nothing gives zeros."""
+    """Return the softmax along the last axis of the keys that take part; a row of nothing gives zeros."""
     low = scores.dtype.type(-np.inf)
     if causal:
         scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, low)
@@ -95,13 +100,14 @@ def _tensor_weights(q: Any, k: Any, mask: Any, causal: bool, scale: float) -> An
     return scores.masked_fill(nothing, 0).softmax(-1).masked_fill(nothing, 0)
 
 
-def _back(grads: Any, a: Any, b: Any, c: Any, d: Any, e: Any, params: Params) -> list[Any]:
+def _back(grads: Any, a: Any, b: Any, c: Any, d: Any, g: Any, params: Params) -> list[Any]:
+    # e and f, the operator's outputs, repeat what the others say: no gradient passes to them.
     # slopes = weights * (seen - sum(weights * seen)), where seen = grad @ value^T; of these, `by_q`, `by_k` and `by_v`
     # come by products, so that their gradients go back to slopes, weights and factors, and from there to scores.
     causal, scale, mask_too = params[:3]
     grad, q, k, v = a, b, c, d
     by_q, by_k, by_v = grads[:3]
-    weights = _tensor_weights(q, k, e, causal, scale)
+    weights = _tensor_weights(q, k, g, causal, scale)
     seen = grad @ v.transpose(-1, -2)
     level = (weights * seen).sum(-1, True)
     slopes = weights * (seen - level)
@@ -116,16 +122,34 @@ def _back(grads: Any, a: Any, b: Any, c: Any, d: Any, e: Any, params: Params) ->
         (slopes @ by_k + on_scores @ k) * scale,
         (slopes.transpose(-1, -2) @ by_q + on_scores.transpose(-1, -2) @ q) * scale,
         on_seen.transpose(-1, -2) @ grad,
-        on_scores if e is not None and e.dtype is not bool_ else None,
+        None,
+        None,
+        on_scores if g is not None and g.dtype is not bool_ else None,
     ]
 
 
 def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
     grad, q, k, v = make(2, 1, 2, 2), make(2, 1, 2, 3), make(2, 1, 3, 3), make(2, 1, 3, 2)
-    yield (grad, q, k, v), (False, 0.5, False)
-    yield (grad, q, k, v), (True, 0.5, False)
-    yield (grad, q, k, v, make(2, 3)), (False, 0.3, True)
-    yield (grad, q, k, v, make(1, 1, 3) > 0), (False, 0.3, False)
+    for params, *masks in (
+        ((False, 0.5, False),),
+        ((True, 0.5, False),),
+        ((False, 0.3, True), make(2, 3)),
+        ((False, 0.3, False), make(1, 1, 3) > 0),
+    ):
+        yield (grad, q, k, v, *_outputs([q, k, v, *masks], params[:2]), *masks), params
+
+
+def _outputs(inputs: Sequence[Array], params: Params) -> list[Array]:
+    """Return what the operator itself gives for these inputs."""
+    operator = table["scaled_dot_product_attention"]
+    found = operator.rule(
+        [Meta.contiguous_of(x.shape, from_numpy(x.dtype), CPU) for x in inputs], (*params, False)
+    )
+    outputs = [np.zeros(meta.shape, meta.dtype.numpy) for meta in found.outputs]
+    operator.kernel.host(Launch(operator.kernel, found.outputs, found.inputs, found.params))(
+        outputs, list(inputs)
+    )
+    return outputs
 
 
 attention_backward = define(

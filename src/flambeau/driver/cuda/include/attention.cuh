@@ -38,7 +38,7 @@ template<int R> __device__ __forceinline__ void load_turned(C (&tile)[DEEP][R + 
   }
 }
 
-__device__ void attend(X* out, const X* q, const X* k, const X* v, const M* mask, Steps so, Steps sq, Steps sk, Steps sv,
+__device__ void attend(X* out, C* logarithms, const X* q, const X* k, const X* v, const M* mask, Steps so, Steps sq, Steps sk, Steps sv,
     Steps sm, Shape shape, i64 first, i64 part, C scale) {
   alignas(32) __shared__ C left[DEEP][BM + PAD];
   alignas(32) __shared__ C right[DEEP][BN + PAD];
@@ -120,6 +120,11 @@ __device__ void attend(X* out, const X* q, const X* k, const X* v, const M* mask
         }
       }
     }
+  }
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const i64 row = first + y * 4 + u;
+    if (part == 0 && x == 0 && row < shape.queries) logarithms[row] = total[u] == 0 ? (C)-INF : top[u] + log_(total[u]);
   }
 #pragma unroll
   for (int u = 0; u < 4; ++u)

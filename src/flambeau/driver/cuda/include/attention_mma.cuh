@@ -56,7 +56,7 @@ __device__ __forceinline__ void bounded(float (&s)[R][KEYS / 8][4], i64 row, i64
       }
 }
 
-__device__ void attend(X* out, const X* q, const X* k, const X* v, const M* mask, i64 so, i64 sq, i64 sk, i64 sv, Steps sm,
+__device__ void attend(X* out, float* logarithms, const X* q, const X* k, const X* v, const M* mask, i64 so, i64 sq, i64 sk, i64 sv, Steps sm,
     i64 queries, i64 keys, i64 first, float scale) {
   alignas(16) __shared__ X tiles[2][2][KEYS][PITCH];
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, matrix = lane / 8, line = lane % 8;
@@ -190,6 +190,8 @@ __device__ void attend(X* out, const X* q, const X* k, const X* v, const M* mask
     all += __shfl_xor_sync(~0u, all, 2);
     const i64 at = row + i / 2 * 16 + g + i % 2 * 8;
     const float share = all == 0 ? 0 : 1 / all;
+    if (at < queries && t == 0)
+      logarithms[at] = all == 0 ? -INF : (top[i / 2][i % 2] * factor + log2f(all)) * 0.6931471805599453f;
     if (at < queries)
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {

@@ -39,10 +39,13 @@ __device__ __forceinline__ void load_matrices_turned(u32 (&r)[4], Shared row) {
       : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
 
-// 16 bytes into shared memory in the background, zeros where not `inside`; copies since the last `queued` are a group.
+// 16 or 4 bytes into shared memory in the background, zeros where not `inside`; copies since the last `queued` are a group.
 __device__ __forceinline__ void copy16(Shared to, const void* from, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
       :: "r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copy4(Shared to, const void* from, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(to), "l"(from), "r"(inside ? 4 : 0) : "memory");
 }
 __device__ __forceinline__ void queued() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template<int LEFT> __device__ __forceinline__ void arrived() {  // all groups but the last LEFT

@@ -54,10 +54,10 @@ def attention(launch: Launch, device: CudaDevice) -> KernelProgram:
     problem = _AttentionOperands(
         launch.outputs[0], q, k, v, masks[0] if masks else None, causal, float(scale)
     )
-    modern = launch.capability is not None and launch.capability >= _SINCE
-    if modern and _suits_tensor_cores(problem):
+    along = all(m.strides[-1] == 1 for m in (q, k, v))
+    if along and suits_tensor_cores(q, k, v, launch.capability):
         return _on_tensor_cores(problem)
-    return _plain(problem, bool(tf32) and modern and q.dtype is float32)
+    return _plain(problem, bool(tf32) and _is_modern(launch.capability) and q.dtype is float32)
 
 
 def _plain(x: _AttentionOperands, tf32: bool) -> KernelProgram:
@@ -70,16 +70,17 @@ def _plain(x: _AttentionOperands, tf32: bool) -> KernelProgram:
     text = f"""
 typedef {c_name(x.q.dtype)} X; typedef {c_name(computing(x.q.dtype))} C;
 typedef {c_name(x.mask.dtype) if x.mask is not None else "bool"} M;
-constexpr bool MASKED = {_cpp(masked)}, CAUSAL = {_cpp(x.causal)}, TF32 = {_cpp(tf32)};
+constexpr bool MASKED = {cpp(masked)}, CAUSAL = {cpp(x.causal)}, TF32 = {cpp(tf32)};
 constexpr int BN = {keys}, W = {groups};
 {file("attention.cuh")}
-extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* q, const X* k, const X* v,
-    {"const M* mask, " if masked else ""}{batch.parameter("o")}, Steps so, Steps sq, Steps sk, Steps sv, Steps sm,
-    Shape shape, double scale) {{
+extern "C" __global__ void __launch_bounds__(256) run(X* out, C* logarithms, const X* q,
+    const X* k, const X* v, {"const M* mask, " if masked else ""}{batch.parameter("o")}, Steps so, Steps sq, Steps sk,
+    Steps sv, Steps sm, Shape shape, double scale) {{
   const i64 tile = blockIdx.x % shape.tiles, part = blockIdx.x / shape.tiles % shape.parts;
-  {batch.locate("blockIdx.x / (shape.tiles * shape.parts)", "o")}
-  attend(out + o[0], q + o[1], k + o[2], v + o[3], {"mask + o[4]" if masked else "nullptr"}, so, sq, sk, sv, sm, shape,
-         tile * 64, part, (C)scale);
+  const i64 sample = blockIdx.x / (shape.tiles * shape.parts);
+  {batch.locate("sample", "o")}
+  attend(out + o[0], logarithms + sample * shape.queries, q + o[1], k + o[2], v + o[3],
+         {"mask + o[4]" if masked else "nullptr"}, so, sq, sk, sv, sm, shape, tile * 64, part, (C)scale);
 }}
 """
     shape = i64(queries, x.k.shape[-2], depth, x.v.shape[-1], tiles, parts)
@@ -87,16 +88,20 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* q, const 
     return KernelProgram(text, (tiles * parts * batch.count, 1, 1), 256, tail)
 
 
-def _suits_tensor_cores(x: _AttentionOperands) -> bool:
-    depth, columns = x.q.shape[-1], x.v.shape[-1]
-    along = all(m.strides[-1] == 1 for m in (x.out, x.q, x.k, x.v))
+def suits_tensor_cores(q: Meta, k: Meta, v: Meta, capability: tuple[int, int] | None) -> bool:
+    """Return True if the kernels on tensor cores take these dtypes, depths and columns."""
+    depth = q.shape[-1]
     return (
-        x.q.dtype in (float16, bfloat16)
-        and depth == columns
+        _is_modern(capability)
+        and q.dtype in (float16, bfloat16)
+        and depth == v.shape[-1]
         and depth in _DEPTHS
-        and along
-        and x.k.shape[-2] > 0
+        and k.shape[-2] > 0
     )
+
+
+def _is_modern(capability: tuple[int, int] | None) -> bool:
+    return capability is not None and capability >= _SINCE
 
 
 def _on_tensor_cores(x: _AttentionOperands) -> KernelProgram:
@@ -110,17 +115,19 @@ def _on_tensor_cores(x: _AttentionOperands) -> KernelProgram:
     text = f"""
 typedef {c_name(x.q.dtype)} X;
 typedef {c_name(x.mask.dtype) if x.mask is not None else "bool"} M;
-constexpr bool MASKED = {_cpp(masked)}, CAUSAL = {_cpp(x.causal)};
-constexpr bool FOLDED = {_cpp(not masked and x.scale > 0)};
+constexpr bool MASKED = {cpp(masked)}, CAUSAL = {cpp(x.causal)};
+constexpr bool FOLDED = {cpp(not masked and x.scale > 0)};
 constexpr int D = {depth}, WARPS = {_WARPS}, R = {several}, KEYS = {64 if depth <= 64 else 32};
 {file("tensor_cores.cuh")}
 {file("attention_mma.cuh")}
-extern "C" __global__ void __launch_bounds__({32 * _WARPS}) run(X* out, const X* q, const X* k, const X* v,
-    {"const M* mask, " if masked else ""}{batch.parameter("o")}, Steps so, Steps sq, Steps sk, Steps sv, Steps sm,
-    i64 queries, i64 keys, i64 tiles, double scale) {{
-  {batch.locate("blockIdx.x / tiles", "o")}
-  attend(out + o[0], q + o[1], k + o[2], v + o[3], {"mask + o[4]" if masked else "nullptr"},
-         so.row, sq.row, sk.row, sv.row, sm, queries, keys, ({tile}) * {together}, (float)scale);
+extern "C" __global__ void __launch_bounds__({32 * _WARPS}) run(X* out, float* logarithms, const X* q,
+    const X* k, const X* v, {"const M* mask, " if masked else ""}{batch.parameter("o")}, Steps so, Steps sq, Steps sk,
+    Steps sv, Steps sm, i64 queries, i64 keys, i64 tiles, double scale) {{
+  const i64 sample = blockIdx.x / tiles;
+  {batch.locate("sample", "o")}
+  attend(out + o[0], logarithms + sample * queries, q + o[1], k + o[2], v + o[3],
+         {"mask + o[4]" if masked else "nullptr"}, so.row, sq.row, sk.row, sv.row, sm, queries, keys,
+         ({tile}) * {together}, (float)scale);
 }}
 """
     sizes = (i64(queries), i64(x.k.shape[-2]), i64(tiles))
@@ -128,7 +135,7 @@ extern "C" __global__ void __launch_bounds__({32 * _WARPS}) run(X* out, const X*
     return KernelProgram(text, (tiles * batch.count, 1, 1), 32 * _WARPS, tail)
 
 
-def _cpp(value: bool) -> str:
+def cpp(value: bool) -> str:
     return str(value).lower()
 
 

@@ -1,6 +1,8 @@
-"""The gradient of `scaled_dot_product_attention`: five products, and two kernels of ours that work on scores in place.
+"""The gradient of `scaled_dot_product_attention`.
 
-The scores of some samples at a time, so that they take little memory beside what a program keeps for its gradients.
+In 16 bits it is two kernels on tensor cores, which never write the scores to memory (attention_mma_backward.cuh).
+Elsewhere it is five products, and two kernels of ours that work on scores in place: on the scores of some samples at a
+time, so that they take little memory beside what a program keeps for its gradients.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from typing import Any
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Kernel, Launch, Routine
-from flambeau.driver.cuda.codegen.elements import Walked, blocks, i64
+from flambeau.driver.cuda.codegen.elements import Walked, blocks, file, i64
 from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, device_only
 from flambeau.driver.cuda.codegen.rows import computing
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
+from flambeau.driver.cuda.nn.attention import cpp, suits_tensor_cores
 
 _SCORE_BYTES = 64 << 20  # of scores at a time, where one sample's are not more; their slopes take as much
 
@@ -26,25 +29,64 @@ WEIGHTS = Kernel("attention_weights", device_only, cuda=Routine("attention_weigh
 """Scores (..., L, S), in place, to weights; a mask or none. params: (causal, scale)."""
 SLOPES = Kernel("attention_slopes", device_only, cuda=Routine("attention_slopes"))
 """The weights' gradient (..., L, S), in place, to the scores'; the mask's or none; of weights. params: (scale,)."""
+BY_QUERIES = Kernel("attention_by_queries", device_only, cuda=Routine("attention_by_queries"))
+"""The query's gradient and each query's level (..., L), of grad, query, key, value, out, logarithms, a mask or none.
+
+params: (causal, scale).
+"""
+BY_KEYS = Kernel("attention_by_keys", device_only, cuda=Routine("attention_by_keys"))
+"""The key's and value's gradients, of grad, query, key, value, levels, logarithms, a mask or none.
+
+params: (causal, scale).
+"""
 
 
 def backward(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
-    """Outputs by query, key, value and mask or none; grad, query, key, value, mask or none.
+    """Outputs by query, key, value and mask or none; grad, query, key, value, out, logarithms, mask or none.
 
     params: (causal, scale, whether the mask's gradient is wanted, whether TF32 is allowed).
     """
     steps = KernelSteps(launch, device, driver)
-    _, q, k, _ = steps.inputs[:4]
+    grad, q, k, v, out, logarithms, *masks = steps.inputs
+    causal, scale, mask_too, _ = launch.params
+    if not mask_too and suits_tensor_cores(q.meta, k.meta, v.meta, launch.capability):
+        inputs = (*[_by_rows(steps, x) for x in (grad, q, k, v)], _contiguous(steps, out))
+        sums = _contiguous(steps, logarithms)
+        levels = steps.dense(sums.meta.shape, sums.meta.dtype)
+        steps.run_all(BY_QUERIES, (steps.outputs[0], levels), (*inputs, sums, *masks), (causal, scale))
+        steps.run_all(BY_KEYS, steps.outputs[1:], (*inputs[:4], levels, sums, *masks), (causal, scale))
+        return steps
+    return _by_products(steps, [grad, q, k, v, *masks])
+
+
+def _by_rows(steps: KernelSteps, x: Array) -> Array:
+    """Return an input whose rows have their elements next to each other."""
+    return x if x.meta.strides[-1] == 1 else _copy_dense(steps, x)
+
+
+def _contiguous(steps: KernelSteps, x: Array) -> Array:
+    return x if x.meta.strides == contiguous_strides(x.meta.shape) else _copy_dense(steps, x)
+
+
+def _copy_dense(steps: KernelSteps, x: Array) -> Array:
+    dense = steps.dense(x.meta.shape, x.meta.dtype)
+    steps.copy(dense, x)
+    return dense
+
+
+def _by_products(steps: KernelSteps, inputs: Sequence[Array]) -> KernelSteps:
+    """Add the steps of the gradient by products. inputs: grad, query, key, value, a mask or none."""
+    _, q, k = inputs[:3]
     batch, number = q.meta.shape[:-2], computing(q.meta.dtype)
     if not batch:
-        _part(steps, steps.outputs, steps.inputs, [steps.dense(_scores_of(q, k), number) for _ in range(2)])
+        _part(steps, steps.outputs, inputs, [steps.dense(_scores_of(q, k), number) for _ in range(2)])
         return steps
     each = prod(_scores_of(q, k)[1:]) * number.itemsize
     step = max(1, min(batch[0], _SCORE_BYTES // max(each, 1)))
     rooms = [steps.dense((step, *_scores_of(q, k)[1:]), number) for _ in range(2)]
     for start in range(0, batch[0], step):
         count = min(step, batch[0] - start)
-        taken = [[_some(x, start, count) for x in side] for side in (steps.outputs, steps.inputs)]
+        taken = [[_some(x, start, count) for x in side] for side in (steps.outputs, inputs)]
         _part(steps, taken[0], taken[1], [_some(room, 0, count) for room in rooms])
     return steps
 
@@ -98,6 +140,64 @@ def _transpose(x: Array) -> Array:
     shape, strides = x.meta.shape, x.meta.strides
     meta = x.meta.with_((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
     return replace(x, meta=meta)
+
+
+# -- on tensor cores --------------------------------------------------------------------------------------------------
+
+_TILES = {  # (whether of keys, whether deeper than 64) -> warps of a block, rows of a tile of the other side
+    (False, False): (8, 32), (False, True): (8, 32), (True, False): (4, 32), (True, True): (8, 32),
+}  # fmt: skip
+
+
+def by_queries(launch: Launch, device: CudaDevice) -> KernelProgram:
+    return _on_tensor_cores(launch, False)
+
+
+def by_keys(launch: Launch, device: CudaDevice) -> KernelProgram:
+    return _on_tensor_cores(launch, True)
+
+
+def _on_tensor_cores(launch: Launch, by_keys: bool) -> KernelProgram:
+    causal, scale = launch.params
+    grad, q, k, v, _, _, *masks = [x for x in launch.inputs if isinstance(x, Meta)]
+    queries, keys, depth = q.shape[-2], k.shape[-2], q.shape[-1]
+    warps, other = _TILES[by_keys, depth > 64]
+    tiles = -(-(keys if by_keys else queries) // (16 * warps))
+    walked = [grad, q, k, v, *masks]
+    batch = Walked(q.shape[:-2], [x.strides[:-2] for x in walked])
+    # Blocks with most to do begin: where causal, those of the last queries and of the first keys.
+    tile = "tiles - 1 - blockIdx.x % tiles" if causal and not by_keys else "blockIdx.x % tiles"
+    mask = "mask + o[4]" if masks else "nullptr"
+    if by_keys:
+        outputs, third, third_kind = "X* by_k, X* by_v", "levels", "float"
+        roles = "by_k + sample * keys * D, by_v + sample * keys * D, k_, v_, q_, grad_, q_"
+        levels, sizes = "(float*)levels", "keys, queries"
+    else:
+        outputs, third, third_kind = "X* by_q, float* levels", "out", "X"
+        roles = "by_q + first_query * D, nullptr, q_, grad_, k_, v_, Matrix{out + first_query * D, D}"
+        levels, sizes = "levels", "queries, keys"
+    text = f"""
+typedef {c_name(q.dtype)} X;
+typedef {c_name(masks[0].dtype) if masks else "bool"} M;
+constexpr bool MASKED = {cpp(bool(masks))}, CAUSAL = {cpp(causal)}, BY_KEYS = {cpp(by_keys)};
+constexpr int D = {depth}, WARPS = {warps}, OTHER = {other};
+{file("tensor_cores.cuh")}
+{file("attention_mma_backward.cuh")}
+struct RowSteps {{ i64 grad, q, k, v; }};
+extern "C" __global__ void __launch_bounds__({32 * warps}) run({outputs}, const X* grad, const X* q, const X* k,
+    const X* v, const {third_kind}* {third}, const float* logarithms, {"const M* mask, " if masks else ""}
+    {batch.parameter("o")}, RowSteps step, Steps sm, i64 queries, i64 keys, i64 tiles, double scale) {{
+  const i64 sample = blockIdx.x / tiles, first_query = sample * queries;
+  {batch.locate("sample", "o")}
+  const Matrix grad_{{grad + o[0], step.grad}}, q_{{q + o[1], step.q}}, k_{{k + o[2], step.k}}, v_{{v + o[3], step.v}};
+  attend_backward({roles}, logarithms + first_query, {levels} + first_query,
+      {mask}, sm, {sizes}, ({tile}) * {16 * warps}, (float)scale);
+}}
+"""
+    steps = i64(*[x.strides[-2] for x in (grad, q, k, v)]), i64(*(masks[0].strides[-2:] if masks else (0, 0)))
+    numbers = i64(queries), i64(keys), i64(tiles)
+    tail = (batch.value, *steps, *numbers, packed_constant(float(scale)))
+    return KernelProgram(text, (tiles * batch.count, 1, 1), 32 * warps, tail)
 
 
 # -- a warp to each row of scores ------------------------------------------------------------------------------------
@@ -194,5 +294,7 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, {masked}const C* w
 KERNELS: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {
     "attention_weights": weights,
     "attention_slopes": slopes,
+    "attention_by_queries": by_queries,
+    "attention_by_keys": by_keys,
 }
 ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], KernelSteps]] = {"attention_backward": backward}
