@@ -19,7 +19,7 @@ if not _sys.platform.startswith(("linux", "darwin")) or _os.uname().machine not 
         f"Flambeau runs on Linux (x86-64, aarch64) and on macOS, not on {_here}: its memory is mapped as there"
     )
 
-from flambeau import _ops, autograd, backends, cuda, fft, linalg, nn, random, special, version
+from flambeau import _ops, autograd, backends, cuda, fft, linalg, nn, random, sparse, special, version
 from flambeau.autograd.anomaly_mode import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from flambeau.autograd.grad_mode import (
     enable_grad,
@@ -90,6 +90,10 @@ from flambeau.tensor.functions import spectral as _spectral
 from flambeau.tensor.functions import statistics as _statistics
 from flambeau.tensor.functions import view_copies as _view_copies
 from flambeau.tensor.functions import views as _views
+from flambeau.tensor.sparse import hooks as _sparse_hooks
+from flambeau.tensor.sparse import methods as _sparse_methods
+from flambeau.tensor.sparse import reductions as _sparse_reductions
+from flambeau.tensor.sparse import shapes as _sparse_shapes
 from flambeau.tensor.tensor import Tensor
 from flambeau.version import __version__
 
@@ -100,7 +104,7 @@ globals().update(_public.functions)
 _share.announce(lambda: _import_module("flambeau.multiprocessing.reductions"), nn.Parameter)
 _overriding.announce(
     _public.functions,
-    *map(vars, (fft, linalg, nn.functional, special)),
+    *map(vars, (fft, linalg, nn.functional, sparse, special)),
     {"__name__": autograd.__name__, "grad": autograd.grad},
 )
 _publish(globals())

@@ -65,6 +65,7 @@ class Meta:
     channels_last: bool
     byte_strides: tuple[int, ...]
     short: ClassVar[bool] = False  # True of `ShortMeta`
+    sparse: ClassVar[bool] = False  # True of `SparseMeta`, see Note [Sparse tensors] in core/sparse_meta.py
 
     @staticmethod
     def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:

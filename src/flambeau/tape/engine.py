@@ -180,7 +180,7 @@ class BackwardEngine:
         total = buffer[output]
         device_index = grad.meta.device.index
         if device_index is None:
-            buffer[output] = grad if total is None else total + grad
+            buffer[output] = grad if total is None else grad + total if total.meta.sparse else total + grad
             return
         streams = self.streams
         producer = streams[device_index] if source is None or source.index < 0 else source.stream
@@ -196,7 +196,7 @@ class BackwardEngine:
         if self.pending_waits:
             self.synchronize(node, adder)
         outer_stream, streams[device_index] = streams[device_index], adder
-        buffer[output] = total + grad
+        buffer[output] = grad + total if total.meta.sparse else total + grad  # a strided one takes a sparse one
         streams[device_index] = outer_stream
         if adder is not consumer and adder != consumer:
             self.pending_waits.setdefault(node, []).append((ReadyEvent(adder), source))

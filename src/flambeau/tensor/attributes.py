@@ -7,8 +7,9 @@ from typing import Any
 
 from flambeau.core.device import CPU, META
 from flambeau.core.dtype import BOOL, INTEGRAL
+from flambeau.core.sparse_meta import SparseMeta
 from flambeau.tensor.arguments.public import alias, both, function, method
-from flambeau.tensor.arguments.typing import layout, strided
+from flambeau.tensor.arguments.typing import LAYOUTS, layout, strided
 from flambeau.tensor.exchange.transfer import item
 from flambeau.tensor.tensor import Tensor
 
@@ -38,8 +39,16 @@ def is_meta(self: Tensor) -> bool:
 
 @_property
 def is_sparse(self: Tensor) -> bool:
-    """Whether it is sparse: Flambeau's tensors are strided."""
-    return False
+    """Return True if it is in COO layout."""
+    meta = self.meta
+    return isinstance(meta, SparseMeta) and meta.layout == "sparse_coo"
+
+
+@_property
+def is_sparse_csr(self: Tensor) -> bool:
+    """Return True if it is in CSR layout."""
+    meta = self.meta
+    return isinstance(meta, SparseMeta) and meta.layout == "sparse_csr"
 
 
 @_property
@@ -49,13 +58,14 @@ def is_quantized(self: Tensor) -> bool:
 
 
 _no: Any = property(lambda self: False, doc="False: Flambeau has no such tensors.")
-for _kind in ("ipu", "maia", "mkldnn", "mps", "mtia", "nested", "sparse_csr", "vulkan", "xla", "xpu"):
+for _kind in ("ipu", "maia", "mkldnn", "mps", "mtia", "nested", "vulkan", "xla", "xpu"):
     alias(f"is_{_kind}", _no, as_function=False)
 
 
 def _layout(self: Tensor) -> layout:
     """How its elements lie in memory."""
-    return strided
+    meta = self.meta
+    return LAYOUTS[meta.layout] if isinstance(meta, SparseMeta) else strided
 
 
 alias("layout", property(_layout), as_function=False)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ from flambeau.runtime.devices.library_plans import cache_of
 from flambeau.runtime.hooks import launch_hooks
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tape.mode import mode
-from flambeau.tensor import autocast
+from flambeau.tensor import autocast, layouts
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.autograd.grad_validation import set_callers
@@ -198,6 +198,8 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
             return call(op, cast, params)
         plan = plans.get(key)
         if plan is None:
+            if layouts.any_sparse(args):
+                return layouts.run_call(op, args, params)
             if any(isinstance(p, Tensor) for p in params):
                 return call(op, args, _params_to_numbers(op, params))
             plan = plans[key] = _plan(op, args, params)
@@ -303,6 +305,8 @@ def _call_into(
         _refuse_out(op, outputs, args)
     plan = plans.get((op, params, *metas, "into"))
     if plan is None:
+        if layouts.any_sparse((*args, *outputs)):
+            return layouts.run_change(op, outputs, args, params, resize)
         if any(isinstance(p, Tensor) for p in params):
             return _call_into(op, outputs, args, _params_to_numbers(op, params), resize)
         plan = _plan_into(op, outputs, args, params, resize)

@@ -13,6 +13,7 @@ from flambeau.core.device import CPU, META
 from flambeau.core.flags import flags
 from flambeau.core.frozen import Record
 from flambeau.tape.node import Leaf
+from flambeau.tensor import layouts
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.arguments.options import default_complex
 from flambeau.tensor.arguments.public import function, method
@@ -76,13 +77,18 @@ unnamed: set[type] = {Tensor}
 
 def text_of(t: Tensor) -> str:
     """What `repr(t)` is. A CUDA tensor's current stream is synchronized."""
+    if t.meta.sparse:
+        return layouts.functions["text"](t)  # type: ignore[no-any-return]
     prefix = "tensor(" if type(t) in unnamed else f"{type(t).__name__}("
-    if t.meta.device is META:
-        body = "..."
-    else:
-        body = _body(t, len(prefix)) if t.meta.numel else "[]"
-    text = _with_suffixes(prefix + body, _suffixes(t), len(prefix))
+    text = with_suffixes(prefix + content_of(t, len(prefix)), _suffixes(t), len(prefix))
     return f"Parameter({text})" if "_is_param" in t.__dict__ else text
+
+
+def content_of(t: Tensor, indent: int) -> str:
+    """Return the elements of a strided tensor as text, in brackets; later lines begin with `indent` blanks."""
+    if t.meta.device is META:
+        return "..."
+    return _body(t, indent) if t.meta.numel else "[]"
 
 
 @method
@@ -101,9 +107,7 @@ def _suffixes(t: Tensor) -> list[str]:
     meta, found = t.meta, []
     if meta.device is not CPU:
         found.append(f"device='{meta.device}'")
-    plain = {flags.default_dtype}
-    if meta.numel and meta.device is not META:
-        plain |= {default_complex(), dtypes.int64, dtypes.bool_}
+    plain = usual_dtypes() if meta.numel and meta.device is not META else {flags.default_dtype}
     has_no_values = not _options.edgeitems or meta.device is META
     if meta.ndim != 1 if not meta.numel and meta.device is not META else has_no_values:
         found.append(f"size={meta.shape}")
@@ -115,11 +119,16 @@ def _suffixes(t: Tensor) -> list[str]:
     return found
 
 
-def _with_suffixes(text: str, suffixes: list[str], indent: int) -> str:
-    """Append suffixes to the last line, or on lines of their own where it gets too long."""
+def usual_dtypes() -> set[dtypes.dtype]:
+    """Return the dtypes that are not named, because numbers of them show their dtype."""
+    return {flags.default_dtype, default_complex(), dtypes.int64, dtypes.bool_}
+
+
+def with_suffixes(text: str, suffixes: list[str], indent: int, begins_line: bool = False) -> str:
+    """Append suffixes to the last line, or on lines of their own where it gets too long, or for the first if told."""
     used = len(text) - text.rfind("\n") + 1
-    for suffix in suffixes:
-        if used + len(suffix) + 2 > _options.linewidth:
+    for i, suffix in enumerate(suffixes):
+        if (begins_line and i == 0) or used + len(suffix) + 2 > _options.linewidth:
             text += ",\n" + " " * indent + suffix
             used = indent + len(suffix)
         else:

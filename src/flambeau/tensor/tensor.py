@@ -132,6 +132,8 @@ class Tensor:
 
     def storage_offset(self) -> int:
         """Elements from the storage's start to the first element."""
+        if self.meta.sparse:
+            return 0
         return (self.ptr - self.memory.ptr) // self.meta.itemsize
 
 

@@ -144,10 +144,21 @@ def new_leaf(made: Any, requires_grad: bool) -> Any:
     return made.requires_grad_()
 
 
+def sparse_layout(given: Any) -> str | None:
+    """Take a sparse `layout` out of the keywords of a creation, and return its name; None for other layouts."""
+    form = given.get("layout")
+    if form is None or form is strided or not isinstance(form, layout):
+        return None
+    del given["layout"]
+    return form.name
+
+
 def refuse(form: layout | None) -> None:
     """Raise for what creations do not take."""
     if form is not None and form is not strided:
-        raise NotSupportedError(f"layout {form!r}: Flambeau's tensors are strided")
+        raise NotSupportedError(
+            f"layout {form!r}: this function makes strided tensors only; use to_sparse() on its result"
+        )
 
 
 def shape_of(size: Any, function: str) -> Shape:

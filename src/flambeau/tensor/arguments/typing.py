@@ -16,6 +16,7 @@ from flambeau.core.layout import (
     is_channels_last,
 )
 from flambeau.core.meta import Meta
+from flambeau.core.sparse_meta import SparseMeta
 from flambeau.tensor.arguments import public
 
 
@@ -35,7 +36,7 @@ class _Constant:
 
 
 class layout(_Constant):
-    """How elements lie in memory: by strides, or (not supported) in a sparse form."""
+    """How elements lie in memory: by strides, or in tensors of indices and values."""
 
 
 class memory_format(_Constant):
@@ -43,7 +44,7 @@ class memory_format(_Constant):
 
 
 strided = layout("strided")
-_OTHERS = {
+LAYOUTS = {
     name: layout(name)
     for name in ("_mkldnn", "jagged", "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr")
 }
@@ -60,7 +61,7 @@ public.functions.update(
     preserve_format=preserve_format,
     channels_last=channels_last,
     channels_last_3d=channels_last_3d,
-    **_OTHERS,
+    **LAYOUTS,
 )
 
 _LAST = {channels_last: 4, channels_last_3d: 5}
@@ -101,6 +102,8 @@ _by_type_name = {f"{d.torch_name}Tensor": d for d in DTYPES}
 def type_name(meta: Meta) -> str:
     """The old name of a tensor's type."""
     room = "torch" if meta.device is CPU else f"torch.{meta.device.type}"
+    if isinstance(meta, SparseMeta):
+        room = f"{room}.sparse" if meta.layout == "sparse_coo" else f"{room}.{meta.layout}"
     return f"{room}.{meta.dtype.torch_name}Tensor"
 
 

@@ -23,6 +23,7 @@ from flambeau.ops.view import View
 from flambeau.runtime import current
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import LEAF_SEQUENCE, Edge, Leaf, Node
+from flambeau.tensor import layouts
 from flambeau.tensor.arguments.extents import out_of_bounds
 from flambeau.tensor.autograd.grad_validation import callers, fit_gradient, forget_base, zeros_of
 from flambeau.tensor.autograd.inplace_checks import explain_refusal
@@ -136,7 +137,11 @@ class ViewPlan:
 
 def run(view: View, t: Tensor, *params: Any) -> Tensor:
     """The view of `t` that a record gives. Raises what its rule raises."""
-    plan = _view_plans.get((view, t.meta, params)) or _view_plan(view, t, params)
+    plan = _view_plans.get((view, t.meta, params))
+    if plan is None:
+        if t.meta.sparse:
+            return layouts.run_view(view, t, params)
+        plan = _view_plan(view, t, params)
     result = make(plan.meta, t.memory, t.ptr + plan.offset)
     result.counter = t.counter
     if t.history is None:
@@ -203,6 +208,8 @@ def run_several(
     kind: type[RecordedParts], t: Tensor, dim: int, parts: Sequence[tuple[View, tuple[Any, ...]]]
 ) -> tuple[Tensor, ...]:
     """Several views of `t` that are the outputs of one node."""
+    if t.meta.sparse:
+        return tuple([layouts.run_view(view, t, params) for view, params in parts])
     results = [_make_view(t, view, params) for view, params in parts]
     edge = edge_of(t) if mode.recording else None
     restriction = _current_restriction()

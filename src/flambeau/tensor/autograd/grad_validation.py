@@ -39,6 +39,8 @@ def fit_gradient(grad: Any, meta: Meta | None) -> Any:
 
 def summed_to(grad: Any, shape: tuple[int, ...]) -> Any:
     """`grad` summed over the dimensions along which `shape` was broadcast."""
+    if grad.meta.sparse:
+        grad = grad.to_dense()
     wide = grad.meta.shape
     lead = len(wide) - len(shape)
     within = [lead + i for i, n in enumerate(shape) if n == 1 and wide[lead + i] != 1]

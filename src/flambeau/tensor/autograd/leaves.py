@@ -40,6 +40,8 @@ def _accumulate_grad(accumulated: Any, grad: Any, meta: Meta, create_graph: bool
     """What a leaf's gradient becomes."""
     if accumulated is None:
         return grad.clone() if create_graph else _steal_or_copy(grad, meta, references)
+    if accumulated.meta.sparse and not grad.meta.sparse:
+        return grad + accumulated
     if create_graph:
         return accumulated + grad
     accumulated += grad
@@ -57,6 +59,11 @@ def _steal_or_copy(grad: Any, meta: Meta, references: int) -> Any:
 
     holders: references to it that do not count.
     """
+    if grad.meta.sparse:
+        unshared = getrefcount(grad) <= _REFERENCES + references
+        return grad if unshared and getrefcount(grad.memory.values.memory) <= _HOLDERS else grad.clone()
+    if meta.sparse:
+        return grad.clone()
     wanted = _strides_of_gradient(meta)
     fits = grad.meta.strides == wanted
     unshared = getrefcount(grad) <= _REFERENCES + references and getrefcount(grad.memory) <= _HOLDERS

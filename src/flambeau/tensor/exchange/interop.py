@@ -80,6 +80,8 @@ def numpy(self: Tensor, *, force: bool = False) -> Array:
     a gradient, which what NumPy does would not reach.
     """
     meta = self.meta
+    if meta.sparse:
+        raise TypeError("can't convert Sparse layout tensor to numpy. Use Tensor.to_dense() first.")
     if meta.device is not CPU:
         if not force:
             raise TypeError(

@@ -22,6 +22,7 @@ from flambeau.core.device import CPU, META
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import type_name
 from flambeau.core.meta import Meta
+from flambeau.tensor import layouts
 from flambeau.tensor.arguments.extents import require_layout
 from flambeau.tensor.arguments.options import place
 from flambeau.tensor.arguments.public import method
@@ -55,6 +56,8 @@ def __reduce_ex__(self: Tensor, protocol: Any) -> Any:
 
 def _recipe(t: Tensor) -> tuple[Any, tuple[Any, ...]]:
     meta = t.meta
+    if meta.sparse:
+        return layouts.functions["recipe"](t)  # type: ignore[no-any-return]
     kind = meta.dtype
     if meta.device is META:
         return rebuild_meta, (kind, meta.shape, meta.strides, t.requires_grad)
@@ -137,8 +140,11 @@ def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
             "moment.  If you were attempting to deepcopy a module, this may be because of a "
             "torch.nn.utils.weight_norm usage, see https://github.com/pytorch/pytorch/pull/103001"
         )
-    storage: Storage = deepcopy(self.memory, memo)
-    made = make(self.meta, storage, storage.ptr + self.ptr - self.memory.ptr)
+    if self.meta.sparse:
+        made = self.detach().clone()
+    else:
+        storage: Storage = deepcopy(self.memory, memo)
+        made = make(self.meta, storage, storage.ptr + self.ptr - self.memory.ptr)
     made.requires_grad_(self.requires_grad)
     made = memo[id(self)] = _of_class(made, type(self))
     if self.grad is not None:

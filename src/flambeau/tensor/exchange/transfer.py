@@ -35,6 +35,7 @@ from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import because
 from flambeau.tape.mode import mode, recording
+from flambeau.tensor import layouts
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.arguments.options import kind_of, place, place_copy, shape_of
 from flambeau.tensor.arguments.public import both, method
@@ -80,7 +81,9 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
     node = None
     if (self.history is not None or src.history is not None) and mode.recording:
         node = begin_in_place(RecordPlan(ops.copy, (), (src,), (self.meta,)), (src,), self)
-    if self.ptr != src.ptr or self.meta is not src.meta:
+    if self.meta.sparse or src.meta.sparse:
+        layouts.functions["copy_"](self, src)
+    elif self.ptr != src.ptr or self.meta is not src.meta:
         write(self, src, non_blocking)
     self.counter.version += 1
     if node is not None:
@@ -283,6 +286,8 @@ def contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format
     """Itself if its memory is in this format, else a copy that is."""
     if is_contiguous(self, memory_format=memory_format):
         return self
+    if self.meta.sparse:
+        raise RuntimeError("unsupported memory format option Contiguous: a sparse tensor has no order in memory")
     if memory_format is contiguous_format:
         copied: Tensor = unary(ops.copy, self, (self.meta.dtype, self.meta.shape))
         return copied
@@ -295,6 +300,8 @@ def is_contiguous(self: Tensor, *, memory_format: memory_format = contiguous_for
     meta = self.meta
     if memory_format is contiguous_format:
         return meta.contiguous
+    if meta.sparse:
+        return False
     try:
         want = strides_like(meta, memory_format)
     except RuntimeError:  # a tensor of another rank
@@ -308,6 +315,8 @@ def is_contiguous(self: Tensor, *, memory_format: memory_format = contiguous_for
 def host_array(t: Tensor, write: bool = False) -> Any:
     """The elements of a CPU tensor as a window; observers hear that the host reads (or writes) them now."""
     meta = t.meta
+    if meta.sparse:
+        t.memory.expose()
     if not meta.numel:  # wherever that points, there is nothing
         return np.empty(meta.shape, meta.dtype.numpy)
     if meta.short:
@@ -318,6 +327,8 @@ def host_array(t: Tensor, write: bool = False) -> Any:
 
 def on_host(t: Tensor) -> Tensor:
     """`t`, or a copy of it on the CPU; waits for the current stream of its device."""
+    if t.meta.sparse:
+        t.memory.expose()
     return (
         t
         if t.meta.device is CPU
@@ -374,6 +385,8 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     ):
         return self if args[0] is meta.dtype else unary(ops.copy, self, (args[0], meta.shape))
     where, kind, non_blocking, copy, form = to_arguments(args, kwargs)
+    if meta.sparse:
+        return layouts.functions["to"](self, where, kind, non_blocking, copy)  # type: ignore[no-any-return]
     if form is None:
         strides = meta.strides if _dense(meta) else strides_like(meta, None)
     else:
@@ -511,7 +524,7 @@ def pin_memory(self: Tensor, device: Any = None) -> Tensor:
     """
     if device is not None and (asked := _deprecated_device(device, "pin_memory")).type != "cuda":
         raise RuntimeError(f"{asked.type.upper()} device type not an accelerator.")
-    if self.meta.device is not CPU:
+    if self.meta.device is not CPU or self.meta.sparse:
         raise RuntimeError(f"cannot pin '{type_name(self.meta)}' only dense CPU tensors can be pinned")
     if _lies_pinned(self):
         return self
@@ -530,6 +543,8 @@ def is_pinned(self: Tensor, device: Any = None) -> bool:
 
 
 def _lies_pinned(t: Tensor) -> bool:
+    if t.meta.sparse:
+        return False
     return t.memory.is_pinned(t.memory.ptr, t.memory.nbytes)
 
 
@@ -551,6 +566,9 @@ def record_stream(self: Tensor, stream: Any) -> None:
         raise NotImplementedError(
             "Could not run 'aten::record_stream' with arguments from the 'CPU' backend."
         )
+    if self.meta.sparse:
+        layouts.functions["for_parts"](self, lambda part: record_stream(part, stream))
+        return
     system.require_open(stream.context)
     system.require_open(self.memory.context)
     if self.memory.block is not None:
@@ -571,6 +589,9 @@ def record_use(self: Tensor, event: Event) -> None:
         )
     if self.meta.device is CPU:
         raise NotImplementedError("Could not run 'record_use' with arguments from the 'CPU' backend.")
+    if self.meta.sparse:
+        layouts.functions["for_parts"](self, lambda part: record_use(part, event))
+        return
     mark = event.lend()
     system.require_open(mark.context)
     system.require_open(self.memory.context)
@@ -612,6 +633,8 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     if isinstance(value, (str, bytes)):
         raise TypeError(argument_type("fill_", "value", 1, "Number", value))
     number = ops.checked_scalar(value, self.meta.dtype)
+    if self.meta.sparse:
+        return layouts.functions["fill_"](self, number)  # type: ignore[no-any-return]
     target = _once(self)
     meta = target.meta
     params = (meta.dtype, meta.shape, meta.device)

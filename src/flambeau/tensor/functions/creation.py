@@ -21,6 +21,7 @@ from flambeau.core.meta import Meta
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.shape import creation as ops
 from flambeau.runtime import current, system
+from flambeau.tensor import layouts
 from flambeau.tensor.arguments.arg_errors import IntTuple, Number
 from flambeau.tensor.arguments.extents import ints_of, require_layout
 from flambeau.tensor.arguments.options import (
@@ -35,6 +36,7 @@ from flambeau.tensor.arguments.options import (
     kind_of_number,
     number,
     shape_of,
+    sparse_layout,
 )  # fmt: skip
 from flambeau.tensor.arguments.public import function, method
 from flambeau.tensor.arguments.typing import contiguous_format, strides_in, strides_like
@@ -108,8 +110,11 @@ def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
         return allocate(meta)
     if "requires_grad" in given:
         return creates(empty)(*sizes, **given)
+    layout = sparse_layout(given)
     options = CreationOptions("empty", given)
     shape = _sizes("empty", sizes, given)
+    if layout is not None:
+        return _empty_sparse(layout, shape, options)
     strides = strides_in(shape, options.memory_format or contiguous_format)
     meta = Meta.of(shape, strides, options.kind or flags.default_dtype, options.device or default_device())
     made = _empty(meta, options)
@@ -194,12 +199,21 @@ def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -
     if "requires_grad" in given:
         made: Tensor = creates(define)(*sizes, **given)
         return made
+    layout = None if value else sparse_layout(given)
     options = CreationOptions(function, given)
     shape = _sizes(function, sizes, given)
+    if layout is not None:
+        return _empty_sparse(layout, shape, options)
     meta = Meta.contiguous_of(shape, _kind(options, flags.default_dtype), options.device or default_device())
     made = _constant(meta, value, options)
     _remember(key, meta, options)
     return made
+
+
+def _empty_sparse(layout: str, shape: Shape, options: CreationOptions) -> Tensor:
+    """A sparse tensor without values, which is what `torch.zeros` and `torch.empty` of a sparse layout are."""
+    kind, device = options.kind or flags.default_dtype, options.device or default_device()
+    return layouts.functions["empty"](layout, shape, kind, device)  # type: ignore[no-any-return]
 
 
 def _of_one_value(function: str, shape: Shape, value: Any, given: Given, natural: dtype | None) -> Tensor:
@@ -257,6 +271,8 @@ def _like(function: str, input: Any, given: Given) -> tuple[Meta, CreationOption
     if not isinstance(input, Tensor):
         raise TypeError(argument_type(function, "input", 1, "Tensor", input))
     options = CreationOptions(function, given)
+    if input.meta.sparse:
+        raise layouts.not_implemented(function, (input,))
     strides = strides_like(input.meta, options.memory_format)
     return input.meta.with_(strides=strides, dtype=options.kind, device=options.device), options
 
@@ -265,6 +281,8 @@ def _like(function: str, input: Any, given: Given) -> tuple[Meta, CreationOption
 @creates
 def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """An uninitialized tensor of the shape, dtype, device and memory order of `input`."""
+    if isinstance(input, Tensor) and input.meta.sparse:
+        return layouts.functions["like"](input, CreationOptions("empty_like", given))  # type: ignore[no-any-return]
     return _empty(*_like("empty_like", input, given))
 
 
@@ -272,6 +290,8 @@ def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 @creates
 def zeros_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """Zeros in the shape, dtype, device and memory order of `input`."""
+    if isinstance(input, Tensor) and input.meta.sparse:
+        return layouts.functions["like"](input, CreationOptions("zeros_like", given))  # type: ignore[no-any-return]
     meta, options = _like("zeros_like", input, given)
     return _constant(meta, 0, options)
 
@@ -306,6 +326,8 @@ def _new_like(
 @creates
 def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """An uninitialized tensor on this one's device and of its dtype."""
+    if self.meta.sparse:
+        return layouts.functions["new_empty"](*_new_like(self, "new_empty", sizes, given), self)  # type: ignore[no-any-return]
     return _empty(*_new_like(self, "new_empty", sizes, given))
 
 
@@ -313,6 +335,8 @@ def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 @creates
 def new_zeros(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Zeros on this tensor's device and of its dtype."""
+    if self.meta.sparse:
+        return layouts.functions["new_empty"](*_new_like(self, "new_zeros", sizes, given), self)  # type: ignore[no-any-return]
     meta, options = _new_like(self, "new_zeros", sizes, given)
     return _constant(meta, 0, options)
 

@@ -18,6 +18,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.size import Size, size_of
 from flambeau.ops import view as records
 from flambeau.tape.node import Leaf
+from flambeau.tensor import layouts
 from flambeau.tensor.arguments.arg_errors import IntTuple
 from flambeau.tensor.arguments.extents import int_of, ints_of, require_within
 from flambeau.tensor.arguments.integers import int_or_none
@@ -105,6 +106,9 @@ def size(self: Tensor, dim: int | None = None) -> Any:
 @method
 def stride(self: Tensor, dim: int | None = None) -> Any:
     """Elements from one index to the next, of every dimension or of one."""
+    if self.meta.sparse:
+        strides = layouts.functions["stride"](self)
+        return strides if dim is None else strides[_dim(self, dim)]
     return self.meta.strides if dim is None else self.meta.strides[_dim(self, dim)]
 
 

@@ -1,0 +1,108 @@
+"""`SparseMeta`: all of a sparse tensor but its indices and values. Interned, as `Meta` is.
+
+# Note [Sparse tensors]
+A sparse tensor is a `Tensor` whose storage holds tensors: indices and values. Its meta is a `SparseMeta`, for which no
+plan of a call exists and none is made. So a call with a sparse operand misses the plan cache, and the slow path finds
+what to do in the tables of `tensor/layouts.py`; an operator that is not there raises. Dense calls pay nothing, and no
+kernel reads a sparse tensor's memory, because a sparse tensor has neither an address nor strides.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NoReturn
+from weakref import WeakValueDictionary
+
+from flambeau.core.layout import numel
+from flambeau.core.meta import Device, DType, Meta
+
+_interned: WeakValueDictionary[tuple[object, ...], SparseMeta] = WeakValueDictionary()
+
+# name of the layout -> what messages and `Tensor.type()` call it
+LAYOUT_NAMES = {"sparse_coo": "Sparse", "sparse_csr": "SparseCsr", "sparse_csc": "SparseCsc"}
+
+
+class SparseMeta(Meta):
+    """Shape, layout, dtype and device of a sparse tensor. Make one with `SparseMeta.sparse_of`.
+
+    Attributes:
+        layout: The layout's name: "sparse_coo", "sparse_csr" or "sparse_csc".
+        sparse_dim: How many dimensions the indices count; behind them lie `dense_dim` dimensions of the values.
+        dense_dim: How many dimensions each value has.
+        batch_dim: How many dimensions of a compressed tensor lie before the sparse ones.
+    """
+
+    __slots__ = ("batch_dim", "dense_dim", "layout", "sparse_dim")
+
+    sparse: ClassVar[bool] = True
+    layout: str
+    sparse_dim: int
+    dense_dim: int
+    batch_dim: int
+
+    @staticmethod
+    def sparse_of(
+        layout: str, shape: tuple[int, ...], sparse_dim: int, dense_dim: int, dtype: DType, device: Device
+    ) -> SparseMeta:
+        key = (layout, shape, sparse_dim, dense_dim, dtype, device)
+        found = _interned.get(key)
+        return _interned.setdefault(key, _make(*key)) if found is None else found
+
+    def with_(
+        self,
+        shape: tuple[int, ...] | None = None,
+        strides: tuple[int, ...] | None = None,
+        dtype: DType | None = None,
+        device: Device | None = None,
+    ) -> SparseMeta:
+        if strides is not None:
+            self.refuse_strides()
+        return SparseMeta.sparse_of(
+            self.layout,
+            self.shape if shape is None else shape,
+            self.sparse_dim,
+            self.dense_dim,
+            self.dtype if dtype is None else dtype,
+            self.device if device is None else device,
+        )
+
+    def refuse_strides(self) -> NoReturn:
+        raise RuntimeError(
+            f"{self.layout} tensors do not have strides: the elements lie in the tensors of indices and values. Convert "
+            "it with to_dense() first."
+        )
+
+    @property
+    def strides(self) -> NoReturn:  # type: ignore[override]
+        self.refuse_strides()
+
+    @property
+    def byte_strides(self) -> NoReturn:  # type: ignore[override]
+        self.refuse_strides()
+
+    @property
+    def span(self) -> NoReturn:  # type: ignore[override]
+        self.refuse_strides()
+
+    @property
+    def nbytes(self) -> NoReturn:  # type: ignore[override]
+        raise RuntimeError(
+            "nbytes is not defined for sparse tensors.  If you want the size of the constituent tensors, add the nbytes "
+            "of the indices and values.  If you want the size of the  equivalent dense tensor, multiply numel() by "
+            "element_size()"
+        )
+
+    def __repr__(self) -> str:
+        return f"SparseMeta({self.layout}, {self.shape}, {self.sparse_dim}, {self.dtype}, {self.device})"
+
+
+def _make(
+    layout: str, shape: tuple[int, ...], sparse_dim: int, dense_dim: int, dtype: DType, device: Device
+) -> SparseMeta:
+    meta: SparseMeta = object.__new__(SparseMeta)
+    meta.layout, meta.sparse_dim, meta.dense_dim = layout, sparse_dim, dense_dim
+    meta.batch_dim = len(shape) - sparse_dim - dense_dim
+    meta.shape, meta.dtype, meta.device = shape, dtype, device
+    meta.ndim, meta.numel, meta.itemsize = len(shape), numel(shape), dtype.itemsize
+    meta.plain = True  # a copy of it lies as a new tensor of its layout does
+    meta.contiguous = meta.channels_last = False
+    return meta
