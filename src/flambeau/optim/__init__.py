@@ -19,6 +19,7 @@ from flambeau.optim.radam import RAdam
 from flambeau.optim.rmsprop import RMSprop
 from flambeau.optim.rprop import Rprop
 from flambeau.optim.sgd import SGD
+from flambeau.optim.sparse_adam import SparseAdam
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import DecayOptions
 from flambeau.optim.elementwise import Elementwise, filled
 from flambeau.optim.optimizer import check_least, check_lr
+from flambeau.tensor.sparse.elementwise import with_values
 from flambeau.tensor.tensor import Tensor
 
 Group = dict[str, Any]
@@ -69,6 +70,18 @@ class Adagrad(Elementwise):
         start = group["initial_accumulator_value"]
         value = complex(start, start) if p.is_complex() else start
         return {"step": self._counter(group, p), "sum": filled(p, value)}
+
+    def _step_sparse(self, group: Group, p: Any, grad: Any) -> None:
+        if group["weight_decay"] != 0:
+            raise RuntimeError("weight_decay option is not compatible with sparse gradients")
+        state, _ = self._state_of(group, p, self._states(group))
+        state["step"] += 1
+        rate = group["lr"] / (1 + (float(state["step"]) - 1) * group["lr_decay"])
+        grad = (-grad if group["maximize"] else grad).coalesce()  # squares of sums, not sums of squares
+        values, total = grad.values(), state["sum"]
+        total.add_(with_values(grad, values * values))
+        root = total.sparse_mask(grad).values().sqrt_().add_(group["eps"])
+        p.add_(with_values(grad, values / root), alpha=-rate)
 
     def _scalars(self, group: Group, f: Any, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
         lr = group["lr"] / (1 + (after[0] - 1) * group["lr_decay"])

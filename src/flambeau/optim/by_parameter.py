@@ -19,6 +19,8 @@ class ByParameter(Optimizer):
             lr = float(group["lr"])
             for p in group["params"]:
                 if p.grad is not None:
+                    if p.grad.is_sparse:
+                        raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
                     if p.is_complex():
                         raise RuntimeError(f"{type(self).__name__} does not support complex parameters")
                     self._update(group, lr, p)

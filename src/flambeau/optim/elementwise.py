@@ -111,6 +111,12 @@ class Elementwise(Optimizer):
         """The formula's options. `fresh`: the states are new."""
         raise NotImplementedError
 
+    def _step_sparse(self, group: dict[str, Any], p: Any, grad: Any) -> None:
+        """Change one parameter whose gradient is sparse. Raises RuntimeError unless a subclass says how."""
+        name = type(self).__name__.replace("AdamW", "Adam")
+        advice = ", please consider SparseAdam instead" if name == "Adam" else ""
+        raise RuntimeError(f"{name} does not support sparse gradients{advice}")
+
     # -- a step -----------------------------------------------------------------------------------------------
 
     @unrecorded
@@ -157,6 +163,9 @@ class Elementwise(Optimizer):
             grad = p.grad
             if grad is None:
                 continue
+            if grad.meta.sparse:
+                self._step_sparse(plain, p, grad)
+                continue
             state, fresh = self._state_of(group, p, names)
             before: tuple[float, ...] = ()
             if self.counters:
@@ -186,6 +195,9 @@ class Elementwise(Optimizer):
         for p in group["params"]:
             grad = p.grad
             if grad is None:
+                continue
+            if grad.meta.sparse:
+                self._step_sparse(group, p, grad)
                 continue
             state, fresh = self._state_of(group, p, names)
             self._check_capturable(group, p, state)

@@ -66,6 +66,21 @@ class SGD(Elementwise):
     def _new_state(self, group: Group, p: Tensor) -> Group:
         return {name: zeros(p) for name in self._states(group)}
 
+    def _step_sparse(self, group: Group, p: Any, grad: Any) -> None:
+        if group["weight_decay"] != 0:
+            grad = grad.add(p, alpha=group["weight_decay"])  # raises: a sum with a strided tensor is not sparse
+        if group["maximize"]:
+            grad = -grad
+        if group["momentum"] != 0:
+            state = self.state[p]
+            buffer = state.get("momentum_buffer")
+            if buffer is None:
+                buffer = state["momentum_buffer"] = grad.clone()
+            else:
+                buffer.mul_(group["momentum"]).add_(grad, alpha=1 - group["dampening"])
+            grad = grad.add(buffer, alpha=group["momentum"]) if group["nesterov"] else buffer
+        p.add_(grad, alpha=-group["lr"])
+
     def _scalars(self, group: Group, f: Any, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
         return group["lr"], group["weight_decay"], group["momentum"], group["dampening"]
 

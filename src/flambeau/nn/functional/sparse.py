@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from flambeau.core.dtype import FLOATING, float32, int32, int64
-from flambeau.core.errors import NotSupportedError, argument_type
+from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
 from flambeau.ops.index.embedding import embedding as embedding_op
 from flambeau.tape.mode import mode as recording_mode
@@ -17,6 +17,7 @@ from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.arithmetic import where
 from flambeau.tensor.functions.reduction import norm
 from flambeau.tensor.functions.sorting import searchsorted
+from flambeau.tensor.sparse.sparse_gradients import sparse_embedding
 from flambeau.tensor.tensor import Tensor
 
 
@@ -27,8 +28,8 @@ def embedding(
     """Rows of `weight` (count, size) that `input` names: (..., size). `max_norm` first shrinks longer ones in place.
 
     The row `padding_idx` gets no gradient; with `scale_grad_by_freq` each row's is divided by how often it is named.
-    Raises IndexError: an index out of range; RuntimeError: an input that holds no indices; NotSupportedError:
-    `sparse` gradients are wanted.
+    With `sparse` the gradient of `weight` is a sparse tensor of the rows named. Raises IndexError: an index out of
+    range; RuntimeError: an input that holds no indices.
     """
     if checked(weight, "embedding", "weight").dim() != 2:
         raise RuntimeError("'weight' must be 2-D")
@@ -39,18 +40,11 @@ def embedding(
         if not isinstance(max_norm, int | float):
             raise TypeError(argument_type("embedding_renorm_", "max_norm", 3, "float", max_norm))
         _shrink(weight, input, max_norm, norm_type)
-    _refuse_sparse(sparse, weight)
     padding = None if padding_idx is None else padding_idx % weight.shape[0]
     flat = input if input.meta.ndim == 1 else input.reshape(-1)
-    rows: Tensor = call(embedding_op, (weight, flat), (padding, scale_grad_by_freq))
+    op = sparse_embedding if sparse else embedding_op
+    rows: Tensor = call(op, (weight, flat), (padding, scale_grad_by_freq))
     return rows if flat is input else rows.view(*input.meta.shape, weight.meta.shape[1])
-
-
-def _refuse_sparse(sparse: bool, weight: Tensor) -> None:
-    if sparse and recording_mode.recording and requires_grad(weight):
-        raise NotSupportedError(
-            "embedding: sparse=True asks for a sparse gradient, and Flambeau's tensors are dense"
-        )
 
 
 def _check_padding(index: int, count: int) -> None:
@@ -86,6 +80,10 @@ def embedding_bag(
     """
     if mode not in ("sum", "mean", "max"):
         raise ValueError("mode has to be one of sum, mean or max")
+    if mode == "max" and scale_grad_by_freq:
+        raise ValueError("max mode does not support scaling the gradient by the frequency")
+    if mode == "max" and sparse:
+        raise ValueError("max mode does not support sparse weights")
     if per_sample_weights is not None:
         if per_sample_weights.shape != input.shape:
             raise ValueError(
@@ -116,8 +114,7 @@ def embedding_bag(
         kept = (places != padding).nonzero().reshape(-1)
         places, bags = places.index_select(0, kept), bags.index_select(0, kept)
         weights = None if weights is None else weights.index_select(0, kept)
-    _refuse_sparse(sparse, weight)
-    rows = call(embedding_op, (weight, places), (None, scale_grad_by_freq))
+    rows = call(sparse_embedding if sparse else embedding_op, (weight, places), (None, scale_grad_by_freq))
     if rows.dtype.category == FLOATING and rows.dtype.itemsize < 4 and mode != "max":
         rows = rows.to(float32)
     if weights is not None:

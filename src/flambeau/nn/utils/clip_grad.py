@@ -34,6 +34,18 @@ def _groups(tensors: list[Tensor]) -> list[list[Tensor]]:
     return list(groups.values())
 
 
+def _elements(t: Tensor) -> Tensor:
+    """Return the elements of a tensor: itself, or the values of a sparse one, summed at each place."""
+    if not t.meta.sparse:
+        return t
+    return (t.coalesce() if t.is_sparse else t).values()  # type: ignore[attr-defined]
+
+
+def _scalable(t: Tensor) -> Tensor:
+    """Return a strided tensor whose elements are scaled with those of `t`: itself, or the stored values."""
+    return t._values() if t.meta.sparse else t  # type: ignore[attr-defined]
+
+
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Tensor:
@@ -46,6 +58,7 @@ def get_total_norm(
     if not listed:
         return creation.full((), 0.0)
     with recording(False):
+        listed = [_elements(t) for t in listed]
         found = [v.to(listed[0].device) for group in _groups(listed) for v in norms(group, order)]
         total: Tensor = vector_norm(found[0] if len(found) == 1 else functions["cat"](found), order)
     if error_if_nonfinite and not bool(total.isfinite()):
@@ -65,7 +78,7 @@ def clip_grads_with_norm_(
     if not grads:
         return
     with recording(False):
-        for group in _groups(grads):
+        for group in _groups([_scalable(t) for t in grads]):
             total = total_norm.to(group[0].device)
             update(ops.foreach_clip, [group, [total] * len(group)], (most,), ())
 

@@ -35,6 +35,7 @@ from flambeau.tensor.call import call, call_into, refuse_overlap
 from flambeau.tensor.exchange import data
 from flambeau.tensor.functions.views import tensors_of, unbind, unsqueeze
 from flambeau.tensor.outputs import require_dtype
+from flambeau.tensor.sparse.sparse_gradients import sparse_gather
 from flambeau.tensor.tensor import Tensor
 
 _MASKS = (dtypes.bool_, dtypes.uint8)
@@ -521,8 +522,12 @@ def _grid_index(index: Tensor) -> Tensor:
 def gather(
     input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: Tensor | None = None
 ) -> Tensor:
-    """The elements that `index` names along `dim`, each at its own place along the others."""
-    return _into(scattering.gather, out, (input, _grid_index(index)), (dim,), over_input=False)
+    """The elements that `index` names along `dim`, each at its own place along the others.
+
+    With `sparse_grad` the gradient of `input` is a sparse tensor of the elements named.
+    """
+    op = sparse_gather if sparse_grad else scattering.gather
+    return _into(op, out, (input, _grid_index(index)), (dim,), over_input=False)
 
 
 @both

@@ -811,6 +811,10 @@ def _become(self: Tensor, view: Tensor) -> Tensor:
     refuse_inference(self)
     if requires_grad(self):
         require_changeable(self)
+    if self.meta.sparse:  # whose views are tensors of their own
+        self.meta, self.memory, self.history = view.meta, view.memory, view.history
+        self.counter.version += 1
+        return self
     was, now = self.history, view.history
     assert now is not None
     self.meta, self.ptr = view.meta, view.ptr
