@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from flambeau.core.dtype import bool_ as _bool
+from flambeau.core.dtype import int64 as _int64
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import wrap_dim
 from flambeau.core.names import lacking as _lacking
@@ -73,8 +75,10 @@ def sum(input: Tensor, dim: int | Sequence[int] | None = None, dtype: Any = None
         raise RuntimeError(f"coalesce expected sparse coordinate tensor layout but got {input.layout}")  # type: ignore[attr-defined]
     if dim is None:
         return input.coalesce().values().sum(dtype=kind)  # type: ignore[attr-defined, no-any-return]
+    if kind is None and input.dtype is _bool:
+        kind = _int64
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
-    return _reductions.sum_dims(input, dims or None, False, kind)
+    return _reductions.sum_dims(input, dims or None, kind)
 
 
 def softmax(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:

@@ -19,7 +19,15 @@ from flambeau.driver.cuda.index import (
     sorting,
     unique,
 )
-from flambeau.driver.cuda.linalg import geometry, linear_solve, norms, products, spectra, transforms
+from flambeau.driver.cuda.linalg import (
+    geometry,
+    linear_solve,
+    norms,
+    products,
+    sparse_matrices,
+    spectra,
+    transforms,
+)
 from flambeau.driver.cuda.nn import (
     attention,
     attention_gradients,
@@ -54,6 +62,7 @@ TABLE: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
     **ranks.ROUTINES,
     **searching.ROUTINES,
     **softmax.ROUTINES,
+    **sparse_matrices.ROUTINES,
     **sorting.ROUTINES,
     **im2col.ROUTINES,
     **pooling.ROUTINES,

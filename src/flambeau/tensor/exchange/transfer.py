@@ -286,7 +286,7 @@ def contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format
     """Itself if its memory is in this format, else a copy that is."""
     if is_contiguous(self, memory_format=memory_format):
         return self
-    if self.meta.sparse:
+    if self.meta.sparse and self.meta.numel:
         raise RuntimeError("unsupported memory format option Contiguous: a sparse tensor has no order in memory")
     if memory_format is contiguous_format:
         copied: Tensor = unary(ops.copy, self, (self.meta.dtype, self.meta.shape))

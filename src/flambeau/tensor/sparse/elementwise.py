@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.dtype import FLOATING
-from flambeau.core.layout import broadcast_shapes
+from flambeau.core.layout import broadcast_shapes, numel
 from flambeau.ops import copy as copies
 from flambeau.ops.op import Op
 from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
@@ -20,7 +20,7 @@ from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.autograd.in_place import begin_in_place, finish_in_place
 from flambeau.tensor.autograd.inplace_checks import refuse_inference
 from flambeau.tensor.autograd.recording import RecordPlan, record_result
-from flambeau.tensor.call import call, call_into
+from flambeau.tensor.call import call
 from flambeau.tensor.sparse.primitives import (
     build,
     build_compressed,
@@ -211,7 +211,7 @@ def add_into(dense: Tensor, t: Tensor, alpha: Any) -> Tensor:
     if kind is dtypes.bool_ or not (dense.meta.contiguous and meta.ndim):
         dense.copy_(dense | to_dense(t) if kind is dtypes.bool_ else dense + to_dense(t) * alpha)
         return dense
-    rows = dense.view(-1, *meta.shape[meta.ndim - meta.dense_dim :])
+    rows = dense.view(numel(sizes), *meta.shape[meta.ndim - meta.dense_dim :])
     rows.index_add_(0, flatten(indices_of(t), sizes), values.to(kind))
     return dense
 
@@ -255,7 +255,7 @@ def _pick_broadcast(dense: Tensor, t: Tensor) -> Tensor:
     sizes = (1,) * (meta.ndim - dense.meta.ndim) + dense.meta.shape
     lead, rest = sizes[: meta.sparse_dim], sizes[meta.sparse_dim :]
     scale = torch["tensor"]([int(n > 1) for n in lead], device=meta.device).view(-1, 1)
-    return dense.reshape(-1, *rest).index_select(0, flatten(indices * scale, lead))
+    return dense.reshape(numel(lead), *rest).index_select(0, flatten(indices * scale, lead))
 
 
 def _intersect(a: Tensor, b: Tensor) -> Tensor:
@@ -418,5 +418,3 @@ def empty_like(t: Tensor) -> Tensor:
         meta.layout, torch["zeros_like"](storage.compressed), plain, values, meta.shape
     )
 
-
-assert call_into

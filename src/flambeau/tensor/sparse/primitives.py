@@ -288,7 +288,10 @@ def _dense_gradient(grad: Tensor, a: Tensor, params: tuple[Any, ...]) -> Tensor:
     (masked,) = params
     if masked:
         return sparse_mask(grad, coalesce(a) if is_coo(a) else a)
-    return to_sparse_coo(grad, meta_of(a).sparse_dim) if is_coo(a) else grad
+    if grad.meta.sparse or meta_of(a).ndim > meta_of(a).sparse_dim and not is_coo(a):
+        return grad
+    made = to_sparse_coo(grad, meta_of(a).sparse_dim)
+    return made if is_coo(a) else to_compressed(made, meta_of(a).layout)
 
 
 _TO_DENSE = record("to_dense", _dense_gradient)
@@ -308,4 +311,3 @@ def to_sparse_coo(t: Tensor, sparse_dim: int) -> Tensor:
 
 
 _TO_SPARSE = record("to_sparse", lambda grad: to_dense(grad) if grad.meta.sparse else grad)
-assert nnz_of

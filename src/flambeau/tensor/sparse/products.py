@@ -13,10 +13,12 @@ from typing import Any
 from flambeau.core.errors import devices_differ
 from flambeau.ops.linalg import matmul as products
 from flambeau.ops.linalg.matmul import c_name, mismatch
+from flambeau.ops.linalg.sparse_product import csr_product
 from flambeau.tape.mode import recording
 from flambeau.tensor import layouts
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.autograd.recording import record_result
+from flambeau.tensor.call import call
 from flambeau.tensor.sparse.primitives import (
     add_rows,
     build,
@@ -69,15 +71,8 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
             return multiply(b.t(), a.t()).t()
         if b.meta.sparse:
             return _multiply_sparse(a, b)
-        rows, columns, values = _by_rows(a)
-        terms = values.unsqueeze(1) * b.index_select(0, columns)
-        return add_rows(a.meta.shape[0], rows, terms)
-
-
-def _by_rows(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the row, the column and the value of each element that a sparse matrix holds."""
-    rows, columns = indices_of(t)
-    return rows, columns, storage_of(t).values
+        rows = storage_of(to_compressed(to_coo(a), "sparse_csr") if meta_of(a).layout != "sparse_csr" else a)
+        return call(csr_product, (rows.compressed, rows.plain, rows.values, b))  # type: ignore[no-any-return]
 
 
 def _multiply_sparse(a: Tensor, b: Tensor) -> Tensor:
@@ -93,7 +88,7 @@ def _multiply_sparse(a: Tensor, b: Tensor) -> Tensor:
     indices = torch["stack"]([rows.index_select(0, pair), columns.index_select(0, partner)])
     terms = values.index_select(0, pair) * storage_of(second).values.index_select(0, partner)
     product = coalesce(build(indices, terms, (a.meta.shape[0], b.meta.shape[1])))
-    return to_compressed(product, meta_of(a).layout) if is_compressed(a) else product
+    return to_compressed(product, "sparse_csr") if is_compressed(a) else product
 
 
 def _sample(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
@@ -146,6 +141,9 @@ def sparse_mm(a: Tensor, b: Tensor) -> Tensor:
     """Return what `torch.sparse.mm` gives: the gradient of a sparse factor has values at its own places."""
     made = multiply(a, b)
     both = a.meta.sparse and b.meta.sparse
+    if both and is_compressed(a) and meta_of(made).layout != meta_of(a).layout:
+        with recording(False):
+            made = to_compressed(to_coo(made), meta_of(a).layout)
     record_result(_BOTH_SPARSE if both else _SPARSE_MM, (), (a, b), (made,))
     return made
 
@@ -239,7 +237,7 @@ def sampled_addmm(added: Tensor, a: Tensor, b: Tensor, beta: Any = 1.0, alpha: A
 def reduce_mm(a: Tensor, b: Tensor, reduce: str) -> Tensor:
     """Return a product of a CSR and a strided matrix whose sums are means, maxima or minima, recorded."""
     rows, columns = indices_of(a)
-    count, nnz = a.meta.shape[0], rows.meta.shape[0]
+    count = a.meta.shape[0]
     if reduce == "sum":
         return sparse_mm(a, b)
     terms = values_of(a).unsqueeze(1) * b.index_select(0, columns)
@@ -247,9 +245,23 @@ def reduce_mm(a: Tensor, b: Tensor, reduce: str) -> Tensor:
         lines = storage_of(a).compressed
         share = (lines[1:] - lines[:-1]).clamp_min(1).to(a.meta.dtype)
         return add_rows(count, rows, terms) / share.unsqueeze(1)
-    places = rows.unsqueeze(1).expand(nnz, b.meta.shape[1])
-    zeros = terms.new_zeros((count, b.meta.shape[1]))
-    return torch["scatter_reduce"](zeros, 0, places, terms, reduce, include_self=False)  # type: ignore[no-any-return]
+    return _extremes(terms, rows, count, reduce)
+
+
+def _extremes(terms: Tensor, rows: Tensor, count: int, reduce: str) -> Tensor:
+    """Return the largest, or the least, of the terms of each row: of equal ones the first, which gets the gradient."""
+    total = terms.meta.shape[0]
+    if not total:
+        return add_rows(count, rows, terms)
+    with recording(False):
+        places = rows.unsqueeze(1).expand(terms.meta.shape)
+        zeros = terms.new_zeros((count, terms.meta.shape[1]))
+        top = torch["scatter_reduce"](zeros, 0, places, terms, reduce, include_self=False)
+        order = torch["arange"](total, device=terms.meta.device).unsqueeze(1)
+        order = torch["where"](terms == top.index_select(0, rows), order, total)
+        none = order.new_full((count, terms.meta.shape[1]), total)
+        first = torch["scatter_reduce"](none, 0, places, order, "amin")
+    return terms.gather(0, first.clamp_max(total - 1)).masked_fill(first == total, 0)
 
 
 assert values_at

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.core.dtype import dtype
-from flambeau.core.layout import numel
+from flambeau.core.dtype import INTEGRAL, dtype, int64
 from flambeau.ops.reduce import reduction
 from flambeau.ops.reduce.reduction import reduced_dims
 from flambeau.tape.mode import recording
@@ -28,34 +27,45 @@ def _sum_op(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
             made = call(reduction.sum_, (storage_of(t).values,), (None, False, kind))
         record_result(reduction.sum_, params, args, (made,))
         return made
-    return sum_dims(t, dims, keepdim, kind)
+    if kind is None and t.meta.dtype.category <= INTEGRAL:
+        kind = int64
+    summed = sorted(reduced_dims(dims, t.meta.ndim))
+    if meta_of(t).batch_dim + meta_of(t).sparse_dim == len([d for d in summed if d < t.meta.ndim - meta_of(t).dense_dim]):
+        with recording(False):  # the result is strided, and so is the gradient
+            made = sum_dims(t, dims, kind)
+            made = made.view([1 if d in summed else n for d, n in enumerate(t.meta.shape)]) if keepdim else made
+        record_result(reduction.sum_, params, args, (made,))
+        return made
+    made = sum_dims(t, dims, kind)
+    if keepdim:
+        for d in summed:
+            made = made.unsqueeze(d)
+    is_matrix = is_compressed(t) and made.meta.sparse and made.meta.ndim == 2
+    return to_compressed(made, meta_of(t).layout) if is_matrix else made
 
 
 layouts.calls[reduction.sum_] = _sum_op
 
 
-def sum_dims(t: Tensor, dims: Any, keepdim: bool, kind: dtype | None) -> Tensor:
-    """Return sums over dimensions, recorded: strided where no sparse dimension is left."""
-    if is_compressed(t):
-        made = sum_dims(to_coo(t), dims, keepdim, kind)
-        return to_compressed(made, meta_of(t).layout) if made.meta.sparse and made.meta.ndim == 2 else made
+def sum_dims(t: Tensor, dims: Any, kind: dtype | None) -> Tensor:
+    """Return sums over dimensions, recorded: strided where no sparse dimension is left, else in COO layout."""
+    t = coalesce(to_coo(t.to(kind) if kind is int64 else t))
     meta, summed = meta_of(t), reduced_dims(dims, t.meta.ndim)
-    t = coalesce(t)
-    within = [d - meta.sparse_dim + 1 for d in summed if d >= meta.sparse_dim]
     values = values_of(t)
-    if within or kind is not None:
-        values = values.sum(within, keepdim, dtype=kind) if within else values.to(kind)
+    if kind is not None:
+        values = values.to(kind)
+    within = [d - meta.sparse_dim + 1 for d in summed if d >= meta.sparse_dim]
+    if within:
+        values = values.sum(within, dtype=kind)
     kept = [d for d in range(meta.sparse_dim) if d not in summed]
-    if not kept and not keepdim:
+    if not kept:
         return values.sum(0, dtype=kind)
-    shape = [1 if d in summed else n for d, n in enumerate(meta.shape) if keepdim or d not in summed]
+    shape = [n for d, n in enumerate(meta.shape) if d not in summed]
     with recording(False):
         indices = storage_of(t).indices
-        rows = range(meta.sparse_dim) if keepdim else kept
-        indices = torch["stack"]([indices[d] * (d in kept) for d in rows])
-    made = build(indices, values, shape)
-    if len(kept) == meta.sparse_dim:
-        return build(indices, values, shape, coalesced=True)
+        if len(kept) < meta.sparse_dim:
+            indices = torch["stack"]([indices[d] for d in kept])
+    made = build(indices, values, shape, coalesced=len(kept) == meta.sparse_dim)
     return coalesce(made)
 
 
@@ -65,7 +75,10 @@ def _norm(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
     if is_coo(t):
         t = coalesce(t)
     if reduced_dims(params[0], t.meta.ndim) != tuple(range(t.meta.ndim)):
-        raise RuntimeError("norm_sparse currently only supports full reductions, so 'dim' must either be empty or contain all dimensions of the input")
+        raise RuntimeError(
+            "norm_sparse currently only supports full reductions, so 'dim' must either be empty or contain all dimensions "
+            "of the input"
+        )
     return call(reduction.norm, (values_of(t).reshape(-1),), (None, *params[1:]))  # type: ignore[no-any-return]
 
 
@@ -109,5 +122,3 @@ def softmax(t: Tensor, dim: int, kind: dtype | None, is_log: bool) -> Tensor:
     total = powers.new_zeros((count, *values.meta.shape[1:])).index_add(0, lines, powers).index_select(0, lines)
     return with_values(t, shifted - total.log() if is_log else powers / total)
 
-
-assert numel

@@ -14,6 +14,7 @@ from flambeau.tape.mode import recording
 from flambeau.tensor import layouts
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.autograd.recording import record_result
+from flambeau.tensor.sparse.elementwise import with_values
 from flambeau.tensor.sparse.primitives import build, build_compressed, indices_of, record, to_coo
 from flambeau.tensor.sparse.sparse_storage import is_compressed, is_coo, make_sparse, meta_of, storage_of
 from flambeau.tensor.tensor import Tensor
@@ -197,6 +198,14 @@ def narrow_copy(t: Tensor, dim: int, start: int, length: int) -> Tensor:
     indices = storage.indices.index_select(1, kept)
     indices[d] -= start
     return build(indices, storage.values.index_select(0, kept), shape, storage.coalesced)
+
+
+layouts.views[views.real] = _recorded(
+    "real", lambda grad, metas: grad.to(metas[0].dtype), lambda t: with_values(t, storage_of(t).values.real)
+)
+layouts.views[views.imag] = _recorded(
+    "imag", lambda grad, metas: grad.to(metas[0].dtype) * 1j, lambda t: with_values(t, storage_of(t).values.imag)
+)
 
 
 # -- selections and joins ---------------------------------------------------------------------------------------
