@@ -103,6 +103,8 @@ def _make(
     meta.batch_dim = len(shape) - sparse_dim - dense_dim
     meta.shape, meta.dtype, meta.device = shape, dtype, device
     meta.ndim, meta.numel, meta.itemsize = len(shape), numel(shape), dtype.itemsize
+    if meta.numel > 2**63 - 1:
+        raise RuntimeError("numel: integer multiplication overflow")
     meta.plain = True  # a copy of it lies as a new tensor of its layout does
     meta.contiguous = meta.channels_last = False
     return meta

@@ -75,9 +75,10 @@ def sum(input: Tensor, dim: int | Sequence[int] | None = None, dtype: Any = None
         raise RuntimeError(f"coalesce expected sparse coordinate tensor layout but got {input.layout}")  # type: ignore[attr-defined]
     if dim is None:
         return input.coalesce().values().sum(dtype=kind)  # type: ignore[attr-defined, no-any-return]
-    if kind is None and input.dtype is _bool:
-        kind = _int64
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    within = {wrap_dim(d, input.ndim) for d in dims}
+    if kind is None and input.dtype is _bool and within.issuperset(range(input.sparse_dim())):  # type: ignore[attr-defined]
+        kind = _int64  # as of a strided result; a sparse one is the "or"
     return _reductions.sum_dims(input, dims or None, kind)
 
 

@@ -144,6 +144,8 @@ def detach(input: Tensor) -> Tensor:
     """The same memory and version counter, cut off from any history."""
     alike = make(input.meta, input.memory, input.ptr)
     alike.counter = input.counter
+    if input.meta.sparse:  # whose changes in place may give it other parts
+        alike.memory = input.memory.copy()  # type: ignore[attr-defined]
     return alike
 
 
@@ -159,6 +161,8 @@ class _OwnCounter:
 def _data(self: Tensor) -> Tensor:
     """The same memory with a version counter of its own: changes through it are not noticed."""
     alike = make(self.meta, self.memory, self.ptr)
+    if self.meta.sparse:
+        alike.memory = self.memory.copy()  # type: ignore[attr-defined]
     alike.counter = _OwnCounter()
     return alike
 

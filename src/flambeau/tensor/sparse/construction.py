@@ -384,6 +384,11 @@ def convert(t: Tensor, layout: str, sparse_dim: int | None = None) -> Tensor:
         return to_dense(t) if t.meta.sparse else t
     if layout == "sparse_coo":
         return to_coo(t) if t.meta.sparse else to_sparse_coo(t, t.meta.ndim if sparse_dim is None else sparse_dim)
+    if t.meta.ndim > 2 and sparse_dim is None and not t.meta.sparse:
+        raise NotSupportedError(
+            f"to_sparse(layout=torch.{layout}): Flambeau converts matrices; a strided tensor of sizes {list(t.meta.shape)} "
+            "would be a batch of them. Give dense_dim for matrices of vectors."
+        )
     coo = to_coo(t) if t.meta.sparse else to_sparse_coo(t, 2 if sparse_dim is None else sparse_dim)
     if coo.meta.ndim < 2 or meta_of(coo).sparse_dim != 2:
         raise RuntimeError(

@@ -34,7 +34,6 @@ from flambeau.tensor.sparse.primitives import (
     values_of,
 )
 from flambeau.tensor.sparse.sparse_storage import (
-    CooStorage,
     is_compressed,
     is_coo,
     meta_of,
@@ -329,17 +328,9 @@ def put(target: Tensor, result: Tensor) -> None:
             )
         result = result.to(kind)
     old, new = storage_of(target), storage_of(result)
-    if isinstance(old, CooStorage) and old.indices is not None and _same_memory(old.indices, new.indices):
-        old.values.copy_(new.values)
-        old.coalesced = new.coalesced
-        return
     for name in (*type(old).__slots__, "values"):
         setattr(old, name, getattr(new, name))
     target.meta = result.meta
-
-
-def _same_memory(a: Tensor, b: Tensor) -> bool:
-    return a.memory is b.memory and a.ptr == b.ptr and a.meta is b.meta
 
 
 def _change_by(op: Op) -> Callable[..., Tensor]:

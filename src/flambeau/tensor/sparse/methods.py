@@ -225,7 +225,9 @@ def to_sparse_bsc(self: Tensor, blocksize: Any, dense_dim: int | None = None) ->
 def sparse_mask(self: Tensor, mask: Tensor) -> Tensor:
     """Return the elements of this tensor at the places of a sparse tensor, in its layout."""
     if not mask.meta.sparse:
-        raise RuntimeError("sparse_mask(): expected mask to be sparse, but it has layout Strided")
+        raise NotImplementedError(
+            "Could not run 'aten::sparse_mask' with a strided mask: the mask's places say which elements are taken"
+        )
     if mask.meta.shape != self.meta.shape:
         raise RuntimeError(
             f"sparse_mask(): operands have incompatible sizes; self has size {list(self.meta.shape)} but mask has size "
