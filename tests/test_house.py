@@ -42,6 +42,7 @@ ROOMS = [
         "fft",
         "jit",
         "linalg",
+        "sparse",
         "special",
         "utils",
         "multiprocessing",

@@ -19,7 +19,7 @@ if not _sys.platform.startswith(("linux", "darwin")) or _os.uname().machine not 
         f"Flambeau runs on Linux (x86-64, aarch64) and on macOS, not on {_here}: its memory is mapped as there"
     )
 
-from flambeau import _ops, autograd, backends, cuda, fft, linalg, nn, random, sparse, special, version
+from flambeau import _ops, autograd, backends, cuda, fft, linalg, nn, random, special, version
 from flambeau.autograd.anomaly_mode import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from flambeau.autograd.grad_mode import (
     enable_grad,
@@ -85,15 +85,12 @@ from flambeau.tensor.functions import matmul as _matmul
 from flambeau.tensor.functions import random as _random
 from flambeau.tensor.functions import reduction as _reduction
 from flambeau.tensor.functions import sorting as _sorting
+from flambeau.tensor.functions import sparse_names as _sparse_names
 from flambeau.tensor.functions import special as _special
 from flambeau.tensor.functions import spectral as _spectral
 from flambeau.tensor.functions import statistics as _statistics
 from flambeau.tensor.functions import view_copies as _view_copies
 from flambeau.tensor.functions import views as _views
-from flambeau.tensor.sparse import hooks as _sparse_hooks
-from flambeau.tensor.sparse import methods as _sparse_methods
-from flambeau.tensor.sparse import reductions as _sparse_reductions
-from flambeau.tensor.sparse import shapes as _sparse_shapes
 from flambeau.tensor.tensor import Tensor
 from flambeau.version import __version__
 
@@ -104,7 +101,7 @@ globals().update(_public.functions)
 _share.announce(lambda: _import_module("flambeau.multiprocessing.reductions"), nn.Parameter)
 _overriding.announce(
     _public.functions,
-    *map(vars, (fft, linalg, nn.functional, sparse, special)),
+    *map(vars, (fft, linalg, nn.functional, special)),
     {"__name__": autograd.__name__, "grad": autograd.grad},
 )
 _publish(globals())
@@ -128,7 +125,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "accelerator": "", "get_device_module": "flambeau.accelerator", "cpu": "", "library": "",
     "_library": "", "mps": "", "mtia": "", "xpu": "",
     "distributions": "", "func": "", "vmap": "flambeau.func", "testing": "", "_utils": "", "overrides": "", "_C": "",
-    "onnx": "", "ao": "", "quantization": "", "_subclasses": "",
+    "onnx": "", "sparse": "", "ao": "", "quantization": "", "_subclasses": "",
     "types": "", "compiler": "", "_dynamo": "", "_inductor": "", "compile": "flambeau.nn.compilation",
     "functional": "", "fx": "", "jit": "", "quasirandom": "", "__config__": "", "_jit_internal": "",
     "Future": "flambeau.futures",

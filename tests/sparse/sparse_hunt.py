@@ -46,7 +46,9 @@ def draw_values(rng: random.Random, shape: tuple[int, ...], kind: str) -> Any:
     return numbers > 0 if kind == "bool" else numbers.astype(kind)
 
 
-def draw_sparse(rng: random.Random, layout: str, shape: tuple[int, ...], kind: str, dense_dim: int = 0) -> Spec:
+def draw_sparse(
+    rng: random.Random, layout: str, shape: tuple[int, ...], kind: str, dense_dim: int = 0
+) -> Spec:
     """Return a sparse tensor of a shape: often with duplicates, sometimes without values."""
     sparse_dim = len(shape) - dense_dim
     cells = int(np.prod(shape[:sparse_dim]))
@@ -70,7 +72,9 @@ def make(lib: Any, spec: Any, device: str, grad: bool) -> Any:
     """Return an operand of an operator in a library: a tensor of a Spec, or the value itself."""
     if not isinstance(spec, Spec):
         return spec
-    values = lib.tensor(spec.values.tolist(), dtype=getattr(lib, spec.kind)).reshape(spec.values.shape).to(device)
+    values = (
+        lib.tensor(spec.values.tolist(), dtype=getattr(lib, spec.kind)).reshape(spec.values.shape).to(device)
+    )
     if spec.layout == "strided":
         made = values
     else:
@@ -82,10 +86,7 @@ def make(lib: Any, spec: Any, device: str, grad: bool) -> Any:
 
 
 Operator = Callable[..., Any]
-UNARY = (
-    "abs sqrt sin asin sinh tan tanh atan asinh log1p expm1 erf sign sgn floor ceil trunc frac relu neg deg2rad rad2deg "
-    "isnan isinf isposinf isneginf signbit nan_to_num square positive exp cos log sigmoid reciprocal"
-).split()  # fmt: skip
+UNARY = ["abs", "sqrt", "sin", "asin", "sinh", "tan", "tanh", "atan", "asinh", "log1p", "expm1", "erf", "sign", "sgn", "floor", "ceil", "trunc", "frac", "relu", "neg", "deg2rad", "rad2deg", "isnan", "isinf", "isposinf", "isneginf", "signbit", "nan_to_num", "square", "positive", "exp", "cos", "log", "sigmoid", "reciprocal"]  # fmt: skip
 
 
 def table() -> dict[str, tuple[str, Operator]]:
@@ -225,7 +226,10 @@ def is_known(name: str, found: tuple[str, str], specs: list[Any]) -> bool:
     if kind == "gradient" and name.startswith("softmax"):
         return len(specs[0].shape) == 1 or not specs[0].coalesced
     if name in ("sparse.mm.both", "sparse.left.both", "sparse.left", "sparse.mm"):
-        return kind == "value" and "sparse_csc" in (specs[0].layout, *(["sparse_csc"] if "left" in name else []))
+        return kind == "value" and "sparse_csc" in (
+            specs[0].layout,
+            *(["sparse_csc"] if "left" in name else []),
+        )
     if name in ("atan", "log1p"):
         return specs[0].kind.startswith("complex")
     if kind == "refused" and name in ("dense.csr", "dense.csc"):
@@ -233,7 +237,9 @@ def is_known(name: str, found: tuple[str, str], specs: list[Any]) -> bool:
     return f"{kind} {name}" in KNOWN
 
 
-def answer(lib: Any, define: Operator, specs: list[Any], device: str, grad: bool) -> tuple[str, Any, list[Any]]:
+def answer(
+    lib: Any, define: Operator, specs: list[Any], device: str, grad: bool
+) -> tuple[str, Any, list[Any]]:
     """Return ("value", result, gradients) or ("error", exception, [])."""
     operands = [make(lib, spec, device, grad) for spec in specs]
     try:
@@ -244,7 +250,9 @@ def answer(lib: Any, define: Operator, specs: list[Any], device: str, grad: bool
     if grad and isinstance(result, lib.Tensor) and result.requires_grad:
         try:
             dense = result.to_dense() if result.layout is not lib.strided else result
-            weights = lib.arange(1, dense.numel() + 1, device=dense.device).reshape(dense.shape).to(dense.dtype)
+            weights = (
+                lib.arange(1, dense.numel() + 1, device=dense.device).reshape(dense.shape).to(dense.dtype)
+            )
             loss = (dense * weights).sum() + (dense * dense).sum()
             (loss.real if loss.is_complex() else loss).backward()
             grads = [x.grad if isinstance(x, lib.Tensor) else None for x in operands]
@@ -315,7 +323,9 @@ def difference(name: str, define: Operator, specs: list[Any], device: str) -> tu
 
 def _matches(ours: Exception, theirs: Exception) -> bool:
     bases = [getattr(__import__("builtins"), c.__name__, None) for c in type(theirs).__mro__]
-    return isinstance(ours, tuple(b for b in bases[:1] if isinstance(b, type))) or isinstance(theirs, type(ours))
+    return isinstance(ours, tuple(b for b in bases[:1] if isinstance(b, type))) or isinstance(
+        theirs, type(ours)
+    )
 
 
 def hunt(seed: int, count: int, device: str, only: str = "") -> list[str]:
@@ -332,7 +342,10 @@ def hunt(seed: int, count: int, device: str, only: str = "") -> list[str]:
             continue  # a GPU is lost by an index out of range, in PyTorch as well
         result = difference(name, define, specs, device)
         if result is not None and not is_known(name, result, specs):
-            what = [(s.layout, s.shape, s.sparse_dim, s.kind, s.coalesced) if isinstance(s, Spec) else s for s in specs]
+            what = [
+                (s.layout, s.shape, s.sparse_dim, s.kind, s.coalesced) if isinstance(s, Spec) else s
+                for s in specs
+            ]
             found.append((CLASSES.index(result[0]), f"{result[0]}: {name}: {result[1][:300]} of {what}"))
     return [line for _, line in sorted(found)]
 

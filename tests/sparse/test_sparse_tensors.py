@@ -78,7 +78,7 @@ BAD = [
 
 @pytest.mark.parametrize("code", BAD)
 def test_bad_input_raises_pytorchs_type(code: str) -> None:
-    with pytest.raises(Exception) as theirs:  # noqa: PT011 (the type is what is asked)
+    with pytest.raises(Exception) as theirs:
         eval(code, {"t": torch, "coo": coo})
     with pytest.raises(tuple(c for c in type(theirs.value).__mro__ if c.__module__ == "builtins")[:1]):
         eval(code, {"t": flambeau, "coo": coo})
@@ -91,7 +91,9 @@ def test_block_layouts_raise_by_name() -> None:
         lambda: flambeau.sparse_bsr_tensor([0, 1], [0], [[[1.0]]]),
         lambda: flambeau.zeros(2, 2, layout=flambeau.sparse_bsr),
     ):
-        with pytest.raises(flambeau.NotSupportedError, match="Flambeau has the sparse layouts COO, CSR and CSC"):
+        with pytest.raises(
+            flambeau.NotSupportedError, match="Flambeau has the sparse layouts COO, CSR and CSC"
+        ):
             make()
 
 
@@ -140,7 +142,14 @@ def test_copies_of_all_kinds(layout: str, device: str) -> None:
         flambeau.save({"t": t, "same": t}, file)
         file.seek(0)
         loaded = flambeau.load(file)
-        for made in (loaded["t"], pickle.loads(pickle.dumps(t)), copy.deepcopy(t), copy.copy(t), t.clone(), t.detach()):
+        for made in (
+            loaded["t"],
+            pickle.loads(pickle.dumps(t)),
+            copy.deepcopy(t),
+            copy.copy(t),
+            t.clone(),
+            t.detach(),
+        ):
             assert (made.layout, made.device, made.dtype) == (t.layout, t.device, t.dtype)
             assert flambeau.equal(made.to_dense(), t.to_dense())
             assert made._nnz() == t._nnz()
@@ -253,7 +262,9 @@ SECOND = {
 def test_derivatives_of_both_orders_agree_with_differences(name: str) -> None:
     """`gradcheck` and `gradgradcheck` compare with differences of values, of functions between strided tensors."""
     values = flambeau.tensor([0.5, -1.25, 2.0], dtype=flambeau.float64, requires_grad=True)
-    matrix = flambeau.tensor([[0.5, 1.0], [-1.5, 0.25], [2.0, -0.75]], dtype=flambeau.float64, requires_grad=True)
+    matrix = flambeau.tensor(
+        [[0.5, 1.0], [-1.5, 0.25], [2.0, -0.75]], dtype=flambeau.float64, requires_grad=True
+    )
     if name == "mask":
         matrix = matrix.detach()[:2].clone().requires_grad_()
 

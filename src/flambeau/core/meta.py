@@ -65,6 +65,7 @@ class Meta:
     channels_last: bool
     byte_strides: tuple[int, ...]
     short: ClassVar[bool] = False  # True of `ShortMeta`
+    layout: str = "strided"  # "sparse_coo" and others of `SparseMeta`
     sparse: ClassVar[bool] = False  # True of `SparseMeta`, see Note [Sparse tensors] in core/sparse_meta.py
 
     @staticmethod

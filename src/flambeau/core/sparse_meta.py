@@ -67,8 +67,8 @@ class SparseMeta(Meta):
 
     def refuse_strides(self) -> NoReturn:
         raise RuntimeError(
-            f"{self.layout} tensors do not have strides: the elements lie in the tensors of indices and values. Convert "
-            "it with to_dense() first."
+            f"{self.layout} tensors do not have strides: the elements lie in the tensors of indices and values. Use "
+            "to_dense() first."
         )
 
     @property
@@ -86,9 +86,9 @@ class SparseMeta(Meta):
     @property
     def nbytes(self) -> NoReturn:  # type: ignore[override]
         raise RuntimeError(
-            "nbytes is not defined for sparse tensors.  If you want the size of the constituent tensors, add the nbytes "
-            "of the indices and values.  If you want the size of the  equivalent dense tensor, multiply numel() by "
-            "element_size()"
+            "nbytes is not defined for sparse tensors.  If you want the size of the constituent tensors, add the "
+            "nbytes of the indices and values.  If you want the size of the  equivalent dense tensor, multiply numel() "
+            "by element_size()"
         )
 
     def __repr__(self) -> str:

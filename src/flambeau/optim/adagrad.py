@@ -8,8 +8,7 @@ from typing import Any
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import DecayOptions
 from flambeau.optim.elementwise import Elementwise, filled
-from flambeau.optim.optimizer import check_least, check_lr
-from flambeau.tensor.sparse.elementwise import with_values
+from flambeau.optim.optimizer import check_least, check_lr, with_values
 from flambeau.tensor.tensor import Tensor
 
 Group = dict[str, Any]

@@ -14,6 +14,7 @@ from flambeau.core.dtype import float32
 from flambeau.core.handle import RemovableHandle
 from flambeau.runtime.hooks import annotations
 from flambeau.tape.mode import recording
+from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.tensor import Tensor
 
 Hooks = OrderedDict[int, Callable[..., Any]]
@@ -323,6 +324,11 @@ class _Shown:
 
     def __exit__(self, *error: object) -> None:
         annotations.pop()
+
+
+def with_values(grad: Any, values: Any) -> Any:
+    """Return a sparse tensor of other values at the places of a coalesced sparse gradient."""
+    return functions["sparse_coo_tensor"](grad.indices(), values, grad.shape, is_coalesced=True)
 
 
 def evaluated(closure: Callable[[], Any] | None) -> Any:

@@ -68,7 +68,9 @@ class SGD(Elementwise):
 
     def _step_sparse(self, group: Group, p: Any, grad: Any) -> None:
         if group["weight_decay"] != 0:
-            grad = grad.add(p, alpha=group["weight_decay"])  # raises: a sum with a strided tensor is not sparse
+            grad = grad.add(
+                p, alpha=group["weight_decay"]
+            )  # raises: a sum with a strided tensor is not sparse
         if group["maximize"]:
             grad = -grad
         if group["momentum"] != 0:

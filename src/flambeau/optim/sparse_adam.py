@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded
+from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded, with_values
 from flambeau.tensor.functions import creation
-from flambeau.tensor.sparse.elementwise import with_values
 from flambeau.tensor.tensor import Tensor
 
 
@@ -41,12 +40,8 @@ class SparseAdam(Optimizer):
             if not 0.0 <= beta < 1.0:
                 raise ValueError(f"Invalid beta parameter at index {i}: {beta}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "maximize": maximize})
-        self._refuse(
-            lambda p: p.is_sparse, "Sparse", "SparseAdam requires dense parameter tensors"
-        )
-        self._refuse(
-            lambda p: p.is_complex(), "Complex", "SparseAdam does not support complex parameters"
-        )
+        self._refuse(lambda p: p.is_sparse, "Sparse", "SparseAdam requires dense parameter tensors")
+        self._refuse(lambda p: p.is_complex(), "Complex", "SparseAdam does not support complex parameters")
 
     def _refuse(self, is_refused: Callable[[Any], bool], kind: str, why: str) -> None:
         places = [

@@ -13,13 +13,11 @@ from flambeau.core.brief import brief
 from flambeau.core.device import device
 from flambeau.core.dtype import DTYPES, dtype
 from flambeau.core.size import Size
-from flambeau.core.sparse_meta import LAYOUT_NAMES
 from flambeau.nn import parameter
 from flambeau.nn.functional import gelu
 from flambeau.nn.parameter import Parameter
 from flambeau.tensor.arguments.typing import LAYOUTS, layout, strided
 from flambeau.tensor.exchange import pickling
-from flambeau.tensor.sparse.hooks import rebuild_sparse
 from flambeau.tensor.tensor import Tensor
 
 
@@ -42,7 +40,9 @@ Name = tuple[str, str]  # module and qualified name
 
 def layout_of(name: str) -> layout:
     """Return the layout of a name such as "torch.sparse_coo". RuntimeError: Flambeau has no tensors of it."""
-    known = {str(each): each for each in (strided, *[LAYOUTS[key] for key in LAYOUT_NAMES])}
+    known = {
+        str(each): each for each in (strided, *map(LAYOUTS.get, ("sparse_coo", "sparse_csr", "sparse_csc")))
+    }
     if type(name) is not str or name not in known:
         raise RuntimeError(f"the checkpoint names the layout {brief(name)}: Flambeau has no tensors of it")
     return known[name]
@@ -53,7 +53,7 @@ REBUILDERS: dict[Name, Any] = {
     ("torch._utils", "_rebuild_tensor_v2"): pickling.rebuild,
     ("torch._utils", "_rebuild_tensor_v3"): pickling.rebuild_as,
     ("torch._utils", "_rebuild_meta_tensor_no_storage"): pickling.rebuild_meta,
-    ("torch._utils", "_rebuild_sparse_tensor"): rebuild_sparse,
+    ("torch._utils", "_rebuild_sparse_tensor"): pickling.rebuild_sparse,
     ("torch._tensor", "_rebuild_from_type_v2"): pickling.rebuild_subclass,
     ("torch._utils", "_rebuild_parameter"): parameter._rebuild_parameter,
     ("torch._utils", "_rebuild_parameter_with_state"): parameter._rebuild_parameter_with_state,

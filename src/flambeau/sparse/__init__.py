@@ -13,6 +13,7 @@ from flambeau.core.names import lacking as _lacking
 from flambeau.core.names import publish as _publish
 from flambeau.tensor.arguments.options import kind_of as _kind_of
 from flambeau.tensor.arguments.public import functions as _functions
+from flambeau.tensor.arguments.torch_function import announce as _announce
 from flambeau.tensor.sparse import construction as _construction
 from flambeau.tensor.sparse import products as _products
 from flambeau.tensor.sparse import reductions as _reductions
@@ -22,8 +23,18 @@ from flambeau.tensor.sparse.sparse_storage import is_coo as _is_coo
 from flambeau.tensor.tensor import Tensor
 
 __all__ = [
-    "addmm", "as_sparse_gradcheck", "check_sparse_tensor_invariants", "log_softmax", "mm", "sampled_addmm", "softmax",
-    "solve", "spdiags", "sum", "to_sparse_semi_structured", "SparseSemiStructuredTensor",
+    "SparseSemiStructuredTensor",
+    "addmm",
+    "as_sparse_gradcheck",
+    "check_sparse_tensor_invariants",
+    "log_softmax",
+    "mm",
+    "sampled_addmm",
+    "softmax",
+    "solve",
+    "spdiags",
+    "sum",
+    "to_sparse_semi_structured",
 ]  # fmt: skip
 
 
@@ -41,11 +52,13 @@ def mm(mat1: Tensor, mat2: Tensor, reduce: str | None = None) -> Tensor:
     if reduce is not None:
         if not _is_compressed(mat1):
             raise NotImplementedError(
-                "Could not run 'aten::_sparse_mm_reduce_impl' with arguments from the 'SparseCPU' backend: a product with "
-                "reduce= takes a CSR matrix"
+                "Could not run 'aten::_sparse_mm_reduce_impl' with arguments from the 'SparseCPU' backend: a "
+                "product with reduce= takes a CSR matrix"
             )
         if reduce not in ("sum", "mean", "amax", "amin"):
-            raise RuntimeError(f"torch.sparse.mm: reduce argument must be either sum, mean, amax or amin, got {reduce}.")
+            raise RuntimeError(
+                f"torch.sparse.mm: reduce argument must be either sum, mean, amax or amin, got {reduce}."
+            )
         return _products.reduce_mm(mat1, mat2, reduce)
     if not (mat1.is_sparse or mat2.is_sparse or _is_compressed(mat1) or _is_compressed(mat2)):
         return _functions["mm"](mat1, mat2)  # type: ignore[no-any-return]
@@ -117,22 +130,27 @@ spsolve = solve
 def as_sparse_gradcheck(gradcheck: Any) -> NoReturn:
     """Raise NotSupportedError: Flambeau's `gradcheck` takes strided inputs; convert inside of the function."""
     raise NotSupportedError(
-        "torch.sparse.as_sparse_gradcheck: Flambeau's gradcheck takes strided inputs; build the sparse tensor inside of the "
-        "function that is checked"
+        "torch.sparse.as_sparse_gradcheck: Flambeau's gradcheck takes strided inputs; build the sparse tensor inside "
+        "of the function that is checked"
     )
 
 
 def to_sparse_semi_structured(*args: Any, **given: Any) -> NoReturn:
     """Raise NotSupportedError: Flambeau has no 2:4 sparse tensors."""
-    raise NotSupportedError("torch.sparse.to_sparse_semi_structured: Flambeau has no 2:4 (semi-structured) tensors")
+    raise NotSupportedError(
+        "torch.sparse.to_sparse_semi_structured: Flambeau has no 2:4 (semi-structured) tensors"
+    )
 
 
 class SparseSemiStructuredTensor:
     """PyTorch's class of 2:4 sparse tensors, which Flambeau does not have: no object is an instance."""
 
     def __init__(self, *args: Any, **given: Any) -> None:
-        raise NotSupportedError("torch.sparse.SparseSemiStructuredTensor: Flambeau has no 2:4 (semi-structured) tensors")
+        raise NotSupportedError(
+            "torch.sparse.SparseSemiStructuredTensor: Flambeau has no 2:4 (semi-structured) tensors"
+        )
 
 
+_announce(globals())
 _publish(globals())
 __getattr__ = _lacking("torch.sparse")

@@ -196,7 +196,9 @@ class BackwardEngine:
         if self.pending_waits:
             self.synchronize(node, adder)
         outer_stream, streams[device_index] = streams[device_index], adder
-        buffer[output] = grad + total if total.meta.sparse else total + grad  # a strided one takes a sparse one
+        buffer[output] = (
+            grad + total if total.meta.sparse else total + grad
+        )  # a strided one takes a sparse one
         streams[device_index] = outer_stream
         if adder is not consumer and adder != consumer:
             self.pending_waits.setdefault(node, []).append((ReadyEvent(adder), source))

@@ -7,7 +7,6 @@ from typing import Any
 
 from flambeau.core.device import CPU, META
 from flambeau.core.dtype import BOOL, INTEGRAL
-from flambeau.core.sparse_meta import SparseMeta
 from flambeau.tensor.arguments.public import alias, both, function, method
 from flambeau.tensor.arguments.typing import LAYOUTS, layout, strided
 from flambeau.tensor.exchange.transfer import item
@@ -40,15 +39,13 @@ def is_meta(self: Tensor) -> bool:
 @_property
 def is_sparse(self: Tensor) -> bool:
     """Return True if it is in COO layout."""
-    meta = self.meta
-    return isinstance(meta, SparseMeta) and meta.layout == "sparse_coo"
+    return self.meta.layout == "sparse_coo"
 
 
 @_property
 def is_sparse_csr(self: Tensor) -> bool:
     """Return True if it is in CSR layout."""
-    meta = self.meta
-    return isinstance(meta, SparseMeta) and meta.layout == "sparse_csr"
+    return self.meta.layout == "sparse_csr"
 
 
 @_property
@@ -65,7 +62,7 @@ for _kind in ("ipu", "maia", "mkldnn", "mps", "mtia", "nested", "vulkan", "xla",
 def _layout(self: Tensor) -> layout:
     """How its elements lie in memory."""
     meta = self.meta
-    return LAYOUTS[meta.layout] if isinstance(meta, SparseMeta) else strided
+    return LAYOUTS[meta.layout] if meta.sparse else strided
 
 
 alias("layout", property(_layout), as_function=False)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What operators and views do with tensors that are not strided: tables that `tensor/sparse` fills.
+"""Tables of what operators and views do with tensors that are not strided, which `tensor/sparse` fills.
 
 See Note [Sparse tensors] in core/sparse_meta.py. The slow paths of calls and views come here.
 """
@@ -6,9 +6,9 @@ See Note [Sparse tensors] in core/sparse_meta.py. The slow paths of calls and vi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
-from flambeau.core.sparse_meta import LAYOUT_NAMES, SparseMeta
 from flambeau.tensor.tensor import Tensor
 
 calls: dict[Any, Callable[..., Any]] = {}
@@ -21,8 +21,14 @@ views: dict[Any, Callable[..., Any]] = {}
 """View -> function of (tensor, *params)."""
 
 
-functions: dict[str, Callable[..., Any]] = {}
-"""Name -> what a function of strided tensors calls where its argument is sparse, or asked to be."""
+functions: dict[str, Any] = {}
+"""Name -> the function or operator that strided code uses where an argument, a result or a gradient is sparse."""
+
+
+def find(name: str) -> Any:
+    """Return what has a name in `functions`; its package is imported first."""
+    import_module("flambeau.tensor.sparse")
+    return functions[name]
 
 
 def any_sparse(args: Sequence[Any]) -> bool:
@@ -59,10 +65,9 @@ def run_view(view: Any, t: Tensor, params: tuple[Any, ...]) -> Tensor:
 
 def not_implemented(name: str, args: Sequence[Any]) -> NotImplementedError:
     """Return the error of an operator that has no sparse form, in PyTorch's words."""
-    metas = [a.meta for a in args if isinstance(a, Tensor) and isinstance(a.meta, SparseMeta)]
-    meta = metas[0]
+    meta = next(a.meta for a in args if isinstance(a, Tensor) and a.meta.sparse)
     where = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}[meta.device.type]
-    kind = "SparseCsr" if meta.layout != "sparse_coo" else LAYOUT_NAMES[meta.layout]
+    kind = "Sparse" if meta.layout == "sparse_coo" else "SparseCsr"
     return NotImplementedError(
         f"Could not run 'aten::{name}' with arguments from the '{kind}{where}' backend. Flambeau has no such operator "
         f"for layout torch.{meta.layout}: use to_dense() first, or compute with indices and values."

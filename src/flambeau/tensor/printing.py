@@ -78,7 +78,7 @@ unnamed: set[type] = {Tensor}
 def text_of(t: Tensor) -> str:
     """What `repr(t)` is. A CUDA tensor's current stream is synchronized."""
     if t.meta.sparse:
-        return layouts.functions["text"](t)  # type: ignore[no-any-return]
+        return layouts.find("text")(t)
     prefix = "tensor(" if type(t) in unnamed else f"{type(t).__name__}("
     text = with_suffixes(prefix + content_of(t, len(prefix)), _suffixes(t), len(prefix))
     return f"Parameter({text})" if "_is_param" in t.__dict__ else text

@@ -27,6 +27,7 @@ for _name in (
     "multi_tensor.foreach_norm",
     "random.gamma",
     "multi_tensor.optimizer",
+    "linalg.sparse_product",
 ):  # the records that `import flambeau` leaves for later
     import_module(f"flambeau.ops.{_name}")
 

@@ -11,13 +11,13 @@ from flambeau.nn.functional.activation import checked
 from flambeau.ops.index.embedding import embedding as embedding_op
 from flambeau.tape.mode import mode as recording_mode
 from flambeau.tape.mode import recording
+from flambeau.tensor import layouts
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.call import call
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.arithmetic import where
 from flambeau.tensor.functions.reduction import norm
 from flambeau.tensor.functions.sorting import searchsorted
-from flambeau.tensor.sparse.sparse_gradients import sparse_embedding
 from flambeau.tensor.tensor import Tensor
 
 
@@ -42,7 +42,7 @@ def embedding(
         _shrink(weight, input, max_norm, norm_type)
     padding = None if padding_idx is None else padding_idx % weight.shape[0]
     flat = input if input.meta.ndim == 1 else input.reshape(-1)
-    op = sparse_embedding if sparse else embedding_op
+    op: Any = layouts.find("sparse_embedding") if sparse else embedding_op
     rows: Tensor = call(op, (weight, flat), (padding, scale_grad_by_freq))
     return rows if flat is input else rows.view(*input.meta.shape, weight.meta.shape[1])
 
@@ -114,7 +114,8 @@ def embedding_bag(
         kept = (places != padding).nonzero().reshape(-1)
         places, bags = places.index_select(0, kept), bags.index_select(0, kept)
         weights = None if weights is None else weights.index_select(0, kept)
-    rows = call(sparse_embedding if sparse else embedding_op, (weight, places), (None, scale_grad_by_freq))
+    op: Any = layouts.find("sparse_embedding") if sparse else embedding_op
+    rows = call(op, (weight, places), (None, scale_grad_by_freq))
     if rows.dtype.category == FLOATING and rows.dtype.itemsize < 4 and mode != "max":
         rows = rows.to(float32)
     if weights is not None:

@@ -25,7 +25,8 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     where = one_device(operands)
     if starts.dtype is not columns.dtype or starts.dtype not in (int32, int64):
         raise RuntimeError(
-            f"_sparse_csr_mm(): expected indices of one dtype, int32 or int64, but got {starts.dtype} and {columns.dtype}"
+            f"_sparse_csr_mm(): expected indices of one dtype, int32 or int64, but got {starts.dtype} and "
+            f"{columns.dtype}"
         )
     if values.dtype is not dense.dtype:
         raise RuntimeError(f"_sparse_csr_mm(): expected one dtype, but got {values.dtype} and {dense.dtype}")

@@ -46,6 +46,8 @@ _armed = False
 def announce(*namespaces: dict[str, Any]) -> None:
     """Let the functions of these public namespaces be overridden."""
     _namespaces.extend(namespaces)
+    if _armed:
+        _put_doors()
 
 
 # -- who overrides --------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from flambeau.core.layout import (
     is_channels_last,
 )
 from flambeau.core.meta import Meta
-from flambeau.core.sparse_meta import SparseMeta
 from flambeau.tensor.arguments import public
 
 
@@ -102,7 +101,7 @@ _by_type_name = {f"{d.torch_name}Tensor": d for d in DTYPES}
 def type_name(meta: Meta) -> str:
     """The old name of a tensor's type."""
     room = "torch" if meta.device is CPU else f"torch.{meta.device.type}"
-    if isinstance(meta, SparseMeta):
+    if meta.sparse:
         room = f"{room}.sparse" if meta.layout == "sparse_coo" else f"{room}.{meta.layout}"
     return f"{room}.{meta.dtype.torch_name}Tensor"
 

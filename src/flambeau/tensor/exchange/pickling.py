@@ -57,7 +57,7 @@ def __reduce_ex__(self: Tensor, protocol: Any) -> Any:
 def _recipe(t: Tensor) -> tuple[Any, tuple[Any, ...]]:
     meta = t.meta
     if meta.sparse:
-        return layouts.functions["recipe"](t)  # type: ignore[no-any-return]
+        return rebuild_sparse, layouts.find("recipe")(t)
     kind = meta.dtype
     if meta.device is META:
         return rebuild_meta, (kind, meta.shape, meta.strides, t.requires_grad)
@@ -65,6 +65,12 @@ def _recipe(t: Tensor) -> tuple[Any, tuple[Any, ...]]:
     if kind in NEW_KINDS:
         return rebuild_as, (t.untyped_storage(), *layout, kind)
     return rebuild, (t.storage(), *layout)
+
+
+def rebuild_sparse(layout: Any, data: Any) -> Tensor:
+    """Return a sparse tensor of its layout and parts. RuntimeError or TypeError: they do not fit together."""
+    made: Tensor = layouts.find("rebuild")(layout, data)
+    return made
 
 
 def rebuild(

@@ -82,7 +82,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
     if (self.history is not None or src.history is not None) and mode.recording:
         node = begin_in_place(RecordPlan(ops.copy, (), (src,), (self.meta,)), (src,), self)
     if self.meta.sparse or src.meta.sparse:
-        layouts.functions["copy_"](self, src)
+        layouts.find("copy_")(self, src)
     elif self.ptr != src.ptr or self.meta is not src.meta:
         write(self, src, non_blocking)
     self.counter.version += 1
@@ -287,7 +287,9 @@ def contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format
     if is_contiguous(self, memory_format=memory_format):
         return self
     if self.meta.sparse and self.meta.numel:
-        raise RuntimeError("unsupported memory format option Contiguous: a sparse tensor has no order in memory")
+        raise RuntimeError(
+            "unsupported memory format option Contiguous: a sparse tensor has no order in memory"
+        )
     if memory_format is contiguous_format:
         copied: Tensor = unary(ops.copy, self, (self.meta.dtype, self.meta.shape))
         return copied
@@ -386,7 +388,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return self if args[0] is meta.dtype else unary(ops.copy, self, (args[0], meta.shape))
     where, kind, non_blocking, copy, form = to_arguments(args, kwargs)
     if meta.sparse:
-        return layouts.functions["to"](self, where, kind, non_blocking, copy)  # type: ignore[no-any-return]
+        return layouts.find("to")(self, where, kind, non_blocking, copy)
     if form is None:
         strides = meta.strides if _dense(meta) else strides_like(meta, None)
     else:
@@ -567,7 +569,7 @@ def record_stream(self: Tensor, stream: Any) -> None:
             "Could not run 'aten::record_stream' with arguments from the 'CPU' backend."
         )
     if self.meta.sparse:
-        layouts.functions["for_parts"](self, lambda part: record_stream(part, stream))
+        layouts.find("for_parts")(self, lambda part: record_stream(part, stream))
         return
     system.require_open(stream.context)
     system.require_open(self.memory.context)
@@ -590,7 +592,7 @@ def record_use(self: Tensor, event: Event) -> None:
     if self.meta.device is CPU:
         raise NotImplementedError("Could not run 'record_use' with arguments from the 'CPU' backend.")
     if self.meta.sparse:
-        layouts.functions["for_parts"](self, lambda part: record_use(part, event))
+        layouts.find("for_parts")(self, lambda part: record_use(part, event))
         return
     mark = event.lend()
     system.require_open(mark.context)
@@ -634,7 +636,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
         raise TypeError(argument_type("fill_", "value", 1, "Number", value))
     number = ops.checked_scalar(value, self.meta.dtype)
     if self.meta.sparse:
-        return layouts.functions["fill_"](self, number)  # type: ignore[no-any-return]
+        return layouts.find("fill_")(self, number)
     target = _once(self)
     meta = target.meta
     params = (meta.dtype, meta.shape, meta.device)

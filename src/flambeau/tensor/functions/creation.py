@@ -213,7 +213,7 @@ def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -
 def _empty_sparse(layout: str, shape: Shape, options: CreationOptions) -> Tensor:
     """A sparse tensor without values, which is what `torch.zeros` and `torch.empty` of a sparse layout are."""
     kind, device = options.kind or flags.default_dtype, options.device or default_device()
-    return layouts.functions["empty"](layout, shape, kind, device)  # type: ignore[no-any-return]
+    return layouts.find("empty")(layout, shape, kind, device)
 
 
 def _of_one_value(function: str, shape: Shape, value: Any, given: Given, natural: dtype | None) -> Tensor:
@@ -282,7 +282,7 @@ def _like(function: str, input: Any, given: Given) -> tuple[Meta, CreationOption
 def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """An uninitialized tensor of the shape, dtype, device and memory order of `input`."""
     if isinstance(input, Tensor) and input.meta.sparse:
-        return layouts.functions["like"](input, CreationOptions("empty_like", given))  # type: ignore[no-any-return]
+        return layouts.find("like")(input, CreationOptions("empty_like", given))
     return _empty(*_like("empty_like", input, given))
 
 
@@ -291,7 +291,7 @@ def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 def zeros_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """Zeros in the shape, dtype, device and memory order of `input`."""
     if isinstance(input, Tensor) and input.meta.sparse:
-        return layouts.functions["like"](input, CreationOptions("zeros_like", given))  # type: ignore[no-any-return]
+        return layouts.find("like")(input, CreationOptions("zeros_like", given))
     meta, options = _like("zeros_like", input, given)
     return _constant(meta, 0, options)
 
@@ -327,7 +327,7 @@ def _new_like(
 def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """An uninitialized tensor on this one's device and of its dtype."""
     if self.meta.sparse:
-        return layouts.functions["new_empty"](*_new_like(self, "new_empty", sizes, given), self)  # type: ignore[no-any-return]
+        return layouts.find("new_empty")(*_new_like(self, "new_empty", sizes, given), self)
     return _empty(*_new_like(self, "new_empty", sizes, given))
 
 
@@ -336,7 +336,7 @@ def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 def new_zeros(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Zeros on this tensor's device and of its dtype."""
     if self.meta.sparse:
-        return layouts.functions["new_empty"](*_new_like(self, "new_zeros", sizes, given), self)  # type: ignore[no-any-return]
+        return layouts.find("new_empty")(*_new_like(self, "new_zeros", sizes, given), self)
     meta, options = _new_like(self, "new_zeros", sizes, given)
     return _constant(meta, 0, options)
 

@@ -107,7 +107,7 @@ def size(self: Tensor, dim: int | None = None) -> Any:
 def stride(self: Tensor, dim: int | None = None) -> Any:
     """Elements from one index to the next, of every dimension or of one."""
     if self.meta.sparse:
-        strides = layouts.functions["stride"](self)
+        strides = layouts.find("stride")(self)
         return strides if dim is None else strides[_dim(self, dim)]
     return self.meta.strides if dim is None else self.meta.strides[_dim(self, dim)]
 

@@ -10,31 +10,27 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.dtype import INTEGRAL
 from flambeau.core.errors import NotSupportedError, argument_type, type_name
 from flambeau.core.flags import flags
-from flambeau.core.sparse_meta import LAYOUT_NAMES
 from flambeau.tape.mode import recording
 from flambeau.tensor.arguments.options import checked_shape, default_device, kind_of, new_leaf, place
-from flambeau.tensor.arguments.public import function
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.arguments.typing import layout as layout_type
 from flambeau.tensor.sparse.primitives import (
     build,
     build_compressed,
-    coalesce,
-    count_lines,
     flatten,
-    to_coo,
     to_compressed,
+    to_coo,
     to_dense,
     to_sparse_coo,
 )
-from flambeau.tensor.sparse.sparse_storage import is_coo, make_coo, meta_of, storage_of
+from flambeau.tensor.sparse.sparse_storage import make_coo, meta_of
 from flambeau.tensor.tensor import Tensor
 
 BLOCKED = ("sparse_bsr", "sparse_bsc")
 
 
 class Invariants:
-    """Whether new sparse tensors are checked, for all threads. Owner of that state."""
+    """The switch that says if new sparse tensors are checked, for all threads."""
 
     enabled = False
 
@@ -56,7 +52,7 @@ def _tensor_of(data: Any, name: str, position: int, argument: str, **wanted: Any
         return data.to(**wanted) if wanted else data
     if data is None or isinstance(data, str):
         raise TypeError(argument_type(name, argument, position, "Tensor", data))
-    return torch["tensor"](data, **wanted)  # type: ignore[no-any-return]
+    return torch["tensor"](data, **wanted)
 
 
 def _values_of_call(values: Any, function: str, position: int, dtype: Any, device: Any) -> Tensor:
@@ -77,7 +73,6 @@ def _indices_of_call(indices: Any, function: str, position: int, name: str, valu
 # -- COO --------------------------------------------------------------------------------------------------------
 
 
-@function
 def sparse_coo_tensor(
     indices: Any, values: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None,
     pin_memory: bool = False, requires_grad: bool = False, check_invariants: bool | None = None,
@@ -108,7 +103,7 @@ def sparse_coo_tensor(
         sizes = checked_shape(size if indices is None else indices, "sparse_coo_tensor")
         kind = flags.default_dtype if dtype is None else kind_of(dtype, "sparse_coo_tensor")
         where = default_device() if device is None else place(device)
-        return new_leaf(empty_coo(sizes, kind, where), requires_grad)  # type: ignore[no-any-return]
+        return new_leaf(empty_coo(sizes, kind, where), requires_grad)
     held = _values_of_call(values, "sparse_coo_tensor", 2, dtype, device)
     places = _indices_of_call(indices, "sparse_coo_tensor", 1, "indices", held)
     if places.meta.sparse or held.meta.sparse:
@@ -136,7 +131,7 @@ def sparse_coo_tensor(
     if checked:
         _check_coo(places, sizes, bool(is_coalesced))
     made = build(places, held, sizes, coalesced=bool(is_coalesced))
-    return new_leaf(made, requires_grad)  # type: ignore[no-any-return]
+    return new_leaf(made, requires_grad)
 
 
 def empty_coo(sizes: tuple[int, ...], kind: Any, where: Any) -> Tensor:
@@ -171,7 +166,7 @@ def _require_dims(sizes: tuple[int, ...], sparse_dim: int, values: Tensor) -> No
         )
 
 
-def _check_coo(places: Tensor, sizes: tuple[int, ...], is_coalesced: bool) -> None:
+def _check_coo(places: Any, sizes: tuple[int, ...], is_coalesced: bool) -> None:
     if not places.meta.numel:
         return
     pairs = zip(places.amin(1).tolist(), places.amax(1).tolist(), strict=True)
@@ -185,7 +180,9 @@ def _check_coo(places: Tensor, sizes: tuple[int, ...], is_coalesced: bool) -> No
     if is_coalesced:
         flat = flatten(places, sizes[: places.meta.shape[0]])
         if not bool((flat[1:] > flat[:-1]).all()):
-            raise RuntimeError("cannot set is_coalesced to true if indices correspond to uncoalesced COO tensor")
+            raise RuntimeError(
+                "cannot set is_coalesced to true if indices correspond to uncoalesced COO tensor"
+            )
 
 
 # -- CSR and CSC --------------------------------------------------------------------------------------------------
@@ -193,7 +190,7 @@ def _check_coo(places: Tensor, sizes: tuple[int, ...], is_coalesced: bool) -> No
 _NAMES = {"sparse_csr": ("crow_indices", "col_indices"), "sparse_csc": ("ccol_indices", "row_indices")}
 
 
-def _compressed(
+def _build_parts(
     name: str, layout: str, compressed: Any, plain: Any, values: Any, size: Any, dtype: Any, device: Any,
     pin_memory: bool, requires_grad: bool, check_invariants: bool | None,
 ) -> Tensor:  # fmt: skip
@@ -214,7 +211,7 @@ def _compressed(
     if checked:
         _check_compressed(layout, starts, places, held, sizes)
     made = build_compressed(layout, starts, places, held, sizes)
-    return new_leaf(made, requires_grad)  # type: ignore[no-any-return]
+    return new_leaf(made, requires_grad)
 
 
 def _require_parts(layout: str, starts: Tensor, places: Tensor, values: Tensor) -> None:
@@ -223,7 +220,9 @@ def _require_parts(layout: str, starts: Tensor, places: Tensor, values: Tensor) 
         if each.meta.ndim < 1:
             raise RuntimeError(f"{name} must have dimensionality >= 1 but got {each.meta.ndim}")
         if each.meta.dtype not in (dtypes.int32, dtypes.int64):
-            raise RuntimeError(f"{first} and {second} must be an int32 or int64 type, but got {each.meta.dtype}")
+            raise RuntimeError(
+                f"{first} and {second} must be an int32 or int64 type, but got {each.meta.dtype}"
+            )
     if starts.meta.dtype is not places.meta.dtype:
         raise RuntimeError(
             f"{first} and {second} must have the same dtype, bot got {starts.meta.dtype.torch_name} and "
@@ -241,9 +240,7 @@ def _require_parts(layout: str, starts: Tensor, places: Tensor, values: Tensor) 
         )
 
 
-def _check_compressed(
-    layout: str, starts: Tensor, places: Tensor, values: Tensor, sizes: tuple[int, ...]
-) -> None:
+def _check_compressed(layout: str, starts: Any, places: Any, values: Tensor, sizes: tuple[int, ...]) -> None:
     """Raise RuntimeError where an invariant of compressed tensors does not hold."""
     first, second = _NAMES[layout]
     batch = starts.meta.ndim - 1
@@ -262,7 +259,6 @@ def _check_compressed(
         raise RuntimeError(f"`0 <= {second} < {columns}` is not satisfied.")
 
 
-@function
 def sparse_csr_tensor(
     crow_indices: Any, col_indices: Any, values: Any, size: Any = None, *, dtype: Any = None, device: Any = None,
     pin_memory: bool = False, requires_grad: bool = False, check_invariants: bool | None = None, layout: Any = None,
@@ -271,25 +267,23 @@ def sparse_csr_tensor(
 
     Raises RuntimeError if the parts do not fit together.
     """
-    return _compressed(
+    return _build_parts(
         "sparse_csr_tensor", "sparse_csr", crow_indices, col_indices, values, size, dtype, device, pin_memory,
         requires_grad, check_invariants,
     )  # fmt: skip
 
 
-@function
 def sparse_csc_tensor(
     ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, *, dtype: Any = None, device: Any = None,
     pin_memory: bool = False, requires_grad: bool = False, check_invariants: bool | None = None, layout: Any = None,
 ) -> Tensor:  # fmt: skip
     """Return a tensor in CSC layout: column j has the values from ccol_indices[j] to ccol_indices[j + 1]."""
-    return _compressed(
+    return _build_parts(
         "sparse_csc_tensor", "sparse_csc", ccol_indices, row_indices, values, size, dtype, device, pin_memory,
         requires_grad, check_invariants,
     )  # fmt: skip
 
 
-@function
 def sparse_compressed_tensor(
     compressed_indices: Any, plain_indices: Any, values: Any, size: Any = None, *, dtype: Any = None,
     layout: Any = None, device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
@@ -301,25 +295,23 @@ def sparse_compressed_tensor(
         raise refuse_blocks(f"sparse_compressed_tensor(layout=torch.{name})")
     if name not in _NAMES:
         raise RuntimeError(f"expected sparse compressed layout but got {layout}")
-    return _compressed(
+    return _build_parts(
         "sparse_compressed_tensor", name, compressed_indices, plain_indices, values, size, dtype, device, pin_memory,
         requires_grad, check_invariants,
     )  # fmt: skip
 
 
-@function
 def sparse_bsr_tensor(*args: Any, **given: Any) -> Tensor:
     """Raise NotSupportedError: Flambeau has no layouts of blocks."""
     raise refuse_blocks("sparse_bsr_tensor")
 
 
-@function
 def sparse_bsc_tensor(*args: Any, **given: Any) -> Tensor:
     """Raise NotSupportedError: Flambeau has no layouts of blocks."""
     raise refuse_blocks("sparse_bsc_tensor")
 
 
-class check_sparse_tensor_invariants:  # noqa: N801
+class check_sparse_tensor_invariants:
     """A context manager and decorator under which new sparse tensors are checked, or, with `enable=False`, not.
 
     Args:
@@ -352,8 +344,8 @@ class check_sparse_tensor_invariants:  # noqa: N801
     def __enter__(self) -> None:
         if self.saved_state is not None:
             raise RuntimeError(
-                "This context manager instance is already activated. Use a different context manager instance for context "
-                "nesting."
+                "This context manager instance is already activated. Use a different context manager instance for "
+                "context nesting."
             )
         self.saved_state = Invariants.enabled
         Invariants.enabled = self.state
@@ -364,11 +356,11 @@ class check_sparse_tensor_invariants:  # noqa: N801
 
     def __call__(self, mth: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(mth)
-        def checked(*args: Any, **kwargs: Any) -> Any:
+        def call_checked(*args: Any, **kwargs: Any) -> Any:
             with type(self)(self.state):
                 return mth(*args, **kwargs)
 
-        return checked
+        return call_checked
 
 
 # -- conversions --------------------------------------------------------------------------------------------------
@@ -383,11 +375,15 @@ def convert(t: Tensor, layout: str, sparse_dim: int | None = None) -> Tensor:
     if layout == "strided":
         return to_dense(t) if t.meta.sparse else t
     if layout == "sparse_coo":
-        return to_coo(t) if t.meta.sparse else to_sparse_coo(t, t.meta.ndim if sparse_dim is None else sparse_dim)
+        return (
+            to_coo(t)
+            if t.meta.sparse
+            else to_sparse_coo(t, t.meta.ndim if sparse_dim is None else sparse_dim)
+        )
     if t.meta.ndim > 2 and sparse_dim is None and not t.meta.sparse:
         raise NotSupportedError(
-            f"to_sparse(layout=torch.{layout}): Flambeau converts matrices; a strided tensor of sizes {list(t.meta.shape)} "
-            "would be a batch of them. Give dense_dim for matrices of vectors."
+            f"to_sparse(layout=torch.{layout}): Flambeau converts matrices; a strided tensor of sizes "
+            f"{list(t.meta.shape)} would be a batch of them. Give dense_dim for matrices of vectors."
         )
     coo = to_coo(t) if t.meta.sparse else to_sparse_coo(t, 2 if sparse_dim is None else sparse_dim)
     if coo.meta.ndim < 2 or meta_of(coo).sparse_dim != 2:
@@ -439,6 +435,3 @@ def _check_diagonals(diagonals: Tensor, offsets: Tensor, shape: Sequence[int]) -
         )
     if len(set(offsets.tolist())) != offsets.meta.shape[0]:
         raise RuntimeError("Offset tensor contains duplicate values")
-
-
-assert LAYOUT_NAMES and coalesce and count_lines and is_coo and storage_of

@@ -28,8 +28,8 @@ from flambeau.tensor.sparse.primitives import (
     find,
     flatten,
     indices_of,
-    to_coo,
     to_compressed,
+    to_coo,
     to_dense,
     values_of,
 )
@@ -194,12 +194,12 @@ def _add_to_dense(dense: Tensor, t: Tensor, alpha: Any) -> Tensor:
     return add_into(made, t, alpha)
 
 
-def add_into(dense: Tensor, t: Tensor, alpha: Any) -> Tensor:
+def add_into(dense: Any, t: Tensor, alpha: Any) -> Any:
     """Add `alpha` times a sparse tensor to a strided one in place, off the tape."""
     if dense.meta.shape != t.meta.shape:
         raise RuntimeError(
-            f"add: expected 'self' and 'other' to have same size, but self has size {list(dense.meta.shape)} while other "
-            f"has size {list(t.meta.shape)} (FYI: dense-sparse addition does not currently support broadcasting)"
+            f"add: expected 'self' and 'other' to have same size, but self has size {list(dense.meta.shape)} while "
+            f"other has size {list(t.meta.shape)} (FYI: dense-sparse addition does not currently support broadcasting)"
         )
     meta, storage = meta_of(t), storage_of(t)
     sizes = meta.shape[: meta.ndim - meta.dense_dim]
@@ -242,8 +242,8 @@ def _product(a: Any, b: Any) -> Tensor:
         return _intersect(a, b)
     if broadcast_shapes([a.meta.shape, b.meta.shape]) != a.meta.shape:
         raise RuntimeError(
-            f"mul: a sparse tensor of sizes {list(a.meta.shape)} is not broadcast to the sizes {list(b.meta.shape)} of a "
-            "strided one; use to_dense() first"
+            f"mul: a sparse tensor of sizes {list(a.meta.shape)} is not broadcast to the sizes {list(b.meta.shape)} of "
+            "a strided one; use to_dense() first"
         )
     return with_values(a, storage_of(a).values * _pick_broadcast(b, a))
 
@@ -324,7 +324,8 @@ def put(target: Tensor, result: Tensor) -> None:
     if result.meta.dtype is not kind:
         if result.meta.dtype.category > kind.category and result.meta.dtype.category >= FLOATING:
             raise RuntimeError(
-                f"result type {result.meta.dtype.torch_name} can't be cast to the desired output type {kind.torch_name}"
+                f"result type {result.meta.dtype.torch_name} can't be cast to the desired output type "
+                f"{kind.torch_name}"
             )
         result = result.to(kind)
     old, new = storage_of(target), storage_of(result)
@@ -346,7 +347,9 @@ def _change_by(op: Op) -> Callable[..., Tensor]:
 _LINEAR = (arithmetic.neg, functions.conj_physical, arithmetic.mul, arithmetic.div)
 _SUMS = (arithmetic.add, arithmetic.add_alpha, arithmetic.sub, arithmetic.sub_alpha)
 _NEED_COALESCED = {
-    op for op in layouts.calls if op not in (*_LINEAR, *_SUMS, copies.copy, arithmetic.div_floor, arithmetic.div_trunc)
+    op
+    for op in layouts.calls
+    if op not in (*_LINEAR, *_SUMS, copies.copy, arithmetic.div_floor, arithmetic.div_trunc)
 }
 for _op in list(layouts.calls):
     if _op not in (arithmetic.pow_, copies.copy):
@@ -405,7 +408,4 @@ def empty_like(t: Tensor) -> Tensor:
     if is_coo(t):
         return build(storage.indices.new_empty((meta.sparse_dim, 0)), values, meta.shape, coalesced=True)
     plain = storage.plain.new_empty((*batch, 0))
-    return build_compressed(
-        meta.layout, torch["zeros_like"](storage.compressed), plain, values, meta.shape
-    )
-
+    return build_compressed(meta.layout, torch["zeros_like"](storage.compressed), plain, values, meta.shape)

@@ -1,4 +1,4 @@
-"""What functions of strided tensors do with sparse ones: moves, copies, creations, text and pickles.
+"""Moves, copies, creations, text and pickles of sparse tensors, which functions of strided tensors call.
 
 They are called through `layouts.functions`, as those functions lie below this package.
 """
@@ -180,19 +180,22 @@ def _suffixes(t: Tensor) -> list[str]:
 
 @_hook
 def recipe(t: Tensor) -> tuple[Any, tuple[Any, ...]]:
-    """Return the call that builds a sparse tensor again: of its layout and its parts."""
+    """Return the arguments of the call that builds a sparse tensor again: its layout and its parts."""
     meta, storage = meta_of(t), storage_of(t)
-    layout = t.layout  # type: ignore[attr-defined]
+    layout = t.layout
     parts: tuple[Any, ...] = storage.parts()
     if is_coo(t):
-        return rebuild_sparse, (layout, (*parts, tuple(meta.shape), storage.coalesced))
-    return rebuild_sparse, (layout, (*parts, tuple(meta.shape)))
+        return layout, (*parts, tuple(meta.shape), storage.coalesced)
+    return layout, (*parts, tuple(meta.shape))
 
 
-def rebuild_sparse(layout: Any, data: Any) -> Tensor:
+@_hook
+def rebuild(layout: Any, data: Any) -> Tensor:
     """Return a sparse tensor of its parts, which are checked. RuntimeError or TypeError: they do not fit together."""
     name = getattr(layout, "name", None)
-    if not isinstance(data, tuple) or not all(isinstance(part, Tensor) for part in data[: 2 if name == "sparse_coo" else 3]):
+    if not isinstance(data, tuple) or not all(
+        isinstance(part, Tensor) for part in data[: 2 if name == "sparse_coo" else 3]
+    ):
         raise TypeError(f"a sparse tensor is rebuilt from a tuple of its parts, not from {type_name(data)}")
     if name == "sparse_coo":
         indices, values, size, *flag = data
@@ -202,8 +205,7 @@ def rebuild_sparse(layout: Any, data: Any) -> Tensor:
         return made
     if name in ("sparse_csr", "sparse_csc"):
         compressed, plain, values, size = data
-        return torch["sparse_compressed_tensor"](  # type: ignore[no-any-return]
+        return torch["sparse_compressed_tensor"](
             compressed, plain, values, size, layout=layout, check_invariants=True
         )
     raise NotImplementedError(f"rebuilding sparse tensor for layout {layout}: Flambeau has no such layout")
-

@@ -5,23 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.layout import wrap_dim
 from flambeau.core.sparse_meta import LAYOUT_NAMES, SparseMeta
 from flambeau.tape.mode import recording
-from flambeau.tensor import layouts
 from flambeau.tensor.arguments.options import checked_shape, kind_of
-from flambeau.tensor.arguments.public import both, function, method
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.sparse import primitives, products
 from flambeau.tensor.sparse.construction import BLOCKED, convert, layout_name, refuse_blocks
 from flambeau.tensor.sparse.elementwise import change, empty_like
 from flambeau.tensor.sparse.sparse_storage import (
-    is_compressed,
+    detach_alias,
     is_coo,
     meta_of,
     nnz_of,
     storage_of,
-    unrecorded,
 )
 from flambeau.tensor.tensor import Tensor
 
@@ -44,35 +40,33 @@ def _require(t: Tensor, name: str, layout: str = "sparse_coo") -> Any:
 # -- parts ------------------------------------------------------------------------------------------------------
 
 
-@method
 def coalesce(self: Tensor) -> Tensor:
     """Return a COO tensor whose indices are sorted and distinct: itself if it is so. Values at one place are summed."""
     _require(self, "coalesce")
     return primitives.coalesce(self)
 
 
-@method
 def is_coalesced(self: Tensor) -> bool:
     """Return True if the indices of a COO tensor are known to be sorted and distinct."""
     return bool(_require(self, "is_coalesced").coalesced)
 
 
-@method
-def _coalesced_(self: Tensor, coalesced: bool) -> Tensor:
+def _set_coalesced(self: Tensor, coalesced: bool) -> Tensor:
     _require(self, "_coalesced_").coalesced = bool(coalesced)
     return self
 
 
-@method
+_coalesced_ = _set_coalesced  # PyTorch's name
+
+
 def indices(self: Tensor) -> Tensor:
     """Return the indices (sparse_dim, nnz) of a coalesced COO tensor."""
     storage = _require(self, "indices")
     if not storage.coalesced:
         raise RuntimeError("Cannot get indices on an uncoalesced tensor, please call .coalesce() first")
-    return unrecorded(storage.indices)
+    return detach_alias(storage.indices)
 
 
-@method
 def values(self: Tensor) -> Tensor:
     """Return the values of a coalesced COO tensor or of a compressed one."""
     if not self.meta.sparse:
@@ -82,19 +76,16 @@ def values(self: Tensor) -> Tensor:
     return primitives.values_of(self)
 
 
-@method
 def _indices(self: Tensor) -> Tensor:
-    return unrecorded(_require(self, "_indices").indices)
+    return detach_alias(_require(self, "_indices").indices)
 
 
-@method
 def _values(self: Tensor) -> Tensor:
     if not self.meta.sparse:
         raise RuntimeError("_values expected sparse tensor layout but got Strided")
-    return unrecorded(storage_of(self).values)
+    return detach_alias(storage_of(self).values)
 
 
-@method
 def _nnz(self: Tensor) -> int:
     if not self.meta.sparse:
         raise NotImplementedError(
@@ -103,56 +94,47 @@ def _nnz(self: Tensor) -> int:
     return nnz_of(self)
 
 
-@method
 def sparse_dim(self: Tensor) -> int:
     """Return the number of dimensions that the indices count; 0 of a strided tensor."""
     return meta_of(self).sparse_dim if self.meta.sparse else 0
 
 
-@method
 def dense_dim(self: Tensor) -> int:
     """Return the number of dimensions of each value; all dimensions of a strided tensor."""
     return meta_of(self).dense_dim if self.meta.sparse else self.meta.ndim
 
 
-@method
 def _dimI(self: Tensor) -> int:  # noqa: N802
     return sparse_dim(self)
 
 
-@method
 def _dimV(self: Tensor) -> int:  # noqa: N802
     return dense_dim(self)
 
 
-@method
 def crow_indices(self: Tensor) -> Tensor:
     """Return where each row of a CSR tensor begins among its values, and the end."""
-    return unrecorded(_require(self, "crow_indices", "sparse_csr").compressed)
+    return detach_alias(_require(self, "crow_indices", "sparse_csr").compressed)
 
 
-@method
 def col_indices(self: Tensor) -> Tensor:
     """Return the column of each value of a CSR tensor."""
-    return unrecorded(_require(self, "col_indices", "sparse_csr").plain)
+    return detach_alias(_require(self, "col_indices", "sparse_csr").plain)
 
 
-@method
 def ccol_indices(self: Tensor) -> Tensor:
     """Return where each column of a CSC tensor begins among its values, and the end."""
-    return unrecorded(_require(self, "ccol_indices", "sparse_csc").compressed)
+    return detach_alias(_require(self, "ccol_indices", "sparse_csc").compressed)
 
 
-@method
 def row_indices(self: Tensor) -> Tensor:
     """Return the row of each value of a CSC tensor."""
-    return unrecorded(_require(self, "row_indices", "sparse_csc").plain)
+    return detach_alias(_require(self, "row_indices", "sparse_csc").plain)
 
 
 # -- conversions ------------------------------------------------------------------------------------------------
 
 
-@method
 def to_dense(self: Tensor, dtype: Any = None, *, masked_grad: bool | None = None) -> Tensor:
     """Return a strided tensor of the same elements: itself if it is strided.
 
@@ -165,9 +147,13 @@ def to_dense(self: Tensor, dtype: Any = None, *, masked_grad: bool | None = None
     return made if dtype is None else made.to(kind_of(dtype, "to_dense"))
 
 
-@method
 def to_sparse(
-    self: Tensor, sparse_dim: Any = None, *, layout: Any = None, blocksize: Any = None, dense_dim: int | None = None
+    self: Tensor,
+    sparse_dim: Any = None,
+    *,
+    layout: Any = None,
+    blocksize: Any = None,
+    dense_dim: int | None = None,
 ) -> Tensor:
     """Return a sparse tensor of the same elements: COO unless `layout` says otherwise; itself if it is so.
 
@@ -185,43 +171,35 @@ def to_sparse(
     if count is not None and name == "sparse_coo":
         count = int(count)
         if self.meta.ndim and not 0 < count <= self.meta.ndim:
-            raise RuntimeError(
-                f"sparse_dim argument must be in >0 and <={self.meta.ndim}, but got {count}"
-            )
+            raise RuntimeError(f"sparse_dim argument must be in >0 and <={self.meta.ndim}, but got {count}")
     return convert(self, name, count)
 
 
-@method
 def to_sparse_coo(self: Tensor) -> Tensor:
     """Return a COO tensor of the same elements."""
     return convert(self, "sparse_coo")
 
 
-@method
 def to_sparse_csr(self: Tensor, dense_dim: int | None = None) -> Tensor:
     """Return a CSR tensor of the same elements."""
     return convert(self, "sparse_csr", None if dense_dim is None else self.meta.ndim - dense_dim)
 
 
-@method
 def to_sparse_csc(self: Tensor, dense_dim: int | None = None) -> Tensor:
     """Return a CSC tensor of the same elements."""
     return convert(self, "sparse_csc", None if dense_dim is None else self.meta.ndim - dense_dim)
 
 
-@method
 def to_sparse_bsr(self: Tensor, blocksize: Any, dense_dim: int | None = None) -> Tensor:
     """Raise NotSupportedError: Flambeau has no layouts of blocks."""
     raise refuse_blocks("to_sparse_bsr")
 
 
-@method
 def to_sparse_bsc(self: Tensor, blocksize: Any, dense_dim: int | None = None) -> Tensor:
     """Raise NotSupportedError: Flambeau has no layouts of blocks."""
     raise refuse_blocks("to_sparse_bsc")
 
 
-@method
 def sparse_mask(self: Tensor, mask: Tensor) -> Tensor:
     """Return the elements of this tensor at the places of a sparse tensor, in its layout."""
     if not mask.meta.sparse:
@@ -243,21 +221,20 @@ def _resize(t: Tensor, size: Any, sparse_dim: int, dense_dim: int) -> tuple[int,
     shape = checked_shape(tuple(size), "sparse_resize_")
     if sparse_dim + dense_dim != len(shape):
         raise RuntimeError(
-            f"'len(size) == sparse_dim + dense_dim' is not satisfied: len(size) = {len(shape)}, sparse_dim = {sparse_dim}, "
-            f"dense_dim = {dense_dim}"
+            f"'len(size) == sparse_dim + dense_dim' is not satisfied: len(size) = {len(shape)}, sparse_dim = "
+            f"{sparse_dim}, dense_dim = {dense_dim}"
         )
     return shape
 
 
-@method
 def sparse_resize_(self: Tensor, size: Any, sparse_dim: int, dense_dim: int) -> Tensor:
     """Give a COO tensor another size; with values, its sizes may only grow."""
     storage, meta = _require(self, "sparse_resize_"), meta_of(self)
     shape = _resize(self, size, sparse_dim, dense_dim)
     if nnz_of(self) and (sparse_dim, dense_dim) != (meta.sparse_dim, meta.dense_dim):
         raise RuntimeError(
-            f"changing the number of sparse or dense dimensions (from {meta.sparse_dim} and {meta.dense_dim}) on a non-empty "
-            "sparse tensor is not supported."
+            f"changing the number of sparse or dense dimensions (from {meta.sparse_dim} and {meta.dense_dim}) on a "
+            "non-empty sparse tensor is not supported."
         )
     if nnz_of(self):
         if any(new < old for new, old in zip(shape, meta.shape, strict=True)):
@@ -274,7 +251,6 @@ def sparse_resize_(self: Tensor, size: Any, sparse_dim: int, dense_dim: int) -> 
     return self
 
 
-@method
 def sparse_resize_and_clear_(self: Tensor, size: Any, sparse_dim: int, dense_dim: int) -> Tensor:
     """Give a COO tensor another size and no values."""
     _require(self, "sparse_resize_and_clear_")
@@ -285,14 +261,12 @@ def sparse_resize_and_clear_(self: Tensor, size: Any, sparse_dim: int, dense_dim
 # -- products ---------------------------------------------------------------------------------------------------
 
 
-@both
 def smm(input: Tensor, mat: Tensor) -> Tensor:
     """Return the product of a COO and a strided matrix, in COO layout."""
     _require(input, "smm")
     return primitives.to_sparse_coo(products.mm(input, mat), 2)
 
 
-@both
 def sspaddmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
 ) -> Tensor:
@@ -307,7 +281,6 @@ def sspaddmm(
     return input * beta + primitives.to_sparse_coo(products.mm(mat1, mat2), 2) * alpha
 
 
-@function
 def hspmm(mat1: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return the product of a COO and a strided matrix as a COO tensor of one sparse dimension: its rows not empty."""
     if out is not None:
@@ -317,6 +290,3 @@ def hspmm(mat1: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
     with recording(False):
         rows = torch["unique"](storage_of(mat1).indices[0]).view(1, -1)
     return primitives.build(rows, primitives.values_at(made, rows), made.meta.shape, coalesced=True)
-
-
-assert layouts and wrap_dim and is_compressed

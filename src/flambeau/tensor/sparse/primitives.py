@@ -1,10 +1,10 @@
-"""What all operators of sparse tensors are composed of: the only functions with derivatives that move between layouts.
+"""Primitives of which all operators of sparse tensors are composed: they alone move between layouts, with derivatives.
 
 # Note [Gradients of sparse tensors]
-The gradient of a sparse tensor is strided or sparse. `build` (values to a tensor), `values_of` (a tensor to its values),
-`coalesce`, `values_at` and `to_dense` are recorded, each with a derivative made of the others; so what is composed of
-them has gradients of any order. Values of a tensor with duplicates have no gradient of their own: what is not linear
-coalesces first. Linear functions of them are recorded as a whole, with the derivative of the strided operator.
+The gradient of a sparse tensor is strided or sparse. `build` makes a tensor of values, `values_of` takes them out.
+These, `coalesce`, `values_at` and `to_dense` are recorded, each with a derivative made of the others. So functions
+composed of them have gradients of any order. Values of a tensor with duplicates have no gradient of their own:
+functions that are not linear coalesce first. Linear ones are recorded as a whole, as the strided operator is.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.autograd.composites import Composite
 from flambeau.tensor.autograd.recording import record_result
 from flambeau.tensor.sparse.sparse_storage import (
-    is_coo,
+    detach_alias,
     is_compressed,
+    is_coo,
     make_compressed,
     make_coo,
     meta_of,
     nnz_of,
     storage_of,
-    unrecorded,
 )
 from flambeau.tensor.tensor import Tensor
 
@@ -55,7 +55,7 @@ _BUILD = record(
 )
 
 
-def indices_of(t: Tensor) -> Tensor:
+def indices_of(t: Tensor) -> Any:
     """Return the indices of a sparse tensor as those of a COO tensor: (dimensions, nnz)."""
     return storage_of(t).indices if is_coo(t) else _compressed_places(t)
 
@@ -88,7 +88,7 @@ def _merge(indices: Tensor, values: Tensor, shape: tuple[int, ...]) -> tuple[Ten
     return indices.index_select(1, heads), add_rows(count, is_first.cumsum(0) - 1, values)
 
 
-def add_rows(count: int, places: Tensor, values: Tensor) -> Tensor:
+def add_rows(count: int, places: Any, values: Any) -> Any:
     """Return `count` rows, each the sum of the values whose place it is; "or" of booleans."""
     kind = values.meta.dtype
     if kind.category == BOOL:
@@ -96,7 +96,7 @@ def add_rows(count: int, places: Tensor, values: Tensor) -> Tensor:
     return values.new_zeros((count, *values.meta.shape[1:])).index_add_(0, places, values)
 
 
-def flatten(indices: Tensor, shape: Sequence[int]) -> Tensor:
+def flatten(indices: Any, shape: Sequence[int]) -> Any:
     """Return the place of each column of indices in a flattened tensor of `shape`."""
     flat = indices.new_zeros((indices.meta.shape[1],))
     for row, stride in enumerate(contiguous_strides(shape)):
@@ -106,7 +106,7 @@ def flatten(indices: Tensor, shape: Sequence[int]) -> Tensor:
 
 def values_of(t: Tensor) -> Tensor:
     """Return the values of a coalesced COO tensor, or of a compressed one: a recorded view."""
-    made = unrecorded(storage_of(t).values)
+    made = detach_alias(storage_of(t).values)
     record_result(_VALUES, (), (t,), (made,))
     return made
 
@@ -189,7 +189,7 @@ def to_compressed(t: Tensor, layout: str) -> Tensor:
 def count_lines(lines: Tensor, count: int) -> Tensor:
     """Return where each of `count` lines begins among sorted line numbers, and the end: (count + 1)."""
     at: Tensor = torch["arange"](count + 1, device=lines.meta.device)
-    return torch["searchsorted"](lines, at)  # type: ignore[no-any-return]
+    return torch["searchsorted"](lines, at)
 
 
 # -- between strided and sparse -------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def _dense_gradient(grad: Tensor, a: Tensor, params: tuple[Any, ...]) -> Tensor:
     (masked,) = params
     if masked:
         return sparse_mask(grad, coalesce(a) if is_coo(a) else a)
-    if grad.meta.sparse or meta_of(a).ndim > meta_of(a).sparse_dim and not is_coo(a):
+    if grad.meta.sparse or (meta_of(a).ndim > meta_of(a).sparse_dim and not is_coo(a)):
         return grad
     made = to_sparse_coo(grad, meta_of(a).sparse_dim)
     return made if is_coo(a) else to_compressed(made, meta_of(a).layout)
@@ -297,7 +297,7 @@ def _dense_gradient(grad: Tensor, a: Tensor, params: tuple[Any, ...]) -> Tensor:
 _TO_DENSE = record("to_dense", _dense_gradient)
 
 
-def to_sparse_coo(t: Tensor, sparse_dim: int) -> Tensor:
+def to_sparse_coo(t: Any, sparse_dim: int) -> Tensor:
     """Return a strided tensor in COO layout, recorded: its slices that are not zero."""
     shape = t.meta.shape
     with recording(False):

@@ -19,6 +19,7 @@ from flambeau.tensor import layouts
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.autograd.recording import record_result
 from flambeau.tensor.call import call
+from flambeau.tensor.sparse.elementwise import with_values
 from flambeau.tensor.sparse.primitives import (
     add_rows,
     build,
@@ -27,9 +28,8 @@ from flambeau.tensor.sparse.primitives import (
     indices_of,
     record,
     sparse_mask,
-    to_coo,
     to_compressed,
-    values_at,
+    to_coo,
     values_of,
 )
 from flambeau.tensor.sparse.sparse_storage import is_compressed, is_coo, meta_of, storage_of
@@ -39,7 +39,7 @@ from flambeau.tensor.tensor import Tensor
 def _adjoint(t: Tensor) -> Tensor:
     """Return a matrix transposed and conjugated."""
     turned = t.t()
-    return torch["conj_physical"](turned) if t.meta.dtype.is_complex else turned  # type: ignore[no-any-return]
+    return torch["conj_physical"](turned) if t.meta.dtype.is_complex else turned
 
 
 # -- forward, off the tape --------------------------------------------------------------------------------------
@@ -72,18 +72,21 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
         if b.meta.sparse:
             return _multiply_sparse(a, b)
         rows = storage_of(to_compressed(to_coo(a), "sparse_csr") if meta_of(a).layout != "sparse_csr" else a)
-        return call(csr_product, (rows.compressed, rows.plain, rows.values, b))  # type: ignore[no-any-return]
+        return call(csr_product, (rows.compressed, rows.plain, rows.values, b))
 
 
 def _multiply_sparse(a: Tensor, b: Tensor) -> Tensor:
     """Return the product of two sparse matrices: each element of `a` meets the row of `b` that its column names."""
     first, second = coalesce(to_coo(a)), coalesce(to_coo(b))
-    (rows, inner), values = storage_of(first).indices, storage_of(first).values
+    rows, inner = storage_of(first).indices
+    values = storage_of(first).values
     lines, columns = storage_of(second).indices
-    begins = count_lines(lines.contiguous(), b.meta.shape[0])
+    begins: Any = count_lines(lines.contiguous(), b.meta.shape[0])
     counts = (begins[1:] - begins[:-1]).index_select(0, inner)
     pair = torch["repeat_interleave"](torch["arange"](counts.numel(), device=a.meta.device), counts)
-    offset = torch["arange"](pair.numel(), device=a.meta.device) - (counts.cumsum(0) - counts).index_select(0, pair)
+    offset = torch["arange"](pair.numel(), device=a.meta.device) - (counts.cumsum(0) - counts).index_select(
+        0, pair
+    )
     partner = begins.index_select(0, inner.index_select(0, pair)) + offset
     indices = torch["stack"]([rows.index_select(0, pair), columns.index_select(0, partner)])
     terms = values.index_select(0, pair) * storage_of(second).values.index_select(0, partner)
@@ -93,7 +96,6 @@ def _multiply_sparse(a: Tensor, b: Tensor) -> Tensor:
 
 def _sample(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
     """Return a @ b at the places of `mask`, in its layout, recorded: no other element is computed."""
-    from flambeau.tensor.sparse.elementwise import with_values
 
     if is_coo(mask):
         mask = coalesce(mask)
@@ -183,7 +185,8 @@ def _bmm(a: Tensor, b: Tensor) -> Tensor:
     (count, n, k), (batches, inner, p) = a.meta.shape, b.meta.shape
     if (count, k) != (batches, inner):
         raise RuntimeError(
-            f"Expected size for first two dimensions of batch2 tensor to be: [{count}, {k}] but got: [{batches}, {inner}]."
+            f"Expected size for first two dimensions of batch2 tensor to be: [{count}, {k}] but got: [{batches}, "
+            f"{inner}]."
         )
     with recording(False):
         batch, rows, columns = storage_of(a).indices
@@ -203,7 +206,8 @@ _BMM = record(
 
 def _addmm(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
     """beta * input + alpha * (a @ b), each factor strided or sparse."""
-    return add_product(*args, mm)
+    added, a, b, beta, alpha = args
+    return add_product(added, a, b, beta, alpha, mm)
 
 
 layouts.calls[products.addmm] = _addmm
@@ -227,7 +231,6 @@ def add_product(added: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, prod
 
 def sampled_addmm(added: Tensor, a: Tensor, b: Tensor, beta: Any = 1.0, alpha: Any = 1.0) -> Tensor:
     """Return alpha * (a @ b) at the places of a CSR tensor, plus beta times that, recorded."""
-    from flambeau.tensor.sparse.elementwise import with_values
 
     rows, columns = indices_of(added)
     products_there = (a.index_select(-2, rows) * b.transpose(-1, -2).index_select(-2, columns)).sum(-1)
@@ -262,6 +265,3 @@ def _extremes(terms: Tensor, rows: Tensor, count: int, reduce: str) -> Tensor:
         none = order.new_full((count, terms.meta.shape[1]), total)
         first = torch["scatter_reduce"](none, 0, places, order, "amin")
     return terms.gather(0, first.clamp_max(total - 1)).masked_fill(first == total, 0)
-
-
-assert values_at

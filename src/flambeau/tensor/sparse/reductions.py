@@ -15,7 +15,7 @@ from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.autograd.recording import record_result
 from flambeau.tensor.call import call
 from flambeau.tensor.sparse.elementwise import with_values
-from flambeau.tensor.sparse.primitives import build, coalesce, flatten, to_coo, to_compressed, values_of
+from flambeau.tensor.sparse.primitives import build, coalesce, flatten, to_compressed, to_coo, values_of
 from flambeau.tensor.sparse.sparse_storage import is_compressed, is_coo, meta_of, storage_of
 from flambeau.tensor.tensor import Tensor
 
@@ -30,10 +30,14 @@ def _sum_op(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
     if kind is None and t.meta.dtype.category <= INTEGRAL:
         kind = int64
     summed = sorted(reduced_dims(dims, t.meta.ndim))
-    if meta_of(t).batch_dim + meta_of(t).sparse_dim == len([d for d in summed if d < t.meta.ndim - meta_of(t).dense_dim]):
+    if meta_of(t).batch_dim + meta_of(t).sparse_dim == len(
+        [d for d in summed if d < t.meta.ndim - meta_of(t).dense_dim]
+    ):
         with recording(False):  # the result is strided, and so is the gradient
             made = sum_dims(t, dims, kind)
-            made = made.view([1 if d in summed else n for d, n in enumerate(t.meta.shape)]) if keepdim else made
+            made = (
+                made.view([1 if d in summed else n for d, n in enumerate(t.meta.shape)]) if keepdim else made
+            )
         record_result(reduction.sum_, params, args, (made,))
         return made
     made = sum_dims(t, dims, kind)
@@ -76,10 +80,10 @@ def _norm(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
         t = coalesce(t)
     if reduced_dims(params[0], t.meta.ndim) != tuple(range(t.meta.ndim)):
         raise RuntimeError(
-            "norm_sparse currently only supports full reductions, so 'dim' must either be empty or contain all dimensions "
-            "of the input"
+            "norm_sparse currently only supports full reductions, so 'dim' must either be empty or contain all "
+            "dimensions of the input"
         )
-    return call(reduction.norm, (values_of(t).reshape(-1),), (None, *params[1:]))  # type: ignore[no-any-return]
+    return call(reduction.norm, (values_of(t).reshape(-1),), (None, *params[1:]))
 
 
 layouts.calls[reduction.norm] = _norm
@@ -89,7 +93,7 @@ def _any(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
     (t,) = args
     if params[0] is not None:
         raise layouts.not_implemented("any.dim", args)
-    return call(reduction.any_, (storage_of(t).values,), params)  # type: ignore[no-any-return]
+    return call(reduction.any_, (storage_of(t).values,), params)
 
 
 layouts.calls[reduction.any_] = _any
@@ -119,6 +123,7 @@ def softmax(t: Tensor, dim: int, kind: dtype | None, is_log: bool) -> Tensor:
         top = lowest.scatter_reduce(0, places, values, "amax").index_select(0, lines)
     shifted = values - top
     powers = shifted.exp()
-    total = powers.new_zeros((count, *values.meta.shape[1:])).index_add(0, lines, powers).index_select(0, lines)
+    total = (
+        powers.new_zeros((count, *values.meta.shape[1:])).index_add(0, lines, powers).index_select(0, lines)
+    )
     return with_values(t, shifted - total.log() if is_log else powers / total)
-

@@ -15,12 +15,20 @@ from flambeau.tensor import layouts
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.autograd.recording import record_result
 from flambeau.tensor.sparse.elementwise import with_values
-from flambeau.tensor.sparse.primitives import build, build_compressed, indices_of, record, to_coo
+from flambeau.tensor.sparse.primitives import (
+    build,
+    build_compressed,
+    coalesce,
+    indices_of,
+    record,
+    to_coo,
+    values_of,
+)
 from flambeau.tensor.sparse.sparse_storage import is_compressed, is_coo, make_sparse, meta_of, storage_of
 from flambeau.tensor.tensor import Tensor
 
 
-def _recorded(name: str, back: Callable[..., Any], define: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _record_view(name: str, back: Callable[..., Any], define: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a view that computes `define(t, *params)` off the tape; `back(grad, metas, params)` is its derivative."""
     known = record(name, back)
 
@@ -38,7 +46,9 @@ def _require_coo(name: str, t: Tensor) -> None:
         raise layouts.not_implemented(name, (t,))
 
 
-def _reindexed(t: Tensor, indices: Tensor, shape: Sequence[int], values: Any = None, coalesced: bool = False) -> Tensor:
+def _put_elsewhere(
+    t: Tensor, indices: Tensor, shape: Sequence[int], values: Any = None, coalesced: bool = False
+) -> Tensor:
     """Return a COO tensor of the same values, or of others, at other places."""
     return build(indices, storage_of(t).values if values is None else values, shape, coalesced)
 
@@ -75,7 +85,7 @@ def _permute(t: Tensor, dims: Sequence[int]) -> Tensor:
     places = torch["tensor"](order[:count], device=meta.device)
     values = storage_of(t).values.permute(0, *[d - count + 1 for d in order[count:]])
     moved = order[:count] != list(range(count))
-    return _reindexed(
+    return _put_elsewhere(
         t, storage_of(t).indices.index_select(0, places), shape, values, storage_of(t).coalesced and not moved
     )
 
@@ -92,12 +102,12 @@ def _permuted_back(grad: Any, metas: Any, params: Any) -> Any:
     return grad.permute([order.index(d) for d in range(len(order))])
 
 
-layouts.views[views.alias] = _recorded("alias", lambda grad: grad, _alias)
-layouts.views[views.permute] = _recorded("permute", _permuted_back, _permute)
-layouts.views[views.transpose] = _recorded(
+layouts.views[views.alias] = _record_view("alias", lambda grad: grad, _alias)
+layouts.views[views.permute] = _record_view("permute", _permuted_back, _permute)
+layouts.views[views.transpose] = _record_view(
     "transpose", lambda grad, params: grad.transpose(*params), _swap
 )
-layouts.views[views.t] = _recorded("t", lambda grad: grad.t(), lambda t: _swap(t, 0, t.meta.ndim - 1))
+layouts.views[views.t] = _record_view("t", lambda grad: grad.t(), lambda t: _swap(t, 0, t.meta.ndim - 1))
 
 
 def _unsqueeze(t: Tensor, dim: int) -> Tensor:
@@ -110,7 +120,7 @@ def _unsqueeze(t: Tensor, dim: int) -> Tensor:
         return build(storage.indices, values, shape, storage.coalesced)
     rows = storage.indices
     zeros = rows.new_zeros((1, rows.meta.shape[1]))
-    return _reindexed(t, torch["cat"]([rows[:d], zeros, rows[d:]]), shape, coalesced=storage.coalesced)
+    return _put_elsewhere(t, torch["cat"]([rows[:d], zeros, rows[d:]]), shape, coalesced=storage.coalesced)
 
 
 def _unsqueezed_back(grad: Any, metas: Any, params: Any) -> Any:
@@ -118,7 +128,7 @@ def _unsqueezed_back(grad: Any, metas: Any, params: Any) -> Any:
     return grad.select(d, 0)
 
 
-layouts.views[views.unsqueeze] = _recorded("unsqueeze", _unsqueezed_back, _unsqueeze)
+layouts.views[views.unsqueeze] = _record_view("unsqueeze", _unsqueezed_back, _unsqueeze)
 
 
 def _select(t: Tensor, dim: int, index: int) -> Tensor:
@@ -130,7 +140,9 @@ def _select(t: Tensor, dim: int, index: int) -> Tensor:
     d = wrap_dim(dim, meta.ndim)
     size = meta.shape[d]
     if not -size <= index < size:
-        raise IndexError(f"select(): index {index} out of range for tensor of size {list(meta.shape)} at dimension {dim}")
+        raise IndexError(
+            f"select(): index {index} out of range for tensor of size {list(meta.shape)} at dimension {dim}"
+        )
     index = index + size if index < 0 else index
     shape = (*meta.shape[:d], *meta.shape[d + 1 :])
     if d >= meta.sparse_dim:
@@ -160,7 +172,6 @@ def place_along(t: Tensor, dim: int, index: int, shape: Sequence[int]) -> Tensor
         rows = storage_of(t).indices
         new = rows.new_full((1, rows.meta.shape[1]), index)
         indices = torch["cat"]([rows[:dim], new, rows[dim:]])
-    from flambeau.tensor.sparse.primitives import coalesce, values_of
 
     if dim > meta_of(t).sparse_dim:
         raise layouts.not_implemented("select_backward", (t,))
@@ -168,7 +179,7 @@ def place_along(t: Tensor, dim: int, index: int, shape: Sequence[int]) -> Tensor
     return build(indices, values_of(t), shape)
 
 
-layouts.views[views.select] = _recorded("select", _selected_back, _select)
+layouts.views[views.select] = _record_view("select", _selected_back, _select)
 
 
 def _narrow(t: Tensor, dim: int, start: int, end: int, step: int) -> Tensor:
@@ -182,7 +193,7 @@ def _narrow(t: Tensor, dim: int, start: int, end: int, step: int) -> Tensor:
     raise layouts.not_implemented("as_strided", (t,))
 
 
-layouts.views[views.slice_] = _recorded("slice", lambda grad: grad, _narrow)
+layouts.views[views.slice_] = _record_view("slice", lambda grad: grad, _narrow)
 
 
 def narrow_copy(t: Tensor, dim: int, start: int, length: int) -> Tensor:
@@ -200,11 +211,13 @@ def narrow_copy(t: Tensor, dim: int, start: int, length: int) -> Tensor:
     return build(indices, storage.values.index_select(0, kept), shape, storage.coalesced)
 
 
-layouts.views[views.real] = _recorded(
+layouts.views[views.real] = _record_view(
     "real", lambda grad, metas: grad.to(metas[0].dtype), lambda t: with_values(t, storage_of(t).values.real)
 )
-layouts.views[views.imag] = _recorded(
-    "imag", lambda grad, metas: grad.to(metas[0].dtype) * 1j, lambda t: with_values(t, storage_of(t).values.imag)
+layouts.views[views.imag] = _record_view(
+    "imag",
+    lambda grad, metas: grad.to(metas[0].dtype) * 1j,
+    lambda t: with_values(t, storage_of(t).values.imag),
 )
 
 
@@ -230,14 +243,19 @@ def _take(t: Tensor, dim: int, index: Tensor) -> Tensor:
         return build(storage.indices, values, shape, storage.coalesced)
     size = meta.shape[d]
     if index.meta.numel and (int(index.min()) < -size or int(index.max()) >= size):
-        raise IndexError(f"index_select(): index contains {index.tolist()} that is out of range for tensor of size {size} at dimension {d}")
+        raise IndexError(
+            f"index_select(): index contains {index.tolist()} that is out of range for tensor of size {size} at "
+            f"dimension {d}"
+        )
     order = torch["sort"](storage.indices[d], stable=True)[1]
     row = storage.indices[d].index_select(0, order)
     wanted = torch["remainder"](index, max(size, 1))
     begin = torch["searchsorted"](row, wanted)
     counts = torch["searchsorted"](row, wanted, right=True) - begin
     place = torch["repeat_interleave"](torch["arange"](counts.numel(), device=meta.device), counts)
-    offset = torch["arange"](place.numel(), device=meta.device) - (counts.cumsum(0) - counts).index_select(0, place)
+    offset = torch["arange"](place.numel(), device=meta.device) - (counts.cumsum(0) - counts).index_select(
+        0, place
+    )
     picked = order.index_select(0, begin.index_select(0, place) + offset)
     indices = storage.indices.index_select(1, picked)
     indices[d] = place
@@ -249,12 +267,13 @@ def _index_select_back(grad: Any, b: Any, metas: Any, params: Any) -> Any:
     d = wrap_dim(dim, meta.ndim)
     if not grad.meta.sparse:
         return grad.new_zeros(meta.shape).index_add_(d, b.reshape(-1), grad)
-    from flambeau.tensor.sparse.primitives import coalesce, values_of
 
     grad = coalesce(to_coo(grad))
     with recording(False):
         indices = indices_of(grad).clone()
-        indices[d] = torch["remainder"](b.reshape(-1).to(dtypes.int64), max(meta.shape[d], 1)).index_select(0, indices[d])
+        indices[d] = torch["remainder"](b.reshape(-1).to(dtypes.int64), max(meta.shape[d], 1)).index_select(
+            0, indices[d]
+        )
     return build(indices, values_of(grad), meta.shape)
 
 
@@ -264,12 +283,12 @@ layouts.calls[index_select] = _index_select
 
 def _cat(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
     with recording(False):
-        made = _joined(args, params[0])
+        made = _join(args, params[0])
     record_result(_CAT, params, args, (made,))
     return made
 
 
-def _joined(tensors: Sequence[Tensor], dim: int) -> Tensor:
+def _join(tensors: Sequence[Tensor], dim: int) -> Tensor:
     for i, t in enumerate(tensors):
         if not t.meta.sparse:
             raise RuntimeError(f"Concatenating sparse tensors, but a dense tensor was found at position {i}.")
@@ -278,11 +297,13 @@ def _joined(tensors: Sequence[Tensor], dim: int) -> Tensor:
     d, offset = wrap_dim(dim, first.ndim), 0
     for i, t in enumerate(tensors):
         meta = meta_of(t)
-        same = [n for at, n in enumerate(meta.shape) if at != d] == [n for at, n in enumerate(first.shape) if at != d]
+        same = [n for at, n in enumerate(meta.shape) if at != d] == [
+            n for at, n in enumerate(first.shape) if at != d
+        ]
         if meta.ndim != first.ndim or not same:
             raise RuntimeError(
-                f"All tensors must have the same shape: {list(first.shape)} (except in the concatenating dimension), but "
-                f"found shape: {list(meta.shape)} at position {i}."
+                f"All tensors must have the same shape: {list(first.shape)} (except in the concatenating dimension), "
+                f"but found shape: {list(meta.shape)} at position {i}."
             )
         if meta.sparse_dim != first.sparse_dim:
             raise RuntimeError(
@@ -326,7 +347,6 @@ def grad_slice(grad: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Return a slice of a gradient, strided or sparse, recorded."""
     if not grad.meta.sparse:
         return grad.narrow(dim, start, length)
-    from flambeau.tensor.sparse.primitives import coalesce, values_of
 
     grad = coalesce(to_coo(grad))
     with recording(False):
@@ -337,7 +357,9 @@ def grad_slice(grad: Tensor, dim: int, start: int, length: int) -> Tensor:
     with recording(False):
         row = storage_of(grad).indices[dim]
         places = ((row >= start) & (row < start + length)).nonzero().view(-1)
-    return build(storage_of(kept).indices, values_of(grad).index_select(0, places), kept.meta.shape, coalesced=True)
+    return build(
+        storage_of(kept).indices, values_of(grad).index_select(0, places), kept.meta.shape, coalesced=True
+    )
 
 
 _CAT = record("cat", node="CatBackward0")

@@ -10,6 +10,7 @@ from flambeau.ops.index.embedding import embedding
 from flambeau.ops.index.scattering import gather
 from flambeau.ops.op import Derivative
 from flambeau.tape.mode import recording
+from flambeau.tensor import layouts
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.sparse.primitives import build
 
@@ -34,13 +35,11 @@ def _elements_named(grad: Any, b: Any, metas: Any, params: Any) -> Any:
     dim = wrap_dim(params[0], metas[0].ndim)
     with recording(False):
         places = torch["arange"](b.numel(), device=b.meta.device)
-        rows = [
-            places // step % size for size, step in zip(shape, contiguous_strides(shape), strict=True)
-        ]
+        rows = [places // step % size for size, step in zip(shape, contiguous_strides(shape), strict=True)]
         rows[dim] = b.reshape(-1).to(dtypes.int64)
         indices = torch["stack"](rows)
     return build(indices, grad.reshape(-1), metas[0].shape)
 
 
-sparse_embedding = embedding.with_(derivative=Derivative(_rows_named))
-sparse_gather = gather.with_(derivative=Derivative(_elements_named))
+layouts.functions["sparse_embedding"] = embedding.with_(derivative=Derivative(_rows_named))
+layouts.functions["sparse_gather"] = gather.with_(derivative=Derivative(_elements_named))

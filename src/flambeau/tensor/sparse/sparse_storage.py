@@ -11,7 +11,7 @@ from flambeau.tensor.tensor import Tensor, make, new_object
 
 
 class SparseStorage:
-    """What holds the parts of a sparse tensor. It has no memory of its own: its parts are tensors that have.
+    """The parts of a sparse tensor. It has no memory of its own: its parts are tensors that have.
 
     Attributes:
         values: The values, (nnz, *dense sizes); behind the batch dimensions of a compressed tensor.
@@ -50,8 +50,8 @@ class SparseStorage:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise NotImplementedError(
-            f"Cannot access storage of SparseTensorImpl: a sparse tensor has no '{name}', but its tensors of indices and "
-            "values have"
+            f"Cannot access storage of SparseTensorImpl: a sparse tensor has no '{name}', but its tensors of indices "
+            "and values have"
         )
 
 
@@ -113,7 +113,7 @@ def make_coo(indices: Tensor, values: Tensor, shape: tuple[int, ...], coalesced:
     meta = SparseMeta.sparse_of(
         "sparse_coo", shape, sparse_dim, len(shape) - sparse_dim, kind.dtype, kind.device
     )
-    return make_sparse(meta, CooStorage(unrecorded(indices), unrecorded(values), coalesced or nnz < 2))
+    return make_sparse(meta, CooStorage(detach_alias(indices), detach_alias(values), coalesced or nnz < 2))
 
 
 def make_compressed(
@@ -123,10 +123,12 @@ def make_compressed(
     kind = values.meta
     dense_dim = kind.ndim - plain.meta.ndim
     meta = SparseMeta.sparse_of(layout, shape, 2, dense_dim, kind.dtype, kind.device)
-    return make_sparse(meta, CompressedStorage(unrecorded(compressed), unrecorded(plain), unrecorded(values)))
+    return make_sparse(
+        meta, CompressedStorage(detach_alias(compressed), detach_alias(plain), detach_alias(values))
+    )
 
 
-def unrecorded(t: Tensor) -> Tensor:
+def detach_alias(t: Tensor) -> Tensor:
     """Return a tensor over the same memory without its history, which shares the version counter."""
     alias = make(t.meta, t.memory, t.ptr)
     alias.counter = t.counter

@@ -18,8 +18,8 @@ def csr_product(launch: Launch, device: CudaDevice) -> KernelProgram:
     starts, columns, values, dense = launch.operands[-4:]
     kind, places = c_name(out.dtype), c_name(columns.dtype)
     text = f"""{file("checked.cuh")}
-extern "C" __global__ void __launch_bounds__({THREADS}) run({kind}* out, const {places}* starts, const {places}* columns,
-    const {kind}* values, const {kind}* dense, i64 n, i64 wide, i64 count, i64 inner,
+extern "C" __global__ void __launch_bounds__({THREADS}) run({kind}* out, const {places}* starts,
+    const {places}* columns, const {kind}* values, const {kind}* dense, i64 n, i64 wide, i64 count, i64 inner,
     i64 start_step, i64 column_step, i64 value_step, i64 row_step, i64 dense_step, Guard guard) {{
   const i64 i = blockIdx.x * (i64){THREADS} + threadIdx.x;
   if (i >= n) return;
