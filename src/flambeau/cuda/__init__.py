@@ -110,6 +110,7 @@ _LATER = (
     "nccl",
     "nvtx",
     "profiler",
+    "sparse",
 )  # modules that are imported when they are first asked for
 
 

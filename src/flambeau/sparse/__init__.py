@@ -18,6 +18,7 @@ from flambeau.tensor.sparse import construction as _construction
 from flambeau.tensor.sparse import products as _products
 from flambeau.tensor.sparse import reductions as _reductions
 from flambeau.tensor.sparse.construction import check_sparse_tensor_invariants
+from flambeau.tensor.sparse.old_types import old_types as _old_types
 from flambeau.tensor.sparse.sparse_storage import is_compressed as _is_compressed
 from flambeau.tensor.sparse.sparse_storage import is_coo as _is_coo
 from flambeau.tensor.tensor import Tensor
@@ -151,6 +152,7 @@ class SparseSemiStructuredTensor:
         )
 
 
+globals().update(_old_types("cpu", __name__))
 _announce(globals())
 _publish(globals())
 __getattr__ = _lacking("torch.sparse")

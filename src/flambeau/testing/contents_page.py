@@ -51,7 +51,6 @@ CALLED = {
 
 WHY = {
     "distributed.rpc": "remote calls between processes",
-    "sparse": "sparse layouts; all tensors are strided",
     "Storage": "typed storages; use `Tensor.untyped_storage()`",
     "utils.bottleneck": "PyTorch has removed it, too",
     "utils.cpp_extension": "requires PyTorch's C++ library",

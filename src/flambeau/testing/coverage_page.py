@@ -73,7 +73,6 @@ DIFFERENCES = {
     "cuda.ExternalStream": "on virtual GPUs only for streams of `cudart().cudaStreamCreate`",
 }
 INSTEAD = {
-    "cuda.sparse": "there are no sparse tensors",
     "cuda.GreenContext": "a GPU's multiprocessors are not divided",
     "cuda.tunable": "products are chosen by cuBLASLt's heuristic",
     "backends.cuda.cuFFTPlanCacheAttrContextProp": "PyTorch's implementation of `size` and `max_size`",

@@ -160,8 +160,8 @@ DIFFERENCES = {
 
 _ROOMS = ("torch", "Tensor")  # with names of their own on the list; others are rooms of torch
 WHY = (
-    ("Sparse layouts; all tensors are strided", r"sparse|coalesce|crow_|col_indices|^indices|^values|smm|hspmm|sspaddmm"
-     r"|dense|padded"),
+    ("Parts of sparse tensors as copies, nested tensors", r"sparse|coalesce|crow_|col_indices|^indices|^values|dense"
+     r"|padded"),
     ("Quantized dtypes", r"quantize|^q_|qscheme|int_repr"),
     ("Compilers, scripts and symbolic sizes", r"compile|^cond$|^fork$|^wait$|^sym_|^parse_|import_ir|_type_|init_num_"
      r"threads"),

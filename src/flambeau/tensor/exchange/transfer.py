@@ -476,7 +476,8 @@ def type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     if dtype is None:
         return type_name(self.meta)
     if isinstance(dtype, str) or hasattr(dtype, "torch_type_name"):
-        kind, where = parse_type(dtype if isinstance(dtype, str) else dtype.torch_type_name)
+        name = dtype if isinstance(dtype, str) else dtype.torch_type_name
+        kind, where = parse_type(name.replace(".sparse.", ".") if self.meta.sparse else name)
         if where.type == self.meta.device.type:
             where = self.meta.device
         return to(self, place(where), kind, non_blocking=non_blocking)
