@@ -1,76 +1,310 @@
 """Names of sparse tensors in the `torch` namespace and among tensors' methods. The code behind them is imported later.
 
-Most programs have no sparse tensor, so `tensor/sparse` is imported when a program makes the first one.
+Most programs have no sparse tensor, so `tensor/sparse` is imported when a program calls the first of these functions.
+They are signatures only; the functions of the same names in construction.py and methods.py run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from flambeau.tensor.arguments.public import both, function, method
+from flambeau.tensor.tensor import Tensor
 
-_METHODS = {
-    "coalesce": "Return a COO tensor with sorted, distinct indices: itself if it is so. Values at one place add up.",
-    "is_coalesced": "Return True if the indices of a COO tensor are known to be sorted and distinct.",
-    "_coalesced_": "Say whether the indices of a COO tensor are sorted and distinct; nothing is checked.",
-    "indices": "Return the indices (sparse_dim, nnz) of a coalesced COO tensor.",
-    "values": "Return the values of a coalesced COO tensor or of a compressed one.",
-    "_indices": "Return a part of a sparse tensor as it is stored.",
-    "_values": "Return a part of a sparse tensor as it is stored.",
-    "_nnz": "Return a part of a sparse tensor as it is stored.",
-    "sparse_dim": "Return the number of dimensions that the indices count; 0 of a strided tensor.",
-    "dense_dim": "Return the number of dimensions of each value; all dimensions of a strided tensor.",
-    "_dimI": "Return a part of a sparse tensor as it is stored.",
-    "_dimV": "Return a part of a sparse tensor as it is stored.",
-    "crow_indices": "Return where each row of a CSR tensor begins among its values, and the end.",
-    "col_indices": "Return the column of each value of a CSR tensor.",
-    "ccol_indices": "Return where each column of a CSC tensor begins among its values, and the end.",
-    "row_indices": "Return the row of each value of a CSC tensor.",
-    "to_dense": "Return a strided tensor of the same elements: itself if it is strided.",
-    "to_sparse": "Return a sparse tensor of the same elements: COO unless `layout` says otherwise; itself if it is so.",
-    "to_sparse_coo": "Return a COO tensor of the same elements.",
-    "to_sparse_csr": "Return a CSR tensor of the same elements.",
-    "to_sparse_csc": "Return a CSC tensor of the same elements.",
-    "to_sparse_bsr": "Raise NotSupportedError: Flambeau has no layouts of blocks.",
-    "to_sparse_bsc": "Raise NotSupportedError: Flambeau has no layouts of blocks.",
-    "sparse_mask": "Return the elements of this tensor at the places of a sparse tensor, in its layout.",
-    "sparse_resize_": "Give a COO tensor another size; with values, its sizes may only grow.",
-    "sparse_resize_and_clear_": "Give a COO tensor another size and no values.",
-}
-_FUNCTIONS = {
-    "hspmm": "Return the product of a COO and a strided matrix as a COO tensor of its rows that are not empty.",
-    "sparse_coo_tensor": "Return a tensor in COO layout of indices (sparse_dim, nnz) and values (nnz, *dense sizes).",
-    "sparse_csr_tensor": "Return a tensor in CSR layout: crow_indices says where each row begins among the values.",
-    "sparse_csc_tensor": "Return a tensor in CSC layout: ccol_indices says where each column begins among the values.",
-    "sparse_compressed_tensor": "Return a tensor in the layout that `layout` names: sparse_csr or sparse_csc.",
-    "sparse_bsr_tensor": "Raise NotSupportedError: Flambeau has no layouts of blocks.",
-    "sparse_bsc_tensor": "Raise NotSupportedError: Flambeau has no layouts of blocks.",
-}
-_BOTH = {
-    "smm": "Return the product of a COO and a strided matrix, in COO layout.",
-    "sspaddmm": "Return beta * input + alpha * (mat1 @ mat2) in COO layout: only `mat2` is strided.",
-}
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _bind(module: str, summaries: dict[str, str], bind: Callable[[Any], Any]) -> None:
-    """Bind public names that import the code behind them when they are called."""
-    for name, summary in summaries.items():
-        bind(_forward(module, name, summary))
+def _run_later(module: str, bind: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that binds a public name whose code a module of `tensor/sparse` has."""
+
+    def decorate(signature: F) -> F:
+        name = signature.__name__
+
+        @wraps(signature)
+        def forward(*args: Any, **given: Any) -> Any:
+            return getattr(import_module(f"flambeau.tensor.sparse.{module}"), name)(*args, **given)
+
+        bind(forward)
+        return signature
+
+    return decorate
 
 
-def _forward(module: str, name: str, summary: str) -> Any:
-    def forward(*args: Any, **given: Any) -> Any:
-        return getattr(import_module(module), name)(*args, **given)
-
-    forward.__name__ = forward.__qualname__ = name
-    forward.__doc__ = summary
-    return forward
+_constructor = _run_later("construction", function)
+_function = _run_later("methods", function)
+_both = _run_later("methods", both)
+_method = _run_later("methods", method)
 
 
-_METHODS_MODULE, _CONSTRUCTION = "flambeau.tensor.sparse.methods", "flambeau.tensor.sparse.construction"
-_bind(_METHODS_MODULE, _METHODS, method)
-_bind(_METHODS_MODULE, _BOTH, both)
-_bind(_METHODS_MODULE, {"hspmm": _FUNCTIONS.pop("hspmm")}, function)
-_bind(_CONSTRUCTION, _FUNCTIONS, function)
+@_constructor
+def sparse_coo_tensor(
+    indices: Any,
+    values: Any = None,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+    check_invariants: bool | None = None,
+    is_coalesced: bool | None = None,
+    layout: Any = None,
+) -> Any:
+    """Return a tensor in COO layout of indices (sparse_dim, nnz) and values (nnz, *dense sizes).
+
+    Args:
+        indices: Places of the values. Alone, without values: the size of a tensor without any.
+        values: The values; values at one place count as their sum.
+        size: The size; by default the smallest that holds all places.
+        dtype: The dtype; by default that of the values.
+        device: The device; by default that of the values.
+        pin_memory: Not supported.
+        requires_grad: True if the result is a leaf that requires a gradient.
+        check_invariants: Whether indices are checked; by default `torch.sparse.check_sparse_tensor_invariants` says.
+        is_coalesced: True if the indices are sorted and distinct; the caller vouches for it.
+        layout: None or `torch.sparse_coo`.
+
+    Raises:
+        RuntimeError: If the parts do not fit together, or an index is negative.
+    """
+
+
+@_constructor
+def sparse_csr_tensor(
+    crow_indices: Any,
+    col_indices: Any,
+    values: Any,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+    check_invariants: bool | None = None,
+    layout: Any = None,
+) -> Any:
+    """Return a tensor in CSR layout: row i has the values from crow_indices[i] to crow_indices[i + 1].
+
+    Raises RuntimeError if the parts do not fit together.
+    """
+
+
+@_constructor
+def sparse_csc_tensor(
+    ccol_indices: Any,
+    row_indices: Any,
+    values: Any,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+    check_invariants: bool | None = None,
+    layout: Any = None,
+) -> Any:
+    """Return a tensor in CSC layout: column j has the values from ccol_indices[j] to ccol_indices[j + 1]."""
+
+
+@_constructor
+def sparse_compressed_tensor(
+    compressed_indices: Any,
+    plain_indices: Any,
+    values: Any,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+    check_invariants: bool | None = None,
+) -> Any:
+    """Return a tensor in the compressed layout that `layout` names: `torch.sparse_csr` or `torch.sparse_csc`."""
+
+
+@_constructor
+def sparse_bsr_tensor(
+    crow_indices: Any, col_indices: Any, values: Any, size: Any = None, *, dtype: Any = None, device: Any = None,
+    pin_memory: bool = False, requires_grad: bool = False, check_invariants: bool | None = None,
+) -> Any:  # fmt: skip
+    """Raise NotSupportedError: Flambeau has no layouts of blocks."""
+
+
+@_constructor
+def sparse_bsc_tensor(
+    ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, *, dtype: Any = None, device: Any = None,
+    pin_memory: bool = False, requires_grad: bool = False, check_invariants: bool | None = None,
+) -> Any:  # fmt: skip
+    """Raise NotSupportedError: Flambeau has no layouts of blocks."""
+
+
+@_function
+def hspmm(mat1: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Any:
+    """Return the product of a COO and a strided matrix as a COO tensor of one sparse dimension: its rows not empty."""
+
+
+@_both
+def smm(input: Tensor, mat2: Tensor) -> Any:
+    """Return the product of a COO and a strided matrix, in COO layout."""
+
+
+@_both
+def sspaddmm(
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
+) -> Any:
+    """Return beta * input + alpha * (mat1 @ mat2) in COO layout, of sparse `input` and `mat1` and strided `mat2`."""
+
+
+@_method
+def coalesce(self: Tensor) -> Any:
+    """Return a COO tensor whose indices are sorted and distinct: itself if it is so. Values at one place are summed."""
+
+
+@_method
+def is_coalesced(self: Tensor) -> Any:
+    """Return True if the indices of a COO tensor are known to be sorted and distinct."""
+
+
+@_method
+def _coalesced_(self: Tensor, coalesced: bool) -> Any:
+    """Say whether the indices of a COO tensor are sorted and distinct; nothing is checked."""
+
+
+@_method
+def indices(self: Tensor) -> Any:
+    """Return the indices (sparse_dim, nnz) of a coalesced COO tensor."""
+
+
+@_method
+def values(self: Tensor) -> Any:
+    """Return the values of a coalesced COO tensor or of a compressed one."""
+
+
+@_method
+def _indices(self: Tensor) -> Any:
+    """Return the indices of a COO tensor as they are stored."""
+
+
+@_method
+def _values(self: Tensor) -> Any:
+    """Return the values of a sparse tensor as they are stored."""
+
+
+@_method
+def _nnz(self: Tensor) -> Any:
+    """Return how many values a sparse tensor stores."""
+
+
+@_method
+def sparse_dim(self: Tensor) -> Any:
+    """Return the number of dimensions that the indices count; 0 of a strided tensor."""
+
+
+@_method
+def dense_dim(self: Tensor) -> Any:
+    """Return the number of dimensions of each value; all dimensions of a strided tensor."""
+
+
+@_method
+def _dimI(self: Tensor) -> Any:  # noqa: N802
+    """Return `sparse_dim()`."""
+
+
+@_method
+def _dimV(self: Tensor) -> Any:  # noqa: N802
+    """Return `dense_dim()`."""
+
+
+@_method
+def crow_indices(self: Tensor) -> Any:
+    """Return where each row of a CSR tensor begins among its values, and the end."""
+
+
+@_method
+def col_indices(self: Tensor) -> Any:
+    """Return the column of each value of a CSR tensor."""
+
+
+@_method
+def ccol_indices(self: Tensor) -> Any:
+    """Return where each column of a CSC tensor begins among its values, and the end."""
+
+
+@_method
+def row_indices(self: Tensor) -> Any:
+    """Return the row of each value of a CSC tensor."""
+
+
+@_method
+def to_dense(self: Tensor, dtype: Any = None, *, masked_grad: bool | None = None) -> Any:
+    """Return a strided tensor of the same elements: itself if it is strided.
+
+    Args:
+        self: The tensor.
+        dtype: Another dtype for the result.
+        masked_grad: False if the gradient may have values where the sparse tensor has none.
+    """
+
+
+@_method
+def to_sparse(
+    self: Tensor,
+    sparse_dim: Any = None,
+    *,
+    layout: Any = None,
+    blocksize: Any = None,
+    dense_dim: int | None = None,
+) -> Any:
+    """Return a sparse tensor of the same elements: COO unless `layout` says otherwise; itself if it is so.
+
+    Args:
+        self: The tensor.
+        sparse_dim: The number of sparse dimensions of a COO tensor; the rest are dense.
+        layout: The layout.
+        blocksize: Refused: Flambeau has no layouts of blocks.
+        dense_dim: The number of dense dimensions.
+    """
+
+
+@_method
+def to_sparse_coo(self: Tensor) -> Any:
+    """Return a COO tensor of the same elements."""
+
+
+@_method
+def to_sparse_csr(self: Tensor, dense_dim: int | None = None) -> Any:
+    """Return a CSR tensor of the same elements."""
+
+
+@_method
+def to_sparse_csc(self: Tensor, dense_dim: int | None = None) -> Any:
+    """Return a CSC tensor of the same elements."""
+
+
+@_method
+def to_sparse_bsr(self: Tensor, blocksize: Any, dense_dim: int | None = None) -> Any:
+    """Raise NotSupportedError: Flambeau has no layouts of blocks."""
+
+
+@_method
+def to_sparse_bsc(self: Tensor, blocksize: Any, dense_dim: int | None = None) -> Any:
+    """Raise NotSupportedError: Flambeau has no layouts of blocks."""
+
+
+@_method
+def sparse_mask(self: Tensor, mask: Tensor) -> Any:
+    """Return the elements of this tensor at the places of a sparse tensor, in its layout."""
+
+
+@_method
+def sparse_resize_(self: Tensor, size: Any, sparse_dim: int, dense_dim: int) -> Any:
+    """Give a COO tensor another size; with values, its sizes may only grow."""
+
+
+@_method
+def sparse_resize_and_clear_(self: Tensor, size: Any, sparse_dim: int, dense_dim: int) -> Any:
+    """Give a COO tensor another size and no values."""

@@ -261,10 +261,10 @@ def sparse_resize_and_clear_(self: Tensor, size: Any, sparse_dim: int, dense_dim
 # -- products ---------------------------------------------------------------------------------------------------
 
 
-def smm(input: Tensor, mat: Tensor) -> Tensor:
+def smm(input: Tensor, mat2: Tensor) -> Tensor:
     """Return the product of a COO and a strided matrix, in COO layout."""
     _require(input, "smm")
-    return primitives.to_sparse_coo(products.mm(input, mat), 2)
+    return primitives.to_sparse_coo(products.mm(input, mat2), 2)
 
 
 def sspaddmm(

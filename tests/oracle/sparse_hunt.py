@@ -1,6 +1,6 @@
 """Random sparse tensors through every operator that takes them, by PyTorch's CPU build and by Flambeau.
 
-    PYTHONPATH=src:tests:tests/sparse python -m sparse_hunt --seed 0 --count 3000 --device cuda
+    PYTHONPATH=src:tests:tests/oracle python -m sparse_hunt --seed 0 --count 3000 --device cuda
 
 A difference is a line "class: operator: what", worst class first: "refused" (PyTorch answers, Flambeau raises),
 "value", "form" (dtype, shape, layout or sparse dimensions), "gradient", "coalesced", "error type".
