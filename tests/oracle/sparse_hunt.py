@@ -172,7 +172,7 @@ def _compiled(code: str) -> Operator:
 
 def draw_operands(rng: random.Random, letters: str) -> list[Any]:
     """Return operands: a, b sparse of one shape; d strided; m a sparse matrix (r: CSR), n, o, v, p what fits it."""
-    kind = rng.choice(KINDS) if letters[0] in "abd" else rng.choice((*FLOATS, "float64"))
+    kind = rng.choice(KINDS) if letters[0] in {"a", "b", "d"} else rng.choice((*FLOATS, "float64"))
     ndim = rng.choice([1, 2, 2, 2, 3])
     shape = tuple(rng.choice([2, 3, 4]) for _ in range(ndim))
     if rng.random() < 0.05:

@@ -15,6 +15,7 @@ from flambeau.tensor.arguments.public import both, function, method
 from flambeau.tensor.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
+_PUBLIC = {"_set_coalesced": "_coalesced_"}  # public names that are no verbs
 
 
 def _run_later(module: str, bind: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -27,6 +28,7 @@ def _run_later(module: str, bind: Callable[[Any], Any]) -> Callable[[F], F]:
         def forward(*args: Any, **given: Any) -> Any:
             return getattr(import_module(f"flambeau.tensor.sparse.{module}"), name)(*args, **given)
 
+        forward.__name__ = _PUBLIC.get(name, name)
         bind(forward)
         return signature
 
@@ -170,7 +172,7 @@ def is_coalesced(self: Tensor) -> Any:
 
 
 @_method
-def _coalesced_(self: Tensor, coalesced: bool) -> Any:
+def _set_coalesced(self: Tensor, coalesced: bool) -> Any:
     """Say whether the indices of a COO tensor are sorted and distinct; nothing is checked."""
 
 

@@ -56,9 +56,6 @@ def _set_coalesced(self: Tensor, coalesced: bool) -> Tensor:
     return self
 
 
-_coalesced_ = _set_coalesced  # PyTorch's name
-
-
 def indices(self: Tensor) -> Tensor:
     """Return the indices (sparse_dim, nnz) of a coalesced COO tensor."""
     storage = _require(self, "indices")
