@@ -11,7 +11,7 @@ import pytest
 from rank_kit import HERE, finish, free_port, run_ranks, start
 
 from flambeau.distributed.backends import mpi_world
-from flambeau.distributed.backends.mpi_waits import Wait, Waits, stuck
+from flambeau.distributed.backends.wait_reports import Wait, Waits, stuck
 from flambeau.distributed.backends.process_manager import ProcessManager
 from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, HashStore
 

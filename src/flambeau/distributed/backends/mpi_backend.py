@@ -8,12 +8,8 @@ can be late, be interrupted, and see that a rank's process has ended.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
-from socket import socket
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,20 +17,17 @@ import numpy as np
 from flambeau.core import dtype as dtypes
 from flambeau.core.callsite import Site, caller, place
 from flambeau.core.dtype import dtype
-from flambeau.core.host.host_wait import readable
-from flambeau.core.host.thread_liveness import alone
 from flambeau.core.memory import array_at, bytes_at
 from flambeau.distributed.backends import mpi_world
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing
 from flambeau.distributed.backends.monitored_barrier import Monitored
 from flambeau.distributed.backends.mpi_checks import Comparison, Comparisons
-from flambeau.distributed.backends.mpi_waits import Wait
-from flambeau.distributed.errors import DistBackendError, DistError
+from flambeau.distributed.backends.process_work import ProcessWork
+from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.work import Work
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, common_arguments, describe
-from flambeau.driver.registry import ask_around, go_on
 
 Array = np.ndarray[Any, Any]
 Step = Callable[[], None]
@@ -59,10 +52,6 @@ _OF_BOOL = {
     "bxor": "BXOR",
 }
 _ANY = -1
-_LAST_TRIES = 100
-_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # macOS has none
-_SPIN_S, _LOOK_S = 2e-3, 0.25  # how long a wait is only asked for; between looks at whether the others live
-_LONGEST_PAUSE_S = 1e-3  # between two questions
 
 
 class MpiBackend(FlatBackend):
@@ -73,9 +62,9 @@ class MpiBackend(FlatBackend):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._world = mpi_world.joined()
-        self._world.meet(place.store, "mpi", place.rank, place.ranks, place.timeout)
-        comm, mpi = self._world.comm, self._world.MPI
+        self.transport = mpi_world.joined()
+        self.transport.meet(place.store, "mpi", place.rank, place.ranks, place.timeout)
+        comm, mpi = self.transport.comm, self.transport.MPI
         everybody = comm.Get_group()
         members = everybody.Incl(list(place.ranks))
         self._comm = comm.Create_group(members, _tag(place.name))
@@ -85,8 +74,8 @@ class MpiBackend(FlatBackend):
         self._comm.Set_errhandler(mpi.ERRORS_RETURN)
         self._aside.Set_errhandler(mpi.ERRORS_RETURN)
         self._comparisons = Comparisons(self._comm.Dup(), mpi, place)
-        self._monitored = Monitored(place, self._world.dead)
-        self._aborted = False
+        self._monitored = Monitored(place, self.transport.dead)
+        self.aborted = False
         self._mismatch = ""  # the report of ranks that disagreed: the end of this group
         self._lost: list[Any] = []
 
@@ -104,12 +93,12 @@ class MpiBackend(FlatBackend):
 
     def close(self) -> None:
         """Free its communicators, of which a process has 2,048 at most. MPI does so when what was begun is over."""
-        if not self._world.MPI.Is_finalized():
+        if not self.transport.MPI.Is_finalized():
             for comm in (self._comm, self._aside, self._comparisons.comm):
                 comm.Free()
 
     def abort(self) -> None:
-        self._aborted = True
+        self.aborted = True
 
     def _run(
         self,
@@ -148,7 +137,7 @@ class MpiBackend(FlatBackend):
         site: Site,
         comparison: Comparison | None,
     ) -> MpiWork:
-        self._world.reap()
+        self.transport.reap()
         return MpiWork(shown, requests, steps, keep, site, self, comparison)
 
     def _compare(self, alike: Sequence[str], what: str, site: Site) -> Comparison:
@@ -159,7 +148,7 @@ class MpiBackend(FlatBackend):
         return f"rank {self.place.ranks[self.place.rank]}"
 
     def _check_alive(self) -> None:
-        if self._aborted:
+        if self.aborted:
             raise DistBackendError("the process group was aborted")
         if self._mismatch:
             raise DistBackendError(self._mismatch)
@@ -183,13 +172,13 @@ class MpiBackend(FlatBackend):
         comm, tag = (self._comm, channel) if isinstance(channel, int) else (self._aside, 0)
         if call.kind == "send":
             return comm.Isend(_bytes(call.source, call), call.peer, tag)
-        origin = self._world.MPI.ANY_SOURCE if call.peer == _ANY else call.peer
+        origin = self.transport.MPI.ANY_SOURCE if call.peer == _ANY else call.peer
         return comm.Irecv(_bytes(call.target, call), origin, tag)
 
     def _all_gather(self, call: Collective) -> Any:
         source, target = _bytes(call.source, call), _bytes(call.target, call, self.place.size)
         if call.source == call.target + self.place.rank * source.nbytes:
-            return self._comm.Iallgather(self._world.MPI.IN_PLACE, target)
+            return self._comm.Iallgather(self.transport.MPI.IN_PLACE, target)
         return self._comm.Iallgather(source, target)
 
     def _reduction(self, call: Collective, steps: list[Step]) -> Any:
@@ -205,7 +194,7 @@ class MpiBackend(FlatBackend):
             target = _numbers(call.target, call.count, call.dtype)
         sent: Any = self._buffer(source if direct else source.astype(kind.numpy), kind)
         if direct and writes and call.source == call.target and not scatters:
-            sent = self._world.MPI.IN_PLACE
+            sent = self.transport.MPI.IN_PLACE
         if writes and not (direct and call.op != "avg"):
             steps.append(lambda: _store(call, target, size))
         return self._reduce(call, sent, self._buffer(target, kind))
@@ -224,15 +213,15 @@ class MpiBackend(FlatBackend):
         names = _OF_BOOL if call.dtype is dtypes.bool_ else _OPS
         if call.op not in names:
             raise ValueError(f"Cannot use ReduceOp.{call.op.upper()} with {call.dtype}")
-        return getattr(self._world.MPI, names[call.op])
+        return getattr(self.transport.MPI, names[call.op])
 
     def _buffer(self, array: Array, kind: dtype) -> list[Any]:
         """As mpi4py takes it: the array and MPI's type of its numbers."""
         plain = array.view(np.uint8) if kind is dtypes.bool_ else array
-        return [plain, self._world.MPI._typedict[plain.dtype.char]]
+        return [plain, self.transport.MPI._typedict[plain.dtype.char]]
 
 
-class MpiWork(Work):
+class MpiWork(ProcessWork):
     """Over when MPI's requests are. `steps` are done then; `keep` are the tensors whose memory MPI works on."""
 
     def __init__(
@@ -245,30 +234,24 @@ class MpiWork(Work):
         backend: MpiBackend,
         comparison: Comparison | None,
     ) -> None:
-        super().__init__(results)
+        calls = [(what, peer) for _, what, peer in requests]
+        super().__init__(results, backend, calls, 0 if comparison is None else comparison.number, site)
         self._comparison = comparison
         self._requests = [request for request, _, _ in requests]
         if comparison is not None:
             self._requests.append(comparison.request)
-        self._calls = [(what, peer) for _, what, peer in requests]
         self._steps = steps
         self._keep = keep
-        self._site = site
         self._backend = backend
         self._moved = False  # MPI is done with it
-        backend._world.begun.add(self)
+        backend.transport.begun.add(self)
 
     def __del__(self) -> None:
         if not self._moved:
-            self._backend._world.adopt(self._requests, (self._keep, self._steps, self._comparison))
-
-    def is_completed(self) -> bool:
-        if not super().is_completed() and alone():
-            ask_around()  # others may wait for this rank's GPUs, and come to this work afterwards
-        return self._over
+            self._backend.transport.adopt(self._requests, (self._keep, self._steps, self._comparison))
 
     def _test(self) -> bool:
-        mpi = self._backend._world.MPI
+        mpi = self._backend.transport.MPI
         status = [mpi.Status() for _ in self._requests]
         try:
             over = mpi.Request.Testall(self._requests, status)
@@ -285,9 +268,14 @@ class MpiWork(Work):
             self._source = status[0].Get_source()
         return True
 
+    def _complete(self) -> None:
+        for step in self._steps:
+            step()
+        self._keep = []
+
     def _refused(self, error: Any, statuses: Sequence[Any]) -> str:
         """In words, what MPI says of the first request that failed."""
-        mpi = self._backend._world.MPI
+        mpi = self._backend.transport.MPI
         if error.Get_error_class() != mpi.ERR_IN_STATUS:
             return str(error)
         failed = next(
@@ -299,107 +287,11 @@ class MpiWork(Work):
             )
         return str(mpi.Get_error_string(failed.Get_error()))
 
-    def _finish(self, timeout: timedelta | None) -> None:
-        go_on()  # this rank's GPUs: others may have to meet them before they come to what it waits for
-        waiting = _Waiting(self, self._backend.timeout if timeout is None else timeout)
-        try:
-            while not waiting.over():
-                if waiting.lasts and alone():
-                    go_on(waiting)
-                waiting.pause()
-        finally:
-            waiting.end()
-        for step in self._steps:
-            step()
-        self._keep = []
-
-    def _tell(self, mark: int, looks: int) -> None:
-        """Let the others know of a wait that lasts. DistBackendError: it is in vain."""
-        backend, (what, peer) = self._backend, self._calls[0]
-        if any(work is not self and not (work._over or work._test()) for work in list(backend._world.begun)):
-            return  # what another work still moves may be what somebody waits for
-        if not backend._world.reap():
-            return
-        ranks = backend.place.ranks
-        mine = Wait(
-            mark, f"{backend.me} at {place(self._site)}: {what} in group {backend.place.name}", backend.place.name,
-            0 if self._comparison is None else self._comparison.number, what.startswith("send"),
-            (() if peer is None else (ranks[peer],)) if self._comparison is None else ranks, looks,
-        )  # fmt: skip
-        report = ""
-        with suppress(DistError):  # the store may have gone with its rank
-            report = backend._world.waits.look(mine)
-        if report:
-            raise DistBackendError(report)
-
     def _disagree(self, comparison: Comparison) -> NoReturn:
         """What MPI still has of it stays with it: it may write there yet."""
         self._backend._lost.append((self._requests, self._keep, self._steps))
         self._backend._mismatch = comparison.report()
         raise DistBackendError(self._backend._mismatch)
-
-    def _look(self) -> None:
-        """Whether somebody who is waited for will never come."""
-        place = self._backend.place
-        if self._backend._aborted:
-            self._fail("the process group was aborted")
-        for rank, of_all in enumerate(place.ranks):
-            peers = [peer for _, peer in self._calls]
-            if (None in peers or rank in peers) and (why := self._backend._world.dead(of_all)):
-                if not any(self._test() for _ in range(_LAST_TRIES)):  # it may have done its part before
-                    self._fail(why)
-                return
-
-    def _fail(self, why: str) -> NoReturn:
-        what = ", ".join(dict.fromkeys(what for what, _ in self._calls))
-        raise DistBackendError(f"{self._backend.me} at {place(self._site)}: {what}: {why}") from None
-
-
-class _Waiting:
-    """The host's wait for a work: an `Awaited` of its virtual GPUs."""
-
-    def __init__(self, work: MpiWork, timeout: timedelta) -> None:
-        self._work = work
-        self._waits = work._backend._world.waits
-        self._limit_s = timeout.total_seconds()
-        self._begun = self._looked = time.monotonic()
-        self._pause_s, self._looks, self._mark = 2e-5, 0, self._waits.mark()
-        what = ", ".join(dict.fromkeys([words for words, _ in work._calls]))
-        self.words = (
-            f"waits for {what} of CPU tensors in group {work._backend.place.name} at {place(work._site)}"
-        )
-
-    @property
-    def lasts(self) -> bool:
-        """Whether it is too long to ask for it all the time."""
-        return time.monotonic() - self._begun >= _SPIN_S
-
-    def over(self) -> bool:
-        """Whether the work is done. DistBackendError: it never will be."""
-        if self._work._test():
-            return True
-        now = time.monotonic()
-        if now - self._looked > _LOOK_S:
-            self._looked, self._looks = now, self._looks + 1
-            self._work._look()
-            self._work._tell(self._mark, self._looks)
-        if self._limit_s and now - self._begun > self._limit_s:
-            self._work._fail(f"timed out after {round(self._limit_s * 1000)}ms")
-        return False
-
-    def pause(self) -> None:
-        if self.lasts:
-            time.sleep(self._pause_s)
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        else:
-            _yield()
-
-    def look(self, other: socket) -> tuple[bool, bool]:
-        return self.over(), bool(readable(_LONGEST_PAUSE_S, other))
-
-    def end(self) -> None:
-        if self._looks:
-            self._waits.over()
 
 
 def _tag(name: str) -> int:

@@ -28,7 +28,7 @@ from typing import Any
 
 from flambeau.core.ipc.handshake import SECRET, new_secret
 from flambeau.distributed.backends import processes
-from flambeau.distributed.backends.mpi_waits import Waits
+from flambeau.distributed.backends.wait_reports import Waits
 from flambeau.distributed.backends.process_manager import ProcessManager
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.stores.store import PrefixStore, Store, missed, turn
@@ -94,6 +94,12 @@ class MpiWorld:
             return bool(self.MPI.Request.Testall(requests))
         except self.MPI.Exception:
             return True
+
+    def is_moving(self, work: object) -> bool:
+        """Return True if MPI still moves data of works other than `work`."""
+        return any(
+            other is not work and not (other._over or other._test()) for other in list(self.begun)
+        ) or not self.reap()
 
     def meet(self, store: Store, key: str, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
         """Wait for the ranks of a group. DistBackendError: one has ended, or not all came in time."""

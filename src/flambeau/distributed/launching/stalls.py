@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from flambeau.distributed.backends.mpi_waits import key_of, said_by
+from flambeau.distributed.backends.wait_reports import key_of, said_by
 from flambeau.distributed.launching.workers import Worker
 from flambeau.distributed.stores.coordinator import children_of
 from flambeau.distributed.stores.store_server import StoreServer

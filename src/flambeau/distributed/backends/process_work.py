@@ -1,0 +1,192 @@
+"""`ProcessWork`: a work of CPU tensors between ranks that are processes, and the host's wait for it.
+
+MPI and the TCP transport share it. A wait ends early, with an error that names the ranks, if a rank that it needs has
+ended or if ranks wait for each other (`wait_reports.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from socket import socket
+from typing import Any, NoReturn, Protocol
+
+from flambeau.core.callsite import Site, place
+from flambeau.core.host.host_wait import readable
+from flambeau.core.host.thread_liveness import alone
+from flambeau.distributed.backends.backend import Place
+from flambeau.distributed.backends.wait_reports import Wait, Waits
+from flambeau.distributed.errors import DistBackendError, DistError
+from flambeau.distributed.work import Work
+from flambeau.driver.registry import ask_around, go_on
+
+_LAST_TRIES = 100
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # macOS has none
+_SPIN_S, _LOOK_S = 2e-3, 0.25  # how long a wait only polls; time between checks that the others live
+_LONGEST_PAUSE_S = 1e-3  # between two polls
+
+
+class Transport(Protocol):
+    """The process-wide state of a transport.
+
+    Attributes:
+        waits: Reports of what the ranks wait for.
+    """
+
+    waits: Waits
+
+    def dead(self, rank: int) -> str:
+        """Return why a rank, by its number among all, will never answer; "" if it may."""
+        ...
+
+    def is_moving(self, work: ProcessWork) -> bool:
+        """Return True if the transport still moves data of works other than `work`."""
+        ...
+
+
+class Engine(Protocol):
+    """A backend whose works are `ProcessWork`."""
+
+    place: Place
+    timeout: timedelta
+    transport: Transport
+    aborted: bool
+
+
+class ProcessWork(Work):
+    """A work of CPU tensors between processes.
+
+    Attributes:
+        calls: Description and peer of each message or collective; None as the peer means all ranks.
+        number: Number of the collective in its group; 0 for messages.
+        site: Line of the program that began the work.
+    """
+
+    def __init__(
+        self,
+        results: list[Any],
+        engine: Engine,
+        calls: Sequence[tuple[str, int | None]],
+        number: int,
+        site: Site,
+    ) -> None:
+        super().__init__(results)
+        self._engine = engine
+        self.calls = calls
+        self.number = number
+        self.site = site
+
+    @abstractmethod
+    def _complete(self) -> None:
+        """Do what follows the transfer: store results, release memory."""
+
+    def is_completed(self) -> bool:
+        if not super().is_completed() and alone():
+            ask_around()  # others may wait for this rank's GPUs, and join this work afterwards
+        return self._over
+
+    def _finish(self, timeout: timedelta | None) -> None:
+        go_on()  # others may need this rank's GPUs before they join this work
+        waiting = _Waiting(self, self._engine.timeout if timeout is None else timeout)
+        try:
+            while not waiting.over():
+                if waiting.lasts and alone():
+                    go_on(waiting)
+                self._pause(waiting)
+        finally:
+            waiting.end()
+        self._complete()
+
+    def _pause(self, waiting: _Waiting) -> None:
+        """Let a moment pass between two polls."""
+        if waiting.lasts:
+            time.sleep(waiting.pause_s)
+            waiting.pause_s = min(2 * waiting.pause_s, _LONGEST_PAUSE_S)
+        else:
+            _yield()
+
+    @property
+    def words(self) -> str:
+        """The descriptions of all calls, each once."""
+        return ", ".join(dict.fromkeys([what for what, _ in self.calls]))
+
+    @property
+    def me(self) -> str:
+        return f"rank {self._engine.place.ranks[self._engine.place.rank]}"
+
+    def _report_wait(self, mark: int, looks: int) -> None:
+        """Publish a wait that lasts. DistBackendError: ranks wait for each other."""
+        transport, place_ = self._engine.transport, self._engine.place
+        if transport.is_moving(self):
+            return  # another rank may wait for that data
+        what, peer = self.calls[0]
+        peers = place_.ranks if self.number else () if peer is None else (place_.ranks[peer],)
+        text = f"{self.me} at {place(self.site)}: {what} in group {place_.name}"
+        mine = Wait(mark, text, place_.name, self.number, what.startswith("send"), peers, looks)
+        report = ""
+        with suppress(DistError):  # the store may have ended with its rank
+            report = transport.waits.look(mine)
+        if report:
+            raise DistBackendError(report)
+
+    def _check_others(self) -> None:
+        """Raise DistBackendError if a rank that this work needs will never answer."""
+        if self._engine.aborted:
+            self._fail("the process group was aborted")
+        peers = [peer for _, peer in self.calls]
+        for rank, of_all in enumerate(self._engine.place.ranks):
+            if (None in peers or rank in peers) and (why := self._engine.transport.dead(of_all)):
+                if not any(self._test() for _ in range(_LAST_TRIES)):  # it may have done its part before
+                    self._fail(why)
+                return
+
+    def _fail(self, why: str) -> NoReturn:
+        raise DistBackendError(f"{self.me} at {place(self.site)}: {self.words}: {why}") from None
+
+
+class _Waiting:
+    """The host's wait for a work: an `Awaited` of its virtual GPUs."""
+
+    def __init__(self, work: ProcessWork, timeout: timedelta) -> None:
+        self._work = work
+        self._waits = work._engine.transport.waits
+        self._limit_s = timeout.total_seconds()
+        self._begun = self._looked = time.monotonic()
+        self._looks, self._mark = 0, self._waits.mark()
+        self.pause_s = 2e-5
+
+    @property
+    def words(self) -> str:
+        work = self._work
+        return (
+            f"waits for {work.words} of CPU tensors in group {work._engine.place.name} at {place(work.site)}"
+        )
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the wait is too long to poll all the time."""
+        return time.monotonic() - self._begun >= _SPIN_S
+
+    def over(self) -> bool:
+        """Return True if the work is done. DistBackendError: it never will be."""
+        if self._work._test():
+            return True
+        now = time.monotonic()
+        if now - self._looked > _LOOK_S:
+            self._looked, self._looks = now, self._looks + 1
+            self._work._check_others()
+            self._work._report_wait(self._mark, self._looks)
+        if self._limit_s and now - self._begun > self._limit_s:
+            self._work._fail(f"timed out after {round(self._limit_s * 1000)}ms")
+        return False
+
+    def look(self, other: socket) -> tuple[bool, bool]:
+        return self.over(), bool(readable(_LONGEST_PAUSE_S, other))
+
+    def end(self) -> None:
+        if self._looks:
+            self._waits.over()
