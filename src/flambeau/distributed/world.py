@@ -108,11 +108,20 @@ class ProcessGroup:
             if word is None:
                 raise RuntimeError(f"No backend type associated with device type {device_type}")
             found = self._engines[device_type] = backend_registry.make(
-                word, device_type, self._place, self._hub
+                word, device_type, self._place, self._hub, lambda: self._host_engine(word)
             )
             if self._detail and self._place.store is not None and self._place.size > 1:
                 found.agreement = Agreement(self._place)
         return found
+
+    def _host_engine(self, word: str) -> Backend:
+        """Return the engine through which a backend that copies CUDA tensors through the host moves them."""
+        if self._devices.get("cpu") == word:
+            return self.engine_of("cpu")
+        place = replace(self._place, store=PrefixStore("staged", self._place.store))
+        if place.size > 1 and self._hub is None:
+            processes.announce(place.store, place.rank)
+        return backend_registry.make(word, "cpu", place, self._hub, lambda: self.engine_of("cpu"))
 
     def engine_for(self, tensor: Any) -> Backend:
         """The engine of a tensor's device. Raises as `engine_of`."""

@@ -44,8 +44,12 @@ def new_secret() -> str:
     return secrets.token_hex(32)
 
 
-def greet(connection: socket.socket) -> None:
+def greet(connection: socket.socket, secret: str | None = None) -> None:
     """Say who this is, and prove that it knows the secret if the server asks.
+
+    Args:
+        connection: A new connection to the server.
+        secret: The secret; None is that of the environment.
 
     Raises:
         RefusedError: If the server does not admit this client.
@@ -54,7 +58,7 @@ def greet(connection: socket.socket) -> None:
     send(connection, [_VERSION, os.getpid()])
     answer = receive(connection, UNGREETED)
     if fits(answer, ["prove", bytes]):
-        secret = os.environ.get(SECRET)
+        secret = secret or os.environ.get(SECRET)
         if not secret:
             raise RefusedError(_NO_SECRET)
         send(connection, ["proof", _proof(secret, answer[1])])

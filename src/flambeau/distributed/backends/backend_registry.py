@@ -1,12 +1,13 @@
 """Which engine stands behind PyTorch's word for a backend, on which kind of device.
 
-`nccl` is NCCL on real GPUs and its model on virtual ones. `gloo` and `mpi` are MPI for CPU tensors; between ranks that
-are threads, and in groups of one, memory itself. Nothing falls back: what is not there is refused by name.
+`nccl` is NCCL on real GPUs and its model on virtual ones. `mpi` is MPI. `gloo` is MPI if all ranks can join one, else
+TCP; it copies CUDA tensors through the host. Between ranks that are threads, and in groups of one, both are memory
+itself. What is not there is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -15,38 +16,61 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.distributed.backends.backend import Backend, Place
 from flambeau.distributed.backends.nccl_backend import DeviceBackend
 from flambeau.distributed.backends.rank_server import serve_meetings
+from flambeau.distributed.backends.staged_backend import StagedBackend
 from flambeau.distributed.backends.thread_backend import Hub, ThreadBackend
 from flambeau.runtime import system
 
 
-def make(word: str, device_type: str, place: Place, hub: Hub | None) -> Backend:
-    """The engine of a group. `hub`: where ranks that are threads meet; None: ranks are processes.
+def make(word: str, device_type: str, place: Place, hub: Hub | None, host: Callable[[], Backend]) -> Backend:
+    """Return the engine of a group.
 
-    Raises NotSupportedError: there is none; RuntimeError: it cannot be had here.
+    Args:
+        word: PyTorch's name of the backend.
+        device_type: The kind of device whose tensors it moves.
+        place: This rank's place in the group.
+        hub: The local coordinator of ranks that are threads; None if ranks are processes.
+        host: Function that returns the group's engine of CPU tensors.
+
+    Raises:
+        NotSupportedError: If there is no such engine.
+        RuntimeError: If it cannot be used here.
     """
     if word == "nccl" and device_type == "cuda":
         return DeviceBackend(place)
     if word in ("gloo", "mpi") and device_type == "cpu":
         if hub is not None or place.size == 1:
             return ThreadBackend(place, hub or Hub(), word)
-        engine: Backend = import_module("flambeau.distributed.backends.mpi_backend").MpiBackend(place)
-        engine.name = word
-        return engine
-    if word in ("gloo", "mpi"):
+        return _between_processes(word, place)
+    if word == "gloo" and device_type == "cuda":
+        return StagedBackend(place, host())
+    if word == "mpi" and device_type == "cuda":
         raise NotSupportedError(
-            f"Flambeau's {word} serves CPU tensors alone; for CUDA tensors choose nccl, or 'cpu:{word},cuda:nccl'"
+            "Flambeau's mpi serves CPU tensors only; for CUDA tensors choose nccl or gloo, or 'cpu:mpi,cuda:nccl'"
         )
     raise NotSupportedError(
         f"Flambeau has no backend '{word}' for {device_type} tensors: there are nccl, gloo and mpi"
     )
 
 
+def _between_processes(word: str, place: Place) -> Backend:
+    engine: Backend
+    if word == "mpi" or import_module("flambeau.distributed.backends.mpi_world").has_joined():
+        engine = import_module("flambeau.distributed.backends.mpi_backend").MpiBackend(place)
+    else:
+        tcp = import_module("flambeau.distributed.backends.tcp_backend")
+        engine = tcp.TcpBackend(place, tcp.transport())
+    engine.name = word
+    return engine
+
+
 def prepare(devices: Mapping[str, str], everybody: Place, hub: Hub | None) -> None:
-    """Let all ranks join MPI where a group may need it: its members alone could not, later. All ranks call."""
-    if devices.get("cpu") in ("gloo", "mpi") and everybody.size > 1 and hub is None:
-        world = import_module("flambeau.distributed.backends.mpi_world")
-        if world.available():
-            world.join(everybody.store, everybody.rank, everybody.size, everybody.timeout)
+    """Let all ranks choose a transport of CPU tensors where a group may need it. All ranks call."""
+    words = {"gloo", "mpi"} & {*devices.values()}
+    if not words or everybody.size == 1 or hub is not None:
+        return
+    mpi = import_module("flambeau.distributed.backends.mpi_world")
+    if not mpi.join(everybody.store, everybody.rank, everybody.size, everybody.timeout) and "gloo" in words:
+        import_module("flambeau.distributed.backends.tcp_backend").prepare(everybody)
 
 
 def prepare_gpus(devices: Mapping[str, str], everybody: Place, hub: Hub | None, served: Any) -> Any:
@@ -58,12 +82,15 @@ def prepare_gpus(devices: Mapping[str, str], everybody: Place, hub: Hub | None, 
 
 
 def meets_early(devices: Mapping[str, str], place: Place, hub: Hub | None) -> bool:
-    """Whether a group's members make its engine of CPU tensors together with the group.
+    """Return True if a group's members make its engine of CPU tensors together with the group.
 
     They are all there then; later one might send to another while a third does something else.
     """
-    if devices.get("cpu") not in ("gloo", "mpi") or hub is not None or place.size == 1:
+    words = {"gloo", "mpi"} & {*devices.values()}
+    if not words or hub is not None or place.size == 1:
         return False
+    if "gloo" in words:
+        return True
     found: bool = import_module("flambeau.distributed.backends.mpi_world").has_joined()
     return found
 
@@ -91,7 +118,7 @@ def is_mpi_available() -> bool:
 
 
 def is_gloo_available() -> bool:
-    """True: CPU tensors go through MPI, or through memory where ranks are threads or there is one."""
+    """Return True: "gloo" needs nothing besides Flambeau."""
     return True
 
 

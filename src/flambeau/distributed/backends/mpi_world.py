@@ -34,6 +34,7 @@ from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.stores.store import PrefixStore, Store, missed, turn
 from flambeau.distributed.stores.tcp_store import TCPStore
 
+TRANSPORT = "FLAMBEAU_GLOO"  # environment variable: "tcp" keeps this process out of MPI
 _THREAD_MULTIPLE = 3
 _NEAR_S, _FAR_S = 2e-3, 5e-2  # between calls that let MPI go on: while works are there, else
 _SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -125,24 +126,36 @@ class MpiWorld:
             self._store.set(f"ended {self.comm.rank}", "here")
 
 
-def join(store: Store, rank: int, size: int, timeout: timedelta) -> MpiWorld:
-    """The world of these ranks: made by all of them together, or the one that they have made already.
+def join(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
+    """Join MPI with all ranks if each of them can. All ranks call.
 
-    Raises RuntimeError: no mpi4py, an MPI that has other ranks already, an MPI that joins only what its own mpiexec
-    started; DistStoreError: not all ranks came in time.
+    A rank can if mpi4py is installed and its MPI joins ranks that it has not started, or has started these, and if the
+    rank has joined no other world before: MPI allows one in the life of a process.
+
+    Returns:
+        True if this process and all others are in one world now.
+
+    Raises:
+        DistStoreError: If not all ranks join in time.
     """
-    global _world
-    module = _module("gloo")
+    global _world, _why_not
+    _why_not = ""
     shared = PrefixStore("mpi", store)
-    names = _met(shared, rank, size, _world.name if _world is not None else "", timeout)
-    if _world is not None and set(names) == {_world.name} and _world.comm.size == size:
+    offers = _met(shared, rank, size, _refusal(size), _world.name if _world is not None else "", timeout)
+    if (refusals := [f"rank {r}: {why}" for r, (why, _) in enumerate(offers) if why]) :
+        _why_not = refusals[0]
+        return False
+    names = {name for _, name in offers}
+    if _world is not None and names == {_world.name} and _world.comm.size == size:
         _world.share(store)
-        return _world
-    if any(names):
-        raise RuntimeError(
+        return True
+    if names != {""}:
+        _why_not = (
             "MPI can be joined once in the life of a process, and some of these ranks have joined another world: start "
-            f"new processes for other groups of all ranks (worlds by rank: {[name or None for name in names]})"
+            f"new processes for other groups of all ranks (worlds by rank: {[name or None for _, name in offers]})"
         )
+        return False
+    module = _module("gloo")
     if not module.Is_initialized():
         _initialize(module, shared, rank, size, timeout)
     comm = module.COMM_WORLD
@@ -156,21 +169,36 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> MpiWorld:
     _world = MpiWorld(module, identity, _processes(shared, rank, size), store)
     if started_together():
         atexit.register(_world.end)  # before MPI's end, and before the store's
-    return _world
+    return True
+
+
+def _refusal(size: int) -> str:
+    """Return why this process cannot join MPI with `size` ranks; "" if it can."""
+    if os.environ.get(TRANSPORT) == "tcp":
+        return f"{TRANSPORT}=tcp"
+    try:
+        module = _module("gloo")
+    except RuntimeError as error:
+        return str(error)
+    vendor, _ = module.get_vendor()
+    if module.Is_initialized() or _is_started_with(size) or vendor in ("MPICH", "Intel MPI"):
+        return ""
+    return (
+        f"{vendor} joins only ranks that its own mpiexec started: start them so, or install the extra 'mpi', whose "
+        "MPICH joins any"
+    )
 
 
 def has_joined() -> bool:
-    """Whether this process has joined a world."""
-    return _world is not None
+    """Return True if the ranks of the last group of all have joined MPI."""
+    return _world is not None and not _why_not
 
 
 def joined() -> MpiWorld:
-    """The world that this process has joined. RuntimeError: none."""
-    if _world is None:
+    """Return the world that this process has joined. RuntimeError: none, with the reason."""
+    if _world is None or _why_not:
         raise RuntimeError(
-            _LACKS.format("gloo")
-            if not available()
-            else "this process has joined no MPI: init_process_group does, or new_group, called by all ranks"
+            _why_not or "this process has joined no MPI: init_process_group does, or new_group, called by all ranks"
         )
     return _world
 
@@ -215,25 +243,27 @@ def _module(word: str) -> Any:
         raise RuntimeError(f"{_LACKS.format(word)} ({error})") from error
 
 
-def _met(store: Store, rank: int, size: int, name: str, timeout: timedelta) -> list[str]:
-    """All ranks are here: the names of the worlds that they have joined before."""
+def _met(
+    store: Store, rank: int, size: int, refusal: str, name: str, timeout: timedelta
+) -> list[tuple[str, str]]:
+    """Return by rank why it cannot join MPI, "" if it can, and the name of the world that it has joined before."""
     with turn(store, f"turn {rank}") as number:
-        store.set(f"world {number} {rank}", name)
+        store.set(f"world {number} {rank}", f"{name}\n{refusal}")
         keys = [f"world {number} {other}" for other in range(size)]
         store.wait(keys, timeout)
-    return [value.decode() for value in store.multi_get(keys)]
+    found = [value.decode().partition("\n") for value in store.multi_get(keys)]
+    return [(why, world) for world, _, why in found]
+
+
+def _is_started_with(size: int) -> bool:
+    """Return True if an `mpiexec` started just these ranks."""
+    return any(os.environ.get(name) == str(size) for name in _SIZE_NAMES)
 
 
 def _initialize(module: Any, store: Store, rank: int, size: int, timeout: timedelta) -> None:
-    if any(os.environ.get(name) == str(size) for name in _SIZE_NAMES):
+    if _is_started_with(size):
         _begin_started(module)
         return
-    vendor, _ = module.get_vendor()
-    if vendor not in ("MPICH", "Intel MPI"):
-        raise RuntimeError(
-            f"{vendor} joins only ranks that its own mpiexec started: start them so, or install the extra 'mpi', whose "
-            "MPICH joins any"
-        )
     world = store.compare_set("pmi", "", f"flambeau_{uuid.uuid4().hex[:16]}").decode()
     manager = ProcessManager(PrefixStore(world, store), rank, size, world, timeout)
     with manager.announced():
@@ -281,3 +311,4 @@ def _processes(store: Store, rank: int, size: int) -> list[tuple[str, int]]:
 
 
 _world: MpiWorld | None = None
+_why_not = ""  # why the ranks of the last group of all have not joined MPI

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ def gone(store: Any, rank: int) -> str:
     """Whether a rank's process has ended, in words; "" as far as can be seen from this machine."""
     process = near(store.get(_key(rank)).decode()) if store.check([_key(rank)]) else 0
     return f": its process, {process}, has ended" if process and has_ended(process) else ""
+
+
+def keys_of(ranks: Iterable[int]) -> list[str]:
+    """Return the keys of a group's store under which ranks have left their processes."""
+    return [_key(rank) for rank in ranks]
 
 
 def _key(rank: int) -> str:
