@@ -49,7 +49,7 @@ FAULTS = {
     "sleeps": "time.sleep(1000)",
 }
 LASTING = ("stopped", "sleeps")  # the rank is still there
-BACKENDS = ("nccl", "gloo", "mpi")
+BACKENDS = ("nccl", "gloo", "mpi", "tcp")  # "tcp": gloo without MPI
 
 PROGRAM = """
 import os, signal, sys, time
@@ -95,7 +95,8 @@ def check(case: Case) -> str:
 
 
 def _check_processes(backend: str, wait: str, fault: str) -> str:
-    text = PROGRAM.format(backend=backend, wait=wait, call=WAITS[wait], fault=FAULTS[fault])
+    word = "gloo" if backend == "tcp" else backend
+    text = PROGRAM.format(backend=word, wait=wait, call=WAITS[wait], fault=FAULTS[fault])
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "program.py")
         program.write_text(text)
@@ -110,6 +111,8 @@ def _check_processes(backend: str, wait: str, fault: str) -> str:
             str(program),
         ]
         environment = os.environ | {"PYTHONPATH": _SOURCES, "TMPDIR": folder, "FLAMBEAU_DRIVER": "virtual"}
+        if backend == "tcp":
+            environment["FLAMBEAU_GLOO"] = "tcp"
         with Path(folder, "err").open("w+") as err:
             job = subprocess.Popen(command, stdout=err, stderr=err, start_new_session=True, env=environment)
             try:

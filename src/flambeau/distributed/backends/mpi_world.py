@@ -28,8 +28,8 @@ from typing import Any
 
 from flambeau.core.ipc.handshake import SECRET, new_secret
 from flambeau.distributed.backends import processes
-from flambeau.distributed.backends.wait_reports import Waits
 from flambeau.distributed.backends.process_manager import ProcessManager
+from flambeau.distributed.backends.wait_reports import Waits
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.stores.store import PrefixStore, Store, missed, turn
 from flambeau.distributed.stores.tcp_store import TCPStore
@@ -39,7 +39,7 @@ _THREAD_MULTIPLE = 3
 _NEAR_S, _FAR_S = 2e-3, 5e-2  # between calls that let MPI go on: while works are there, else
 _SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _LACKS = (
-    "{} moves CPU tensors between processes through MPI, and mpi4py is not installed: pip install 'flambeau[mpi]' "
+    "{} moves CPU tensors between processes through MPI, and mpi4py cannot be used: install Flambeau's extra 'mpi' "
     "(mpi4py and an MPI, 15 MB)"
 )
 
@@ -98,9 +98,10 @@ class MpiWorld:
 
     def is_moving(self, work: object) -> bool:
         """Return True if MPI still moves data of works other than `work`."""
-        return any(
-            other is not work and not (other._over or other._test()) for other in list(self.begun)
-        ) or not self.reap()
+        return (
+            any(other is not work and not (other._over or other._test()) for other in list(self.begun))
+            or not self.reap()
+        )
 
     def meet(self, store: Store, key: str, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
         """Wait for the ranks of a group. DistBackendError: one has ended, or not all came in time."""
@@ -142,7 +143,7 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
     _why_not = ""
     shared = PrefixStore("mpi", store)
     offers = _met(shared, rank, size, _refusal(size), _world.name if _world is not None else "", timeout)
-    if (refusals := [f"rank {r}: {why}" for r, (why, _) in enumerate(offers) if why]) :
+    if refusals := [f"rank {r}: {why}" for r, (why, _) in enumerate(offers) if why]:
         _why_not = refusals[0]
         return False
     names = {name for _, name in offers}
@@ -198,7 +199,8 @@ def joined() -> MpiWorld:
     """Return the world that this process has joined. RuntimeError: none, with the reason."""
     if _world is None or _why_not:
         raise RuntimeError(
-            _why_not or "this process has joined no MPI: init_process_group does, or new_group, called by all ranks"
+            _why_not
+            or "this process has joined no MPI: init_process_group does, or new_group, called by all ranks"
         )
     return _world
 

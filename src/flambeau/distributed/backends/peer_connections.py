@@ -104,10 +104,9 @@ def _own_address(place: Place) -> str:
     base: Any = place.store
     base = getattr(base, "_underlying_non_prefix_store", base)
     target = (base.host, base.port) if hasattr(base, "host") else (socket.gethostname(), 9)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
-        with suppress(OSError):
-            probe.connect(target)
-            return str(probe.getsockname()[0])
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)  # sends nothing
+        return str(probe.getsockname()[0])
     return socket.gethostbyname(socket.gethostname())
 
 
@@ -125,11 +124,13 @@ def _address_of_interface(name: str) -> str:
 def _dial(place: Place, rank: int, secret: str, end: float) -> socket.socket:
     host, port = place.store.get(f"tcp/{rank}").decode().split()
     try:
-        connection = socket.create_connection((host, int(port)), timeout=_left(end))
+        connection = socket.create_connection((host, int(port)), timeout=_seconds_until(end))
         greet(connection, secret)
         send(connection, [place.rank])
     except (OSError, ValueError, RefusedError) as error:
-        raise DistBackendError(f"rank {place.ranks[rank]} at {host}:{port} cannot be reached: {error}") from error
+        raise DistBackendError(
+            f"rank {place.ranks[rank]} at {host}:{port} cannot be reached: {error}"
+        ) from error
     return connection
 
 
@@ -145,7 +146,7 @@ def _accept(
                 raise DistBackendError(why or "not all members connected in time") from None
             continue
         try:
-            connection.settimeout(min(_left(end), _GREETING_S))
+            connection.settimeout(min(_seconds_until(end), _GREETING_S))
             greeting = Greeting(connection, secret)
             while not greeting.process:
                 send(connection, greeting.take(receive(connection, UNGREETED)))
@@ -159,5 +160,5 @@ def _accept(
             connection.close()
 
 
-def _left(end: float) -> float:
+def _seconds_until(end: float) -> float:
     return max(end - time.monotonic(), 1e-3)

@@ -48,7 +48,7 @@ class Transport(Protocol):
         ...
 
 
-class Engine(Protocol):
+class WaitingBackend(Protocol):
     """A backend whose works are `ProcessWork`."""
 
     place: Place
@@ -69,7 +69,7 @@ class ProcessWork(Work):
     def __init__(
         self,
         results: list[Any],
-        engine: Engine,
+        engine: WaitingBackend,
         calls: Sequence[tuple[str, int | None]],
         number: int,
         site: Site,
@@ -155,7 +155,7 @@ class _Waiting:
         self._work = work
         self._waits = work._engine.transport.waits
         self._limit_s = timeout.total_seconds()
-        self._begun = self._looked = time.monotonic()
+        self._start = self._looked = time.monotonic()
         self._looks, self._mark = 0, self._waits.mark()
         self.pause_s = 2e-5
 
@@ -168,8 +168,8 @@ class _Waiting:
 
     @property
     def lasts(self) -> bool:
-        """Whether the wait is too long to poll all the time."""
-        return time.monotonic() - self._begun >= _SPIN_S
+        """True if the wait is too long to poll all the time."""
+        return time.monotonic() - self._start >= _SPIN_S
 
     def over(self) -> bool:
         """Return True if the work is done. DistBackendError: it never will be."""
@@ -180,7 +180,7 @@ class _Waiting:
             self._looked, self._looks = now, self._looks + 1
             self._work._check_others()
             self._work._report_wait(self._mark, self._looks)
-        if self._limit_s and now - self._begun > self._limit_s:
+        if self._limit_s and now - self._start > self._limit_s:
             self._work._fail(f"timed out after {round(self._limit_s * 1000)}ms")
         return False
 

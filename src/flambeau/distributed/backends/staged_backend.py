@@ -34,14 +34,20 @@ class StagedBackend(Backend):
         self._host.set_timeout(timeout)
 
     def all_reduce(self, tensors: Tensors, op: Any, async_op: bool = False) -> Work:
-        return self._stage(dense(list(tensors)), tensors, lambda copies: self._host.all_reduce(copies, op, True))
+        return self._stage(
+            dense(list(tensors)), tensors, lambda copies: self._host.all_reduce(copies, op, True)
+        )
 
     def broadcast(self, tensor: Any, root: int, async_op: bool = False) -> Work:
-        return self._stage(dense([tensor]), [tensor], lambda copies: self._host.broadcast(copies[0], root, True))
+        return self._stage(
+            dense([tensor]), [tensor], lambda copies: self._host.broadcast(copies[0], root, True)
+        )
 
     def reduce(self, tensor: Any, root: int, op: Any, async_op: bool = False) -> Work:
         written = [tensor] if self.place.rank == root else []
-        return self._stage(dense([tensor]), written, lambda copies: self._host.reduce(copies[0], root, op, True))
+        return self._stage(
+            dense([tensor]), written, lambda copies: self._host.reduce(copies[0], root, op, True)
+        )
 
     def all_gather(self, outputs: Tensors, tensor: Any, async_op: bool = False) -> Work:
         return self._stage(
@@ -70,9 +76,13 @@ class StagedBackend(Backend):
             lambda copies: self._host.reduce_scatter(copies[0], copies[1:], op, True),
         )  # fmt: skip
 
-    def reduce_scatter_from(self, outputs: Tensors, tensors: Tensors, op: Any, async_op: bool = False) -> Work:
+    def reduce_scatter_from(
+        self, outputs: Tensors, tensors: Tensors, op: Any, async_op: bool = False
+    ) -> Work:
         return self._pairs(
-            outputs, tensors, lambda out, given, async_op: self._host.reduce_scatter_from(out, given, op, async_op)
+            outputs,
+            tensors,
+            lambda out, given, async_op: self._host.reduce_scatter_from(out, given, op, async_op),
         )
 
     def all_to_all(self, outputs: Tensors, inputs: Tensors, async_op: bool = False) -> Work:
@@ -103,7 +113,9 @@ class StagedBackend(Backend):
     def _pairs(self, outputs: Tensors, tensors: Tensors, begin: Callable[[Any, Any, bool], Work]) -> Work:
         count = len(outputs)
         return self._stage(
-            contiguous([*outputs, *tensors]), outputs, lambda copies: begin(copies[:count], copies[count:], True)
+            contiguous([*outputs, *tensors]),
+            outputs,
+            lambda copies: begin(copies[:count], copies[count:], True),
         )
 
     def _stage(
@@ -116,7 +128,9 @@ class StagedBackend(Backend):
         """Begin an operation on host copies of the tensors in `used`; those in `written` get its results."""
         with no_grad():
             copies = [tensor.cpu() for tensor in used]
-        targets = [(tensor, copy) for tensor, copy in zip(used, copies, strict=True) if _is_in(tensor, written)]
+        targets = [
+            (tensor, copy) for tensor, copy in zip(used, copies, strict=True) if _is_in(tensor, written)
+        ]
         return _StagedWork(list(written if results is None else results), begin(copies), targets)
 
 

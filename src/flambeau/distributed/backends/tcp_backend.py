@@ -10,9 +10,9 @@ that another has not joined. Announcements that differ end the group with every 
 
 # Note [When data is sent]
 Messages of a collective up to `SMALL` bytes are sent at once, and wait in the receiver's memory if it is late. Larger
-ones are sent when the receiver has reported that its memory is ready. A message of the program is offered first and
-sent when the receiver accepts it: `send` returns when the other rank has called `recv`, as with PyTorch's gloo. A rank
-that does not join therefore never holds more than small messages of others.
+ones are sent when the receiver has reported that its memory is ready. A message of the program is offered first, and
+sent when the receiver accepts it or, if it is small, with the offer. `send` returns when the other rank has called
+`recv`, as with PyTorch's gloo. A rank that is late therefore never holds more than small messages of others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flambeau.core.callsite import Site, caller, place
-from flambeau.core.ipc.codec import fits, pack, unpack
+from flambeau.core.ipc.codec import Either, fits, pack, unpack
 from flambeau.core.memory import bytes_at
 from flambeau.distributed.backends import processes
 from flambeau.distributed.backends.backend import Place
@@ -35,7 +35,7 @@ from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _noth
 from flambeau.distributed.backends.monitored_barrier import Monitored
 from flambeau.distributed.backends.peer_connections import connect_peers
 from flambeau.distributed.backends.process_work import ProcessWork
-from flambeau.distributed.backends.tcp_links import Head, Links
+from flambeau.distributed.backends.tcp_links import Head, PeerLinks
 from flambeau.distributed.backends.tcp_steps import SMALL, Array, Steps, Transfer, exchange, steps_of
 from flambeau.distributed.backends.wait_reports import Waits
 from flambeau.distributed.errors import DistBackendError
@@ -50,7 +50,7 @@ _PATIENCE_S = 5.0  # for the lines of ranks that disagree
 _PAUSE_S = 0.05  # longest sleep of a waiting host
 _ANY = -1
 _CALL_SCHEMA = [str, str, ([int, str],), ([int, str],)]
-_OFFER_SCHEMA = [int, int, str, str]
+_OFFER_SCHEMA = [int, int, str, str, Either(None, bytes)]
 _ENDS = {"left": "rank {} has left the group", "ended": "the process of rank {}, {}, has ended"}
 Key = tuple[int, int, int]
 """The other rank, the collective's number, the message's sub-number."""
@@ -62,7 +62,7 @@ class TcpTransport:
     def __init__(self, store: Store | None, reports: Store, rank: int, size: int) -> None:
         self.store = store  # of all ranks
         self.waits = Waits(reports, rank, size)
-        self.pending: set[Operation] = set()
+        self.pending: set[TcpOperation] = set()
 
     def dead(self, rank: int) -> str:
         """Return "": the connections report the end of a rank."""
@@ -72,7 +72,7 @@ class TcpTransport:
         return any(operation is not work.operation for operation in list(self.pending))
 
 
-class Operation:
+class TcpOperation:
     """A collective or a message under way.
 
     Attributes:
@@ -130,7 +130,7 @@ class Operation:
 class _Task:
     """The steps of one collective. Each begins when all transfers of the one before are over."""
 
-    def __init__(self, engine: TcpBackend, operation: Operation, steps: Steps) -> None:
+    def __init__(self, engine: TcpBackend, operation: TcpOperation, steps: Steps) -> None:
         self._engine = engine
         self._operation = operation
         self._steps = steps
@@ -173,13 +173,16 @@ class _End:
         self.kind = kind  # count and dtype
         self.text = text
         self.memory: Array = np.empty(0, np.uint8)
-        self.operation: Operation | None = None  # None for an offer from another rank
+        self.data: bytes | None = None  # that came with an offer
+        self.operation: TcpOperation | None = None  # None for an offer from another rank
 
 
-class _Begun:
+class _OpenCall:
     """A collective that this rank has begun and that not all others have announced."""
 
-    def __init__(self, operation: Operation, announcement: Callable[[int], list[Any]], others: set[int]) -> None:
+    def __init__(
+        self, operation: TcpOperation, announcement: Callable[[int], list[Any]], others: set[int]
+    ) -> None:
         self.operation = operation
         self.announcement = announcement  # for a rank
         self.missing = others
@@ -195,11 +198,11 @@ class TcpBackend(FlatBackend):
         super().__init__(place)
         self.transport = transport
         self.aborted = False
-        self.operations: set[Operation] = set()
+        self.operations: set[TcpOperation] = set()
         self._mismatch = ""  # report of ranks that disagreed, which ends the group
         self._differs = False  # ranks have disagreed: data may not fit
         self._number = self._messages = 0
-        self._begun: dict[int, _Begun] = {}  # by number
+        self._open_calls: dict[int, _OpenCall] = {}  # by number
         self._announced: dict[int, dict[int, list[Any]]] = {}  # number -> rank -> announcement
         self._expected: dict[Key, tuple[Array, Callable[[], None]]] = {}  # memory for data
         self._early: dict[Key, bytearray] = {}  # small data whose receiver is late
@@ -212,9 +215,10 @@ class TcpBackend(FlatBackend):
         self._monitored = Monitored(place, lambda rank: self._why_lost(place.ranks.index(rank)))
         connections = connect_peers(place)
         self._processes = [
-            told.decode().partition(" ")[0] for told in place.store.multi_get(processes.keys_of(range(place.size)))
+            text.decode().partition(" ")[0]
+            for text in place.store.multi_get(processes.keys_of(range(place.size)))
         ]
-        self._links = Links(connections, self)
+        self._links = PeerLinks(connections, self)
         self._links.start()
 
     def barrier(self, device: Any = None, async_op: bool = False) -> Work:
@@ -304,9 +308,9 @@ class TcpBackend(FlatBackend):
             steps.append(exchange(messages, rank))
         with self._links.lock:
             self._number += 1
-            operation = Operation(self, self._number, keep)
+            operation = TcpOperation(self, self._number, keep)
             others = {peer for peer in range(size) if peer != rank}
-            self._begun[self._number] = _Begun(operation, announcement, {*others})
+            self._open_calls[self._number] = _OpenCall(operation, announcement, {*others})
             with self._links.together():
                 for peer in others:
                     operation.hold(peer)  # its announcement
@@ -324,17 +328,17 @@ class TcpBackend(FlatBackend):
 
     def _compare(self, number: int, rank: int) -> None:
         """Compare a rank's announcement with this rank's, which both are there."""
-        begun = self._begun[number]
+        mine = self._open_calls[number]
         _, alike, sends, receives = self._announced[number][rank]
-        _, own_alike, own_sends, own_receives = begun.announcement(rank)
+        _, own_alike, own_sends, own_receives = mine.announcement(rank)
         if (alike, sends, receives) != (own_alike, own_receives, own_sends):
             self._differs = True
-            begun.operation.differ()
+            mine.operation.differ()
             return
-        begun.missing.discard(rank)
-        if not begun.missing:
-            del self._begun[number], self._announced[number]
-        begun.operation.release(rank)
+        mine.missing.discard(rank)
+        if not mine.missing:
+            del self._open_calls[number], self._announced[number]
+        mine.operation.release(rank)
 
     def report_mismatch(self, number: int) -> str:
         """Return every rank's line for a collective on which they disagree, and end the group."""
@@ -345,7 +349,7 @@ class TcpBackend(FlatBackend):
                 self._links.lock.wait_for(
                     lambda: all(rank in found or self._links.lost(rank) for rank in others), _PATIENCE_S
                 )
-                found = found | {self.place.rank: self._begun[number].announcement(_ANY)}
+                found = found | {self.place.rank: self._open_calls[number].announcement(_ANY)}
             lines = [
                 found[rank][0] if rank in found else f"rank {of_all} does not wait for it"
                 for rank, of_all in enumerate(self.place.ranks)
@@ -355,7 +359,7 @@ class TcpBackend(FlatBackend):
             self._mismatch = "\n  ".join([head, *lines, end])
         return self._mismatch
 
-    def transfer(self, operation: Operation, transfer: Transfer, end: Callable[[], None]) -> None:
+    def transfer(self, operation: TcpOperation, transfer: Transfer, end: Callable[[], None]) -> None:
         """Begin one message of a collective; `end` is called when it is over. The lock is held."""
         sends, peer, sub, memory = transfer
         number = operation.number
@@ -392,13 +396,13 @@ class TcpBackend(FlatBackend):
         end = _End(call.peer, 0, (call.count, call.dtype.name), self._line(site, what))
         end.memory = bytes_at(call.source if sends else call.target, call.count * call.dtype.itemsize)
         with self._links.lock:
-            operation = end.operation = Operation(self, 0, keep)
+            operation = end.operation = TcpOperation(self, 0, keep)
             (self._send if sends else self._receive)(end, tag, operation)
             operation.release()
         peer = None if call.peer == _ANY else call.peer
         return TcpWork(shown, self, operation, [(what, peer)], after, site)
 
-    def _send(self, end: _End, tag: int, operation: Operation) -> None:
+    def _send(self, end: _End, tag: int, operation: TcpOperation) -> None:
         self._messages += 1
         end.number = self._messages
         operation.hold(end.peer)
@@ -407,10 +411,12 @@ class TcpBackend(FlatBackend):
             offer = _End(end.peer, end.number, end.kind, end.text)
             self._match_offer(offer, tag)
             return
-        self._links.send(end.peer, _OFFER, end.number, 0, pack([tag, *end.kind, end.text]))
+        self._links.send(
+            end.peer, _OFFER, end.number, 0, pack([tag, *end.kind, end.text, _small(end.memory)])
+        )
         self._fail_without(operation)
 
-    def _receive(self, end: _End, tag: int, operation: Operation) -> None:
+    def _receive(self, end: _End, tag: int, operation: TcpOperation) -> None:
         operation.hold()
         for offer in self._offers.get(tag, ()):
             if end.peer in (_ANY, offer.peer):
@@ -445,7 +451,7 @@ class TcpBackend(FlatBackend):
             text = "\n  ".join([head, offer.text, receipt.text])
             operation.fail(text)
             if own:
-                self._refused(offer.number, text)
+                self._refuse(offer.number, text)
             else:
                 self._links.send(offer.peer, _REFUSE, offer.number, 0, pack(text))
         elif own:
@@ -454,15 +460,19 @@ class TcpBackend(FlatBackend):
             self._end_message(sent)
             self._end_message(receipt)
         else:
-            self._accepted[offer.peer, offer.number] = receipt
             self._links.send(offer.peer, _ACCEPT, offer.number, 0)
+            if offer.data is not None:
+                receipt.memory[...] = np.frombuffer(offer.data, np.uint8)
+                self._end_message(receipt)
+                return
+            self._accepted[offer.peer, offer.number] = receipt
             self._fail_without(operation)
 
     def _end_message(self, end: _End) -> None:
         assert end.operation is not None
         end.operation.release(end.operation.source if end.operation.source != _ANY else end.peer)
 
-    def _refused(self, number: int, text: str) -> None:
+    def _refuse(self, number: int, text: str) -> None:
         end = self._offered.pop(number)
         assert end.operation is not None
         end.operation.fail(text)
@@ -496,7 +506,7 @@ class TcpBackend(FlatBackend):
             raise ValueError("data that is too large to arrive before its receiver is ready")
         body = bytearray(nbytes)
 
-        def arrived() -> None:
+        def keep() -> None:
             if key in self._expected:  # the receiver became ready meanwhile
                 memory, end = self._expected.pop(key)
                 memory[...] = np.frombuffer(body, np.uint8)
@@ -504,13 +514,13 @@ class TcpBackend(FlatBackend):
             else:
                 self._early[key] = body
 
-        return memoryview(body), arrived
+        return memoryview(body), keep
 
     def _take_call(self, key: Key, body: bytearray) -> None:
         rank, number, _ = key
-        self._announced.setdefault(number, {})[rank] = _checked(body, _CALL_SCHEMA)
+        self._announced.setdefault(number, {})[rank] = _parse(body, _CALL_SCHEMA)
         self._links.lock.notify_all()  # a report of a mismatch may wait for it
-        if number in self._begun:
+        if number in self._open_calls:
             self._compare(number, rank)
 
     def _take_ready(self, key: Key, body: bytearray) -> None:
@@ -521,15 +531,20 @@ class TcpBackend(FlatBackend):
             self._ready.add(key)
 
     def _take_offer(self, key: Key, body: bytearray) -> None:
-        tag, count, dtype, text = _checked(body, _OFFER_SCHEMA)
-        self._match_offer(_End(key[0], key[1], (count, dtype), text), tag)
+        tag, count, dtype, text, data = _parse(body, _OFFER_SCHEMA)
+        offer = _End(key[0], key[1], (count, dtype), text)
+        offer.data = data
+        self._match_offer(offer, tag)
 
     def _take_accept(self, key: Key, body: bytearray) -> None:
         end = self._offered.pop(key[1])
+        if end.memory.nbytes <= SMALL:  # it went with the offer
+            self._end_message(end)
+            return
         self._links.send(*_frame(_MESSAGE, key), end.memory, partial(self._end_message, end))
 
     def _take_refuse(self, key: Key, body: bytearray) -> None:
-        self._refused(key[1], _checked(body, str))
+        self._refuse(key[1], _parse(body, str))
 
     def lose(self, rank: int, why: str) -> None:
         for operation in list(self.operations):
@@ -543,7 +558,7 @@ class TcpBackend(FlatBackend):
                 receipt.operation.fail("no other rank of the group is left")
         self._links.lock.notify_all()
 
-    def _fail_without(self, operation: Operation) -> None:
+    def _fail_without(self, operation: TcpOperation) -> None:
         """Fail an operation that has just begun and needs a rank that has gone."""
         for rank, count in list(operation.needs.items()):
             if count > 0 and self._links.lost(rank):
@@ -574,7 +589,7 @@ class TcpWork(ProcessWork):
         self,
         results: list[Any],
         backend: TcpBackend,
-        operation: Operation,
+        operation: TcpOperation,
         calls: Sequence[tuple[str, int | None]],
         after: Callable[[], None],
         site: Site,
@@ -608,12 +623,17 @@ class TcpWork(ProcessWork):
         self.operation.done.wait(_PAUSE_S)
 
 
+def _small(memory: Array) -> bytes | None:
+    """Return the bytes of a message that is sent with its offer; None if it is too large."""
+    return memory.tobytes() if memory.nbytes <= SMALL else None
+
+
 def _frame(kind: int, key: Key) -> tuple[int, int, int, int]:
     rank, number, sub = key
     return rank, kind, number, sub
 
 
-def _checked(body: bytearray, schema: Any) -> Any:
+def _parse(body: bytearray, schema: Any) -> Any:
     value = unpack(body)
     if not fits(value, schema):
         raise ValueError("a frame of another form")
@@ -624,7 +644,9 @@ def prepare(everybody: Place) -> None:
     """Let this process report its waits in the store of all ranks. All ranks call, for each group of all ranks once."""
     global _transport
     if _transport is None or _transport.store is not everybody.store:
-        _transport = TcpTransport(everybody.store, PrefixStore("tcp", everybody.store), everybody.rank, everybody.size)
+        _transport = TcpTransport(
+            everybody.store, PrefixStore("tcp", everybody.store), everybody.rank, everybody.size
+        )
 
 
 def transport() -> TcpTransport:

@@ -1,4 +1,4 @@
-"""`Links`: frames over the connections of one rank to the other members of its group, moved by a thread.
+"""`PeerLinks`: frames over the connections of one rank to the other members of its group, moved by a thread.
 
 A frame is a kind, two numbers, and a body. The thread reads and writes whenever a connection allows either, so two
 ranks that send large tensors to each other do not block. A caller writes its frames itself as far as the connection
@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Protocol
 
-_HEAD = struct.Struct("!BQIQ")  # kind, number, sub-number, bytes of the body
+_HEAD = struct.Struct("!BQQQ")  # kind, number, sub-number, bytes of the body
 _BUFFER = 1 << 16  # bytes read at once while no body is under way
 _READS = 32  # reads from one connection before the others have their turn
 _VECTORS = 16  # buffers that one call writes
@@ -61,7 +61,7 @@ class _Link:
         self.writing = False  # a caller further down the stack writes
 
 
-class Links:
+class PeerLinks:
     """The links of one rank, and the thread that serves them.
 
     Attributes:
@@ -88,14 +88,22 @@ class Links:
         self._thread.start()
 
     def send(
-        self, rank: int, kind: int, number: int, sub: int, body: Any = b"", sent: Callable[[], None] | None = None
+        self,
+        rank: int,
+        kind: int,
+        number: int,
+        sub: int,
+        body: Any = b"",
+        sent: Callable[[], None] | None = None,
     ) -> None:
         """Enqueue a frame; `sent` is called when the system has accepted all of it. The lock must be held."""
         link = self._links[rank]
         if link.lost:
             return  # whatever needs the rank has failed
         view = memoryview(body)
-        link.outbox.append((memoryview(_HEAD.pack(kind, number, sub, view.nbytes)), None if view.nbytes else sent))
+        link.outbox.append(
+            (memoryview(_HEAD.pack(kind, number, sub, view.nbytes)), None if view.nbytes else sent)
+        )
         if view.nbytes:
             link.outbox.append((view, sent))
         if not link.writable and not self._gathers:  # else the thread writes
@@ -150,7 +158,7 @@ class Links:
     def _write(self, link: _Link) -> None:
         """Write as much as the connection accepts."""
         if link.writing:
-            return  # a callback of `_written` has sent more
+            return  # a callback of `_pop_sent` has sent more
         link.writing = True
         try:
             self._write_all(link)
@@ -173,9 +181,9 @@ class Links:
             except OSError:
                 link.outbox.clear()
                 break  # the reading side says why
-            self._written(link, count)
+            self._pop_sent(link, count)
 
-    def _written(self, link: _Link, count: int) -> None:
+    def _pop_sent(self, link: _Link, count: int) -> None:
         while link.outbox:
             view, sent = link.outbox[0]
             if count < view.nbytes:
@@ -236,7 +244,8 @@ class Links:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._close(link, f"the connection broke: {error.strerror}")
+                reset = isinstance(error, ConnectionResetError | BrokenPipeError)  # it ended with unread data
+                self._close(link, "" if reset else f"the connection broke: {error.strerror}")
                 return
             if not count:
                 self._close(link, "")
@@ -305,5 +314,5 @@ def _close_in_child() -> None:
         links.close_sockets()
 
 
-_all: weakref.WeakSet[Links] = weakref.WeakSet()
+_all: weakref.WeakSet[PeerLinks] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_close_in_child)

@@ -1,4 +1,4 @@
-"""CPU tensors between processes, over MPI: joined by the store, or started by mpiexec; late, dead and absent ranks."""
+"""CPU tensors between processes, over MPI and over TCP: late, dead, absent and disagreeing ranks; how ranks join MPI."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from rank_kit import HERE, finish, free_port, run_ranks, start
+from rank_kit import finish, free_port, run_ranks, start
 
 from flambeau.distributed.backends import mpi_world
-from flambeau.distributed.backends.wait_reports import Wait, Waits, stuck
 from flambeau.distributed.backends.process_manager import ProcessManager
+from flambeau.distributed.backends.wait_reports import Wait, Waits, stuck
 from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, HashStore
 
-PROGRAM = str(HERE / "mpi_program.py")
+PROGRAM = str(Path(__file__).with_name("mpi_program.py"))
+ENVIRONMENTS = {"mpi": {}, "tcp": {"FLAMBEAU_GLOO": "tcp"}}
+both = pytest.mark.parametrize("transport", ENVIRONMENTS)
 
 
 def segments() -> set[str]:
@@ -28,10 +30,12 @@ def segments() -> set[str]:
     return {path.name for path in Path("/dev/shm").glob("mpich_shm_*") if path.name not in text}
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_every_collective_beside_numpy(size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "word", "transport"), [(2, "mpi", "mpi"), (3, "gloo", "mpi"), (3, "gloo", "tcp")]
+)
+def test_every_collective_beside_numpy(size: int, word: str, transport: str) -> None:
     before = segments()
-    for said in run_ranks(size, PROGRAM, "gloo" if size == 3 else "mpi"):
+    for said in run_ranks(size, PROGRAM, word, **ENVIRONMENTS[transport]):
         assert (said.status, said.out) == (0, "good\n"), said.err
     assert segments() <= before, "shared memory outlives no rank"
 
@@ -107,7 +111,8 @@ for call in calls:
 """
 
 
-def test_ranks_that_disagree_are_told_with_their_lines() -> None:
+@both
+def test_ranks_that_disagree_are_told_with_their_lines(transport: str) -> None:
     """What MPI itself hangs on, or goes on with."""
     wanted = [
         ("all_reduce of 4 float32, op sum", "broadcast of 4 float32, root 0"),
@@ -120,7 +125,7 @@ def test_ranks_that_disagree_are_told_with_their_lines() -> None:
         ("recv of 4 float32 from rank 0", "barrier"),
         ("broadcast of 4 float32, root 1", "all_reduce of 4 float32, op sum"),
     ]
-    for said in run_ranks(3, "-c", _DIFFER):
+    for said in run_ranks(3, "-c", _DIFFER, **ENVIRONMENTS[transport]):
         assert said.status == 0, said.err
         lines = said.out.splitlines()
         assert lines[::2] == lines[1::2], "the second call says the same"
@@ -149,14 +154,15 @@ store.wait([f"told {other}" for other in range(3)])  # rank 0 serves it
 """
 
 
-def test_ranks_that_wait_for_each_other_are_told_with_their_lines() -> None:
+@both
+def test_ranks_that_wait_for_each_other_are_told_with_their_lines(transport: str) -> None:
     wanted = (
         "deadlock: these ranks wait for each other\n"
         "  rank 0 at <string>:7: recv of 4 float32 from rank 1 in group 0\n"
         "  rank 1 at <string>:7: recv of 4 float32 from rank 0 in group 0\n"
         "  rank 2 at <string>:9: barrier in group 0\n"
     )
-    assert [said.out for said in run_ranks(3, "-c", _CIRCLE)] == [wanted] * 3
+    assert [said.out for said in run_ranks(3, "-c", _CIRCLE, **ENVIRONMENTS[transport])] == [wanted] * 3
 
 
 _LONGER = """
@@ -268,8 +274,9 @@ for call in (lambda: dist.all_reduce(torch.ones(4)), lambda: dist.recv(torch.one
 """
 
 
-def test_a_rank_that_died_is_named_in_every_wait() -> None:
-    first, second = run_ranks(2, "-c", _DIES)
+@both
+def test_a_rank_that_died_is_named_in_every_wait(transport: str) -> None:
+    first, second = run_ranks(2, "-c", _DIES, **ENVIRONMENTS[transport])
     assert (first.status, second.status) == (0, 7), first.err
     lines = first.out.splitlines()
     calls = ("all_reduce of 4 float32, op sum", "recv of 4 float32 from rank 1", "barrier")
@@ -306,10 +313,15 @@ print(t.tolist())
         ("dist.barrier()", "barrier"),
     ],
 )
-def test_in_detail_ranks_that_disagree_are_told_before_they_begin(second: str, told: str) -> None:
+@both
+def test_in_detail_ranks_that_disagree_are_told_before_they_begin(
+    transport: str, second: str, told: str
+) -> None:
     """MPI itself gives no sign of most of these: it takes the numbers of either."""
     calls = f"dist.all_reduce(t);{second}"
-    for said in run_ranks(2, "-c", _DISAGREES, calls, TORCH_DISTRIBUTED_DEBUG="DETAIL"):
+    for said in run_ranks(
+        2, "-c", _DISAGREES, calls, TORCH_DISTRIBUTED_DEBUG="DETAIL", **ENVIRONMENTS[transport]
+    ):
         assert said.status == 0, said.err
         head, *lines, values = said.out.splitlines()
         assert head.startswith("collective mismatch: call 3 of group 0")
@@ -340,31 +352,40 @@ def test_a_rank_that_never_starts_is_waited_for_as_long_as_asked() -> None:
 
 
 _OTHERS = """
-import os
+import os, sys
 import flambeau as torch, flambeau.distributed as dist
 dist.init_process_group("gloo")
 first = dist.get_rank()
 dist.destroy_process_group()
 if first < 2:
     try:
-        dist.init_process_group("gloo", world_size=2, rank=1 - first, init_method=os.environ["AGAIN"])
+        dist.init_process_group(sys.argv[1], world_size=2, rank=1 - first, init_method=os.environ["AGAIN"])
+        t = torch.ones(2)
+        dist.all_reduce(t)
+        print(dist.group.WORLD.engine_of("cpu").kind, t.tolist())
     except RuntimeError as error:
         print(error)
 """
 
 
-def test_a_process_joins_one_mpi_in_its_life(tmp_path: Path) -> None:
-    said = run_ranks(3, "-c", _OTHERS, AGAIN=f"file://{tmp_path}/again")
+@pytest.mark.parametrize(
+    ("word", "wanted"),
+    [("gloo", "tcp [2.0, 2.0]"), ("mpi", "MPI can be joined once in the life of a process")],
+)
+def test_a_process_joins_one_mpi_in_its_life(tmp_path: Path, word: str, wanted: str) -> None:
+    said = run_ranks(3, "-c", _OTHERS, word, AGAIN=f"file://{tmp_path}/again")
     assert [s.status for s in said] == [0, 0, 0], said[0].err
     for one in said[:2]:
-        assert "MPI can be joined once in the life of a process" in one.out
+        assert wanted in one.out
 
 
 def test_without_mpi4py_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
+    monkeypatch.setattr(mpi_world, "_why_not", "")
     assert not mpi_world.available()
-    with pytest.raises(RuntimeError, match=r"pip install 'flambeau\[mpi\]'"):
-        mpi_world.join(HashStore(), 0, 2, DEFAULT_TIMEOUT)
+    assert not mpi_world.join(HashStore(), 0, 1, DEFAULT_TIMEOUT)
+    with pytest.raises(RuntimeError, match="install Flambeau's extra 'mpi'"):
+        mpi_world.joined()
 
 
 def test_the_process_manager_answers_as_pmi_1_has_it() -> None:

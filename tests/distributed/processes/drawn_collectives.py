@@ -57,7 +57,10 @@ class Rank:
             return None
         me, torch, dist = ranks.index(self.rank), self.torch, self.dist
         mine = self.values(self.rank, count, kind, number, whole)
-        empty = lambda: torch.zeros(count, dtype=mine.dtype)
+
+        def empty():
+            return torch.zeros(count, dtype=mine.dtype)
+
         more = {"group": group, "async_op": asynchronous}
         reduction = {"op": getattr(dist.ReduceOp, op), **more}
         results, work = [mine], None
@@ -69,7 +72,9 @@ class Rank:
         elif name == "reduce_scatter_single":
             wide = self.values(self.rank, count * len(ranks), kind, number, whole)
             results = [empty()]
-            work = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(results[0], wide, **reduction)
+            work = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(
+                results[0], wide, **reduction
+            )
         elif name == "broadcast":
             work = dist.broadcast(mine, root, **more)
         elif name == "all_gather":
@@ -123,7 +128,9 @@ class Rank:
         """Each to all others, with tags, received in another order than sent."""
         order = random.Random(number)
         others = [rank for rank in ranks if rank != self.rank]
-        works = [self.dist.isend(mine, to, tag=tag) for to in order.sample(others, len(others)) for tag in (5, 2)]
+        works = [
+            self.dist.isend(mine, to, tag=tag) for to in order.sample(others, len(others)) for tag in (5, 2)
+        ]
         found = {(origin, tag): empty() for origin in others for tag in (2, 5)}
         for origin, tag in found:
             self.dist.recv(found[origin, tag], origin, tag=tag)
