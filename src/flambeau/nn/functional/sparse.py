@@ -194,7 +194,8 @@ def _largest(rows: Tensor, bags: Tensor, count: int) -> Tensor:
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Each class index as a row of zeros with a 1 in its place; as many classes as the largest needs, or given.
 
-    It looks at the values: on CUDA it waits for the device. Raises RuntimeError: an index out of range.
+    On CUDA it waits for the device only to find the largest index; with `num_classes` the kernel checks the indices.
+    Raises RuntimeError: an index out of range.
     """
     if checked(tensor, "one_hot").dtype is not int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
@@ -202,8 +203,8 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         if num_classes <= 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")
         return creation.zeros(*tensor.shape, num_classes, dtype=int64, device=tensor.device)
-    is_unread = tensor.is_meta and num_classes != -1  # type: ignore[attr-defined]
-    low, high = (0, 0) if is_unread else (int(tensor.min()), int(tensor.max()))
+    is_read = tensor.device.type == "cpu" or num_classes == -1
+    low, high = (int(tensor.min()), int(tensor.max())) if is_read else (0, 0)
     if low < 0:
         raise RuntimeError("Class values must be non-negative.")
     if num_classes != -1 and num_classes < 1:

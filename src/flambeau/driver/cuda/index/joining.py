@@ -125,13 +125,13 @@ def _build_move(launch: Launch, flipped: Sequence[int], shifts: Sequence[int]) -
     assert isinstance(x, Meta)
     element, number = carrier(out.itemsize), "u32" if out.numel < 1 << 31 else "u64"
     ndim = max(out.ndim, 1)
-    sizes = (
-        out.shape or (1,),
-        out.strides or (0,),
-        x.strides or (0,),
-        list(shifts) or [0],
-        list(flipped) or [0],
-    )
+    along = sorted(
+        range(out.ndim), key=lambda d: -out.strides[d]
+    )  # neighboring threads write neighboring elements
+    sizes = [
+        [values[d] for d in along] or [default]
+        for values, default in ((out.shape, 1), (out.strides, 0), (x.strides, 0), (shifts, 0), (flipped, 0))
+    ]
     text = f"""
 struct Moves {{ i64 size[{ndim}], to_[{ndim}], from[{ndim}], shift[{ndim}], flipped[{ndim}]; }};
 extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {element}* x, Moves m, i64 n) {{
