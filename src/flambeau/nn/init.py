@@ -12,6 +12,7 @@ from typing import Any
 
 from flambeau.core.callsite import warn_program
 from flambeau.runtime.generator import Generator
+from flambeau.tensor.arguments.arg_errors import checking
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.arithmetic import where
 from flambeau.tensor.functions.linalg import linalg_qr
@@ -56,7 +57,7 @@ def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
 
 
 def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
-    mode = mode.lower()
+    mode = mode.lower() if isinstance(mode, str) else mode
     modes = ["fan_in", "fan_out"]
     if mode not in modes:
         raise ValueError(f"Mode {mode} not supported, please use one of {modes}")
@@ -172,7 +173,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     if tensor.dim() not in (3, 4, 5):
         raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
     outputs, _, *kernel = tensor.shape
-    if outputs % groups:
+    if not groups or outputs % groups:
         raise ValueError("dim 0 must be divisible by groups")
     target = tensor.detach().zero_()
     centre = tuple([n // 2 for n in kernel])
@@ -258,12 +259,24 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
     """Normal numbers, but zero in a fraction `sparsity` of each column. Raises ValueError: not 2-d."""
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
+    if not math.isfinite(sparsity):
+        raise ValueError(f"sparse_(): sparsity must be finite, but got {sparsity}")
     target = tensor.detach().normal_(0, std, generator=generator)
     rows, columns = target.shape
     zeros = math.ceil(sparsity * rows)
     for column in range(columns):
         target[randperm(rows)[:zeros], column] = 0
     return tensor
+
+
+# A tensor or a number of a wrong type raises TypeError.
+globals().update({
+    fill.__name__: checking(fill, fill.__name__)
+    for fill in (
+        uniform_, normal_, trunc_normal_, constant_, ones_, zeros_, eye_, dirac_, xavier_uniform_, xavier_normal_,
+        kaiming_uniform_, kaiming_normal_, orthogonal_, sparse_,
+    )
+})  # fmt: skip
 
 
 # -- the names of old -----------------------------------------------------------------------------------

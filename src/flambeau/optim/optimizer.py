@@ -10,6 +10,7 @@ from copy import deepcopy
 from itertools import chain
 from typing import Any
 
+from flambeau.core.brief import brief
 from flambeau.core.dtype import float32
 from flambeau.core.handle import RemovableHandle
 from flambeau.runtime.hooks import annotations
@@ -365,7 +366,9 @@ def check_least(value: Any, what: str) -> None:
 
 
 def check_betas(betas: Any) -> None:
-    """Raises ValueError: a decay outside [0, 1)."""
+    """Raises ValueError: a decay outside [0, 1); TypeError: not two decays."""
+    if not isinstance(betas, tuple | list) or len(betas) < 2:
+        raise TypeError(f"betas must be a tuple of two floats, but got {brief(betas)}")
     for i in (0, 1):
         if not 0.0 <= betas[i] < 1.0:
             raise ValueError(f"Invalid beta parameter at index {i}: {betas[i]}")

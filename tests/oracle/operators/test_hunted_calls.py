@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="oracle PyTorch is not installed")
@@ -58,12 +59,59 @@ t.argmax(t.ones(3, 3), t.tensor([0]))
 t.cumsum(t.ones(3, 3), t.tensor([0]))
 t.softmax(t.ones(3, 3), t.tensor(0))
 t.ones(3, 3).narrow_copy(t.tensor([0]), 0, 1)
+t.linalg.cholesky_ex(t.full((3, 3), float("nan"))).info
+t.linalg.cholesky_ex(t.diag(t.tensor([1.0, float("nan"), 1.0]))).info
+t.linalg.cholesky(t.full((3, 3), float("nan")))
+t.floor_divide(7, 2)
+F.hardtanh_(t.arange(4.0), 2.5)
+F.hardtanh_(t.arange(4.0), 0.5, 1.5)
+F.hardtanh_(t.ones(2), 0, t.ones(2))
+F.hardtanh_(t.ones(2), np.ones(2))
+F.hinge_embedding_loss(t.ones(2), t.ones(2), True)
+F.hinge_embedding_loss(t.arange(4), t.tensor([1, -1, 1, -1]), 2)
+F.binary_cross_entropy_with_logits(t.ones(2), t.ones(2), 1)
+F.binary_cross_entropy_with_logits(t.ones(2), t.ones(2), pos_weight=1)
+F.elu(t.ones(2), t.ones(2))
+F.leaky_relu(t.ones(2), t.ones(2))
+F.celu(t.ones(2), np.ones(2))
+F.softshrink(t.ones(2), np.ones(2))
+F.glu(t.ones(2, 2), True)
+F.embedding(t.tensor([0]), t.ones(2, 2), True)
+F.nll_loss(t.ones(1, 2), t.tensor([0]), None, None, True)
+F.max_pool2d(t.ones(1, 4, 4), [1.0])
+F.max_pool2d(t.ones(1, 4, 4), (2, 1.5))
+F.max_pool2d(t.ones(1, 4, 4), (2, True))
+F.max_pool1d(t.ones(1, 4), 1, b"x")
+F.avg_pool2d(t.ones(1, 4, 4), (2, 1.5))
+F.adaptive_avg_pool2d(t.ones(1, 4, 4), (2, 1.5))
+F.adaptive_max_pool2d(t.ones(1, 4, 4), (2, 1.5))
+F.adaptive_max_pool2d(t.ones(1, 4, 4), range(2))
+F.fractional_max_pool2d(t.ones(1, 4, 4), 2, 1.5)
+F.fractional_max_pool2d(t.ones(1, 4, 4), 2, "x")
+F.max_unpool2d(t.ones(1, 1, 1), t.zeros(1, 1, 1, dtype=t.int64), 2, output_size=(2, 2.0))
+F.conv2d(t.ones(1, 4, 4), t.ones(1, 1, 2, 2), None, (1, True))
+F.conv2d(t.ones(1, 4, 4), t.ones(1, 1, 2, 2), None, (1, 1.5))
+F.unfold(t.ones(1, 4, 4), (2, True))
+F.interpolate(t.ones(1, 1, 4), 1.5)
+F.interpolate(t.ones(1, 1, 4), "x")
+F.pad(t.ones(2, 2), (1, 1.5))
+F.pad(t.ones(2, 2), (True, True))
+F.pad(t.ones(2, 2), [1.0])
+F.pad(t.ones(2, 2), (1, 1), t.ones(2))
+F.local_response_norm(t.ones(1, 2, 2), 1.5)
+t.norm(t.ones(2), b"x")
+t.norm(t.ones(2), 1j)
+t.norm(t.ones(2), np.ones(2))
+t.pdist(t.ones(2, 2), np.ones(2))
+t.quantile(t.ones(2), np.ones(2))
+t.bernoulli(t.ones(2), np.ones(2))
+t.pinverse(t.ones(2, 2), np.ones(2))
 """.strip().splitlines()
 
 
 def outcome(call: str, package: Any) -> Any:
     try:
-        return eval(call, {"t": package, "F": package.nn.functional})
+        return eval(call, {"t": package, "F": package.nn.functional, "np": np})
     except Exception as error:
         return error
 

@@ -16,6 +16,7 @@ from flambeau.ops.pointwise import pointwise_functions as functions
 from flambeau.ops.reduce.softmax import log_softmax as log_softmax_op
 from flambeau.ops.reduce.softmax import softmax as softmax_op
 from flambeau.runtime.generator import Generator
+from flambeau.tape.mode import mode
 from flambeau.tensor.arguments import public
 from flambeau.tensor.arguments.arg_errors import Number
 from flambeau.tensor.arguments.options import integer
@@ -33,8 +34,20 @@ def checked(x: Any, name: str, argument: str = "input", position: int = 1) -> Te
     return x
 
 
+def refuse_gradient(name: str, argument: str, x: Any) -> None:
+    """Raise RuntimeError if an argument requires gradients that PyTorch does not compute."""
+    if isinstance(x, Tensor) and x.requires_grad and mode.recording:
+        raise RuntimeError(
+            f"The function '{name}' is not differentiable with respect to argument '{argument}'. "
+            "This input cannot have requires_grad True."
+        )
+
+
 def _run(op: Op, name: str, input: Tensor, *scalars: Any, inplace: bool = False, params: Any = ()) -> Tensor:
     args = (checked(input, name), *scalars)
+    for number in scalars:
+        if isinstance(number, Tensor) and number.ndim:
+            raise TypeError(f"{name}(): arguments after 'input' must be Number, not Tensor")
     return call_into(op, (input,), args, params) if inplace else call(op, args, params)
 
 
@@ -120,13 +133,22 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     """x held to [min_val, max_val]. Raises ValueError: min_val > max_val."""
     if min_val > max_val:
         raise ValueError("min_val cannot be greater than max_val")
-    if checked(input, "hardtanh").dtype is bool_:
+    return _hardtanh(input, min_val, max_val, "hardtanh", inplace)
+
+
+def hardtanh_(input: Tensor, min_val: Number = -1.0, max_val: Number = 1.0) -> Tensor:
+    """`hardtanh` in place; `max_val` where the bounds exclude each other."""
+    return _hardtanh(input, min_val, max_val, "hardtanh_", True)
+
+
+def _hardtanh(input: Tensor, min_val: Number, max_val: Number, name: str, inplace: bool) -> Tensor:
+    if checked(input, name).dtype is bool_:
         raise RuntimeError("Bool inputs not supported for hardtanh")
     if not input.dtype.is_signed and min_val < 0:
         raise RuntimeError("cannot do hardtanh on an unsigned type with negative limits")
     if input.dtype.category == INTEGRAL:
         min_val, max_val = int(min_val), int(max_val)
-    return _run(ops.hardtanh, "hardtanh", input, min_val, max_val, inplace=inplace)
+    return _run(ops.hardtanh, name, input, min_val, max_val, inplace=inplace)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
@@ -244,7 +266,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half along `dim` times the sigmoid of the second."""
     if checked(input, "glu").dim() == 0:
         raise RuntimeError("glu does not support scalars because halving size must be even")
-    axis = wrap_dim(dim, input.dim())
+    axis = wrap_dim(integer(dim, "glu", "dim", 2), input.dim())
     size = input.shape[axis]
     if size % 2:
         raise RuntimeError(f"Halving dimension must be even, but dimension {axis} is size {size}")
@@ -315,8 +337,7 @@ def elu_(input: Tensor, alpha: Number = 1.0, scale: Number = 1, input_scale: Num
 
 
 relu_, selu_, celu_ = (_in_place(f, f"{f.__name__}_") for f in (relu, selu, celu))
-leaky_relu_, hardtanh_ = (_in_place(f, f"{f.__name__}_") for f in (leaky_relu, hardtanh))
-threshold_, rrelu_ = (_in_place(f, f"{f.__name__}_") for f in (threshold, rrelu))
+leaky_relu_, threshold_, rrelu_ = (_in_place(f, f"{f.__name__}_") for f in (leaky_relu, threshold, rrelu))
 for _public in (celu, celu_, selu, selu_, threshold_, rrelu, rrelu_, prelu):
     function(_public)
 for _public in (hardshrink, prelu):

@@ -15,6 +15,7 @@ from flambeau.ops.nn import convolution as ops
 from flambeau.ops.nn.convolution import Geometry
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments.arg_errors import IntOrTuple
+from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
@@ -75,19 +76,17 @@ def ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
     one = value if value.__class__ is int else int_or_none(value)
     if one is not None:
         return (one,) * ndim
-    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+    if not isinstance(value, list | tuple):
         raise TypeError(argument_type(name, argument, 3, "tuple of ints", value))
-    for each in value:
-        if int_or_none(each) is None:
-            raise TypeError(argument_type(name, argument, 3, "tuple of ints", each))
-    if len(value) == 1:
-        return (int(value[0]),) * ndim
-    if len(value) != ndim:
+    plain = ints_of([*value], name, argument, 3)
+    if len(plain) == 1:
+        return plain * ndim
+    if len(plain) != ndim:
         raise RuntimeError(
             f"expected {argument} to be a single integer value or a list of {ndim} values to match the convolution "
             f"dimensions, but got {argument}={list(value)}"
         )
-    return tuple([int(v) for v in value])
+    return plain
 
 
 def _check_dims(x: Tensor, weight: Tensor, ndim: int, name: str) -> bool:

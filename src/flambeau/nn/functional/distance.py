@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flambeau.autograd.grad_mode import no_grad
 from flambeau.nn.functional.activation import checked
 from flambeau.ops.linalg import geometry
 from flambeau.tensor import autocast
@@ -37,10 +38,18 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     first, second = (
         x.expand(shape) if x.dtype.is_floating_point else x.to(kind).expand(shape) for x in (x1, x2)
     )
-    lengths = [
-        norm(x, 2, dim, True).clamp_min(eps) for x in (first, second)
-    ]  # each in its own dtype, as PyTorch
+    lengths = [_length(x, dim, eps) for x in (first, second)]  # each in its own dtype, as PyTorch
     return ((first / lengths[0]) * (second / lengths[1])).sum(dim)
+
+
+def _length(x: Tensor, dim: int, eps: float) -> Tensor:
+    """The norm along `dim`, `eps` at least. As in PyTorch, its gradient is that of the norm also below `eps`."""
+    length: Tensor = norm(x, 2, dim, True)
+    if not length.requires_grad:
+        return length.clamp_min(eps)
+    length = length.clone()  # the norm's gradient needs its own result
+    with no_grad():
+        return length.clamp_min_(eps)
 
 
 @function

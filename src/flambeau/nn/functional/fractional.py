@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.dtype import int64
-from flambeau.nn.functional.activation import checked
+from flambeau.nn.functional.activation import checked, refuse_gradient
 from flambeau.tensor.arguments.arg_errors import IntOrTuple
+from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.random import rand
@@ -17,7 +18,7 @@ _AXES = {2: ("height", "width"), 3: ("time", "height", "width")}
 
 
 def _each(x: Any, ndim: int) -> tuple[Any, ...]:
-    return tuple(x) if isinstance(x, Sequence) else (x,) * ndim
+    return tuple(x) if isinstance(x, list | tuple) else (x,) * ndim
 
 
 def _starts(samples: Any, size: int, count: int, window: int) -> Any:
@@ -64,11 +65,12 @@ def _pool(
     if output_size is None:
         counts = tuple([int(n * r) for n, r in zip(sizes, _each(output_ratio, ndim), strict=True)])
     else:
-        counts = tuple([int(n) for n in _each(output_size, ndim)])
-    windows = _each(kernel_size, ndim)
+        counts = ints_of(_each(output_size, ndim), name, "output_size", 3)
+    windows = ints_of(_each(kernel_size, ndim), name, "kernel_size", 2)
     for axis, size, window, count in zip(_AXES[ndim], sizes, windows, counts, strict=True):
         if count + window - 1 > size:
             raise RuntimeError(f"{name}(): pool {axis} {window} too large relative to input {axis} {size}")
+    refuse_gradient(name, "random_samples", samples)
     if samples is None:
         samples = rand(*batch.shape[:2], ndim, dtype=x.dtype, device=x.device)
     order = (1, 0) if ndim == 2 else (0, 1, 2)  # the first sample places the width in two dimensions

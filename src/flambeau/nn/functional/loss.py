@@ -10,13 +10,14 @@ from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING, INTEGRAL, int64
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import broadcast_shapes
-from flambeau.nn.functional.activation import checked, logsigmoid
+from flambeau.nn.functional.activation import checked, logsigmoid, refuse_gradient
 from flambeau.nn.functional.distance import pairwise_distance
 from flambeau.ops.nn import loss as ops
 from flambeau.ops.nn.ctc import ctc_loss as ctc_op
 from flambeau.ops.op import Derivative, Op, names_of
 from flambeau.ops.reduce.softmax import log_softmax
 from flambeau.tensor import autocast
+from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.autograd.composites import Composite, record_composite, wants_node
 from flambeau.tensor.call import call
 from flambeau.tensor.exchange import data
@@ -179,6 +180,8 @@ def nll_loss(
 
 
 def _nll(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, mode: str) -> Tensor:
+    if ignore_index.__class__ is not int:
+        ignore_index = integer(ignore_index, "nll_loss_nd", "ignore_index", 5)
     x, y = input.meta, target.meta
     if x.ndim == 0:
         raise ValueError(f"Expected 1 or more dimensions (got {x.ndim})")
@@ -187,6 +190,7 @@ def _nll(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
         raise ValueError(f"Expected input batch_size ({x.shape[0]}) to match target batch_size ({batch}).")
     if x.ndim == 1 and y.shape == (1,):
         target = target.view(())
+    refuse_gradient("nll_loss_forward" if x.ndim < 3 else "nll_loss2d_forward", "weight", weight)
     args = (input, target) if weight is None else (input, target, weight)
     loss: Tensor = call(ops.nll_loss, args, (mode, ignore_index))
     return loss
@@ -276,6 +280,7 @@ def multi_margin_loss(
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and weight.dim() != 1:
         raise ValueError("weight must be one-dimensional")
+    refuse_gradient("multi_margin_loss", "weight", weight)
     rows, classes = (input, target) if input.dim() > 1 else (input.reshape(1, -1), target.reshape(-1))
     args = (rows, classes) if weight is None else (rows, classes, weight)
     loss = call(ops.multi_margin_loss, args, (p, float(margin)))
@@ -334,6 +339,7 @@ def binary_cross_entropy(
         raise RuntimeError(f"Found dtype {target.dtype.torch_name} but expected {input.dtype.torch_name}")
     if weight is None:
         return _loss(ops.binary_cross_entropy, (input, target), mode)
+    refuse_gradient("binary_cross_entropy", "weight", weight)
     return _reduced(call(ops.binary_cross_entropy, (input, target)) * weight.expand(input.shape), mode)
 
 
@@ -344,6 +350,9 @@ def binary_cross_entropy_with_logits(
     """The cross entropy of sigmoid(input); `pos_weight` weighs the positive part of each class."""
     mode = reduction_of(size_average, reduce, reduction)
     name = "binary_cross_entropy_with_logits"
+    for argument, value, position in (("weight", weight, 3), ("pos_weight", pos_weight, 7)):
+        if value is not None:
+            checked(value, name, argument, position)
     if checked(target, name, "target", 2).shape != checked(input, name).shape:
         raise ValueError(f"Target size ({target.shape}) must be the same as input size ({input.shape})")
     if autocast.threads:
@@ -353,6 +362,8 @@ def binary_cross_entropy_with_logits(
     alike = input.dtype is target.dtype
     if pos_weight is None and weight is None and alike:
         return _loss(ops.binary_cross_entropy_with_logits, (input, target), mode)
+    refuse_gradient(name, "weight", weight)
+    refuse_gradient(name, "pos_weight", pos_weight)
     if target.dtype.category < FLOATING:
         raise RuntimeError(
             f"result type {input.dtype.torch_name} can't be cast to the desired output type {target.dtype.torch_name}"
@@ -493,7 +504,9 @@ def hinge_embedding_loss(
     if autocast.threads:
         input, target = autocast.cast("hinge_embedding_loss", input, target)
     zeros = creation.zeros_like(input)
-    margin = int(margin) if input.dtype.category == INTEGRAL else margin  # PyTorch's is of the input's dtype
+    margin = (
+        int(margin) if input.dtype.category == INTEGRAL else float(margin)
+    )  # PyTorch's is of the input's dtype
     far = where(target != 1, (margin - input).clamp_min(0), zeros)
     return _reduced(far + where(target != -1, input, zeros), mode)
 
@@ -516,6 +529,7 @@ def soft_margin_loss(
             f"soft_margin_loss: a target of shape {list(target.shape)} does not broadcast to the input's shape "
             f"{list(input.shape)}"
         )
+    refuse_gradient("soft_margin_loss", "target", target)
     loss = (-input * target).exp().log1p()  # of mixed dtypes the promoted one
     return _reduced(
         loss if loss.dtype.is_complex else loss.to(input.dtype), reduction_of(size_average, reduce, reduction)

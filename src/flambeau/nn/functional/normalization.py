@@ -7,7 +7,7 @@ from operator import index
 
 from flambeau.core.errors import argument_type
 from flambeau.core.typeinfo import finfo
-from flambeau.nn.functional.activation import checked
+from flambeau.nn.functional.activation import checked, refuse_gradient
 from flambeau.nn.functional.padding import pad
 from flambeau.nn.functional.pooling import avg_pool2d, avg_pool3d
 from flambeau.ops.nn import normalization as ops
@@ -51,6 +51,8 @@ def _batch_norm(
     eps: float,
 ) -> Tensor:  # fmt: skip
     more, given = _present(weight, bias)
+    refuse_gradient("native_batch_norm", "running_mean", running_mean)
+    refuse_gradient("native_batch_norm", "running_var", running_var)
     if not training:
         return call(ops.batch_norm_infer, (input, running_mean, running_var, *more), (float(eps), given))
     if input.ndim < 2:

@@ -7,9 +7,11 @@ from typing import Any
 
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
+from flambeau.ops.copy import checked_scalar
 from flambeau.ops.shape.padding import pad as op
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments.arg_errors import Number
+from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.public import alias, function
 from flambeau.tensor.arguments.typing import channels_last, channels_last_3d
 from flambeau.tensor.call import call
@@ -27,7 +29,8 @@ def constant_pad(input: Tensor, pad: Sequence[int], value: Number = 0) -> Tensor
         )
     if input.dtype.is_complex and not isinstance(value, complex):
         value = complex(value)
-    return call(op, (input, value), ("constant", _pairs(pad, input.dim())))
+    fill = value if isinstance(value, Tensor) else checked_scalar(value, input.dtype)
+    return call(op, (input, fill), ("constant", _pairs(pad, input.dim())))
 
 
 def _pairs(pad: Sequence[int], ndim: int) -> tuple[tuple[int, int], ...]:
@@ -44,6 +47,10 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
     if not isinstance(pad, (list, tuple)):
         raise TypeError(argument_type("pad", "pad", 2, "tuple of ints", pad))
     checked(input, "pad")
+    if not isinstance(mode, str):
+        raise TypeError(argument_type("pad", "mode", 3, "str", mode))
+    if {*map(type, pad)} != {int}:
+        pad = ints_of(pad, "pad", "pad", 2)
     if mode == "constant" and not (value is None or isinstance(value, int | float | complex | Tensor)):
         raise TypeError(argument_type("pad", "value", 4, "float", value))
     if len(pad) % 2:

@@ -14,6 +14,7 @@ from flambeau.ops.nn import pooling as ops
 from flambeau.ops.nn.pooling import Windows
 from flambeau.ops.op import Op
 from flambeau.tensor.arguments.arg_errors import IntOrTuple
+from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
@@ -26,11 +27,11 @@ def _ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
     one = value if value.__class__ is int else int_or_none(value)
     if one is not None:
         return (one,) * ndim
-    if not isinstance(value, Sequence) or isinstance(value, str):
+    if not isinstance(value, list | tuple):
         raise TypeError(argument_type(name, argument, 2, "tuple of ints", value))
     if len(value) not in (1, ndim):
         raise RuntimeError(f"{name}: {argument} must either be a single int, or a tuple of {ndim} ints")
-    return tuple([int(v) for v in value]) * (ndim if len(value) == 1 else 1)
+    return ints_of([*value], name, argument, 2) * (ndim if len(value) == 1 else 1)
 
 
 def _windows(
@@ -48,6 +49,10 @@ def _checked(how: Windows) -> Windows:
     for what, values in (("kernel size", how.kernel), ("stride", how.stride), ("dilation", how.dilation)):
         if any(v <= 0 for v in values):
             raise RuntimeError(f"{what} should be greater than zero, but got {list(values)}")
+    if any(v >= 1 << 31 for v in (*how.kernel, *how.stride, *how.padding, *how.dilation)):
+        raise RuntimeError(
+            f"integer out of range: kernel size, stride, padding and dilation have 31 bits, but are {how[:4]}"
+        )
     for pad, k, d in zip(how.padding, how.kernel, how.dilation, strict=True):
         if pad < 0:
             raise RuntimeError(f"pad must be non-negative, but got pad: {pad}")
@@ -138,7 +143,7 @@ def _unpool(ndim: int, name: str) -> Callable[..., Tensor]:
         size = tuple(natural if output_size is None else output_size)[-ndim:]
         if output_size is not None:
             _check_unpooled(size, natural, steps, ndim)
-        return _run(ops.max_unpool, name, input, ndim, (tuple(int(n) for n in size),), indices)
+        return _run(ops.max_unpool, name, input, ndim, (ints_of(size, name, "output_size", 6),), indices)
 
     return _named(max_unpool, name, f"Maxima put back where `max_pool{ndim}d` found them; 0 elsewhere.")
 
@@ -217,14 +222,15 @@ def _target(x: Any, size: Any, ndim: int, name: str) -> Ints:
     one = int_or_none(size)
     if one is not None:
         return (one,) * ndim
-    if not isinstance(size, Sequence) or isinstance(size, str):
+    if not isinstance(size, Sequence) or isinstance(size, (str, bytes)):
         raise TypeError(argument_type(name, "output_size", 2, "tuple of ints", size))
+    own = checked(x, name).shape[-ndim:]
+    plain = iter(ints_of([n for n in size if n is not None], name, "output_size", 2))
     if (len(size) == 1 and ndim > 1) or len(size) > ndim:
         raise RuntimeError(f"{name}: output_size must be {ndim}")
-    own = checked(x, name).shape[-ndim:]
     if ndim > 1 and x.dim() <= len(size):
         raise ValueError(f"Input dimension should be at least {len(size) + 1}")
-    return tuple([int(n) if n is not None else have for n, have in zip(size, own, strict=False)])
+    return tuple([have if n is None else next(plain) for n, have in zip(size, own, strict=False)])
 
 
 def _adaptive_avg(ndim: int, name: str) -> Callable[..., Tensor]:

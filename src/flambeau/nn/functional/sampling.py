@@ -13,6 +13,7 @@ from flambeau.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_poo
 from flambeau.ops.nn.interpolation import Resampling
 from flambeau.ops.nn.interpolation import interpolate as _interpolate
 from flambeau.ops.nn.sampling import grid_sample as _grid_sample
+from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.call import call
 from flambeau.tensor.functions import creation, joining
 from flambeau.tensor.functions.matmul import matmul
@@ -92,7 +93,7 @@ def _sizes(
     """The spatial size of the result, and the factors that places are computed with (None: by the sizes)."""
     dims = len(shape) - 2
     if size is not None:
-        return tuple([int(n) for n in _each(size, dims, "size")]), (None,) * dims
+        return ints_of(_each(size, dims, "size"), "interpolate", "size", 2), (None,) * dims
     factors = [_number(f) for f in _each(factor, dims, "scale_factor")]
     if not all(map(math.isfinite, factors)):
         raise RuntimeError(
@@ -199,7 +200,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
         )
     if min(size) <= 0:
         raise ValueError(f"Expected non-zero, positive output size. Got {tuple(size)}")
-    spatial = [int(n) for n in size[2:]]
+    spatial = ints_of(size, "affine_grid", "size", 2)[2:]
     axes = [_places(n, bool(align_corners), theta, d, dims) for d, n in enumerate(spatial)]
     parts = [a.expand(spatial) for a in reversed(axes)]
     base = joining.stack([*parts, creation.ones_like(parts[0])], -1).reshape(1, -1, dims + 1)

@@ -12,6 +12,7 @@ from flambeau.ops.index.embedding import embedding as embedding_op
 from flambeau.tape.mode import mode as recording_mode
 from flambeau.tape.mode import recording
 from flambeau.tensor import layouts
+from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.call import call
 from flambeau.tensor.functions import creation
@@ -34,7 +35,7 @@ def embedding(
     if checked(weight, "embedding", "weight").dim() != 2:
         raise RuntimeError("'weight' must be 2-D")
     if padding_idx is not None:
-        _check_padding(padding_idx, weight.shape[0])
+        _check_padding(integer(padding_idx, "embedding", "padding_idx", 3), weight.shape[0])
     _check_indices(checked(input, "embedding", "indices", 2), "embedding")
     if max_norm is not None:
         if not isinstance(max_norm, int | float):

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from flambeau.core.errors import type_name
 from flambeau.ops.multi_tensor import foreach_norm as ops
 from flambeau.tape.mode import recording
 from flambeau.tensor.arguments.public import functions
@@ -19,7 +20,13 @@ Tensors = Tensor | Iterable[Tensor]
 
 
 def _listed(tensors: Tensors) -> list[Tensor]:
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    for each in listed:
+        if not isinstance(each, Tensor):
+            raise TypeError(
+                f"gradients are clipped of an iterable of Tensors, but one element is {type_name(each)}"
+            )
+    return listed
 
 
 def _grads(parameters: Tensors) -> list[Tensor]:

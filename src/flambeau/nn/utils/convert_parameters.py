@@ -35,5 +35,8 @@ def vector_to_parameters(vec: Any, parameters: Iterable[Tensor]) -> None:
 
 
 def _check_device(parameters: list[Tensor]) -> None:
+    for each in parameters:
+        if not isinstance(each, Tensor):
+            raise TypeError(f"expected an iterable of Tensors, but one element is {typename(each)}")
     if len({p.device for p in parameters}) > 1:
         raise TypeError("Found two parameters on different devices, this is currently not supported.")

@@ -353,14 +353,16 @@ def _cholesky_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
 
 
 def _cholesky(a: Array, upper: bool) -> Array:
-    if not upper:
-        return np.linalg.cholesky(a)
-    return np.linalg.cholesky(a.swapaxes(-1, -2).conj()).swapaxes(-1, -2).conj()
+    factor = np.linalg.cholesky(a.swapaxes(-1, -2).conj() if upper else a)
+    if np.isnan(np.diagonal(factor, axis1=-2, axis2=-1)).any():
+        raise np.linalg.LinAlgError("NaN on the diagonal")  # not every LAPACK refuses NaN
+    return factor.swapaxes(-1, -2).conj() if upper else factor
 
 
 def _bad_minor(a: Array) -> int:
     """The order of the first leading minor that is not positive-definite."""
-    return int(_lapack("potrf", a)(a, lower=1)[1]) or len(a)
+    factor, info = _lapack("potrf", a)(a, lower=1)
+    return int(info) or 1 + int(np.isnan(np.diagonal(factor)).argmax())
 
 
 def _lu_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:

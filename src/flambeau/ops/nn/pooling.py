@@ -64,10 +64,10 @@ def _max_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
 
 
 def _max_host(launch: Launch) -> Body:
-    how: Windows = launch.params[0]
     source, kind = launch.inputs[0], launch.outputs[0].dtype
     assert isinstance(source, Meta)
     size, count, widen = source.shape[2:], launch.outputs[0].shape[2:], to_computing(kind, kind)
+    how: Windows = launch.params[0].reaching(size)
     axes = [
         _axis(*each)
         for each in zip(size, count, how.kernel, how.stride, how.padding, how.dilation, strict=True)
@@ -160,6 +160,7 @@ def _avg_host(launch: Launch) -> Body:
     assert isinstance(source, Meta)
     size, count, widen = source.shape[2:], launch.outputs[0].shape[2:], to_computing(kind, kind)
     shares = divisors(how, size, count, include) if divisor is None else np.asarray(divisor)
+    how = how.reaching(size)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x = padded(widen(inputs[0]), how.pads(size, count))

@@ -186,6 +186,7 @@ def _avg_host(launch: Launch) -> Body:
     count, kind = how.size(size), launch.outputs[0].dtype
     widen = to_computing(kind, kind)
     shares = divisors(how, size, count, include) if divisor is None else np.asarray(divisor)
+    how = how.reaching(size)
     pads = how.pads(size, count)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:

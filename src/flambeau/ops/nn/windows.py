@@ -34,6 +34,11 @@ class Windows(NamedTuple):
             out.append(count - 1 if self.ceil and (count - 1) * s >= n + p else count)
         return tuple(out)
 
+    def reaching(self, size: Sequence[int]) -> Windows:
+        """Return the same windows without the ends of kernels that lie behind the input of every window."""
+        ends = zip(size, self.kernel, self.padding, self.dilation, strict=True)
+        return self._replace(kernel=tuple([min(k, -(-(n + p) // d)) for n, k, p, d in ends]))
+
     def pads(self, size: Sequence[int], count: Sequence[int]) -> list[tuple[int, int]]:
         """What to add around the input so that every window lies within."""
         ends = zip(size, count, self.kernel, self.stride, self.padding, self.dilation, strict=True)

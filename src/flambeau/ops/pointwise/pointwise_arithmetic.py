@@ -11,7 +11,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, FLOATING, INTEGRAL, bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.ops.gradients import conj, zeros
+from flambeau.ops.gradients import conj, refused, zeros
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Operand
 from flambeau.ops.pointwise.pointwise import (
     ALL,
@@ -259,6 +259,18 @@ div_floor = pointwise(
     scalars=(0, 1),
     cuda="floor_divide(a, b)",
     derivative=Derivative(zeros, zeros),
+)
+floor_divide = pointwise(
+    "floor_divide",
+    _by_integers(np.floor_divide, np.floor_divide),
+    2,
+    "The quotient rounded down; without a derivative, as in PyTorch.",
+    stub="div_floor_cpu",
+    dtypes=NUMBERS,
+    low=1,
+    scalars=(0, 1),
+    cuda="floor_divide(a, b)",
+    derivative=refused("floor_divide"),
 )
 div_trunc = pointwise(
     "div.trunc",

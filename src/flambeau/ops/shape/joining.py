@@ -225,7 +225,9 @@ def _triangle_rule(name: str) -> Any:
         assert isinstance(x, Meta)
         if x.ndim < 2:
             raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
-        return Signature((Meta.contiguous_of(x.shape, x.dtype, x.device),), (x,), params)
+        rows, columns = x.shape[-2:]  # diagonals beyond them are like the first beyond
+        diagonal = max(-rows - 1, min(params[0], columns + 1))
+        return Signature((Meta.contiguous_of(x.shape, x.dtype, x.device),), (x,), (diagonal,))
 
     return rule
 

@@ -21,6 +21,8 @@ from inspect import Parameter, signature
 from types import FunctionType, NoneType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from flambeau.core.dtype import bool_, dtype
 from flambeau.core.errors import RaceError, type_name
 from flambeau.runtime.generator import Generator
@@ -93,7 +95,7 @@ def _is_real(value: Any) -> bool:
     """Return True for a number that is not complex: Python's, NumPy's, or of a tensor without dimensions."""
     if isinstance(value, Tensor):
         return not value.meta.ndim
-    return hasattr(value, "__float__") and not isinstance(value, complex)
+    return isinstance(value, float | int | np.number | np.bool_) and not isinstance(value, complex)
 
 
 def _is_number(value: Any) -> bool:

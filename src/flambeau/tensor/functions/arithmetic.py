@@ -22,6 +22,7 @@ from flambeau.ops.pointwise import pointwise_logic as logic
 from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor.arguments import public
 from flambeau.tensor.arguments.arg_aliases import OURS
+from flambeau.tensor.arguments.arg_errors import Number
 from flambeau.tensor.arguments.deprecated import moved_back
 from flambeau.tensor.arguments.extents import require_data
 from flambeau.tensor.arguments.public import alias, both, function, method, plain_function, plain_method
@@ -187,8 +188,8 @@ _NO_IN_PLACE = {
 }  # fmt: skip
 _WRITTEN_OUT = {
     "add", "sub", "mul", "div", "pow", "float_power", "round", "clamp", "clamp_min", "clamp_max", "lerp", "addcmul",
-    "addcdiv", "logit", "nan_to_num", "isclose", "where", "complex", "polar", "gelu", "silu", "softplus",
-    "leaky_relu", "elu", "conj_physical",
+    "addcdiv", "floor_divide", "logit", "nan_to_num", "isclose", "where", "complex", "polar", "gelu", "silu",
+    "softplus", "leaky_relu", "elu", "conj_physical",
 }  # fmt: skip
 
 
@@ -287,6 +288,7 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
 _bind_scaled(arithmetic.add, arithmetic.add_alpha)
 _bind_scaled(arithmetic.sub, arithmetic.sub_alpha)
 bind_binary(arithmetic.mul, numbers=True)
+bind_binary(arithmetic.floor_divide, numbers=True)
 
 
 @function
@@ -340,23 +342,6 @@ def _div_(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named:
 
 publish(_div, "div", arithmetic.div.summary, plain_method)
 publish(_div_, "div_", "`div` in place.", plain_method)
-
-
-def _floor_divide(input: Any, other: Any, *, out: Any = None) -> Any:
-    return div(input, other, rounding_mode="floor", out=out)
-
-
-def _floor_divide_method(self: Tensor, other: Any) -> Any:
-    return _div(self, other, rounding_mode="floor")
-
-
-def _floor_divide_(self: Tensor, other: Any) -> Any:
-    return _div_(self, other, rounding_mode="floor")
-
-
-publish(_floor_divide, "floor_divide", "The quotient rounded down.", function)
-publish(_floor_divide_method, "floor_divide", "The quotient rounded down.", method)
-publish(_floor_divide_, "floor_divide_", "`floor_divide` in place.", method)
 
 
 # -- powers ---------------------------------------------------------------------------------------------
@@ -664,19 +649,19 @@ def _bind_combination(op: Pointwise) -> None:
         pair = tensor_operand(tensor1, name, "tensor1", 2), tensor_operand(tensor2, name, "tensor2", 3)
         return (tensor_operand(x, name, "input", 1), *pair, operand(value, name, "value", 4))
 
-    def of_all(input: Any, tensor1: Any, tensor2: Any, *late: Any, value: Any = 1, out: Any = None) -> Any:
+    def of_all(input: Any, tensor1: Any, tensor2: Any, *late: Any, value: Number = 1, out: Any = None) -> Any:
         if late:
             given = (tensor1, tensor2, *late)
             value, tensor1, tensor2 = moved_back(name, "input", given, "value", "tensor1", "tensor2")
         return run(op, operands(input, tensor1, tensor2, value), out)
 
-    def of_self(self: Tensor, tensor1: Any, tensor2: Any, *late: Any, value: Any = 1) -> Any:
+    def of_self(self: Tensor, tensor1: Any, tensor2: Any, *late: Any, value: Number = 1) -> Any:
         if late:
             given = (tensor1, tensor2, *late)
             value, tensor1, tensor2 = moved_back(name, "", given, "value", "tensor1", "tensor2")
         return call(op, operands(self, tensor1, tensor2, value))
 
-    def in_place(self: Tensor, tensor1: Any, tensor2: Any, *late: Any, value: Any = 1) -> Any:
+    def in_place(self: Tensor, tensor1: Any, tensor2: Any, *late: Any, value: Number = 1) -> Any:
         if late:
             given = (tensor1, tensor2, *late)
             value, tensor1, tensor2 = moved_back(f"{name}_", "", given, "value", "tensor1", "tensor2")

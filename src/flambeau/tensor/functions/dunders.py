@@ -57,7 +57,7 @@ def _bind_operator(op: Pointwise, dunder: str) -> None:
 
 for _op, _dunder in [
     (arithmetic.add, "add"), (arithmetic.sub, "sub"), (arithmetic.mul, "mul"), (arithmetic.div, "truediv"),
-    (arithmetic.div_floor, "floordiv"), (arithmetic.remainder, "mod"), (logic.bitwise_and, "and"),
+    (arithmetic.floor_divide, "floordiv"), (arithmetic.remainder, "mod"), (logic.bitwise_and, "and"),
     (logic.bitwise_or, "or"), (logic.bitwise_xor, "xor"), (logic.bitwise_left_shift, "lshift"),
     (logic.bitwise_right_shift, "rshift"),
 ]:  # fmt: skip

@@ -18,7 +18,7 @@ from flambeau.ops.reduce import reduction as ops
 from flambeau.ops.reduce import scan
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments import return_types
-from flambeau.tensor.arguments.arg_errors import IntOrTuple, Number
+from flambeau.tensor.arguments.arg_errors import KINDS, IntOrTuple, Number
 from flambeau.tensor.arguments.extents import require_data
 from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.arguments.options import integer
@@ -373,7 +373,7 @@ def norm(
 
     "nuc" is the nuclear norm of matrices: of the last two dimensions, or of two in `dim`.
     """
-    if isinstance(p, Tensor) and p.ndim:
+    if not (p is None or isinstance(p, str) or KINDS["Number"].fits(p)):
         raise TypeError(
             f"linalg_vector_norm(): argument 'ord' (position 2) must be Number, not {type_name(p)}"
         )
@@ -383,6 +383,8 @@ def norm(
         return matrix_norm(input, p, (-2, -1) if dim is None else dim, keepdim, dtype=dtype, out=out)
     elif isinstance(p, str):
         raise RuntimeError(f"linalg.matrix_norm: Order {p} not supported.")
+    elif isinstance(p, complex):
+        raise RuntimeError("linalg.vector_norm: Expected a non-complex scalar as the order of norm.")
     if dtype is not None:
         _check_norm_dtype(input, dtype)
     return run(ops.norm, (input,), (_dims(dim, "norm"), keepdim, dtype, float(p)), out)

@@ -130,10 +130,10 @@ def _ldexp(self: Tensor, other: Tensor) -> Any:
 
 
 def _ldexp_(self: Any, other: Tensor) -> Any:
-    exponent = tensor_operand(other, "ldexp_", "other", 1)
-    if _scales_by_power(self, exponent):
-        return self.mul_(functions["pow"](2.0, exponent))
-    return self.copy_(ldexp(self, exponent))
+    x, exponent = tensor_operand(self, "ldexp_", "input", 1), tensor_operand(other, "ldexp_", "other", 2)
+    if _scales_by_power(x, exponent):
+        return x.mul_(functions["pow"](2.0, exponent))
+    return x.copy_(ldexp(x, exponent))
 
 
 publish(_ldexp, "ldexp", ldexp.__doc__ or "", method)
