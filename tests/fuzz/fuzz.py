@@ -13,7 +13,7 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "src")]
 
 from harness import Findings, Fuzzer, fuzz  # noqa: E402 (the path comes first)
 
-READERS = ("checkpoints", "unpickling", "snapshots", "replays", "tokens", "profiles", "messages")
+READERS = ("checkpoints", "unpickling", "snapshots", "replays", "tokens", "profiles", "messages", "scalars")
 SEARCHES = ("store", "map_locations", "ranks")  # what has no single inputs
 NAMES = (*READERS, *SEARCHES)
 

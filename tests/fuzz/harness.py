@@ -164,7 +164,10 @@ def _place(error: BaseException) -> tuple[str, ...]:
 
 
 def _shown(data: Any) -> str:
-    text = repr(data) if isinstance(data, (str, bytes)) else brief(data, 3)
+    if isinstance(data, (str, bytes)):
+        text = repr(data)
+    else:  # `__str__` of a class of inputs is short
+        text = brief(data, 3) if type(data).__str__ is object.__str__ else str(data)
     return text if len(text) <= 1000 else f"{text[:1000]}... ({len(text)} letters)"
 
 

@@ -28,6 +28,7 @@ COUNTS = {
     "tokens": 80,
     "profiles": 150,
     "messages": 1000,
+    "scalars": 2000,
 }
 
 
