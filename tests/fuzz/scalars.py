@@ -49,14 +49,16 @@ _SKIPPED = {
     "Module", "ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential", "Container",
     "DataParallel", "SyncBatchNorm", "Optimizer", "LRScheduler", "set_autocast_enabled", "set_autocast_dtype",
     "set_autocast_cache_enabled", "virtual", "load_ipython_extension", "unload_ipython_extension", "manual_seed", "ZeroRedundancyOptimizer", "TransformerEncoder",
-    "TransformerDecoder",
+    "TransformerDecoder", "RNNCellBase",
+    # work in proportion to a number: iterations, terms
+    "svd_lowrank", "pca_lowrank", "lobpcg", "mvlgamma", "mvlgamma_", "multigammaln",
 }  # fmt: skip
 _MODES = (
     "mean", "sum", "none", "max", "nearest", "linear", "bilinear", "area", "constant", "reflect", "replicate", "circular",
     "zeros", "border", "fro", "nuc", "tanh", "relu", "gelu", "floor", "trunc", "ortho", "forward", "ij", "valid", "same",
 )  # fmt: skip
 _HOSTILE: tuple[Any, ...] = (
-    -1, 0, -2, -9, 7, 1 << 12, 1 << 31, 1 << 40, -(1 << 40), (1 << 63) - 1, -(1 << 63), 1 << 63, 1 << 200, True, False, 0.0, -0.5,
+    -1, 0, -2, -9, 7, 1 << 12, 1 << 40, -(1 << 40), (1 << 63) - 1, -(1 << 63), 1 << 63, 1 << 200, True, False, 0.0, -0.5,
     1.5, 1e-300, 1e300, float("nan"), float("inf"), -float("inf"), 1j, "x", "", "mean", b"x", None, (), [], (0,), (1,),
     (2, 2), (-1, -1), (0, 1, 2), (1, 2, 3, 4, 5, 6, 7), (True, 2), (1.5, 2), (None, 1), ("x",), (1 << 40, 1 << 40),
     (1 << 63, 1), [1, -1], {}, {1: 2}, range(2), slice(1), ..., object,
@@ -306,12 +308,9 @@ def _require_alive(refusal: Exception | None) -> None:
 def _require_public(refusal: Exception) -> None:
     """Raise AssertionError for an error of Flambeau's own code, of NumPy, or of Python's arithmetic."""
     text = str(refusal)
-    words = _WORDED_AS_PYTORCHS.get(type(refusal), ".")
-    if (
-        not re.search(words, text, re.DOTALL)
-        or type(refusal).__module__.startswith("numpy")
-        or _LEAKS.search(text)
-    ):
+    worded = re.search(_WORDED_AS_PYTORCHS.get(type(refusal), "."), text, re.DOTALL)
+    leaked = _LEAKS.search(text) and not isinstance(refusal, TypeError)
+    if not worded or leaked or type(refusal).__module__.startswith("numpy"):
         raise AssertionError(f"{type(refusal).__name__}: {text}") from refusal
 
 

@@ -598,6 +598,7 @@ def ctc_loss(
     batched = checked(log_probs, "ctc_loss").dim() == 3
     probs = log_probs if batched else log_probs.unsqueeze(1)
     rows = targets if batched or targets.dim() != 1 else targets.unsqueeze(0)
+    _check_lengths(probs, rows, input_lengths, target_lengths)
     given, wanted = (_lengths(x, probs) for x in (input_lengths, target_lengths))
     loss = call(ctc_op, (probs, rows.to(int64), given, wanted), (int(blank), bool(zero_infinity)))
     if zero_infinity:
@@ -605,6 +606,30 @@ def ctc_loss(
     if mode == "mean":
         return (loss / wanted.clamp_min(1).to(loss.dtype)).mean()
     return _reduced(loss if batched else loss.reshape(()), mode)
+
+
+def _check_lengths(probs: Tensor, targets: Tensor, *lengths: Tensor | Sequence[int]) -> None:
+    """Raise RuntimeError for lengths that exceed their tensors; the host reads those on a GPU, as in PyTorch."""
+    if any(isinstance(x, Tensor) and x.is_meta for x in (probs, *lengths)):
+        return
+    given, wanted = (
+        [int(n) for n in (x.reshape(-1).tolist() if isinstance(x, Tensor) else x)] for x in lengths
+    )
+    for name, values in (("input_lengths", given), ("target_lengths", wanted)):
+        if min(values, default=0) < 0:
+            raise RuntimeError(f"Expected {name} to have value at least 0, but got value {min(values)}")
+    if max(given, default=0) > probs.shape[0]:
+        raise RuntimeError(
+            f"Expected input_lengths to have value at most {probs.shape[0]}, but got value {max(given)} "
+            "(while checking arguments for ctc_loss)"
+        )
+    padded = targets.dim() == 2
+    needed, size = (max(wanted, default=0), targets.shape[1]) if padded else (sum(wanted), targets.numel())
+    if needed > size or not (padded or needed == size):
+        raise RuntimeError(
+            f"Expected tensor to have size {'at least ' * padded}{needed} at dimension {int(padded)}, but got size "
+            f"{size} for argument #2 'targets' (while checking arguments for ctc_loss)"
+        )
 
 
 def _lengths(x: Tensor | Sequence[int], like: Tensor) -> Tensor:

@@ -197,6 +197,8 @@ def _lp(
         stride: IntOrTuple | None = None,
         ceil_mode: bool = False,
     ) -> Tensor:
+        if isinstance(norm_type, (int, float)) and norm_type == 0:
+            raise RuntimeError(f"{name}(): norm_type must not be zero, but got {norm_type}")
         if isinstance(norm_type, (int, float)) and math.isinf(norm_type):
             sign = math.copysign(1, norm_type)
             return sign * greatest(sign * input.abs(), kernel_size, stride, 0, 1, ceil_mode)

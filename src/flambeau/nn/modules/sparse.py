@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flambeau.core.errors import type_name
 from flambeau.nn import functional as F
 from flambeau.nn import init
 from flambeau.nn.modules.module import Module
@@ -31,6 +32,8 @@ class _Table(Module):
             self.weight = Parameter(made, requires_grad=not freeze)
             self.reset_parameters()
         else:
+            if not isinstance(weight, Tensor):
+                raise TypeError(f"_weight must be a Tensor, not {type_name(weight)}")
             if tuple(weight.shape) != (num_embeddings, embedding_dim):
                 raise AssertionError("Shape of weight does not match num_embeddings and embedding_dim")
             self.weight = Parameter(weight, requires_grad=not freeze)

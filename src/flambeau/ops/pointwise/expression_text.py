@@ -23,7 +23,7 @@ from flambeau.ops.pointwise.expression import MOST, RECORDS, Input, Node, Number
 
 _BINARY = {
     ast.Add: arithmetic.add, ast.Sub: arithmetic.sub, ast.Mult: arithmetic.mul, ast.Div: arithmetic.div,
-    ast.FloorDiv: arithmetic.div_floor, ast.Mod: arithmetic.remainder, ast.Pow: arithmetic.pow_,
+    ast.FloorDiv: arithmetic.floor_divide, ast.Mod: arithmetic.remainder, ast.Pow: arithmetic.pow_,
     ast.BitAnd: logic.bitwise_and, ast.BitOr: logic.bitwise_or, ast.BitXor: logic.bitwise_xor,
     ast.LShift: logic.bitwise_left_shift, ast.RShift: logic.bitwise_right_shift,
 }  # fmt: skip
@@ -37,7 +37,7 @@ _OTHERWISE = {
     "conj": functions.conj_physical, "arcsin": functions.asin, "arccos": functions.acos, "arctan": functions.atan,
     "arctan2": functions.atan2, "arcsinh": functions.asinh, "arccosh": functions.acosh, "arctanh": functions.atanh,
     "fix": functions.trunc, "divide": arithmetic.div, "multiply": arithmetic.mul, "subtract": arithmetic.sub,
-    "negative": arithmetic.neg, "floor_divide": arithmetic.div_floor, "true_divide": arithmetic.div,
+    "negative": arithmetic.neg, "floor_divide": arithmetic.floor_divide, "true_divide": arithmetic.div,
     "absolute": arithmetic.abs_,
 }  # fmt: skip
 _OF_MANY = {"min": arithmetic.minimum, "max": arithmetic.maximum}

@@ -164,6 +164,8 @@ class CosineAnnealingLR(ClosedForm):
     """Along half a cosine from the initial rate to `eta_min` in `T_max` epochs, and back."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:  # noqa: N803
+        if T_max == 0:
+            raise ValueError("T_max must not be zero")
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
 

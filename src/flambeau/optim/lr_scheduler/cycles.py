@@ -80,6 +80,8 @@ class CyclicLR(MomentumCycle):
         self.max_lrs = for_each_group("max_lr", optimizer, max_lr)
         up = float(step_size_up)
         self.total_size = up + (up if step_size_down is None else float(step_size_down))
+        if not self.total_size:
+            raise ValueError("step_size_up and step_size_down must not both be zero")
         self.step_ratio = up / self.total_size
         if mode not in _HEIGHTS and scale_fn is None:
             raise ValueError("mode is invalid and scale_fn is None")

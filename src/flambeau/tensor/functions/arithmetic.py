@@ -196,7 +196,8 @@ _WRITTEN_OUT = {
 def _bind_table() -> None:
     for module in (arithmetic, functions, logic):
         for op in vars(module).values():
-            if isinstance(op, Pointwise) and op.name not in _WRITTEN_OUT and "." not in op.name:
+            public = isinstance(op, Pointwise) and "." not in op.name and not op.name.endswith("_backward")
+            if public and op.name not in _WRITTEN_OUT:
                 (bind_unary if op.arity == 1 else bind_binary)(op)
 
 
