@@ -136,7 +136,7 @@ def callables() -> tuple[tuple[str, str, tuple[CallSignature, ...]], ...]:
     for room in ROOMS:
         for name in sorted(dir(_room(room))):
             define = getattr(_room(room), name)
-            public = name[0] != "_" and name not in _SKIPPED and callable(define)
+            public = not name.startswith(("_", "sym_")) and name not in _SKIPPED and callable(define)
             if not public or isinstance(define, type) != (room in ("nn", "optim", "optim.lr_scheduler")):
                 continue
             if isinstance(define, type) and (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import log as log_of
@@ -506,8 +507,12 @@ def _rounding(name: str, compute: Callable[[Any], Any], summary: str) -> Pointwi
     )
 
 
+def _power_of_ten(decimals: int) -> float:
+    return 10.0 ** abs(decimals) if abs(decimals) <= 308 else math.inf  # beyond, Python's power raises
+
+
 def _round_decimals(x: Any, decimals: int) -> Any:
-    scale = x.dtype.type(10.0 ** abs(decimals))
+    scale = x.dtype.type(_power_of_ten(decimals))
     return np.rint(x * scale) / scale if decimals > 0 else np.rint(x / scale) * scale
 
 
@@ -524,7 +529,7 @@ round_decimals = pointwise(
     stub="round_cpu",
     params=((2,), (-1,)),
     cuda="k1 ? rint(a * T(k0)) / T(k0) : rint(a / T(k0)) * T(k0)",
-    constants=lambda static: (10.0 ** abs(static[0]), int(static[0] > 0)),
+    constants=lambda static: (_power_of_ten(static[0]), int(static[0] > 0)),
     derivative=CONSTANT,
 )
 frac = pointwise(

@@ -365,7 +365,9 @@ class Parser:
         args = args[self.method :]
         for each, other_names in zip(self.signatures, self.other_names, strict=True):
             named = {other_names.get(name, name): value for name, value in given.items()}
-            if each.refusal(args, named) is None:
+            if (
+                len(named) == len(given) and each.refusal(args, named) is None
+            ):  # two names may mean one parameter
                 if each.is_certain(args, named) and all(_lasts(kind) for kind in kinds):
                     self.fitting.add(kinds)
                 return None
