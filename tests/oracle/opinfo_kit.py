@@ -82,9 +82,11 @@ def convert(x: Any) -> Any:
     raise CannotConvert
 
 
-def samples(op: Any, count: int, seed: int, requires_grad: bool = False) -> Iterator[Any]:
-    """Yield some of an operator's samples of float32."""
+def samples(
+    op: Any, count: int, seed: int, requires_grad: bool = False, dtype: Any = oracle.float32
+) -> Iterator[Any]:
+    """Yield some of an operator's samples of one dtype."""
     oracle.manual_seed(seed)
-    listed = list(op.sample_inputs("cpu", oracle.float32, requires_grad=requires_grad))
+    listed = list(op.sample_inputs("cpu", dtype, requires_grad=requires_grad))
     random.Random(seed).shuffle(listed)
     yield from listed[:count]

@@ -7,7 +7,7 @@ import warnings
 from importlib import import_module as _import_module
 from typing import Any
 
-from flambeau.autograd import functional, graph
+from flambeau.autograd import forward_ad, functional, graph
 from flambeau.autograd.anomaly_mode import (
     detect_anomaly,
     is_anomaly_check_nan_enabled,

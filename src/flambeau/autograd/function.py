@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Container, Sequence
+from importlib import import_module
 from typing import Any
 
 from flambeau.core.callsite import warn_program
@@ -20,6 +21,7 @@ from flambeau.tape.function_base import (
 )
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Edge, Node
+from flambeau.tensor import interception
 from flambeau.tensor.autograd.autograd_meta import edge_of, run
 from flambeau.tensor.autograd.grad_validation import fit_gradient, zeros_of
 from flambeau.tensor.autograd.in_place import replace_node
@@ -35,7 +37,7 @@ class FunctionCtx:
         self.to_save = tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
-        """Keep tensors for `jvp`, which Flambeau does not call."""
+        """Keep tensors for `jvp`, where they are `saved_tensors`."""
         self.saved_for_forward = tensors
 
     def mark_dirty(self, *args: Any) -> None:
@@ -201,6 +203,13 @@ class Function:
         """Keep what `backward` needs."""
         raise NotImplementedError("setup_context is not implemented.")
 
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Any) -> Any:
+        """Compute the tangents of the outputs."""
+        raise NotImplementedError(
+            "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
+        )
+
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Run `forward`, with a node on the tape where an argument requires a gradient."""
@@ -211,6 +220,52 @@ def _apply(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     has_setup_context = function.setup_context is not Function.setup_context
     if has_setup_context:
         args, kwargs = _by_position(function.forward, args, kwargs), {}
+    if interception.count:
+        forward_mode = import_module("flambeau.tensor.forward_mode")
+        level = forward_mode.innermost_level(args)
+        if level is not None:
+            return _apply_dual(function, args, kwargs, level, forward_mode)
+    return _call_forward(function, args, kwargs, has_setup_context)[0]
+
+
+def _apply_dual(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], level: Any, forward_mode: Any
+) -> Any:
+    """Call a Function with dual inputs, and give its outputs the tangents of its `jvp`."""
+    primals, tangents = forward_mode.split(args, level)
+    has_setup_context = function.setup_context is not Function.setup_context
+    result, ctx = _call_forward(function, primals, kwargs, has_setup_context)
+    if ctx.materialize_grads:
+        tangents = [
+            zeros_of(a.meta)
+            if t is None and isinstance(a, Tensor) and a.meta.dtype.category >= FLOATING
+            else t
+            for a, t in zip(args, tangents, strict=True)
+        ]
+    state_of(ctx).forward_is_running, ctx.to_save = True, ctx.saved_for_forward  # what `saved_tensors` reads
+    given = function.jvp(ctx, *tangents)
+    state_of(ctx).forward_is_running, ctx.to_save = False, ()
+    outputs = result if isinstance(result, tuple) else (result,)
+    listed = given if isinstance(given, tuple) else (given,)
+    if len(listed) != len(outputs):
+        raise RuntimeError(
+            f"Function {function.__name__}'s jvp returned an invalid number of forward gradients (expected "
+            f"{len(outputs)} but got {len(listed)})"
+        )
+    for output, tangent in zip(outputs, listed, strict=True):
+        if isinstance(output, Tensor) and tangent is not None:
+            forward_mode.set_tangent(output, level, tangent)
+    for a, p in zip(args, primals, strict=True):
+        if a is not p and _is_among(p, outputs):  # changed in place
+            a.history = p.history
+    forward_mode.save_tangents(outputs, args, level)
+    return result
+
+
+def _call_forward(
+    function: Any, args: Sequence[Any], kwargs: dict[str, Any], has_setup_context: bool
+) -> tuple[Any, Any]:
+    """Run `forward` and record the call. Returns the result and the context."""
     edges = [edge_of(a) if isinstance(a, Tensor) and a.history is not None else None for a in args]
     ctx = function._backward_cls(edges)
     with recording(False):
@@ -237,7 +292,7 @@ def _apply(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     else:
         state_of(ctx).edges = ()
     state_of(ctx).forward_is_running = False
-    return tuple(outputs) if isinstance(result, tuple) else outputs[0]
+    return (tuple(outputs) if isinstance(result, tuple) else outputs[0]), ctx
 
 
 def _by_position(forward: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.tape.mode import mode, recording
+from flambeau.tensor import forward_mode
 from flambeau.tensor.functions.gradients import run_grad
 from flambeau.tensor.functions.joining import stack
 from flambeau.tensor.tensor import Tensor
@@ -145,14 +146,57 @@ def jacobian(
     A tensor for one output and one input, else tuples over those that were several. `vectorize` gives equal results.
 
     Raises:
-        NotImplementedError: if `strategy` is "forward-mode", which Flambeau lacks.
+        AssertionError: if `strategy` is neither "reverse-mode" nor "forward-mode".
+        NotImplementedError: if `strategy` is "forward-mode" without `vectorize`, or in strict mode.
     """
-    if strategy != "reverse-mode":
-        raise NotImplementedError("Flambeau has no forward mode: jacobian goes row by row, backward")
+    assert strategy in ("forward-mode", "reverse-mode"), (
+        'Expected strategy to be either "forward-mode" or "reverse-mode". Hint: If your function has more outputs than '
+        'inputs, "forward-mode" tends to be more performant. Otherwise, prefer to use "reverse-mode".'
+    )
+    if strategy == "forward-mode":
+        return _columns(func, inputs, create_graph, strict, vectorize)
     several, leaves, several_outputs, outputs = _call_on_leaves(func, inputs, create_graph, "jacobian")
     _check_strict(outputs, strict)
     whole = tuple([_rows(output, leaves, create_graph, strict, several) for output in outputs])
     return whole if several_outputs else whole[0]
+
+
+def _columns(func: Callable[..., Any], inputs: Any, create: bool, strict: bool, vectorize: bool) -> Any:
+    """Return the Jacobian, computed in forward mode, column by column."""
+    if create:
+        raise NotImplementedError(
+            'torch.autograd.functional.jacobian: `create_graph=True` and `strategy="forward-mode"` are not supported '
+            'together (yet). Please either set `create_graph=False` or `strategy="reverse-mode"`.'
+        )
+    if strict:
+        raise RuntimeError(
+            'torch.autograd.functional.jacobian: `strict=True` and `strategy="forward-mode"` are not supported '
+            'together (yet). Please either set `strict=False` or `strategy="reverse-mode"`.'
+        )
+    if not vectorize:
+        raise NotImplementedError(
+            "Computing Jacobian using forward-AD or forward-over-reverse Hessian is only implemented for "
+            "`vectorize=True`."
+        )
+    several, listed = _to_tuple(inputs, "inputs", "jacobian")
+    blocks: list[list[Any]] = []  # for each input, the columns of each output
+    several_outputs = False
+    for place, x in enumerate(listed):
+        columns: list[Tensors] = []
+        for k in range(x.numel()):
+            direction = x.new_zeros(x.shape)
+            direction.view(-1)[k] = 1
+            with forward_mode.levels() as level:
+                dual = forward_mode.make_dual(x.detach(), direction, level)
+                result = func(*[dual if i == place else t for i, t in enumerate(listed)])
+                several_outputs, outputs = _to_tuple(
+                    result, "outputs of the user-provided function", "jacobian"
+                )
+                tangents = [(forward_mode.tangent_of(t, level), t) for t in outputs]
+            columns.append(tuple([t.new_zeros(t.shape) if g is None else g.detach() for g, t in tangents]))
+        blocks.append([stack(c, -1).reshape((*c[0].shape, *x.shape)) for c in zip(*columns, strict=True)])
+    by_output = [tuple(row) if several else row[0] for row in zip(*blocks, strict=True)]
+    return tuple(by_output) if several_outputs else by_output[0]
 
 
 def _rows(output: Any, leaves: Tensors, create: bool, strict: bool, several: bool) -> Any:
@@ -180,10 +224,21 @@ def hessian(
     several, _ = _to_tuple(inputs, "inputs", "hessian")
 
     def first(*leaves: Any) -> Any:
+        forward = outer_jacobian_strategy == "forward-mode"
+        if forward:
+            return _gradient_of_scalar(_scalar(func, "hessian"), leaves, several)
         gradient = jacobian(_scalar(func, "hessian"), leaves, create_graph=True, strict=strict)
         return gradient if several else gradient[0]
 
     return jacobian(first, inputs, create_graph, strict, vectorize, outer_jacobian_strategy)
+
+
+def _gradient_of_scalar(func: Callable[..., Any], inputs: Tensors, several: bool) -> Any:
+    """Return the gradient of a scalar function, recorded, of inputs that may have tangents."""
+    with recording(True):
+        leaves = [forward_mode.carry_tangents(t, t.detach().requires_grad_()) for t in inputs]
+        gradient = _gradients((func(*leaves),), tuple(leaves), None, True)
+    return gradient if several else gradient[0]
 
 
 def _scalar(func: Callable[..., Any], function: str) -> Callable[..., Any]:

@@ -3,12 +3,12 @@
 from flambeau.core.names import lacking, publish
 from flambeau.func.batching import vmap
 from flambeau.func.gradients import grad, grad_and_value
-from flambeau.func.jacobians import hessian, jacfwd, jacrev, jvp, vjp
-from flambeau.func.modules import functional_call, stack_module_state
+from flambeau.func.jacobians import hessian, jacfwd, jacrev, jvp, linearize, vjp
+from flambeau.func.modules import functional_call, functionalize, stack_module_state
 
 __all__ = [
-    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "stack_module_state", "vjp",
-    "vmap",
+    "functional_call", "functionalize", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize",
+    "stack_module_state", "vjp", "vmap",
 ]  # fmt: skip
 
 publish(globals())

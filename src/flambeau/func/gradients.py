@@ -14,6 +14,8 @@ from typing import Any
 
 from flambeau.autograd.grad_mode import enable_grad, is_grad_enabled
 from flambeau.tape.node import Leaf
+from flambeau.tensor import interception
+from flambeau.tensor.forward_mode import carry_tangents
 from flambeau.tensor.functions.gradients import run_grad
 from flambeau.tensor.tensor import Tensor
 
@@ -57,10 +59,10 @@ def grad_and_value(
             wanted = [leaf for i in places for leaf in leaves(given[i])]
             found = _gradients(value, wanted)
         keep = recording and reaches_others([value, *found], own)
-        found = found if keep else [t.detach() for t in found]
-        result: Any = value if keep else value.detach()
+        found = found if keep else [detach(t) for t in found]
+        result: Any = value if keep else detach(value)
         if has_aux:
-            result = (result, aux if keep else map_leaves(Tensor.detach, aux))
+            result = (result, aux if keep else map_leaves(detach, aux))
         following = iter(found)
         forms = tuple([map_leaves(lambda t: next(following), given[i]) for i in places])
         return (forms[0] if isinstance(argnums, int) else forms), result
@@ -87,9 +89,15 @@ def replace_tensor(t: Any, own: list[Tensor]) -> Tensor:
         raise ValueError(f"Thing passed to transform API must be Tensor, got {type(t)}")
     if t.requires_grad:
         return t.view_as(t)
-    leaf = t.detach().requires_grad_()
+    leaf = detach(t).requires_grad_()
     own.append(leaf)
     return leaf
+
+
+def detach(t: Tensor) -> Any:
+    """Return a tensor outside of its graph, with the tangents that an enclosing `jvp` gave it."""
+    detached: Any = t.detach()  # type: ignore[attr-defined]
+    return carry_tangents(t, detached) if interception.count else detached
 
 
 def _value(returned: Any, has_aux: bool) -> tuple[Tensor, Any]:

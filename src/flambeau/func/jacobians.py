@@ -1,7 +1,8 @@
-"""`torch.func.vjp`, `jvp`, `jacrev`, `jacfwd` and `hessian`: products with Jacobians, and these whole.
+"""`torch.func.vjp`, `jvp`, `linearize`, `jacrev`, `jacfwd` and `hessian`: products with Jacobians, and these whole.
 
-All walk backward, row by row: there is no forward mode. What a product with the columns (`jvp`) asks for
-is linear in the rows' weights, so it is the gradient of that walk by them. See Note [Gradients of functions].
+`vjp` and `jacrev` run backward, row by row; `jvp` and `jacfwd` run in forward mode, column by column. `linearize`
+keeps the graph of one call: what it returns is linear in the rows' weights, so it is the gradient of a backward pass by
+them. See Note [Gradients of functions].
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from functools import wraps
 from typing import Any
 
 from flambeau.autograd.grad_mode import enable_grad, is_grad_enabled
-from flambeau.func.gradients import leaves, map_leaves, positions_of, reaches_others, replace_tensor
+from flambeau.func.gradients import detach, leaves, map_leaves, positions_of, reaches_others, replace_tensor
+from flambeau.tensor import forward_mode
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions.gradients import run_grad
 from flambeau.tensor.tensor import Tensor
@@ -52,7 +54,7 @@ class _Call:
     def detach_results(self, results: Sequence[Any]) -> list[Any]:
         """Results as the program gets them: off the tape, unless more than this call comes into them."""
         keep = self.recording and reaches_others(results, self.own)
-        return list(results) if keep else [t.detach() for t in results]
+        return list(results) if keep else [detach(t) for t in results]
 
     def detach_outputs(self) -> Any:
         """What the function returned, as the program gets it."""
@@ -60,7 +62,7 @@ class _Call:
         return map_leaves(lambda t: next(following), self.form)
 
     def detach_aux(self) -> Any:
-        return map_leaves(Tensor.detach, self.aux)
+        return map_leaves(detach, self.aux)
 
 
 def _columns(pairs: Sequence[tuple[Any, Any]], wanted: Sequence[Any]) -> tuple[Any, Any, Any]:
@@ -101,22 +103,63 @@ def jvp(
                 f"jvp(f, primals, tangents): Expected {what} to be a tuple. E.g. it should be valid to call "
                 f"f(*{what})."
             )
-    call = _Call(func, primals, {}, range(len(primals)), has_aux)
-    along = list(leaves(tangents))
-    if len(along) != len(call.wanted):
-        raise RuntimeError(
-            "jvp(f, primals, tangents): Expected primals and tangents to have the same python structure."
-        )
-    for t, tangent in zip(call.wanted, along, strict=True):
-        if t.shape != tangent.shape:
-            raise RuntimeError(
-                "Trying to set a forward gradient that has a different size than that of the original Tensor, this is "
-                f"not supported. Tensor is of size {list(t.shape)} while the given forward gradient is of size "
-                f"{list(tangent.shape)}."
-            )
-    following = iter(call.detach_results(_push_forward(call, along)))
-    found = map_leaves(lambda t: next(following), call.form)
-    return (call.detach_outputs(), found, call.detach_aux()) if has_aux else (call.detach_outputs(), found)
+    inputs, along = list(leaves(primals)), list(leaves(tangents))
+    _check_tangents(inputs, along, "jvp(f, primals, tangents)")
+    with forward_mode.levels() as level:
+        following = iter([forward_mode.make_dual(x, t, level) for x, t in zip(inputs, along, strict=True)])
+        returned = func(*[map_leaves(lambda _: next(following), p) for p in primals])
+        form, aux = returned if has_aux else (returned, None)
+        for output in leaves(form):
+            if not isinstance(output, Tensor):
+                raise RuntimeError(
+                    f"jvp(f, primals, tangents): Expected f(*args) to return only tensors, got unsupported type "
+                    f"{type(output)}"
+                )
+        found = map_leaves(lambda t: _tangent_or_zeros(t, level), form)
+        outputs, aux = (map_leaves(lambda t: _without_tangent(t, level), each) for each in (form, aux))
+    return (outputs, found, aux) if has_aux else (outputs, found)
+
+
+def _tangent_or_zeros(t: Tensor, level: Any) -> Any:
+    tangent = forward_mode.tangent_of(t, level)
+    return functions["zeros_like"](t) if tangent is None else tangent
+
+
+def _without_tangent(t: Any, level: Any) -> Any:
+    return forward_mode.without_tangent(t, level) if isinstance(t, Tensor) else t
+
+
+def _check_tangents(inputs: Sequence[Any], tangents: Sequence[Any], where: str) -> None:
+    """Raise RuntimeError unless there is a tangent of its size for each input."""
+    if len(tangents) != len(inputs):
+        raise RuntimeError(f"{where}: Expected primals and tangents to have the same python structure.")
+    for t, tangent in zip(inputs, tangents, strict=True):
+        if not isinstance(t, Tensor) or not isinstance(tangent, Tensor):
+            raise RuntimeError(f"{where}: Expected only tensors, got {type(t)} and {type(tangent)}")
+
+
+def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """Return what `func(*primals)` returns, and the function of tangents that `jvp` computes there.
+
+    Args:
+        func: A function of tensors that returns tensors.
+        primals: The inputs. The function is called once.
+    """
+    call = _Call(func, primals, {}, range(len(primals)), False)
+
+    def jvp_fn(*tangents: Any) -> Any:
+        along = list(leaves(tangents))
+        _check_tangents(call.wanted, along, "linearized function")
+        for t, tangent in zip(call.wanted, along, strict=True):
+            if t.shape != tangent.shape:
+                raise RuntimeError(
+                    f"linearized function: Expected a tangent of shape {list(t.shape)}, but got "
+                    f"{list(tangent.shape)}"
+                )
+        following = iter(call.detach_results(_push_forward(call, along)))
+        return map_leaves(lambda t: next(following), call.form)
+
+    return call.detach_outputs(), jvp_fn
 
 
 def _push_forward(call: _Call, along: Sequence[Any]) -> list[Any]:
@@ -176,10 +219,62 @@ def jacfwd(
     func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False, *,
     chunk_size: int | None = None, randomness: str = "error",
 ) -> Callable[..., Any]:  # fmt: skip
-    """The same as `jacrev`, computed as there. chunk_size, randomness: accepted, and without effect."""
-    return jacrev(func, argnums, has_aux=has_aux)
+    """A function that gives the Jacobian of `func`, as `jacrev`, computed in forward mode.
+
+    chunk_size, randomness: accepted, and without effect: columns are computed one by one.
+    """
+
+    @wraps(func)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        places = positions_of(argnums, len(args))
+        blocks: list[Any] = []  # for each wanted tensor: its columns, each in the form of the output
+        outcome: Any = None
+        for place in places:
+            for at, x in enumerate(leaves(args[place])):
+                columns = []
+                for k in range(max(x.numel(), 1)):
+                    direction = functions["zeros_like"](x)
+                    if x.numel():
+                        direction.view(-1)[k] = 1
+                    outcome = jvp(_of_one(func, args, kwargs, place, at), (x,), (direction,), has_aux=has_aux)
+                    columns.append(outcome[1])
+                blocks.append((x, columns))
+        forms = _join_columns(blocks, [args[i] for i in places], isinstance(argnums, int))
+        return (forms, outcome[2]) if has_aux else forms
+
+    return wrapper
+
+
+def _of_one(func: Callable[..., Any], args: Any, kwargs: Any, place: int, at: int) -> Callable[[Any], Any]:
+    """Return `func` as a function of one tensor, number `at` of argument `place`."""
+
+    def function(x: Any) -> Any:
+        count = iter(range(at + 1))
+        changed = map_leaves(lambda t: x if next(count, None) == at else t, args[place])
+        return func(*args[:place], changed, *args[place + 1 :], **kwargs)
+
+    return function
+
+
+def _join_columns(blocks: Sequence[Any], forms: Sequence[Any], single: bool) -> Any:
+    """Return Jacobians in the output's form, within each the argument's form."""
+    output_form = blocks[0][1][0]
+
+    def of_output(index: int) -> Any:
+        joined = []
+        for x, columns in blocks:
+            parts = [list(leaves(column))[index] for column in columns]
+            stacked = functions["stack"](parts, -1)
+            stacked = stacked if x.numel() else stacked[..., :0]
+            joined.append(stacked.reshape((*parts[0].shape, *x.shape)))
+        following = iter(joined)
+        found = tuple([map_leaves(lambda t: next(following), form) for form in forms])
+        return found[0] if single else found
+
+    indices = iter(range(len(list(leaves(output_form)))))
+    return map_leaves(lambda t: of_output(next(indices)), output_form)
 
 
 def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """A function that gives the second derivatives of `func`: the Jacobian of its Jacobian."""
-    return jacrev(jacrev(func, argnums), argnums)
+    """A function that gives the second derivatives of `func`: the Jacobian, forward, of its Jacobian, backward."""
+    return jacfwd(jacrev(func, argnums), argnums)

@@ -1,9 +1,10 @@
-"""`torch.func.functional_call` and `stack_module_state`."""
+"""`torch.func.functional_call`, `stack_module_state` and `functionalize`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from flambeau.nn.modules.module import Module
@@ -77,3 +78,31 @@ def _stack_leaf(tensors: list[Any], name: str) -> Any:
     if any(t.requires_grad != wants for t in tensors):
         raise RuntimeError(f"Expected {name} from each model to have the same .requires_grad")
     return stack(tensors).detach().requires_grad_(wants)
+
+
+def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Callable[..., Any]:
+    """Return a function of the same results as `func`.
+
+    PyTorch's function replaces operators that change tensors, and copies the changes of its inputs back at the end.
+    Results and inputs are then as after `func`, so here `func` runs as it is.
+
+    Args:
+        func: A function of tensors.
+        remove: "mutations" or "mutations_and_views", which give equal results.
+
+    Raises:
+        RuntimeError: If `remove` is neither.
+    """
+    if remove not in ("mutations", "mutations_and_views"):
+        raise RuntimeError(
+            "functionalize(f, remove='mutations'): received invalid argument for remove= . Valid options are:\n"
+            '     remove="mutations": all inplace and out= operators will be removed from the program.\n'
+            '     remove="mutations_and_views": In addition to the above, all aliasing operators {view} will be '
+            "replaced with their non-aliasing counterparts, {view}_copy."
+        )
+
+    @wraps(func)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return func(*args, **kwargs)
+
+    return wrapper

@@ -6,7 +6,8 @@ everything decided: metas of the outputs, the device's allocator, the loaded exe
 is a dictionary hit, an allocation and a launch; the operator's rule, the promotion tables and the
 driver's `load` run only on a miss. Metas are interned, so equal keys compare by identity. The flags that
 plans depend on choose among caches when they change, so the warm path never reads a flag. While a thread
-autocasts, the warm path finds nothing and comes by the lists: see Note [Autocast].
+autocasts, the warm path finds nothing and comes by the lists: see Note [Autocast]. So it is inside of a dual level or
+a dispatch mode: see Note [Interception].
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from flambeau.runtime.devices.library_plans import cache_of
 from flambeau.runtime.hooks import launch_hooks
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tape.mode import mode
-from flambeau.tensor import autocast, layouts
+from flambeau.tensor import autocast, interception, layouts
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.autograd.grad_validation import set_callers
@@ -85,7 +86,7 @@ class CallPlan:
 
 
 plans: dict[tuple[Any, ...], CallPlan] = {}
-fast_plans = plans  # where the warm path looks; `_NO_PLANS` while a thread autocasts
+fast_plans = plans  # where the warm path looks; `_NO_PLANS` while a thread autocasts or calls are intercepted
 _caches: dict[tuple[Any, ...], dict[tuple[Any, ...], CallPlan]] = {flags.key(): plans}
 _NO_PLANS: dict[tuple[Any, ...], CallPlan] = {}
 
@@ -96,7 +97,7 @@ _sleep_kernels: dict[device, Executable] = {}
 def _flags_changed() -> None:
     global plans, fast_plans
     plans = _caches.setdefault(flags.key(), {})
-    fast_plans = _NO_PLANS if autocast.threads else plans
+    fast_plans = _NO_PLANS if autocast.threads or interception.count else plans
 
 
 def _forget_plans() -> None:
@@ -107,6 +108,7 @@ def _forget_plans() -> None:
 
 flags.subscribe(_flags_changed)
 autocast.subscribe(_flags_changed)
+interception.subscribe(_flags_changed)
 system.on_close(_forget_plans)
 
 
@@ -196,6 +198,8 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     if plan is None:
         if autocast.threads and (cast := autocast.cast_inputs(op, args)) is not args:
             return call(op, cast, params)
+        if interception.count and (seen := interception.intercept(op, args, params)) is not NotImplemented:
+            return seen
         plan = plans.get(key)
         if plan is None:
             if layouts.any_sparse(args):
@@ -251,7 +255,7 @@ def call_into(
             metas.append(a.meta)
         else:
             metas.append(a.__class__)
-    plan = plans.get((op, params, *metas, target.meta, "into"))
+    plan = fast_plans.get((op, params, *metas, target.meta, "into"))
     if plan is None:
         return _call_into(op, outputs, args, params, resize)
     stream = current.local.streams[plan.index]
@@ -264,7 +268,7 @@ def call_into(
 
 def binary_into(op: Op, target: Tensor, a: Tensor, b: Tensor, resize: bool) -> Any:
     """`call_into(op, (target,), (a, b), resize=resize)` of two tensors, written out."""
-    plan = plans.get((op, (), a.meta, b.meta, target.meta, "into"))
+    plan = fast_plans.get((op, (), a.meta, b.meta, target.meta, "into"))
     memory, first, second = target.memory, a.memory, b.memory
     if (
         plan is None
@@ -292,6 +296,10 @@ def _call_into(
     op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> Any:
     """`call_into` where there is more to do than to launch."""
+    if interception.count:
+        result = interception.intercept_into(op, outputs, args, params, resize)
+        if result is not NotImplemented:
+            return result
     metas: list[Any] = []
     tracked = False
     for a in (*args, *outputs):

@@ -23,7 +23,7 @@ from flambeau.ops.view import View
 from flambeau.runtime import current
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import LEAF_SEQUENCE, Edge, Leaf, Node
-from flambeau.tensor import layouts
+from flambeau.tensor import interception, layouts
 from flambeau.tensor.arguments.extents import out_of_bounds
 from flambeau.tensor.autograd.grad_validation import callers, fit_gradient, forget_base, zeros_of
 from flambeau.tensor.autograd.inplace_checks import explain_refusal
@@ -42,6 +42,17 @@ from flambeau.tensor.tensor import (
 
 _LIMIT = 20_000  # as many are kept as plans of calls
 _view_plans: dict[tuple[Any, ...], ViewPlan] = {}  # rules are pure: a cache, never cleared but for size
+_fast_view_plans = _view_plans  # where `run` looks first; empty while calls are intercepted
+_NO_PLANS: dict[tuple[Any, ...], ViewPlan] = {}
+
+
+def _choose_plans() -> None:
+    global _fast_view_plans
+    _fast_view_plans = _NO_PLANS if interception.count else _view_plans
+
+
+interception.subscribe(_choose_plans)
+
 
 # -- nodes of tensors -------------------------------------------------------------------------------------
 
@@ -137,11 +148,15 @@ class ViewPlan:
 
 def run(view: View, t: Tensor, *params: Any) -> Tensor:
     """The view of `t` that a record gives. Raises what its rule raises."""
-    plan = _view_plans.get((view, t.meta, params))
+    plan = _fast_view_plans.get((view, t.meta, params))
     if plan is None:
         if t.meta.sparse:
             return layouts.run_view(view, t, params)
-        plan = _view_plan(view, t, params)
+        if interception.count:
+            seen = interception.intercept_view(view, t, params)
+            if seen is not NotImplemented:
+                return seen
+        plan = _view_plans.get((view, t.meta, params)) or _view_plan(view, t, params)
     result = make(plan.meta, t.memory, t.ptr + plan.offset)
     result.counter = t.counter
     if t.history is None:
@@ -210,6 +225,10 @@ def run_several(
     """Several views of `t` that are the outputs of one node."""
     if t.meta.sparse:
         return tuple([layouts.run_view(view, t, params) for view, params in parts])
+    if interception.count:
+        seen = interception.intercept_views(kind, t, dim, parts)
+        if seen is not NotImplemented:
+            return seen
     results = [_make_view(t, view, params) for view, params in parts]
     edge = edge_of(t) if mode.recording else None
     restriction = _current_restriction()

@@ -1,0 +1,89 @@
+"""What stands between public functions and launches: forward-mode AD, and modes that dispatch. Owner of that state.
+
+# Note [Interception]
+Problem: Inside of a dual level or a dispatch mode each operator call must be seen; elsewhere that must cost nothing.
+Rule: `call.py` and `autograd_meta.py` look up plans of calls in a table. While `count` is not 0, they look in an empty
+table, as they do under autocast, and the slow path asks `intercept` and `intercept_view` here.
+Consequences: Inside of a level or mode of any thread, calls of all threads take the slow path.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.tensor.tensor import Tensor
+
+count = 0  # open dual levels and dispatch modes of all threads
+_lock = threading.Lock()
+_subscribers: list[Callable[[], None]] = []
+_layers: list[Any] = []  # outermost first: forward mode, then dispatch
+
+
+def subscribe(changed: Callable[[], None]) -> None:
+    """Call `changed()` after the first level or mode opens and after the last one closes."""
+    _subscribers.append(changed)
+
+
+def add_layer(layer: Any) -> None:
+    """Ask a module about calls: its `intercept`, `intercept_into` and `intercept_view`."""
+    _layers.append(layer)
+
+
+def open_one() -> None:
+    """Count a level or mode that opens."""
+    _add(1)
+
+
+def close_one() -> None:
+    """Count a level or mode that closes."""
+    _add(-1)
+
+
+def _add(change: int) -> None:
+    global count
+    with _lock:
+        count += change
+        turned = count == 0 or (change > 0 and count == change)
+    if turned:
+        for changed in _subscribers:
+            changed()
+
+
+def intercept(op: Any, args: Sequence[Any], params: tuple[Any, ...]) -> Any:
+    """Return the result of an operator call that a layer takes over; NotImplemented if none does."""
+    for layer in _layers:
+        result = layer.intercept(op, args, params)
+        if result is not NotImplemented:
+            return result
+    return NotImplemented
+
+
+def intercept_into(
+    op: Any, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
+) -> Any:
+    """Return the result of a call that writes into `outputs`, as `intercept`."""
+    for layer in _layers:
+        result = layer.intercept_into(op, outputs, args, params, resize)
+        if result is not NotImplemented:
+            return result
+    return NotImplemented
+
+
+def intercept_view(view: Any, t: Tensor, params: tuple[Any, ...]) -> Any:
+    """Return a view that a layer makes, as `intercept`."""
+    for layer in _layers:
+        result = layer.intercept_view(view, t, params)
+        if result is not NotImplemented:
+            return result
+    return NotImplemented
+
+
+def intercept_views(kind: Any, t: Tensor, dim: int, parts: Sequence[Any]) -> Any:
+    """Return several views of a tensor that a layer makes, as `intercept`."""
+    for layer in _layers:
+        result = layer.intercept_views(kind, t, dim, parts)
+        if result is not NotImplemented:
+            return result
+    return NotImplemented
