@@ -125,7 +125,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "accelerator": "", "get_device_module": "flambeau.accelerator", "cpu": "", "library": "",
     "_library": "", "mps": "", "mtia": "", "xpu": "",
     "distributions": "", "func": "", "vmap": "flambeau.func", "testing": "", "_utils": "", "overrides": "", "_C": "",
-    "onnx": "", "sparse": "", "ao": "", "quantization": "", "_subclasses": "",
+    "_tensor_str": "", "onnx": "", "sparse": "", "ao": "", "quantization": "", "_subclasses": "",
     "types": "", "compiler": "", "_dynamo": "", "_inductor": "", "compile": "flambeau.nn.compilation",
     "functional": "", "fx": "", "jit": "", "quasirandom": "", "__config__": "", "_jit_internal": "",
     "Future": "flambeau.futures",

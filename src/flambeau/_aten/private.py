@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from flambeau import linalg
@@ -264,6 +265,29 @@ def convolution_backward(
 @_kernel
 def _convolution(x: Tensor, weight: Tensor, bias: Given, *how: Any) -> Tensor:
     return convolution(x, weight, bias, *how[:6])
+
+
+# -- sparse tensors -------------------------------------------------------------------------------------------------
+
+
+@_kernel
+def _pin_memory(x: Tensor, device: Any = None) -> Tensor:
+    return x.pin_memory()
+
+
+@_kernel
+def _sparse_addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    return import_module("flambeau.sparse").addmm(x, a, b, beta=beta, alpha=alpha)
+
+
+@_kernel
+def _sparse_mm_reduce_impl(x: Tensor, other: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
+    if reduce not in ("sum", "mean"):
+        raise NotImplementedError(
+            f"torch.ops.aten._sparse_mm_reduce_impl: reduce={reduce!r} would return places, too, which Flambeau does "
+            "not compute here; use torch.sparse.mm(..., reduce)"
+        )
+    return import_module("flambeau.sparse").mm(x, other, reduce), other.new_empty(0, dtype=int64)
 
 
 # -- softmax --------------------------------------------------------------------------------------------------------

@@ -68,6 +68,11 @@ def set_printoptions(
     _options = base.with_(sci_mode=sci_mode, **changed)
 
 
+def options() -> PrintOptions:
+    """Return the print options in force."""
+    return _options
+
+
 # -- a tensor as text -------------------------------------------------------------------------------------
 
 

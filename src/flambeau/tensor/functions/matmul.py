@@ -61,6 +61,15 @@ def mm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tens
     return run(ops.matmul, (input, mat2), (), out)
 
 
+@function
+def spmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """Return the product of two matrices: `mm` by an old name, for factors that are sparse."""
+    return mm(input, mat2)
+
+
+alias("dsmm", spmm, as_method=False)
+
+
 @both
 def bmm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """The products of two batches of matrices: (b, n, m) by (b, m, p). No broadcasting. out_dtype: as of `mm`."""

@@ -11,7 +11,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any, TypeVar
 
-from flambeau.tensor.arguments.public import both, function, method
+from flambeau.tensor.arguments.public import both, function, functions, method
 from flambeau.tensor.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -147,6 +147,9 @@ def sparse_bsc_tensor(
 @_function
 def hspmm(mat1: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Any:
     """Return the product of a COO and a strided matrix as a COO tensor of one sparse dimension: its rows not empty."""
+
+
+functions["hsmm"] = functions["hspmm"]  # an older name
 
 
 @_both
