@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ import flambeau
 from flambeau.driver.cuda import probe
 from flambeau.observe.faults import Fault, FaultDriver
 from flambeau.runtime import system
+from flambeau.runtime.devices import configuration
 from flambeau.runtime.devices import doctor as room
 
 
@@ -44,8 +47,45 @@ def test_the_command_says_what_is_there() -> None:
 def test_json_and_no_devices() -> None:
     done = call("--json", FLAMBEAU_VIRTUAL_DEVICES="0")
     found = json.loads(done.stdout)
-    assert done.returncode == 1 and found["visible"] == 0 and found["devices"] == []
+    assert done.returncode == 0 and found["visible"] == 0 and found["devices"] == []
     assert not found["initialized"] and found["driver"] == "virtual"
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "status"),
+    [
+        ({}, "`flambeau run program.py` would open 2 virtual GPUs (a100-40g)", 0),
+        ({"FLAMBEAU_VIRTUAL_DEVICES": "0"}, "FLAMBEAU_VIRTUAL_DEVICES=0 means that CUDA is not available", 0),
+        (
+            {"FLAMBEAU_VIRTUAL_DEVICES": "2", "CUDA_VISIBLE_DEVICES": ""},
+            "CUDA_VISIBLE_DEVICES hides all devices",
+            0,
+        ),
+        ({"FLAMBEAU_DRIVER": "cuda"}, "FLAMBEAU_DRIVER=cuda requires real GPUs", 1),
+    ],
+)
+@pytest.mark.skipif(probe.why_not() is None, reason="this machine has a GPU")
+def test_a_machine_without_a_device_gets_advice(variables: dict[str, str], words: str, status: int) -> None:
+    done = call(**variables)
+    assert words in done.stdout, done.stdout + done.stderr
+    assert done.returncode == status
+
+
+def test_an_unknown_variable_gets_the_nearest_name() -> None:
+    done = call(FLAMBEAU_VIRTUAL_DEVICES="1", FLAMBEAU_VIRTUAL_DEVICE="3", FLAMBEAU_Q1="")
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        "flambeau: Flambeau has no variable FLAMBEAU_Q1",
+        "flambeau: Flambeau has no variable FLAMBEAU_VIRTUAL_DEVICE; did you mean FLAMBEAU_VIRTUAL_DEVICES?",
+    ]
+
+
+def test_every_variable_that_the_sources_name_is_known() -> None:
+    sources = Path(flambeau.__file__).parent.rglob("*.py")
+    named = {
+        name for path in sources for name in re.findall(r"FLAMBEAU_[A-Z0-9_]*[A-Z0-9]", path.read_text())
+    }
+    assert named == {*configuration.VARIABLES}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from flambeau import version
 from flambeau.cli import doctor, explore, launch, memory, run, trace
+from flambeau.runtime.devices import configuration
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     launch.add_parser(commands, wanted="launch" in (sys.argv if argv is None else argv))
     doctor.add_parser(commands)
     options = parser.parse_args(argv)
+    for message in configuration.unknown_variables():
+        print(f"flambeau: {message}", file=sys.stderr)
     status: int = options.do(options)
     return status
 

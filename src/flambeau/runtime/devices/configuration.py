@@ -22,6 +22,13 @@ PROFILE = "a100-40g"
 SCHEDULE = "earliest"
 _DRIVERS = ("auto", "cuda", "virtual")
 _RACES = ("off", "warn", "error")
+VARIABLES = (
+    "FLAMBEAU_DRIVER", "FLAMBEAU_EXCHANGE", "FLAMBEAU_FLOAT32_PRECISION", "FLAMBEAU_GLOO", "FLAMBEAU_HUNT_SEED",
+    "FLAMBEAU_KERNEL_CACHE", "FLAMBEAU_PEER_CANARY", "FLAMBEAU_RACES", "FLAMBEAU_REPORT_FOLDER", "FLAMBEAU_SCHEDULE",
+    "FLAMBEAU_STORE_SECRET", "FLAMBEAU_STRICT", "FLAMBEAU_TESTS", "FLAMBEAU_VIRTUAL_DATA", "FLAMBEAU_VIRTUAL_DEVICES",
+    "FLAMBEAU_VIRTUAL_PLACEMENT", "FLAMBEAU_VIRTUAL_PROFILE",
+)  # fmt: skip
+"""The variables of the environment that Flambeau and its tests read."""
 
 
 class Settings(Value):
@@ -195,3 +202,17 @@ def _count(name: str) -> int:
     if not (value.isascii() and value.isdigit()):
         raise ValueError(f"{name}={value!r}: must be a whole number of devices, 0 or more")
     return int(value)
+
+
+def unknown_variables() -> list[str]:
+    """Return a message for each variable of the environment that begins with FLAMBEAU_ and that nothing reads."""
+    unknown = [name for name in sorted(os.environ) if name.startswith("FLAMBEAU_") and name not in VARIABLES]
+    return [f"Flambeau has no variable {name}{_hint(name)}" for name in unknown]
+
+
+def _hint(name: str) -> str:
+    from difflib import get_close_matches  # only here: it takes milliseconds to import
+
+    ends = [known.removeprefix("FLAMBEAU_") for known in VARIABLES]
+    near = get_close_matches(name.removeprefix("FLAMBEAU_"), ends, 1)
+    return f"; did you mean FLAMBEAU_{near[0]}?" if near else ""

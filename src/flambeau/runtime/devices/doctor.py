@@ -13,7 +13,7 @@ from flambeau.core.flags import flags
 from flambeau.driver.registry import cudnn_version, driver_versions, nccl_version, why_no_gpu
 from flambeau.runtime import system
 from flambeau.runtime.context import Context
-from flambeau.runtime.devices import library_plans, peers
+from flambeau.runtime.devices import configuration, library_plans, peers
 from flambeau.runtime.memory.statistics import format_size
 
 _PACKAGES = (
@@ -132,6 +132,7 @@ def doctor(try_peers: bool = False) -> str:
     lines += [f"Not installed: {', '.join(missing)}"] if missing else []
     lines += [f"Real GPUs: {found['why_no_real_gpu'] or 'can be used'}"]
     lines += [_devices_line(found), _state_line(found)]
+    lines += _advice(found)
     for device in found["devices"]:
         lines += _memory_lines(device, found["process"])
     for pair in found["peers"]:
@@ -150,6 +151,32 @@ def _devices_line(found: dict[str, Any]) -> str:
     kind = {"virtual": f"virtual {found['profile']}", "cuda": "real GPUs", "none": "no GPUs"}[found["driver"]]
     why = ", ".join(f"{name}={value!r}" for name, value in found["environment"].items())
     return f"Devices: {found['visible']} ({kind}); the environment says {why or 'nothing'}"
+
+
+def is_hidden() -> bool:
+    """Return True if CUDA_VISIBLE_DEVICES names no device."""
+    text = configuration.visible_text()
+    return text is not None and text.strip() in ("", "-1")
+
+
+def _advice(found: dict[str, Any]) -> list[str]:
+    """Return what to do if no device is visible."""
+    if found["visible"]:
+        return []
+    if is_hidden():
+        return [
+            "CUDA_VISIBLE_DEVICES hides all devices: unset it, or name those to use, such as CUDA_VISIBLE_DEVICES=0"
+        ]
+    if found["driver"] == "virtual":
+        return [
+            "FLAMBEAU_VIRTUAL_DEVICES=0 means that CUDA is not available: unset it, or set the number of devices"
+        ]
+    if found["driver"] == "cuda":
+        return ["FLAMBEAU_DRIVER=cuda requires real GPUs: unset it to use virtual ones"]
+    return [
+        f"`flambeau run program.py` would open {configuration.DEVICES} virtual GPUs ({configuration.PROFILE}); "
+        "`import flambeau` alone opens none: set FLAMBEAU_VIRTUAL_DEVICES, or call flambeau.virtual()"
+    ]
 
 
 def _state_line(found: dict[str, Any]) -> str:
