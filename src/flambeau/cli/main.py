@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from flambeau import version
 from flambeau.cli import doctor, explore, launch, memory, run, trace
 from flambeau.runtime.devices import configuration
+
+PIPE_STATUS = 141  # as shells show a process that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +31,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     for message in configuration.unknown_variables():
         print(f"flambeau: {message}", file=sys.stderr)
-    status: int = options.do(options)
+    try:
+        status: int = options.do(options)
+        if sys.stdout is not None and not sys.stdout.closed:  # the program may have closed it
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a pipe has ended, such as `head`
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # the interpreter flushes at its end, too
+        return PIPE_STATUS
     return status
 
 

@@ -6,6 +6,7 @@ import argparse
 import atexit
 import gc
 import io
+import linecache
 import os
 import runpy
 import signal
@@ -67,6 +68,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         help="write the timeline: a .html page, or .json for Perfetto; may be repeated",
     )
+    parser.add_argument("-c", dest="is_code", action="store_true", help="PROGRAM is Python code")
     parser.add_argument("--picture", metavar="FILE", type=Path, help="write the timeline as an SVG picture")
     parser.add_argument(
         "--apply-fixes",
@@ -106,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--full-traceback", action="store_true", help="show Flambeau's own frames in tracebacks"
     )
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
-    parser.add_argument("program", metavar="PROGRAM", help="a script, or with -m a module")
+    parser.add_argument("program", metavar="PROGRAM", help="a script, - for stdin, or with -m a module")
     parser.add_argument(
         "arguments", metavar="...", nargs=argparse.REMAINDER, help="the program's own arguments"
     )
@@ -114,7 +116,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the program as `options` say; the exit status."""
-    if not options.module and (why := why_not_readable(Path(options.program))):
+    code = _code_of(options)
+    if code is None and not options.module and (why := why_not_readable(Path(options.program))):
         _say(options, f"can't open file {options.program!r}: {why}")
         return 2
     if why := why_no_outputs(options, *options.trace, options.picture):
@@ -134,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         children.open()
         _watch()
-        status = _run_program(options, recorder)
+        status = _run_program(options, recorder, code)
         if os.getpid() != here:  # a fork of the program: its parent reports
             return status
         document = run_document(recorder, children.read(), status)
@@ -154,13 +157,22 @@ def _watch() -> None:
             handovers.watch_process()
 
 
-def _run_program(options: argparse.Namespace, recorder: Recorder) -> int:
+def _code_of(options: argparse.Namespace) -> str | None:
+    """Return the program's text if the command line or stdin has it; None if it is a file or a module."""
+    if getattr(options, "is_code", False):
+        return str(options.program)
+    return sys.stdin.read() if options.program == "-" and not options.module else None
+
+
+def _run_program(options: argparse.Namespace, recorder: Recorder, code: str | None) -> int:
     """Run the program to its end and close its machines; the exit status as far as the program decides it.
 
     SIGTERM ends it as `sys.exit` does, so that its report is written; ranks are ended by their launcher, at once.
     """
     outer, folder = sys.modules["__main__"], os.getcwd()
     program = partial(execute, options.program, options.arguments, options.module)
+    if code is not None:
+        program = partial(execute_code, code, "-" if options.program == "-" else "-c", options.arguments)
     is_rank = "TORCHELASTIC_RUN_ID" in os.environ
     try:
         with Stopping(*([] if is_rank else [signal.SIGTERM])) as stopping:
@@ -245,11 +257,35 @@ def execute(program: str, arguments: list[str], is_module: bool) -> None:
     if is_zipfile(path):
         runpy.run_path(path, run_name="__main__")
         return
-    module = ModuleType("__main__")
-    module.__file__ = path
+    _new_main().__file__ = path
+    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), sys.modules["__main__"].__dict__)
+
+
+def execute_code(code: str, name: str, arguments: list[str]) -> None:
+    """Run code as `python -c` or `python -` would, in this process. `name` is "-c" or "-"."""
+    sys.argv = [name, *arguments]
+    if sys.flags.safe_path:
+        sys.path.insert(0, "")
+    else:
+        sys.path[0] = ""
+    file = "<stdin>" if name == "-" else "<string>"
+    linecache.cache[file] = (
+        len(code),
+        None,
+        code.splitlines(keepends=True),
+        file,
+    )  # for tracebacks and reports
+    module = _new_main()
+    if name == "-":
+        module.__file__ = file  # as the interpreter does
+    exec(compile(code, file, "exec", dont_inherit=True), module.__dict__)
+
+
+def _new_main() -> ModuleType:
+    """Return a fresh `__main__`, which spawned children import again and pickles refer to."""
+    module = sys.modules["__main__"] = ModuleType("__main__")
     module.__dict__["__builtins__"] = __builtins__
-    sys.modules["__main__"] = module  # what spawned children import again, and pickles refer to
-    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
+    return module
 
 
 def _outcome_of(program: Callable[[], None], full_traceback: bool) -> tuple[int, str]:
