@@ -479,6 +479,9 @@ def _same(ours: Any, theirs: Any) -> None:
         for one, other in zip(ours, theirs, strict=True):
             _same(one, other)
     elif isinstance(theirs, torch.Tensor):
+        if theirs.layout is not torch.strided:
+            assert repr(ours.layout) == repr(theirs.layout)
+            ours, theirs = ours.to_dense(), theirs.to_dense()
         if theirs.dtype.is_floating_point or theirs.dtype.is_complex:
             wide = torch.complex128 if theirs.dtype.is_complex else torch.float64
             from support import to_torch
@@ -497,7 +500,8 @@ def brief(value: Any) -> str:
     if isinstance(value, Exception):
         return f"{type(value).__name__}: {str(value).strip()[:140].splitlines()[0] if str(value).strip() else ''}"
     if isinstance(value, torch.Tensor | flambeau.Tensor):
-        values = value.flatten()[:6].tolist() if value.numel() else []
+        dense = value.to_dense() if "strided" not in repr(value.layout) else value
+        values = dense.flatten()[:6].tolist() if value.numel() else []
         return f"{repr(value.dtype).split('.')[-1]}{list(value.shape)} {values}"
     if isinstance(value, list | tuple):
         return f"({', '.join(brief(v) for v in value[:4])})"
