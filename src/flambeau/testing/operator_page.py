@@ -106,8 +106,8 @@ fails for any other difference in its 1,100 calls. In groups:
 - `nanmedian`, `mode`, `rms_norm` and average pooling refuse complex numbers.
 - In-place functions refuse an expanded tensor where PyTorch warns (`masked_fill_`, `index_fill_`,
   `triu_`, `tril_`).
-- `cholesky_ex` of a matrix that is not positive definite gives NaN, which nobody takes for a factor.
-  PyTorch gives the rest of LAPACK's work, which depends on the library. `info` is PyTorch's.
+- `cholesky_ex` of a matrix that is not positive definite gives NaN, which cannot be mistaken for a
+  factor. PyTorch gives the rest of LAPACK's work, which depends on the library. `info` is PyTorch's.
 - Orthogonal polynomials are computed in float64. Where PyTorch's float32 recurrence overflows to
   NaN, the result is an infinity with the value's sign. NaN gives NaN; PyTorch's CPU build gives the
   value of another element for some kinds.
