@@ -45,6 +45,8 @@ from flambeau.core.names import publish as _publish
 from flambeau.core.size import Size
 from flambeau.core.torch_alias import install_alias_finder as _install_alias_finder
 from flambeau.runtime.generator import Generator
+from flambeau.runtime.streams.accelerator_event import Event
+from flambeau.runtime.streams.accelerator_stream import Stream
 from flambeau.runtime.system import virtual
 from flambeau.tensor import (
     attributes as _attributes,

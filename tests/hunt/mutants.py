@@ -26,7 +26,7 @@ ROOMS = (
     "cuda/nccl.py", "cuda/streams.py", "data", "distributed/backends/nccl_backend.py", "distributed/future.py",
     "distributed/collectives/messages.py", "distributed/ddp/reducer.py", "distributed/work.py",
     "nn/parallel/_functions.py", "nn/parallel/comm.py", "nn/parallel/data_parallel.py", "runtime/memory/allocator.py",
-    "runtime/streams/event.py", "runtime/devices/peers.py", "runtime/memory/pinned.py", "runtime/streams/stream.py", "runtime/memory/pending_frees.py", "tape",
+    "runtime/streams/accelerator_event.py", "runtime/devices/peers.py", "runtime/memory/pinned.py", "runtime/streams/accelerator_stream.py", "runtime/memory/pending_frees.py", "tape",
     "tensor",
 )  # fmt: skip
 METHODS = {

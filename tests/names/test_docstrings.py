@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import ChainMap
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -39,7 +40,8 @@ def public() -> Iterator[tuple[str, Any]]:
             continue
         if inspect.isclass(found):
             yield name, found
-            for method, code in vars(found).items():
+            own = [found, *({flambeau.Stream, flambeau.Event} & set(found.__mro__))]
+            for method, code in ChainMap(*[dict(vars(each)) for each in own]).items():
                 if not method.startswith("_") and inspect.isfunction(code):
                     yield f"{name}.{method}", code
         elif inspect.isfunction(found):

@@ -13,7 +13,7 @@ from flambeau.cuda.memory import empty_cache
 from flambeau.cuda.streams import synchronize
 from flambeau.runtime.graphs.graph import CUDAGraph, graph_pool_handle, is_current_stream_capturing
 from flambeau.runtime.memory.private_pool import PoolId
-from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.accelerator_stream import Stream
 
 __all__ = ["CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturing"]
 

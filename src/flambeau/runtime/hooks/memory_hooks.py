@@ -14,7 +14,7 @@ from flambeau.core.flags import flags
 from flambeau.runtime.context import Block, Context
 
 if TYPE_CHECKING:
-    from flambeau.runtime.streams.stream import Stream
+    from flambeau.runtime.streams.accelerator_stream import Stream
 
 
 class Witness(Protocol):

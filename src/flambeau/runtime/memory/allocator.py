@@ -66,7 +66,7 @@ from flambeau.runtime.memory.statistics import Ledger, Tally
 from flambeau.runtime.streams.stream_order import NEVER, StreamActivity
 
 if TYPE_CHECKING:
-    from flambeau.runtime.streams.stream import Stream
+    from flambeau.runtime.streams.accelerator_stream import Stream
 
 _MAX_ENDED_POOLS: Final = 64  # pools of ended streams that may gather
 _MAX_FAST_LISTS: Final = 16384  # (stream, request) pairs that find their bin directly

@@ -11,7 +11,7 @@ from flambeau.runtime.streams.stream_order import StreamActivity
 
 if TYPE_CHECKING:
     from flambeau.runtime.memory.pending_frees import UseEvent
-    from flambeau.runtime.streams.stream import Stream
+    from flambeau.runtime.streams.accelerator_stream import Stream
 
 _MAX_SIZE_CLASSES: Final = 512  # per pool; coalescing examines each
 _MAX_RECENT_SIZES: Final = 1024  # per kind of pool

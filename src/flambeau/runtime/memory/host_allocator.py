@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flambeau.runtime.context import Context
 
 if TYPE_CHECKING:
-    from flambeau.runtime.streams.stream import Stream
+    from flambeau.runtime.streams.accelerator_stream import Stream
 
 ROUND = 64
 KEPT_PER_SIZE = 1 << 20

@@ -11,7 +11,7 @@ from flambeau.runtime.streams.stream_order import RecordedTime
 from flambeau.runtime.streams.wait_reason import because
 
 if TYPE_CHECKING:
-    from flambeau.runtime.streams.stream import Stream
+    from flambeau.runtime.streams.accelerator_stream import Stream
 
 T = TypeVar("T")
 

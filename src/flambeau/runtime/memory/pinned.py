@@ -26,7 +26,7 @@ from flambeau.runtime.memory.statistics import Tally, format_size
 from flambeau.runtime.streams.stream_order import StreamClocks
 
 if TYPE_CHECKING:
-    from flambeau.runtime.streams.stream import Stream
+    from flambeau.runtime.streams.accelerator_stream import Stream
 
 NO_ACCELERATOR = "Cannot access accelerator device when none is available."
 ROUND = 512

@@ -19,7 +19,7 @@ from flambeau.core.errors import type_name
 from flambeau.runtime import current
 
 if TYPE_CHECKING:
-    from flambeau.runtime.streams.stream import Stream
+    from flambeau.runtime.streams.accelerator_stream import Stream
 
 
 class device:  # PyTorch's public name

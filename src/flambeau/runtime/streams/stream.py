@@ -1,35 +1,18 @@
-"""`Stream`: a queue of one device.
-
-# Note [Streams are not pooled]
-PyTorch hands out streams from pools of 32 per device and priority, so its 33rd stream is the first again.
-Here each Stream is a stream of its own, given back when it is collected (its queued work still runs). So no
-two streams of a program are in order by accident: an order that depends on how many streams other code has
-made would hide races from the race detector.
-
-# Note [Dead streams]
-A tensor that a stream used knows that stream, and its memory waits for the stream when the tensor dies. The
-garbage collector may find both in one piece of garbage, and finalizes its members in any order. So a stream's
-finalizer destroys nothing: the native stream goes when the next one is made, or with its machine.
-"""
+"""`torch.cuda.Stream`: a queue of one CUDA device."""
 
 from __future__ import annotations
 
 import ctypes
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Self
 
-from flambeau.core.device import device
-from flambeau.core.errors import NotSupportedError, argument_type
-from flambeau.core.names import lacks, not_copied
-from flambeau.runtime import current
+from flambeau.core.errors import NotSupportedError
 from flambeau.runtime.context import Context
-from flambeau.runtime.streams import sync_debug
+from flambeau.runtime.streams.accelerator_stream import Stream as AcceleratorStream
+from flambeau.runtime.streams.accelerator_stream import create_stream, fill_stream
 from flambeau.runtime.streams.event import Event
-from flambeau.runtime.streams.guards import put_back, select
-from flambeau.runtime.streams.stream_order import StreamActivity
 
 
-class Stream:
+class Stream(AcceleratorStream):
     """A linear sequence of execution on one device, independent of other streams.
 
     Args:
@@ -40,107 +23,27 @@ class Stream:
     Raises RuntimeError: no such device; TypeError: `priority` is no int; NotSupportedError: other arguments.
     """
 
-    __slots__ = ("__weakref__", "_owned", "_saved", "context", "device_index", "handle", "priority", "queue")
-    if not TYPE_CHECKING:  # a checker should find misspelt names
-        __getattr__ = lacks
-        __reduce_ex__ = not_copied
+    __slots__ = ()
 
-    context: Context
-    device_index: int
-    handle: int
-    priority: int
-    queue: StreamActivity
-    _owned: bool
-    _saved: list[tuple[Any, ...]]  # of `with stream:`, see Note [What a guard saves]
+    _event_class: ClassVar[type[Event]] = Event
 
-    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Self:
         native = kwargs.pop("stream_ptr", None)
         if kwargs:
             raise NotSupportedError(
                 f"Flambeau makes no Stream from {', '.join(kwargs)}, only from stream_ptr"
             )
-        if not isinstance(priority, int):
-            raise TypeError(f"priority must be an int, not {type(priority).__name__}")
-        index = current.index_of(device, optional=True)
-        context = current.context_at(current.local.device if index < 0 else index)
-        level = -1 if priority < 0 else 0
-        _bury(context)
-        if native is not None:
-            handle = _adopted(context, native)
-            return _fill(super().__new__(cls), context, handle, 0, owned=False)
-        handle = context.driver.stream_create(context.driver_index, level)
-        context.allocator.stream_created()
-        return _fill(super().__new__(cls), context, handle, level, owned=True)
+        return create_stream(cls, device, priority, native)
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
         """(lowest, highest) priority: a lower number is a higher priority."""
         return 0, -1
 
-    def query(self) -> bool:
-        """Whether all the work submitted has been completed."""
-        return self.context.driver.stream_query(self.handle)
-
-    def synchronize(self) -> None:
-        """Wait on the host for all the work of this stream."""
-        sync_debug.announce()
-        orders = self.context.orders
-        point = orders.mark(self.queue)
-        self.context.driver.stream_sync(self.handle)
-        orders.host_wait(point)
-
-    def wait_event(self, event: Event) -> None:
-        """Make all later work of this stream wait for an event; returns at once. TypeError: it is none."""
-        if not isinstance(event, Event):
-            raise TypeError(argument_type("wait_event", "event", 1, "Event", event))
-        event.wait(self)
-
-    def wait_stream(self, stream: Stream) -> None:
-        """Make all later work of this stream wait for what `stream` was given until now; returns at once.
-
-        TypeError: it is no Stream.
-        """
-        if not isinstance(stream, Stream):
-            raise TypeError(argument_type("wait_stream", "stream", 1, "Stream", stream))
-        self.wait_event(stream.record_event())
-
-    def record_event(self, event: Event | None = None) -> Event:
-        """Record an event, a new one if none is given, and return it. TypeError: it is no Event."""
-        if event is None:
-            event = Event()
-        elif not isinstance(event, Event):
-            raise TypeError(argument_type("record_event", "event", 1, "Event", event))
-        event.record(self)
-        return event
-
-    @property
-    def device(self) -> device:
-        """The device that it belongs to."""
-        return self.context.device
-
-    @property
-    def device_type(self) -> int:
-        """PyTorch's number for the kind of device: 1, CUDA's."""
-        return 1
-
-    @property
-    def stream_id(self) -> int:
-        """Which queue of its device, as a number that no other has now; 0 for the default stream."""
-        return self.cuda_stream
-
     @property
     def cuda_stream(self) -> int:
         """The native stream, a cudaStream_t as an int; 0 for the default stream."""
-        return self.context.driver.stream_native(self.handle)
-
-    @property
-    def native_handle(self) -> int:
-        """The same, by the name that streams of all accelerators have."""
-        return self.cuda_stream
-
-    def is_capturing(self) -> bool:
-        """Whether what it is given is recorded into a graph."""
-        return self.context.driver.capture_active(self.handle)
+        return self.native_handle
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:
@@ -149,58 +52,11 @@ class Stream:
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.cuda_stream
 
-    def __enter__(self) -> Stream:
-        select(self, self._saved)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        put_back(self._saved)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and self.context is other.context and self.handle == other.handle
-
-    def __hash__(self) -> int:
-        return hash((self.device_index, self.handle))
-
     def __repr__(self) -> str:
-        native = self.handle if self._owned else 0
-        if not self.context.closed:
-            native = self.context.backing.stream_native(self.handle)
-        return f"<torch.cuda.Stream device={self.device} cuda_stream={native:#x}>"
-
-    def __del__(self) -> None:
-        if getattr(self, "_owned", False) and not self.context.closed:  # False: the constructor raised
-            self.context.dead_streams.append(self.handle)
-
-
-def _bury(context: Context) -> None:
-    """Destroy the native streams of collected objects. Any thread may do so, and a destructor may add one."""
-    while context.dead_streams:
-        with suppress(IndexError):
-            handle = context.dead_streams.pop()
-            context.driver.stream_destroy(handle)
-            context.allocator.stream_destroyed(handle)
-
-
-def _adopted(context: Context, native: Any) -> int:
-    """The handle of a stream by its native value."""
-    if not isinstance(native, int) or isinstance(native, bool):
-        raise TypeError(f"stream_ptr must be an int, not {type(native).__name__}")
-    return context.driver.stream_adopt(context.driver_index, native)
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self._native_value():#x}>"
 
 
 def default_stream_of(context: Context) -> Stream:
     """A new object for a context's default stream; the context keeps the one that programs see."""
     handle = context.driver.stream_default(context.driver_index)
-    return _fill(object.__new__(Stream), context, handle, 0, owned=False)
-
-
-def _fill(self: Stream, context: Context, handle: int, priority: int, owned: bool) -> Stream:
-    self.context = context
-    self.device_index = context.index
-    self.handle = handle
-    self.priority = priority
-    self.queue = context.orders.queue(handle)
-    self._owned = owned
-    self._saved = []
-    return self
+    return fill_stream(object.__new__(Stream), context, handle, 0, owned=False)

@@ -31,8 +31,8 @@ from flambeau.ops import copy as ops
 from flambeau.runtime import current, system
 from flambeau.runtime.devices import peers
 from flambeau.runtime.streams import sync_debug
-from flambeau.runtime.streams.event import Event
-from flambeau.runtime.streams.stream import Stream
+from flambeau.runtime.streams.accelerator_event import Event
+from flambeau.runtime.streams.accelerator_stream import Stream
 from flambeau.runtime.streams.wait_reason import because
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor import layouts
