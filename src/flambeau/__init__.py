@@ -98,7 +98,7 @@ from flambeau.version import __version__
 
 newaxis = None
 ops = _ops.ops  # PyTorch's; `import flambeau.ops` still finds the package of Flambeau's operators
-globals().update({d.name: d for d in _dtypes.DTYPES} | _dtypes.ALIASES)
+globals().update({d.name: d for d in (*_dtypes.DTYPES, *_dtypes.NAMED_DTYPES)} | _dtypes.ALIASES)
 globals().update(_public.functions)
 _share.announce(lambda: _import_module("flambeau.multiprocessing.reductions"), nn.Parameter)
 _overriding.announce(
@@ -125,7 +125,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
     "optim": "", "amp": "", "profiler": "", "multiprocessing": "", "distributed": "", "futures": "",
     "accelerator": "", "get_device_module": "flambeau.accelerator", "cpu": "", "library": "",
-    "_library": "", "mps": "", "mtia": "", "xpu": "",
+    "_library": "", "_tensor": "", "_tensor_str": "", "storage": "", "mps": "", "mtia": "", "xpu": "",
     "distributions": "", "func": "", "vmap": "flambeau.func", "testing": "", "_utils": "", "overrides": "", "_C": "",
     "_tensor_str": "", "onnx": "", "sparse": "", "ao": "", "quantization": "", "_subclasses": "",
     "types": "", "compiler": "", "_dynamo": "", "_inductor": "", "compile": "flambeau.nn.compilation",

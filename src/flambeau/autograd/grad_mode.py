@@ -13,7 +13,7 @@ from flambeau.tape.mode import mode, shared_mode
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Manager:
+class DecoratorContextManager:
     """A context manager that can decorate functions, generators (suspended ones leave it) and classes' methods."""
 
     def __enter__(self) -> None:
@@ -71,7 +71,7 @@ class _Manager:
         return wrapper
 
 
-class _Recording(_Manager):
+class _Recording(DecoratorContextManager):
     on: bool
 
     def __new__(cls, function: Any = None) -> Any:
@@ -102,7 +102,7 @@ class enable_grad(_Recording):
     on = True
 
 
-class set_grad_enabled(_Manager):
+class set_grad_enabled(DecoratorContextManager):
     """Switch recording on or off: at once, as a function, and back at the end where it is a context manager."""
 
     def __init__(self, mode: bool) -> None:
@@ -132,7 +132,7 @@ def _switch(on: bool) -> bool:
     return before
 
 
-class inference_mode(_Manager):
+class inference_mode(DecoratorContextManager):
     """As `no_grad`; what is made inside counts no changes, so it can never be saved for a walk or changed outside."""
 
     def __new__(cls, mode: Any = True) -> Any:

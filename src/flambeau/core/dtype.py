@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacks
 
 BOOL, INTEGRAL, FLOATING, COMPLEX = range(4)  # categories, in order of promotion
+NAMED = 4  # the category of dtypes that programs may name and compare, and that no tensor has
 
 
 class dtype:  # PyTorch's public name
@@ -36,20 +38,21 @@ class dtype:  # PyTorch's public name
             self.numpy = np.dtype(stored)
             self.itemsize = self.numpy.itemsize
         self.category = category
-        self.is_floating_point = category == FLOATING
+        self.is_floating_point = category == FLOATING or (category == NAMED and name.startswith("float"))
         self.is_complex = category == COMPLEX
         self.is_signed = signed
 
     def __getattr__(self, name: str) -> Any:
         if name != "numpy":
             lacks(self, name)
+        require_usable(self)
         self.numpy = np.dtype(getattr(import_module("ml_dtypes"), self.name))
         return self.numpy
 
     @property
     def torch_name(self) -> str:
         """The name in PyTorch's error texts: Float, Long, BFloat16."""
-        return _TORCH_NAMES[self.name]
+        return _TORCH_NAMES.get(self.name) or self.name.capitalize()
 
     def to_complex(self) -> dtype:
         """The complex dtype that holds its values. Raises RuntimeError where PyTorch has none."""
@@ -100,6 +103,30 @@ DTYPES = (
     float64, float8_e4m3fn, float8_e5m2, complex32, complex64, complex128,
 )  # fmt: skip
 
+# Dtypes that libraries list and compare. core/meta.py refuses tensors of them.
+NAMED_DTYPES = (
+    *[dtype(f"uint{bits}", 1, NAMED, signed=False) for bits in range(1, 8)],
+    *[dtype(f"int{bits}", 1, NAMED) for bits in range(1, 8)],
+    *[dtype(f"float8_{kind}", 1, NAMED) for kind in ("e4m3fnuz", "e5m2fnuz", "e8m0fnu")],
+    dtype("float4_e2m1fn_x2", 1, NAMED),
+    dtype("qint8", 1, NAMED), dtype("qint32", 4, NAMED),
+    *[dtype(name, 1, NAMED, signed=False) for name in ("quint8", "quint4x2", "quint2x4")],
+    *[dtype(name, 1, NAMED, signed=False) for name in ("bits1x8", "bits2x4", "bits4x2", "bits8")],
+    dtype("bits16", 2, NAMED, signed=False),
+)  # fmt: skip
+
+
+def require_usable(*kinds: dtype) -> None:
+    """Check that tensors may have dtypes.
+
+    Raises:
+        NotSupportedError: If one is among `NAMED_DTYPES`.
+    """
+    for kind in kinds:
+        if kind.category == NAMED:
+            raise NotSupportedError(f"{kind} is a name only: Flambeau has no tensors of this dtype")
+
+
 ALIASES = {
     "float": float32, "double": float64, "half": float16, "short": int16, "int": int32, "long": int64,
     "chalf": complex32, "cfloat": complex64, "cdouble": complex128,
@@ -147,6 +174,7 @@ def promote_types(a: dtype, b: dtype) -> dtype:
     Raises RuntimeError for pairs that PyTorch does not combine: float8 with anything else, the unsigned
     types of 16 bits and more with anything but floats.
     """
+    require_usable(a, b)
     if a is b:
         return a
     if a in _FLOAT8 or b in _FLOAT8:

@@ -18,7 +18,7 @@ from typing import ClassVar, TypeAlias
 from weakref import WeakValueDictionary
 
 from flambeau.core.device import device
-from flambeau.core.dtype import dtype
+from flambeau.core.dtype import dtype, require_usable
 from flambeau.core.layout import (
     channels_last_strides,
     contiguous_strides,
@@ -158,6 +158,7 @@ def _overflow(meta: Meta) -> RuntimeError:
 def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
     if shape and min(shape) < 0:  # of a result whose operator did not look: no kernel may see it
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    require_usable(dtype)
     meta = object.__new__(Meta)
     meta.shape, meta.strides, meta.dtype, meta.device = shape, strides, dtype, device
     size = dtype.itemsize

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import BOOL, BORROWED, INTEGRAL, dtype
+from flambeau.core.dtype import BOOL, BORROWED, INTEGRAL, dtype, require_usable
 from flambeau.core.flags import flags
 
 
@@ -26,6 +26,7 @@ class finfo:  # PyTorch's public name
             raise TypeError(
                 "torch.finfo() requires a floating point input type. Use torch.iinfo to handle 'torch.finfo'"
             )
+        require_usable(kind)
         info = (import_module("ml_dtypes") if kind in BORROWED else np).finfo(kind.numpy)
         self.dtype = kind.name
         self.bits = kind.itemsize * 8

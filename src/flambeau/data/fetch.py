@@ -18,13 +18,33 @@ class Fetcher(Protocol):
     def fetch(self, indices: Any) -> Any: ...
 
 
-def fetcher_of(
-    dataset: Any, batches: bool, collate: Callable[[Any], Any], drop_last: bool
-) -> MapFetcher | IterableFetcher:
-    """The fetcher for a dataset. Without `batches` an index stands for one sample, which is converted alone."""
-    if isinstance(dataset, IterableDataset):
-        return IterableFetcher(dataset, batches, collate, drop_last)
-    return MapFetcher(dataset, batches, collate)
+class _DatasetKind:  # PyTorch's name
+    """The kinds of datasets: with indices, or iterated over."""
+
+    Map = 0
+    Iterable = 1
+
+    @staticmethod
+    def create_fetcher(
+        kind: int, dataset: Any, auto_collation: bool, collate_fn: Callable[[Any], Any], drop_last: bool
+    ) -> Fetcher:
+        """Return the fetcher of a dataset.
+
+        Args:
+            kind: One of the kinds of this class.
+            dataset: The dataset.
+            auto_collation: False if an index stands for one sample, which is converted alone.
+            collate_fn: Makes a batch of samples, or converts a sample.
+            drop_last: True if an incomplete last batch of an iterable dataset is left out.
+        """
+        if kind == _DatasetKind.Map:
+            return MapFetcher(dataset, auto_collation, collate_fn)
+        return IterableFetcher(dataset, auto_collation, collate_fn, drop_last)
+
+
+def kind_of(dataset: Any) -> int:
+    """Return the kind of a dataset."""
+    return _DatasetKind.Iterable if isinstance(dataset, IterableDataset) else _DatasetKind.Map
 
 
 class MapFetcher:

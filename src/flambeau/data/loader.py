@@ -14,7 +14,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
 from flambeau.data.collate import default_collate, default_convert
 from flambeau.data.dataset import Dataset, IterableDataset
-from flambeau.data.fetch import fetcher_of
+from flambeau.data.fetch import _DatasetKind, kind_of
 from flambeau.data.pin import Pinner, pin_memory
 from flambeau.data.pool import Pool
 from flambeau.data.sampler import BatchSampler, RandomSampler, SequentialSampler, drawn_seed
@@ -133,7 +133,7 @@ class DataLoader(Generic[T_co]):
         """How many batches. Of an iterable dataset: what its length says, which warnings remind of if it is wrong."""
         dataset: Any = self.dataset
         if not isinstance(dataset, IterableDataset):
-            return len(self._indices)
+            return len(self._index_sampler)
         n = len(dataset)  # type: ignore[arg-type]
         object.__setattr__(self, "_length_told", n)
         if self.batch_size is None:
@@ -141,9 +141,18 @@ class DataLoader(Generic[T_co]):
         return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
 
     @property
-    def _indices(self) -> Any:
+    def _index_sampler(self) -> Any:
         """What a pass goes through: lists of indices, or indices."""
         return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    # PyTorch's names of what the iterators ask of a loader: programs write loaders of their own with these.
+    @property
+    def _auto_collation(self) -> bool:
+        return self.batch_sampler is not None
+
+    @property
+    def _dataset_kind(self) -> int:
+        return kind_of(self.dataset)
 
     def check_worker_number_rationality(self) -> None:
         """Warn of more workers than this process has processors."""
@@ -244,8 +253,8 @@ class _BaseDataLoaderIter:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._loader = loader
-        self._batches = loader.batch_sampler is not None
-        self._indices = iter(loader._indices)
+        self._batches = loader._auto_collation
+        self._indices = iter(loader._index_sampler)
         self._base_seed = drawn_seed(loader.generator)
         self._pins = loader.pin_memory and system.is_available()
         self._given = 0
@@ -260,7 +269,7 @@ class _BaseDataLoaderIter:
         return self
 
     def __len__(self) -> int:
-        return len(self._loader._indices)
+        return len(self._loader._index_sampler)
 
     def __next__(self) -> Any:
         batch = self._next()
@@ -293,7 +302,9 @@ class _SingleProcessDataLoaderIter(_BaseDataLoaderIter):
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
-        self._fetcher = fetcher_of(loader.dataset, self._batches, loader.collate_fn, loader.drop_last)
+        self._fetcher = _DatasetKind.create_fetcher(
+            loader._dataset_kind, loader.dataset, self._batches, loader.collate_fn, loader.drop_last
+        )
 
     def _next(self) -> Any:
         batch = self._fetcher.fetch(next(self._indices))
@@ -312,8 +323,8 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         self._count = loader.num_workers
         self._ahead = max(1, loader.prefetch_factor or 1)
         orders = Orders(
-            loader.dataset, self._batches, loader.collate_fn, loader.drop_last, loader.worker_init_fn,
-            self._base_seed, self._count,
+            loader._dataset_kind, loader.dataset, self._batches, loader.collate_fn, loader.drop_last,
+            loader.worker_init_fn, self._base_seed, self._count,
         )  # fmt: skip
         self._pool = Pool(loader.multiprocessing_context or multiprocessing.get_context(), orders)
         threaded = self._pins and not system.is_virtual()  # see Note [Who pins]
@@ -339,7 +350,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         """Begin another pass, with the same workers."""
         while self._owners:  # of a pass that was left early
             self._receive()
-        self._indices = iter(loader._indices)
+        self._indices = iter(loader._index_sampler)
         self._given = 0
         for worker in range(self._count):
             self._command(worker, Restart())

@@ -14,7 +14,7 @@ import numpy as np
 
 from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
 from flambeau.data.channel import Channel
-from flambeau.data.fetch import Fetcher, fetcher_of
+from flambeau.data.fetch import Fetcher, _DatasetKind
 from flambeau.tensor.functions.random import manual_seed
 
 
@@ -54,6 +54,7 @@ def get_worker_info() -> WorkerInfo | None:
 class Orders:
     """What a worker is told when it starts."""
 
+    kind: int
     dataset: Any
     batches: bool
     collate: Callable[[Any], Any]
@@ -121,7 +122,9 @@ def _serve(channel: Channel, number: int, orders: Orders, tasks: SimpleQueue[Any
         if result is None:
             try:
                 if fetcher is None:
-                    fetcher = fetcher_of(orders.dataset, orders.batches, orders.collate, orders.drop_last)
+                    fetcher = _DatasetKind.create_fetcher(
+                        orders.kind, orders.dataset, orders.batches, orders.collate, orders.drop_last
+                    )
                 result = fetcher.fetch(task.indices)
             except KeyboardInterrupt:
                 raise

@@ -8,7 +8,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from itertools import chain
-from typing import Any
+from typing import Any, get_type_hints
 
 from flambeau.core.brief import brief
 from flambeau.core.dtype import float32
@@ -416,3 +416,7 @@ def _typename(x: Any) -> str:
         return x.type()
     kind = type(x)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+# Instances lead programs to these annotations, which they evaluate with names of their own.
+Optimizer.__annotations__ = get_type_hints(Optimizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,19 @@ def set_printoptions(
 
 
 def options() -> PrintOptions:
-    """Return the print options in force."""
+    """Return the print options in use."""
     return _options
+
+
+def replace_options(new: PrintOptions) -> None:
+    """Set all print options."""
+    global _options
+    _options = new
+
+
+def get_printoptions() -> dict[str, Any]:
+    """Return the print options in use: name -> value."""
+    return {name: getattr(_options, name) for name in PrintOptions.__annotations__}
 
 
 # -- a tensor as text -------------------------------------------------------------------------------------
@@ -80,12 +92,18 @@ unnamed: set[type] = {Tensor}
 """Classes whose instances are shown as `tensor(...)`, those of others by the name of their class."""
 
 
-def text_of(t: Tensor) -> str:
-    """What `repr(t)` is. A CUDA tensor's current stream is synchronized."""
+def text_of(t: Tensor, contents: str | None = None) -> str:
+    """Return a tensor's text. A CUDA tensor's current stream is synchronized.
+
+    Args:
+        t: The tensor.
+        contents: Text that stands for its values; None means the values.
+    """
     if t.meta.sparse:
         return layouts.find("text")(t)
     prefix = "tensor(" if type(t) in unnamed else f"{type(t).__name__}("
-    text = with_suffixes(prefix + content_of(t, len(prefix)), _suffixes(t), len(prefix))
+    content = content_of(t, len(prefix)) if contents is None else contents
+    text = with_suffixes(prefix + content, _suffixes(t), len(prefix))
     return f"Parameter({text})" if "_is_param" in t.__dict__ else text
 
 
@@ -98,7 +116,7 @@ def content_of(t: Tensor, indent: int) -> str:
 
 @method
 def __repr__(self: Tensor, *, tensor_contents: Any = None) -> str:
-    return text_of(self)
+    return text_of(self, tensor_contents)
 
 
 @method
@@ -129,11 +147,13 @@ def usual_dtypes() -> set[dtypes.dtype]:
     return {flags.default_dtype, default_complex(), dtypes.int64, dtypes.bool_}
 
 
-def with_suffixes(text: str, suffixes: list[str], indent: int, begins_line: bool = False) -> str:
+def with_suffixes(
+    text: str, suffixes: Sequence[str], indent: int, begins_line: bool = False, linewidth: int | None = None
+) -> str:
     """Append suffixes to the last line, or on lines of their own where it gets too long, or for the first if told."""
     used = len(text) - text.rfind("\n") + 1
     for i, suffix in enumerate(suffixes):
-        if (begins_line and i == 0) or used + len(suffix) + 2 > _options.linewidth:
+        if (begins_line and i == 0) or used + len(suffix) + 2 > (linewidth or _options.linewidth):
             text += ",\n" + " " * indent + suffix
             used = indent + len(suffix)
         else:

@@ -9,7 +9,8 @@ from flambeau.core.names import lacking
 
 _lacking = lacking("torch.utils")
 _MODULES = (
-    "_foreach_utils", "_pytree", "checkpoint", "data", "deterministic", "dlpack", "flop_counter", "hooks", "model_zoo",
+    "_contextlib", "_foreach_utils", "_pytree", "checkpoint", "data", "deterministic", "dlpack", "flop_counter",
+    "hooks", "model_zoo", "weak",
 )  # fmt: skip
 
 

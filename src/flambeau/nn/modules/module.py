@@ -7,7 +7,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Any
+from typing import Any, get_type_hints
 
 from flambeau.core.errors import NO_META_DATA
 from flambeau.core.handle import RemovableHandle
@@ -632,3 +632,7 @@ def _through(hooks: dict[int, Callable[..., Any]], module: Module, name: str, va
         changed = hook(module, name, value)
         value = value if changed is None else changed
     return value
+
+
+# Instances lead programs to these annotations, which they evaluate with names of their own.
+Module.__annotations__ = get_type_hints(Module)

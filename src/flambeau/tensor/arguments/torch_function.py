@@ -39,13 +39,19 @@ _PLAIN = {Tensor, Size, int, float, bool, complex, str, type(None), slice, type(
 """Types of arguments that override nothing."""
 
 _namespaces: list[dict[str, Any]] = []
+_own_members: dict[str, Any] = {}
 _arming = threading.RLock()  # a finalizer may come in between
 _armed = False
 
 
 def announce(*namespaces: dict[str, Any]) -> None:
-    """Let the functions of these public namespaces be overridden."""
+    """Let the functions of these public namespaces and the members of Tensor be overridden.
+
+    Members are remembered as they are at the first call: what a program puts in their place asks by what it calls.
+    """
     _namespaces.extend(namespaces)
+    if not _own_members:
+        _own_members.update(vars(Tensor))
     if _armed:
         _put_doors()
 
@@ -261,7 +267,7 @@ def _members() -> list[tuple[str, Any]]:
     """The methods and properties of Tensor that ask, by name."""
     return [
         (name, value)
-        for name, value in vars(Tensor).items()
+        for name, value in _own_members.items()
         if isinstance(value, FunctionType | property) and name not in _SILENT_MEMBERS
     ]
 
@@ -377,7 +383,7 @@ def overridable() -> set[Any]:
 def silent() -> set[Any]:
     """Public functions that ask no argument."""
     named = {name: value for namespace in _namespaces for name, value in namespace.items()}
-    members = [vars(Tensor)[name] for name in _SILENT_MEMBERS]
+    members = [_own_members.get(name) for name in _SILENT_MEMBERS]
     return {named[name] for name in _SILENT | _MAKERS} | {x for x in members if isinstance(x, FunctionType)}
 
 

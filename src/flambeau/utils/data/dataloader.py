@@ -7,6 +7,7 @@ from typing import Any
 
 from flambeau.core.names import publish
 from flambeau.data.collate import default_collate, default_convert
+from flambeau.data.fetch import _DatasetKind
 from flambeau.data.loader import (
     DataLoader,
     _BaseDataLoaderIter,
@@ -16,18 +17,11 @@ from flambeau.data.loader import (
 from flambeau.data.worker import get_worker_info
 
 __all__ = [
-    "DataLoader", "_BaseDataLoaderIter", "_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter",
-    "default_collate", "default_convert", "get_worker_info",
+    "DataLoader", "_BaseDataLoaderIter", "_DatasetKind", "_MultiProcessingDataLoaderIter",
+    "_SingleProcessDataLoaderIter", "default_collate", "default_convert", "get_worker_info",
 ]  # fmt: skip
 
 _collate_fn_t = Callable[[list[Any]], Any]
-
-
-class _DatasetKind:
-    """The kinds of datasets: with indices, or iterated over."""
-
-    Map = 0
-    Iterable = 1
 
 
 publish(globals())

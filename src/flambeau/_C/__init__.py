@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from flambeau import fft, linalg, special
 from flambeau._library.operators import dispatch_below_autograd as _AutoDispatchBelowAutograd
 from flambeau.core.absent import absent_class
+from flambeau.core.device import device
 from flambeau.core.names import lacking, publish
 from flambeau.nn import functional
-from flambeau.tensor.arguments.torch_function import DisableTorchFunction, DisableTorchFunctionSubclass
+from flambeau.runtime import system
+from flambeau.tensor.arguments.torch_function import (
+    DisableTorchFunction,
+    DisableTorchFunctionSubclass,
+    in_mode,
+)
 from flambeau.tensor.arguments.torch_function import ignore_overrides as _disabled_torch_function_impl
 from flambeau.tensor.arguments.torch_function import is_enabled as _is_torch_function_enabled
 from flambeau.tensor.arguments.typing import preserve_format
 from flambeau.tensor.exchange.transfer import to_arguments
+from flambeau.tensor.settings import get_default_device
 from flambeau.tensor.tensor import Tensor
 
 __all__ = [
@@ -62,11 +70,51 @@ def _log_api_usage_once(event: str) -> None:
     """Accept the name of a used function; PyTorch logs it if its C++ logger is on, Flambeau has none."""
 
 
-__getattr__ = lacking("torch._C")
+_lacking = lacking("torch._C")
+
+
+def __getattr__(name: str) -> Any:
+    return import_module("flambeau._C._functorch") if name == "_functorch" else _lacking(name)
 
 
 def _get_tracing_state() -> None:
     """Return None: nothing is traced."""
+
+
+def _are_functorch_transforms_active() -> bool:
+    """Return False: transforms of `torch.func` need no state of the dispatcher."""
+    return False
+
+
+def _get_accelerator(check: bool | None = None) -> device:
+    """Return the device of the accelerator, the CPU if there is none.
+
+    Args:
+        check: True if an accelerator must be available.
+
+    Raises:
+        RuntimeError: If `check` is True and none is available.
+    """
+    if system.is_available():
+        return device("cuda")
+    if check:
+        raise RuntimeError("Cannot access accelerator device when none is available.")
+    return device("cpu")
+
+
+def _get_default_device() -> str:
+    """Return the type of device of new tensors."""
+    return get_default_device().type
+
+
+def _is_alias_of(this: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors share their storage."""
+    return this.untyped_storage() == other.untyped_storage()
+
+
+def _is_torch_function_mode_enabled() -> bool:
+    """Return True if a TorchFunctionMode is active and not disabled."""
+    return in_mode()
 
 
 publish(globals())

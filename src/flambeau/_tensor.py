@@ -1,0 +1,11 @@
+"""torch._tensor: the module that PyTorch's pickles name for tensors."""
+
+from __future__ import annotations
+
+from flambeau.core.names import lacking
+from flambeau.tensor.exchange.pickling import rebuild_subclass as _rebuild_from_type_v2
+from flambeau.tensor.tensor import Tensor
+
+__all__ = ["Tensor", "_rebuild_from_type_v2"]
+
+__getattr__ = lacking("torch._tensor")
