@@ -8,6 +8,7 @@ import pickle
 import random
 import typing
 
+import numpy
 import pytest
 import torch
 
@@ -259,3 +260,17 @@ def test_iterators_take_loaders_of_programs() -> None:
 
         loaders.append(list(names._SingleProcessDataLoaderIter(Loader())))
     assert loaders[0] == loaders[1] == ["a!", "b!", "c!"]
+
+
+def test_parts_of_normal_distributions_equal_pytorchs() -> None:
+    results = []
+    for module, m in zip(each("distributions.multivariate_normal"), (flambeau, torch), strict=True):
+        draw = numpy.random.default_rng(3)
+        root = m.tensor(draw.normal(size=(2, 3, 3)))
+        vectors = m.tensor(draw.normal(size=(2, 3)))
+        precision = root @ root.mT + m.eye(3, dtype=m.float64)
+        factor = module._precision_to_scale_tril(precision)
+        parts = [factor, module._batch_mv(factor, vectors), module._batch_mahalanobis(factor, vectors)]
+        results.append([part.numpy() for part in parts])
+    for ours, theirs in zip(*results, strict=True):
+        numpy.testing.assert_allclose(ours, theirs, rtol=1e-12)

@@ -96,10 +96,26 @@ def _factor(name: str, matrix: Tensor) -> Tensor:
         return matrix
     if name == "covariance_matrix":
         return linalg.linalg_cholesky(matrix)
+    return _precision_to_scale_tril(matrix)
+
+
+# PyTorch's private names; laplace-torch and others import them.
+def _precision_to_scale_tril(P: Tensor) -> Tensor:  # noqa: N803
+    """Return the lower Cholesky factor of the inverse of a precision matrix."""
     # The inverse of P = U U^T with U upper triangular is U^-T U^-1, and U is the lower factor of P turned around.
-    turned = linalg.linalg_cholesky(matrix.flip((-2, -1))).flip((-2, -1)).mT
-    eye = creation.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    turned = linalg.linalg_cholesky(P.flip((-2, -1))).flip((-2, -1)).mT
+    eye = creation.eye(P.shape[-1], dtype=P.dtype, device=P.device)
     return linalg.solve_triangular(turned, eye, upper=False)
+
+
+def _batch_mv(bmat: Tensor, bvec: Tensor) -> Tensor:
+    """Return the product of matrices and vectors, in batches."""
+    return (bmat @ bvec.unsqueeze(-1)).squeeze(-1)
+
+
+def _batch_mahalanobis(bL: Tensor, bx: Tensor) -> Tensor:  # noqa: N803
+    """Return the squared Mahalanobis distance of `bx` for the Cholesky factor `bL`."""
+    return mahalanobis(bL, bx)
 
 
 def log_determinant(factor: Tensor) -> Tensor:
