@@ -127,7 +127,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "accelerator": "", "get_device_module": "flambeau.accelerator", "cpu": "", "library": "",
     "_library": "", "_tensor": "", "_tensor_str": "", "storage": "", "mps": "", "mtia": "", "xpu": "",
     "distributions": "", "func": "", "vmap": "flambeau.func", "testing": "", "_utils": "", "overrides": "", "_C": "",
-    "_tensor_str": "", "onnx": "", "sparse": "", "ao": "", "quantization": "", "_subclasses": "",
+    "onnx": "", "sparse": "", "ao": "", "quantization": "", "_subclasses": "",
     "types": "", "compiler": "", "_dynamo": "", "_inductor": "", "compile": "flambeau.nn.compilation",
     "functional": "", "fx": "", "jit": "", "quasirandom": "", "__config__": "", "_jit_internal": "",
     "Future": "flambeau.futures",
