@@ -59,10 +59,10 @@ def grad_and_value(
             wanted = [leaf for i in places for leaf in leaves(given[i])]
             found = _gradients(value, wanted)
         keep = recording and reaches_others([value, *found], own)
-        found = found if keep else [detach(t) for t in found]
-        result: Any = value if keep else detach(value)
+        found = found if keep else [detach(t, own) for t in found]
+        result: Any = value if keep else detach(value, own)
         if has_aux:
-            result = (result, aux if keep else map_leaves(detach, aux))
+            result = (result, aux if keep else map_leaves(lambda t: detach(t, own), aux))
         following = iter(found)
         forms = tuple([map_leaves(lambda t: next(following), given[i]) for i in places])
         return (forms[0] if isinstance(argnums, int) else forms), result
@@ -94,10 +94,21 @@ def replace_tensor(t: Any, own: list[Tensor]) -> Tensor:
     return leaf
 
 
-def detach(t: Tensor) -> Any:
-    """Return a tensor outside of its graph, with the tangents that an enclosing `jvp` gave it."""
+def detach(t: Tensor, own: Sequence[Tensor] | None = None) -> Any:
+    """Return a tensor outside of its graph, with the tangents that an enclosing `jvp` gave it.
+
+    Args:
+        t: The tensor.
+        own: Leaves that nobody asks for: tangents that depend on no others leave the graph, too.
+    """
     detached: Any = t.detach()  # type: ignore[attr-defined]
-    return carry_tangents(t, detached) if interception.count else detached
+    if not interception.count:
+        return detached
+
+    def change(tangent: Any) -> Any:
+        return tangent if own is None or reaches_others([tangent], own) else detach(tangent, own)
+
+    return carry_tangents(t, detached, change)
 
 
 def _value(returned: Any, has_aux: bool) -> tuple[Tensor, Any]:

@@ -54,7 +54,7 @@ class _Call:
     def detach_results(self, results: Sequence[Any]) -> list[Any]:
         """Results as the program gets them: off the tape, unless more than this call comes into them."""
         keep = self.recording and reaches_others(results, self.own)
-        return list(results) if keep else [detach(t) for t in results]
+        return list(results) if keep else [detach(t, self.own) for t in results]
 
     def detach_outputs(self) -> Any:
         """What the function returned, as the program gets it."""
@@ -62,7 +62,7 @@ class _Call:
         return map_leaves(lambda t: next(following), self.form)
 
     def detach_aux(self) -> Any:
-        return map_leaves(detach, self.aux)
+        return map_leaves(lambda t: detach(t, self.own), self.aux)
 
 
 def _columns(pairs: Sequence[tuple[Any, Any]], wanted: Sequence[Any]) -> tuple[Any, Any, Any]:

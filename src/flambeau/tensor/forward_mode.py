@@ -180,12 +180,14 @@ def without_tangent(t: Tensor, level: Level) -> Tensor:
     return alike
 
 
-def carry_tangents(source: Tensor, target: Tensor) -> Tensor:
-    """Give `target`, which holds the values of `source` outside of its graph, the tangents of `source`."""
+def carry_tangents(
+    source: Tensor, target: Tensor, change: Callable[[Any], Any] = lambda tangent: tangent
+) -> Tensor:
+    """Give `target`, which holds the values of `source` outside of its graph, the tangents of `source`, changed."""
     for level in local.levels:
         tangent = tangent_of(source, level)
         if tangent is not None:
-            _attach(target, level, tangent)
+            _attach(target, level, change(tangent))
     return target
 
 
@@ -214,7 +216,7 @@ def intercept(op: Any, args: Sequence[Any], params: tuple[Any, ...]) -> Any:
     for output, tangent in zip(outputs, computed, strict=True):
         if tangent is not None:
             set_tangent(output, level, tangent)
-    save_tangents(outputs, args, level)
+    _save_by_position(outputs, tangents, level)
     return result
 
 
@@ -240,6 +242,9 @@ def intercept_into(
     target = outputs[0]
     primals, tangents = split(args, level)
     primal = without_tangent(target, level)
+    before_change = [
+        t.clone() if a is target and t is not None else t for a, t in zip(args, tangents, strict=True)
+    ]
     change: Any = None
     with recording(mode.recording or op is copy_op):  # who copies records that itself
         if any(t is not None for t in tangents):
@@ -255,7 +260,7 @@ def intercept_into(
         target.history = primal.history
     with recording(mode.recording or op is copy_op):
         _change_tangent(target, level, change)
-    save_tangents((target,), (), level)
+    _save_by_position((target,), before_change, level)
     return target
 
 
@@ -308,29 +313,44 @@ def _rebase(result: Tensor, t: Tensor) -> None:
         history.base = t  # type: ignore[misc]
 
 
-def save_tangents(outputs: Sequence[Tensor], args: Sequence[Any], level: Level) -> None:
-    """Let the node of a call keep the tangents of what it saved."""
-    node = next(
-        (t.history.node for t in outputs if t.history is not None and t.history.node is not None), None
+def _save_by_position(outputs: Sequence[Tensor], tangents: Sequence[Any], level: Level) -> None:
+    """Let the node of a call keep the tangents of the inputs and outputs that it saved."""
+    node: Any = _node_of(outputs)
+    spec = getattr(node, "saved_spec", None)
+    if spec is None or not node.saved:
+        return
+    by_name = {INPUTS[i]: t for i, t in enumerate(tangents)}
+    by_name |= {f"out{i or ''}": tangent_of(t, level) for i, t in enumerate(outputs)}
+    node.saved = [
+        [_with_tangent(x, tangent_of(t, level), level) for x, t in zip(saved, outputs, strict=True)]
+        if name == "outs"
+        else _with_tangent(saved, by_name.get(name), level)
+        for name, saved in zip(spec.saved_names, node.saved, strict=True)
+    ]
+
+
+def _node_of(outputs: Sequence[Any]) -> Any:
+    histories = [t.history for t in outputs if isinstance(t, Tensor) and t.history is not None]
+    return next((history.node for history in histories if history.node is not None), None)
+
+
+def _with_tangent(saved: Any, tangent: Any, level: Level) -> Any:
+    return (
+        SavedDual(saved, level, tangent) if tangent is not None and isinstance(saved, SavedTensor) else saved
     )
+
+
+def save_tangents(outputs: Sequence[Any], args: Sequence[Any], level: Level) -> None:
+    """Let the context of a Function's call keep the tangents of what it saved."""
     duals = [(t, tangent_of(t, level)) for t in (*outputs, *args) if isinstance(t, Tensor)]
     duals = [(t, tangent) for t, tangent in duals if tangent is not None]
-    keeper: Any = getattr(node, "state", node)  # a Function's context keeps what it saved
-    if isinstance(getattr(keeper, "saved", None), list):
-        keeper.saved = [_with_tangents(x, duals, level) for x in keeper.saved]
-
-
-def _with_tangents(saved: Any, duals: Sequence[Any], level: Level) -> Any:
-    if isinstance(saved, list):
-        return [_with_tangents(x, duals, level) for x in saved]
-    if isinstance(getattr(saved, "saved", None), SavedTensor):  # what a Function saved
-        saved.saved = _with_tangents(saved.saved, duals, level)
-    if isinstance(saved, SavedTensor):
-        inner = saved.inner if isinstance(saved, SavedDual) else saved
+    for kept in getattr(getattr(_node_of(outputs), "state", None), "saved", None) or ():
         for t, tangent in duals:
-            if inner.ptr == t.ptr and inner.meta is t.meta and inner.memory is t.memory:
-                return SavedDual(saved, level, tangent)
-    return saved
+            saved = kept.saved if kept is not None else None
+            inner = saved.inner if isinstance(saved, SavedDual) else saved
+            if inner is not None and inner.ptr == t.ptr and inner.meta is t.meta and inner.memory is t.memory:
+                kept.saved = SavedDual(saved, level, tangent)
+                break
 
 
 class SavedDual(SavedTensor):
