@@ -346,7 +346,7 @@ def save_tangents(outputs: Sequence[Any], args: Sequence[Any], level: Level) -> 
     duals = [(t, tangent) for t, tangent in duals if tangent is not None]
     for kept in getattr(getattr(_node_of(outputs), "state", None), "saved", None) or ():
         for t, tangent in duals:
-            saved = kept.saved if kept is not None else None
+            saved: Any = kept.saved if kept is not None else None
             inner = saved.inner if isinstance(saved, SavedDual) else saved
             if inner is not None and inner.ptr == t.ptr and inner.meta is t.meta and inner.memory is t.memory:
                 kept.saved = SavedDual(saved, level, tangent)
