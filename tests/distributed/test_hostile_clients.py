@@ -307,6 +307,18 @@ def test_connections_of_this_host_are_known() -> None:
         assert is_same_host(left)
 
 
+def test_the_server_goes_on_after_an_error_of_its_process(
+    master: TCPStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert master._server is not None
+    master._server.server.call(lambda: {}["missing"])
+    assert is_served(master) and "KeyError: 'missing'" in caplog.text
+    monkeypatch.setattr(MeetingPlace, "settle", lambda self, elsewhere: {}["unsettled"])
+    assert is_served(master)
+    monkeypatch.undo()
+    assert is_served(master) and "KeyError: 'unsettled'" in caplog.text
+
+
 def test_a_server_without_descriptors_gives_up_strangers_first(master: TCPStore) -> None:
     """Connections that were not admitted are closed when the process has no file descriptor left."""
     assert master._server is not None

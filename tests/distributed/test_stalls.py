@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from test_launch import finish, script, start
 
+from flambeau.distributed.backends.mpi_waits import Wait, said_by
 from flambeau.distributed.launching import stalls
 from flambeau.distributed.launching.stalls import Stalls
 from flambeau.distributed.launching.workers import Worker
@@ -114,6 +116,24 @@ def test_only_waits_of_all_ranks_are_given_up(ranks: list[Worker]) -> None:
         f"deadlock: no rank can go on\n  rank 0 (process {first}): waits for 'key {first}' at line 1\n"
         f"  rank 1 (process {second}): has ended, exit status 0"
     )
+
+
+WAIT = {
+    "mark": 1, "text": "rank 0 at x.py:3: all_reduce", "group": "g", "number": 1, "sends": False, "peers": [1],
+    "looks": 2, "report": "",
+}  # fmt: skip
+
+
+def test_only_waits_count_of_what_stands_under_the_key_of_a_wait(ranks: list[Worker]) -> None:
+    assert said_by(json.dumps(WAIT).encode()) == Wait(**WAIT | {"peers": (1,)})
+    hostile: list[Any] = [None, 3, [], [WAIT], {}, {"peers": 3}, WAIT | {"more": 1}]
+    hostile += [WAIT | {name: wrong} for name in WAIT for wrong in (None, {}, ["x"], 0.5)]
+    texts = [b"", b"{", b"\xff", b"user's own", b"[" * 100_000, *[json.dumps(one).encode() for one in hostile]]
+    for text in texts:
+        assert said_by(text) is None, text[:80]
+        server = Server(set(), set())
+        server.value_of = lambda ending, text=text: text  # type: ignore[method-assign, misc]
+        assert looked(server, ranks, 1) == []
 
 
 def test_a_wait_that_moves_on_is_not_given_up(ranks: list[Worker]) -> None:

@@ -15,9 +15,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flambeau.core.ipc.codec import fits
 from flambeau.distributed.errors import DistError
 
 _SURE = 3  # looks at which all of a circle were where they are, and had asked MPI again
+_FORM = {  # the schema of each field of a `Wait` in the store
+    "mark": int, "text": str, "group": str, "number": int, "sends": bool, "peers": (int,), "looks": int, "report": str,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,9 +125,8 @@ class Waits:
         others: Iterable[int] = [rank for rank in range(self._size) if rank != self._rank]
         if not self._store.check([key_of(rank) for rank in others]):
             return {}  # one has not begun
-        told = [json.loads(text) for text in self._store.multi_get([key_of(rank) for rank in others])]
-        found = zip(others, told, strict=True)
-        return {rank: _wait_of(wait) for rank, wait in found if wait}
+        told = map(said_by, self._store.multi_get([key_of(rank) for rank in others]))
+        return {rank: wait for rank, wait in zip(others, told, strict=True) if wait}
 
 
 def key_of(rank: int) -> str:
@@ -132,10 +135,16 @@ def key_of(rank: int) -> str:
 
 
 def said_by(text: bytes) -> Wait | None:
-    """Return the wait that a rank has left under its key; None if it waits for nothing."""
-    wait = json.loads(text) if text else None
-    return _wait_of(wait) if wait else None
+    """Return the wait that a rank has left under its key; None if it waits for nothing.
 
-
-def _wait_of(wait: dict[str, Any]) -> Wait:
+    The serving thread of a store reads it, too: a value that another client has put there counts as no wait.
+    """
+    try:
+        wait = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(wait, dict) or wait.keys() != _FORM.keys():
+        return None
+    if not all(fits(wait[name], form) for name, form in _FORM.items()):
+        return None
     return Wait(**{**wait, "peers": tuple(wait["peers"])})

@@ -4,7 +4,8 @@
 Problem: one thread serves all ranks, and anything may connect to its port.
 Rule: a message is checked against its schema before anything is done with it. What does not fit, is too long, stays
 incomplete or is not read by the client closes that client's connection, with a warning in the log, and no other. An
-exception that escapes nevertheless counts as that client's, too.
+exception that escapes nevertheless counts as that client's, too. One of a function that this process lets the thread
+call (the launcher looks at who waits) is logged.
 Why: an error in the serving thread would end the whole job.
 Consequences: a new operation needs a schema (`OPERATIONS` in kv_store.py, `REQUESTS` in coordinator.py).
 """
@@ -228,7 +229,7 @@ class StoreServer:
                 if _END in self._ear.recv(1 << 10):
                     return False
                 while self._calls:
-                    self._calls.popleft()()
+                    self._call_guarded(self._calls.popleft())
             elif key.fileobj is self._listener:
                 self._accept()
             else:
@@ -239,8 +240,14 @@ class StoreServer:
                 self._dismiss(client, "it has sent or read nothing for too long")
             elif client.waits and client.waits.deadline is not None and client.waits.deadline <= now:
                 self._answer(client, ["late"])
-        self._settle()
+        self._call_guarded(self._settle)
         return True
+
+    def _call_guarded(self, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except Exception:
+            log.exception("the store at port %d goes on after an error of this process", self.port)
 
     def _patience(self) -> float:
         """Seconds to the next deadline."""
