@@ -183,6 +183,27 @@ def test_global_statements_only_in_owner_files(path: Path) -> None:
             )
 
 
+WRITERS = {  # files that write what is no file of the program's: in place, or as long as it is there
+    "core/files.py", "distributed/launching/workers.py", "distributed/stores/file_store.py", "serialization/archive.py",
+}  # fmt: skip
+
+
+def test_files_are_written_by_replacing_them() -> None:
+    """Note [Whole files]: what opens a file to write it leaves half of it on a full disk."""
+    found = set()
+    for path in modules():
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call):
+                continue
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+            given = [*call.args, *[key.value for key in call.keywords if key.arg == "mode"]]
+            modes = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            opens = name in ("open", "fdopen") and any(re.fullmatch(r"[rbt]*[wax+][wax+bt]*", mode) for mode in modes)
+            if opens or name in ("write_text", "write_bytes", "NamedTemporaryFile", "mkstemp", "tofile"):
+                found.add(path.relative_to(PACKAGE).as_posix())
+    assert found == WRITERS
+
+
 def new_containers(tree: ast.Module) -> list[str]:
     """Names at module level, constants aside, that begin as empty containers: what is filled as the program goes."""
     found = []

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import stat
+import threading
+import urllib.error
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import torch
@@ -58,3 +62,33 @@ def test_a_wrong_hash_leaves_no_file(m, tmp_path):
             (tmp_path / "source").as_uri(), tmp_path / "copy", "00000000", progress=False
         )
     assert [p.name for p in tmp_path.iterdir()] == ["source"]
+
+
+class Cutting(BaseHTTPRequestHandler):
+    """Announces 100 bytes, and hangs up behind 10."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "100")
+        self.end_headers()
+        self.wfile.write(b"x" * 10)
+
+    def log_message(self, *args):
+        pass
+
+
+def test_a_cut_connection_leaves_the_old_file(tmp_path):
+    (tmp_path / "copy").write_bytes(b"old")
+    with HTTPServer(("127.0.0.1", 0), Cutting) as server:
+        threading.Thread(target=server.handle_request).start()
+        with pytest.raises(urllib.error.ContentTooShortError, match="10 bytes arrived of 100"):
+            flambeau.hub.download_url_to_file(f"http://127.0.0.1:{server.server_port}/", tmp_path / "copy")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("copy", b"old")]
+
+
+def test_a_download_keeps_the_permissions_of_the_file(tmp_path):
+    (tmp_path / "source").write_bytes(b"abc")
+    (tmp_path / "copy").touch(0o640)
+    flambeau.hub.download_url_to_file((tmp_path / "source").as_uri(), tmp_path / "copy")
+    assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o640
+    assert (tmp_path / "copy").read_bytes() == b"abc"

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from flambeau.core.files import replace_file
+
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
@@ -67,5 +69,5 @@ def write_error(path: str, error: BaseException, traceback: str) -> None:
         }
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps(told))
+    replace_file(path, json.dumps(told), durable=False)
     os.utime(path, ns=(now, now))

@@ -15,6 +15,7 @@ from types import FunctionType
 from typing import Any
 
 import flambeau as torch
+from flambeau.core.files import replace_file
 from flambeau.core.names import publish
 from flambeau.fx.codegen import PythonCode, _PyTreeCodeGen
 from flambeau.fx.graph import Graph
@@ -419,8 +420,8 @@ class GraphModule(Module):
                 lines.append(f"        self.register_buffer('{name}', {make})")
         lines.append(f"        self.load_state_dict(torch.load(r'{place}/state_dict.pt'))")
         body = self.code.replace("\n", "\n    ")
-        (place / "module.py").write_text("\n".join(lines) + "\n    " + body + "\n")
-        (place / "__init__.py").write_text("from .module import *")
+        replace_file(place / "module.py", "\n".join(lines) + "\n    " + body + "\n")
+        replace_file(place / "__init__.py", "from .module import *")
 
 
 def _call_graph_module(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -18,6 +18,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+from flambeau.core.files import replace_file
 from flambeau.multiprocessing.context import get_context
 
 __all__ = [
@@ -181,7 +182,7 @@ def _wrap(fn: Callable[..., object], number: int, args: tuple[Any, ...], file: s
         pass  # the parent was interrupted, or has ended
     except Exception:
         now = time.time_ns()
-        Path(file).write_text(traceback.format_exc())
+        replace_file(file, traceback.format_exc(), durable=False)
         os.utime(file, ns=(now, now))  # whose came first is told
         if (watch := sys.modules.get("flambeau.distributed.backends.watchdog")) is not None:
             watch.process.give_up()  # its end must not wait for other ranks

@@ -10,15 +10,16 @@ import importlib.util
 import os
 import re
 import sys
-import tempfile
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.error import ContentTooShortError
 from urllib.parse import urlparse
 
 from flambeau.core.errors import NotSupportedError
+from flambeau.core.files import replacing
 from flambeau.core.names import lacking
 from flambeau.serialization.checkpoint import load as _load_file
 
@@ -129,27 +130,20 @@ def download_url_to_file(
 
     Raises:
         RuntimeError: The hash begins otherwise.
-        URLError: The address cannot be read.
+        URLError: The address cannot be read, or the connection ends early.
     """
-    target = Path(dst).expanduser()
-    digest = hashlib.sha256()
+    digest, nbytes = hashlib.sha256(), 0
     request = urllib.request.Request(url, headers={"User-Agent": "torch.hub"})
-    with (
-        urllib.request.urlopen(request) as answer,
-        tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as part,
-    ):
-        try:
-            while chunk := answer.read(1 << 20):
-                part.write(chunk)
-                digest.update(chunk)
-            if hash_prefix is not None and not digest.hexdigest().startswith(hash_prefix):
-                raise RuntimeError(
-                    f'invalid hash value (expected "{hash_prefix}", got "{digest.hexdigest()}")'
-                )
-            os.replace(part.name, target)
-        except BaseException:
-            os.unlink(part.name)
-            raise
+    with urllib.request.urlopen(request) as answer, replacing(Path(dst).expanduser()) as file:
+        while chunk := answer.read(1 << 20):
+            file.write(chunk)
+            digest.update(chunk)
+            nbytes += len(chunk)
+        announced = answer.headers.get("Content-Length")
+        if announced is not None and nbytes != int(announced):  # the connection was cut
+            raise ContentTooShortError(f"{url}: {nbytes} bytes arrived of {announced}", None)  # type: ignore[arg-type]
+        if hash_prefix is not None and not digest.hexdigest().startswith(hash_prefix):
+            raise RuntimeError(f'invalid hash value (expected "{hash_prefix}", got "{digest.hexdigest()}")')
 
 
 def load_state_dict_from_url(
