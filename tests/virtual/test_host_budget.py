@@ -117,6 +117,33 @@ def test_staged_copies_are_asked_for(host: Any) -> None:
             y.copy_(x)
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_pinned_memory_is_counted_when_it_is_allocated(host: Any, written: bool) -> None:
+    with torch.virtual(devices=1):
+        kept: list[Any] = []
+        with pytest.raises(torch.HostMemoryError, match="'host_alloc' needs 33,554,432 more bytes"):
+            for _ in range(100):
+                kept.append(torch.empty(32 * MIB, dtype=torch.uint8, pin_memory=True))
+                if written:
+                    kept[-1][: 4 * MIB] = 1
+                    host.size -= 4 * MIB  # as the system says of pages that are committed
+        assert 20 <= len(kept) <= 32  # of a GiB, less what the host keeps
+        with pytest.raises(torch.HostMemoryError):
+            torch.empty(300 * MIB, dtype=torch.uint8, device="cuda").fill_(1)
+        held = len(kept)
+        del kept[:]
+        torch.cuda.synchronize()
+        torch.accelerator.empty_host_cache()
+        host.size = GIB
+        kept = [torch.empty(32 * MIB, dtype=torch.uint8, pin_memory=True) for _ in range(held)]
+
+
+def test_pinned_memory_without_data_is_not_counted(host: Any) -> None:
+    with torch.virtual(devices=1, data=False):
+        torch.empty(2 * GIB, dtype=torch.uint8, pin_memory=True)
+    assert host.asked == 0
+
+
 def test_expandable_segments_are_counted(host: Any) -> None:
     with torch.virtual(devices=1):
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")

@@ -105,6 +105,8 @@ class VirtualAllocations:
             raise OutOfMemoryError(f"host_alloc: the host cannot allocate {nbytes} bytes") from None
         ptr = address_of(owner)
         memory = HostMemory(ptr + -ptr % _HOST_ALIGNMENT, nbytes, owner, pinned=True)
+        if self._machine.budget is not None:
+            self._machine.budget.add_pinned(memory.ptr, nbytes)
         self._pinned[memory.ptr] = memory
         insort(self._pinned_from, memory.ptr)
         self._core.now += self._costs.alloc_ns
@@ -118,6 +120,8 @@ class VirtualAllocations:
             )
         self._settle(*self._machine.devices)
         self._core.now += self._costs.alloc_ns
+        if self._machine.budget is not None:
+            self._machine.budget.remove_pinned(memory.ptr)
         del self._pinned[memory.ptr]
         self._pinned_from.remove(memory.ptr)
 

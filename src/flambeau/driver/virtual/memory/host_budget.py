@@ -1,9 +1,10 @@
-"""The host memory that the data of a machine's virtual GPUs may still take.
+"""The host memory that the data of a machine's virtual GPUs, and its pinned memory, may still take.
 
 # Note [Memory of the host] Problem: A virtual GPU of 80 GB runs on a host of 16 GB. Its address space costs
 nothing, but each written page costs memory, and a host without memory kills processes. Rule: The budget
 grants memory in chunks when a command that accesses it is enqueued, before the memory is committed. A grant
-that the host cannot meet raises HostMemoryError at that call, and nothing was enqueued. Cost: Launches in
+that the host cannot meet raises HostMemoryError at that call, and nothing was enqueued. Pinned memory is
+granted as a whole when it is allocated, because the program may write to it at any time. Cost: Launches in
 memory that was granted before cost nothing. A grant is taken from a lease. Only when the lease is used up
 does the budget ask the system how much is left and count the granted pages that are not committed yet.
 """
@@ -34,14 +35,28 @@ class HostBudget:
 
     def __init__(self) -> None:
         self._arenas: list[Arena] = []
+        self._pinned: dict[int, int] = {}  # address -> bytes
         self._lease = _UNASKED  # bytes that may be granted without asking the system
 
     def add(self, arena: Arena) -> None:
         """Include the memory of a device."""
         self._arenas.append(arena)
 
-    def take(self, what: str, index: int, nbytes: int) -> None:
-        """Grant bytes to a device.
+    def add_pinned(self, ptr: int, nbytes: int) -> None:
+        """Grant pinned memory that was allocated and not written to.
+
+        Raises:
+            HostMemoryError: If the host has less.
+        """
+        self.take("host_alloc", None, nbytes)
+        self._pinned[ptr] = nbytes
+
+    def remove_pinned(self, ptr: int) -> None:
+        """Return what `add_pinned` granted."""
+        self.give_back(self._pinned.pop(ptr))
+
+    def take(self, what: str, index: int | None, nbytes: int) -> None:
+        """Grant bytes to a device, or to pinned memory if `index` is None.
 
         Raises:
             HostMemoryError: If the host has less.
@@ -63,7 +78,7 @@ class HostBudget:
         if nbytes > _UNASKED:
             self._remaining(what, index, nbytes)
 
-    def _remaining(self, what: str, index: int, nbytes: int) -> int:
+    def _remaining(self, what: str, index: int | None, nbytes: int) -> int:
         """Return how many bytes may be granted.
 
         Raises:
@@ -73,11 +88,13 @@ class HostBudget:
         if available is None:
             return _UNLIMITED
         promised = sum(count_uncommitted(arena) for arena in self._arenas)
+        promised += sum(_count_without_page(ptr, size) for ptr, size in self._pinned.items())
         left = available - min(_MARGIN, available // 8) - promised
         if nbytes > left:
+            place = "" if index is None else f"cuda:{index}: "
             raise HostMemoryError(
-                f"cuda:{index}: '{what}' needs {nbytes:,} more bytes of host memory, which holds the data of virtual "
-                f"GPUs, and the host has {max(left, 0):,} left for that ({available:,} available to this process, "
+                f"{place}'{what}' needs {nbytes:,} more bytes of host memory, which holds the data of virtual GPUs and "
+                f"pinned tensors, and the host has {max(left, 0):,} left for that ({available:,} available to this process, "
                 f"{promised:,} of that promised before). This is a limit of the host, not of the simulated GPU. Fix: "
                 "simulate without data (virtual(data=False), FLAMBEAU_VIRTUAL_DATA=0: shapes, memory and times alone), "
                 "take a smaller problem or a larger host."
@@ -89,15 +106,13 @@ def count_uncommitted(arena: Arena) -> int:
     """Return the number of granted bytes of a device that have no page yet."""
     granted = np.array(sorted(arena.granted), np.int64)
     runs = np.split(granted, np.flatnonzero(np.diff(granted) != 1) + 1) if len(granted) else []
-    return sum(_without_page(arena, int(run[0]), int(run[-1]) + 1) for run in runs)
+    ends = [(int(run[0]) * arena.chunk, min((int(run[-1]) + 1) * arena.chunk, len(arena.bytes))) for run in runs]
+    return sum(_count_without_page(arena.bytes.ctypes.data + start, end - start) for start, end in ends)
 
 
-def _without_page(arena: Arena, first: int, last: int) -> int:
-    start, end = first * arena.chunk, min(last * arena.chunk, len(arena.bytes))
-    pages = np.zeros(-(-(end - start) // mmap.PAGESIZE), np.uint8)
-    at = arena.bytes.ctypes.data + start
-    if _libc.mincore(
-        ctypes.c_void_p(at), ctypes.c_size_t(end - start), pages.ctypes.data_as(ctypes.c_void_p)
-    ):
-        return end - start
+def _count_without_page(ptr: int, nbytes: int) -> int:
+    """Return the bytes without a page of memory that begins at a page."""
+    pages = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
+    if _libc.mincore(ctypes.c_void_p(ptr), ctypes.c_size_t(nbytes), pages.ctypes.data_as(ctypes.c_void_p)):
+        return nbytes
     return int((pages & 1 == 0).sum()) * mmap.PAGESIZE
