@@ -197,8 +197,12 @@ def test_files_are_written_by_replacing_them() -> None:
                 continue
             name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
             given = [*call.args, *[key.value for key in call.keywords if key.arg == "mode"]]
-            modes = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-            opens = name in ("open", "fdopen") and any(re.fullmatch(r"[rbt]*[wax+][wax+bt]*", mode) for mode in modes)
+            modes = [
+                one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            ]
+            opens = name in ("open", "fdopen") and any(
+                re.fullmatch(r"[rbt]*[wax+][wax+bt]*", mode) for mode in modes
+            )
             if opens or name in ("write_text", "write_bytes", "NamedTemporaryFile", "mkstemp", "tofile"):
                 found.add(path.relative_to(PACKAGE).as_posix())
     assert found == WRITERS

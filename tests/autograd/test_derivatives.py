@@ -103,22 +103,27 @@ def test_derivative(op: Op) -> None:
         for kind in (float64, complex128):
             drawn = list(samples(op, kind)) if kind in op.dtypes else []
             smallest = min([size(args) for args, _ in drawn], default=0)
+            fast = False
             for args, params in drawn:
                 if unlike(params) or size(args) > max(ONCE, smallest):
                     continue
                 run = running(op, params)
                 try:
-                    torch.autograd.gradcheck(run, args, nondet_tol=1e-12)
+                    torch.autograd.gradcheck(run, args, nondet_tol=1e-12, fast_mode=fast)
                     if size(args) <= max(TWICE, smallest):
-                        torch.autograd.gradgradcheck(run, args, nondet_tol=1e-12)
+                        torch.autograd.gradgradcheck(run, args, nondet_tol=1e-12, fast_mode=fast)
                 except (NotImplementedError, RuntimeError) as error:
                     if not any(text in str(error) for text in REFUSED):
                         raise
                 checked += 1
+                fast |= (
+                    not EXHAUSTIVE and size(args) == smallest
+                )  # from now on a combination of all derivatives
     assert checked, "no sample was checked: its inputs are too large or take no gradient"
 
 
-def test_gradcheck_notices_a_wrong_derivative() -> None:
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_gradcheck_notices_a_wrong_derivative(fast_mode: bool) -> None:
     class Wrong(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
@@ -130,8 +135,32 @@ def test_gradcheck_notices_a_wrong_derivative() -> None:
 
     x = torch.tensor([2.0, 3.0], dtype=torch.float64, requires_grad=True)
     with pytest.raises(torch.autograd.gradcheck.__globals__["GradcheckError"], match="Jacobian mismatch"):
-        torch.autograd.gradcheck(Wrong.apply, (x,))
-    assert not torch.autograd.gradcheck(Wrong.apply, (x,), raise_exception=False)
+        torch.autograd.gradcheck(Wrong.apply, (x,), fast_mode=fast_mode)
+    assert not torch.autograd.gradcheck(Wrong.apply, (x,), raise_exception=False, fast_mode=fast_mode)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("wrong", range(6))
+def test_fast_gradcheck_notices_one_wrong_element(kind: Any, wrong: int) -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * x * x
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            factor = torch.ones(6, dtype=torch.float64)
+            factor[wrong] = error
+            return 3 * grad * (x * x).conj() * factor
+
+    x = torch.tensor([2.0, 3, -1, 0.5, 4, 1], dtype=kind)
+    x = (x * (1 + 0.5j) if kind.is_complex else x).requires_grad_()
+    error = 1.0
+    assert torch.autograd.gradcheck(Wrong.apply, (x,), fast_mode=True)
+    error = 1.5
+    assert not torch.autograd.gradcheck(Wrong.apply, (x,), fast_mode=True, raise_exception=False)
 
 
 def test_gradcheck_of_a_function_that_takes_gradients():

@@ -128,7 +128,14 @@ def test_only_waits_count_of_what_stands_under_the_key_of_a_wait(ranks: list[Wor
     assert said_by(json.dumps(WAIT).encode()) == Wait(**WAIT | {"peers": (1,)})
     hostile: list[Any] = [None, 3, [], [WAIT], {}, {"peers": 3}, WAIT | {"more": 1}]
     hostile += [WAIT | {name: wrong} for name in WAIT for wrong in (None, {}, ["x"], 0.5)]
-    texts = [b"", b"{", b"\xff", b"user's own", b"[" * 100_000, *[json.dumps(one).encode() for one in hostile]]
+    texts = [
+        b"",
+        b"{",
+        b"\xff",
+        b"user's own",
+        b"[" * 100_000,
+        *[json.dumps(one).encode() for one in hostile],
+    ]
     for text in texts:
         assert said_by(text) is None, text[:80]
         server = Server(set(), set())

@@ -40,7 +40,8 @@ def gradcheck(
 
     Every element of every input that requires a gradient is moved by `eps`: use double precision and few
     elements. Complex functions are compared by their conjugate Wirtinger derivatives. `nondet_tol`: how far two
-    walks may differ. `fast_mode`, and what concerns undefined gradients and masks, change nothing here.
+    walks may differ. `fast_mode` compares one random combination of all derivatives of each output by each input.
+    What concerns undefined gradients and masks changes nothing here.
 
     Raises GradcheckError (or, without `raise_exception`, returns False) where they differ; ValueError where no
     input requires a gradient; NotImplementedError for forward mode and batched gradients, which Flambeau lacks.
@@ -65,7 +66,7 @@ def gradcheck(
                 UserWarning,
             )
     try:
-        _compare(func, args, places, eps, atol, rtol, nondet_tol)
+        (_compare_combined if fast_mode else _compare)(func, args, places, eps, atol, rtol, nondet_tol)
     except GradcheckError:
         if raise_exception:
             raise
@@ -96,6 +97,57 @@ def _compare(
                 )
 
 
+def _compare_combined(
+    func: Callable[..., Any], args: Sequence[Any], places: Sequence[int],
+    eps: float, atol: float, rtol: float, nondet_tol: float,
+) -> None:  # fmt: skip
+    """Compare `weights @ jacobian @ steps` for random unit vectors, one pair for each output and input."""
+    inputs, random = [args[i] for i in places], np.random.default_rng(0)
+    outputs = [(o, t) for o, t in enumerate(_outputs(func, args)) if t.requires_grad]
+    steps = [_unit(random, t.meta.numel) for t in inputs]
+    weights = [_unit(random, t.meta.numel * len(_directions(t))) for _, t in outputs]
+    analytic = [_slopes_of(t, inputs, w, nondet_tol) for (_, t), w in zip(outputs, weights, strict=True)]
+    for n, (place, step) in enumerate(zip(places, steps, strict=True) if outputs else ()):
+        numeric = _numeric_along(func, args, place, step, eps)
+        for (o, _), weight, slopes in zip(outputs, weights, analytic, strict=True):
+            differences, derivative = np.dot(weight, numeric[o]), np.dot(slopes[n], step)
+            tolerance = atol * np.abs(weight).sum() * np.abs(step).sum()
+            if not np.allclose(derivative, differences, rtol, tolerance, equal_nan=True):
+                raise GradcheckError(
+                    f"Jacobian mismatch for output {o} with respect to input {place}, of a random combination of all "
+                    f"derivatives (fast_mode=True),\nnumerical:{differences}\nanalytical:{derivative}"
+                )
+
+
+def _unit(random: np.random.Generator, count: int) -> Any:
+    vector = random.uniform(0.5, 1.5, count) * random.choice([-1.0, 1.0], count)  # no element is nearly 0
+    return vector / max(float(np.linalg.norm(vector)), 1.0)
+
+
+def _slopes_of(output: Any, inputs: Sequence[Any], weights: Any, nondet_tol: float) -> list[Any]:
+    """Return the gradient of each input, of the weighted sum of an output's real and imaginary parts."""
+    values = weights.view(np.complex128) if output.meta.dtype.is_complex else weights
+    seed = output.new_tensor(values).view(output.meta.shape)
+    walks = []
+    for _ in range(2):
+        grads = run_grad(output, inputs, seed, retain_graph=True, allow_unused=True)
+        walks.append(
+            [_flat(t.new_zeros(t.meta.shape) if g is None else g) for t, g in zip(inputs, grads, strict=True)]
+        )
+    _require_equal(*walks, nondet_tol)
+    return walks[0]
+
+
+def _numeric_along(
+    func: Callable[..., Any], args: Sequence[Any], place: int, step: Any, eps: float
+) -> list[Any]:
+    """Return how each output changes as an input is moved along `step`."""
+    t = args[place]
+    own = t.detach().clone().contiguous().requires_grad_()
+    perturbed = [own if i == place else x for i, x in enumerate(args)]
+    return _column(func, perturbed, own.detach().view(-1), own.detach().new_tensor(step), eps)
+
+
 def _directions(t: Any) -> list[complex]:
     return [1.0, 1j] if t.meta.dtype.is_complex else [1.0]
 
@@ -114,14 +166,18 @@ def _analytic(output: Any, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _analytic_twice(output: Any, inputs: Sequence[Any], nondet_tol: float) -> list[Any]:
-    analytic, again = _analytic(output, inputs), _analytic(output, inputs)
-    for first, second in zip(analytic, again, strict=True):
+    analytic = _analytic(output, inputs)
+    _require_equal(analytic, _analytic(output, inputs), nondet_tol)
+    return analytic
+
+
+def _require_equal(walk: Sequence[Any], again: Sequence[Any], nondet_tol: float) -> None:
+    for first, second in zip(walk, again, strict=True):
         if np.max(np.abs(first - second), initial=0) > nondet_tol:
             raise GradcheckError(
                 "Backward is not reentrant, i.e., running backward with same input and grad_output multiple times "
                 "gives different values"
             )
-    return analytic
 
 
 def _flat(t: Any) -> Any:
@@ -136,21 +192,23 @@ def _numeric(func: Callable[..., Any], args: Sequence[Any], place: int, eps: flo
     own = t.detach().clone().contiguous().requires_grad_()  # the function may take gradients
     flat = own.detach().view(-1)
     perturbed = [own if i == place else x for i, x in enumerate(args)]
-    columns = [_column(func, perturbed, flat, k, eps) for k in range(t.meta.numel)]
+    columns = [_column(func, perturbed, flat[k : k + 1], 1.0, eps) for k in range(t.meta.numel)]
     return [np.stack(given, axis=1) for given in zip(*columns, strict=True)]
 
 
-def _column(func: Callable[..., Any], perturbed: Sequence[Any], flat: Any, k: int, eps: float) -> list[Any]:
-    """How each output changes as `flat[k]`, a view of one of `perturbed`, does."""
-    original = flat[k].clone()
+def _column(
+    func: Callable[..., Any], perturbed: Sequence[Any], moved: Any, step: Any, eps: float
+) -> list[Any]:
+    """How each output changes as `moved`, a view of one of `perturbed`, moves along `step`."""
+    original = moved.clone()
     changes = []
-    for direction in _directions(flat):
-        flat[k] = original + eps * direction
+    for direction in _directions(moved):
+        moved.copy_(original + eps * direction * step)
         above = [_to_real(output) for output in _outputs(func, perturbed)]
-        flat[k] = original - eps * direction
+        moved.copy_(original - eps * direction * step)
         below = [_to_real(output) for output in _outputs(func, perturbed)]
         changes.append([direction * (a - b) / (2 * eps) for a, b in zip(above, below, strict=True)])
-    flat[k] = original
+    moved.copy_(original)
     return [sum(along) for along in zip(*changes, strict=True)]
 
 
@@ -206,6 +264,7 @@ def gradgradcheck(
         rtol=rtol,
         raise_exception=raise_exception,
         nondet_tol=nondet_tol,
+        fast_mode=fast_mode,
     )
 
 

@@ -106,7 +106,9 @@ def count_uncommitted(arena: Arena) -> int:
     """Return the number of granted bytes of a device that have no page yet."""
     granted = np.array(sorted(arena.granted), np.int64)
     runs = np.split(granted, np.flatnonzero(np.diff(granted) != 1) + 1) if len(granted) else []
-    ends = [(int(run[0]) * arena.chunk, min((int(run[-1]) + 1) * arena.chunk, len(arena.bytes))) for run in runs]
+    ends = [
+        (int(run[0]) * arena.chunk, min((int(run[-1]) + 1) * arena.chunk, len(arena.bytes))) for run in runs
+    ]
     return sum(_count_without_page(arena.bytes.ctypes.data + start, end - start) for start, end in ends)
 
 
