@@ -96,8 +96,8 @@ class HostBudget:
                 f"{place}'{what}' needs {nbytes:,} more bytes of host memory, which holds the data of virtual GPUs and "
                 f"pinned tensors, and the host has {max(left, 0):,} left for that ({available:,} available to this "
                 f"process, {promised:,} of that promised before). This is a limit of the host, not of the simulated "
-                "GPU. Fix: simulate without data (virtual(data=False), FLAMBEAU_VIRTUAL_DATA=0: shapes, memory and times "
-                "alone), take a smaller problem or a larger host."
+                "GPU. Fix: simulate without data (virtual(data=False), FLAMBEAU_VIRTUAL_DATA=0: shapes, memory and "
+                "times alone), take a smaller problem or a larger host."
             )
         return left
 
