@@ -168,9 +168,9 @@ class OneCycleLR(MomentumCycle):
         check_optimizer(optimizer)
         self.optimizer = optimizer
         self.total_steps = _length(total_steps, epochs, steps_per_epoch)
-        self._schedule_phases = _phases(pct_start, self.total_steps, three_phase)
-        if pct_start < 0 or pct_start > 1 or not isinstance(pct_start, float):
+        if not isinstance(pct_start, float) or pct_start < 0 or pct_start > 1:
             raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
+        self._schedule_phases = _phases(pct_start, self.total_steps, three_phase)
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(
                 f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"
