@@ -7,6 +7,7 @@ from typing import Any
 
 from flambeau.core.layout import broadcast_shapes
 from flambeau.distributions import constraints
+from flambeau.distributions.distribution import Distribution as Distribution  # botorch imports it from here
 from flambeau.distributions.families import FromFactor
 from flambeau.distributions.normal import standard_normal
 from flambeau.tensor.functions import creation, linalg
