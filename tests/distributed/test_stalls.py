@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flambeau.distributed.backends.mpi_waits import Wait, said_by
 from test_launch import finish, script, start
 
+from flambeau.distributed.backends.wait_reports import Wait, said_by
 from flambeau.distributed.launching import stalls
 from flambeau.distributed.launching.stalls import Stalls
 from flambeau.distributed.launching.workers import Worker

@@ -31,13 +31,17 @@ def _rule(operands: Sequence[Operand], params: Params) -> Signature:
     causal, scale, mask_too, tf32 = params
     found = table["scaled_dot_product_attention"].rule([q, k, v, *masks], (causal, scale, tf32))
     out, sums = found.outputs
-    assert isinstance(grad, Meta) and isinstance(attended, Meta) and isinstance(logarithms, Meta)
-    assert attended.shape == out.shape and logarithms.shape == sums.shape
-    if grad.shape != out.shape or grad.dtype is not out.dtype:
-        raise RuntimeError(
-            f"scaled_dot_product_attention_backward(): expected a gradient of shape {list(out.shape)} and dtype "
-            f"{out.dtype}, but got {list(grad.shape)} and {grad.dtype}"
-        )
+    for x, like, name in (
+        (grad, out, "a gradient"),
+        (attended, out, "an output"),
+        (logarithms, sums, "logarithms"),
+    ):
+        assert isinstance(x, Meta)
+        if x.shape != like.shape or x.dtype is not like.dtype:
+            raise RuntimeError(
+                f"scaled_dot_product_attention_backward(): expected {name} of shape {list(like.shape)} and dtype "
+                f"{like.dtype}, but got {list(x.shape)} and {x.dtype}"
+            )
     where = one_device(operands)
     metas = [x for x in found.inputs if isinstance(x, Meta)]
     made = [Meta.contiguous_of(x.shape, x.dtype, where) for x in (metas if mask_too else metas[:3])]
