@@ -53,6 +53,9 @@ def install() -> None:
     from flambeau.driver.cuda.nn import convolution
 
     libraries.load_library = _loaded
+    driver.CudaDriver.generic = lambda self, launch, index: (
+        None
+    )  # a host body needs the record of each launch
     driver.CudaDriver.load = _loading(driver.CudaDriver.load)  # type: ignore[method-assign]
     convolution._by_cudnn = _both_ways(convolution._by_cudnn)
 

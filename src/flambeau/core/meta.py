@@ -13,9 +13,10 @@ are interned, so the question is answered once for a layout.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import ClassVar, TypeAlias
-from weakref import WeakValueDictionary
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeAlias
+from weakref import ref
 
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype, require_usable
@@ -28,13 +29,26 @@ from flambeau.core.layout import (
     numel,
     span,
 )
+from flambeau.core.tracing.symbols import Trace, is_symbol
 
 DType: TypeAlias = dtype  # inside `Meta` the plain names are its fields
 Device: TypeAlias = device
 
-_interned: WeakValueDictionary[tuple[object, ...], Meta] = WeakValueDictionary()
+Key: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], dtype, device]
+
+
+class _Reference(ref["Meta"]):
+    """A weak reference to an interned meta, which takes its entry out of the table when the meta is deleted."""
+
+    __slots__ = ("key",)
+    key: Key
+
+
+_interned: dict[Key, _Reference] = {}
 _KEPT = 256  # of the latest: programs make tensors of the same few layouts over and over
 _latest: deque[Meta] = deque(maxlen=_KEPT)
+_kinds: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # each kind itself, so that keys share one object
+_trace: Trace | None = None  # the trace that runs: see Note [Plans of a structure] in core/tracing/symbols.py
 
 
 class Meta:
@@ -43,11 +57,12 @@ class Meta:
     Make one with `Meta.of` or `Meta.contiguous_of`, never directly. `span` is the number of
     bytes from the first element to the end of the last; `nbytes` counts the elements alone. `contiguous`
     lets dimensions of one element have any stride, `plain` says that all strides are as a new tensor's;
-    `channels_last` that the layout suggests that format, see Note [Memory formats].
+    `channels_last` that the layout suggests that format, see Note [Memory formats]. `kind` is all of a meta but its
+    numbers: dtype, device, number of dimensions, `plain`, class. What few calls ask for is computed when it is.
     """
 
     __slots__ = (
-        "__weakref__", "byte_strides", "channels_last", "contiguous", "device", "dtype", "itemsize", "nbytes",
+        "__weakref__", "byte_strides", "channels_last", "contiguous", "device", "dtype", "itemsize", "kind", "nbytes",
         "ndim", "numel", "plain", "shape", "span", "strides",
     )  # fmt: skip
 
@@ -64,18 +79,18 @@ class Meta:
     plain: bool
     channels_last: bool
     byte_strides: tuple[int, ...]
+    kind: tuple[Any, ...]
     short: ClassVar[bool] = False  # True of `ShortMeta`
     layout: str = "strided"  # "sparse_coo" and others of `SparseMeta`
     sparse: ClassVar[bool] = False  # True of `SparseMeta`, see Note [Sparse tensors] in core/sparse_meta.py
 
     @staticmethod
     def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
-        key = (shape, strides, dtype, device)
-        found = _interned.get(key)
-        if found is None:
-            found = _interned.setdefault(key, _make(*key))
-            _latest.append(found)
-        return found
+        if _trace is not None and _has_symbols(shape, strides):
+            return _make_traced(_trace, shape, strides, dtype, device)
+        found = _interned.get((shape, strides, dtype, device))
+        meta = None if found is None else found()
+        return _intern(_make(shape, strides, dtype, device)) if meta is None else meta
 
     @staticmethod
     def contiguous_of(shape: tuple[int, ...], dtype: DType, device: Device) -> Meta:
@@ -106,6 +121,14 @@ class Meta:
         """A new result of `shape` in the format that this layout suggests: see Note [Memory formats]."""
         return Meta.laid(shape, dtype or self.dtype, self.device, self.channels_last)
 
+    def __getattr__(self, name: str) -> Any:
+        compute = _COMPUTED.get(name)
+        if compute is None:
+            raise AttributeError(f"'Meta' object has no attribute {name!r}")
+        value = compute(self)
+        object.__setattr__(self, name, value)
+        return value
+
     def __repr__(self) -> str:
         return f"Meta({self.shape}, {self.strides}, {self.dtype}, {self.device})"
 
@@ -119,7 +142,8 @@ class ShortMeta(Meta):
 
     def __init__(self, meta: Meta) -> None:
         for name in meta.__slots__[1:]:
-            setattr(self, name, getattr(meta, name))
+            if name != "kind":
+                setattr(self, name, getattr(meta, name))
 
 
 def alike(x: Meta, y: Meta) -> bool:
@@ -132,16 +156,82 @@ def set_aside() -> list[Meta]:
 
     Its tensors then share no meta with those of the next machine, so that no plan of the next one fits them.
     """
-    set_aside = [meta for meta in list(_interned.values()) if meta.device.type == "cuda"]
+    metas = [meta for each in list(_interned.values()) if (meta := each()) is not None]
+    set_aside = [meta for meta in metas if meta.device.type == "cuda"]
     for meta in set_aside:
-        _interned.pop((meta.shape, meta.strides, meta.dtype, meta.device), None)
+        _interned.pop(_key(meta), None)
     return set_aside
 
 
 def take_up(metas: Iterable[Meta]) -> None:
     """Share again what `set_aside` returned: the machine that was left is entered again."""
     for meta in metas:
-        _interned[meta.shape, meta.strides, meta.dtype, meta.device] = meta
+        _share(meta)
+
+
+# -- interning ------------------------------------------------------------------------------------------------
+
+
+def _key(meta: Meta) -> Key:
+    return meta.shape, meta.strides, meta.dtype, meta.device
+
+
+def _share(meta: Meta) -> None:
+    reference = _Reference(meta, _forget)
+    reference.key = key = _key(meta)
+    _interned[key] = reference
+
+
+def _forget(reference: _Reference) -> None:
+    if _interned.get(reference.key) is reference:  # a machine that was set aside may have another one now
+        _interned.pop(reference.key, None)
+
+
+def _intern(meta: Meta) -> Meta:
+    """Return the one meta that equals `meta`, which is new."""
+    _share(meta)
+    _latest.append(meta)
+    return meta
+
+
+def intern(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device, numel: int, plain: bool
+) -> Meta:
+    """Return `Meta.of(shape, strides, dtype, device)`, of which the number of elements and `plain` are known."""
+    found = _interned.get((shape, strides, dtype, device))
+    meta = None if found is None else found()
+    if meta is None:
+        meta = _intern(_fill(shape, strides, dtype, device, numel, plain))
+    return meta
+
+
+# -- symbols --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def tracing(trace: Trace) -> Iterator[None]:
+    """Let metas have symbols: see Note [Plans of a structure] in core/tracing/symbols.py."""
+    global _trace
+    _trace = trace
+    try:
+        yield
+    finally:
+        _trace = None
+
+
+def _has_symbols(*numbers: Sequence[Any]) -> bool:
+    return any(is_symbol(n) for each in numbers for n in each)
+
+
+def _make_traced(
+    trace: Trace, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device
+) -> Meta:
+    """Return the meta of a trace that has these numbers, the same for the same nodes."""
+    key = (trace.names(shape), trace.names(strides), dtype, device)
+    meta: Meta | None = trace.metas.get(key)
+    if meta is None:
+        meta = trace.metas[key] = _make(shape, strides, dtype, device)
+    return meta
 
 
 _MOST = 2**63 - 1
@@ -156,22 +246,45 @@ def _overflow(meta: Meta) -> RuntimeError:
 
 
 def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
-    if shape and min(shape) < 0:  # of a result whose operator did not look: no kernel may see it
+    if any(n < 0 for n in shape):  # of a result whose operator did not look: no kernel may see it
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
     require_usable(dtype)
+    return _fill(shape, strides, dtype, device, numel(shape), strides == contiguous_strides(shape))
+
+
+def _fill(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device, numel: int, plain: bool
+) -> Meta:
     meta = object.__new__(Meta)
     meta.shape, meta.strides, meta.dtype, meta.device = shape, strides, dtype, device
-    size = dtype.itemsize
-    meta.ndim, meta.numel, meta.itemsize = len(shape), numel(shape), size
-    meta.nbytes = meta.numel * size
-    meta.plain = plain = strides == contiguous_strides(shape)
-    meta.span = meta.nbytes if plain else span(shape, strides) * size
-    meta.contiguous = plain or is_contiguous(shape, strides)
-    meta.channels_last = is_channels_last(shape, strides)
-    if meta.span > _MOST or meta.numel > _MOST:
+    meta.itemsize = size = dtype.itemsize
+    meta.ndim, meta.numel, meta.plain = len(shape), numel, plain
+    meta.nbytes = nbytes = numel * size
+    if plain:
+        meta.span = nbytes
+        meta.contiguous = True
+    if _trace is None and (meta.span > _MOST or numel > _MOST):  # the code that a trace becomes checks it
         raise _overflow(meta)
-    meta.byte_strides = tuple([s * size for s in strides])
-    if strides and max(meta.byte_strides) > _MOST:
-        # NumPy counts 63 bits. Nothing steps along such a dimension, so its stride may be any.
-        meta.byte_strides = tuple(s if s <= _MOST else 0 for s in meta.byte_strides)
     return meta
+
+
+def _byte_strides(meta: Meta) -> tuple[int, ...]:
+    strides = tuple([s * meta.itemsize for s in meta.strides])
+    if strides and max(strides) > _MOST:
+        # NumPy counts 63 bits. Nothing steps along such a dimension, so its stride may be any.
+        strides = tuple(s if s <= _MOST else 0 for s in strides)
+    return strides
+
+
+def _kind(meta: Meta) -> tuple[Any, ...]:
+    kind = (meta.dtype, meta.device, meta.ndim, meta.plain, meta.__class__)
+    return _kinds.setdefault(kind, kind)
+
+
+_COMPUTED: dict[str, Callable[[Meta], Any]] = {
+    "byte_strides": _byte_strides,
+    "channels_last": lambda meta: is_channels_last(meta.shape, meta.strides),
+    "contiguous": lambda meta: is_contiguous(meta.shape, meta.strides),
+    "kind": _kind,
+    "span": lambda meta: span(meta.shape, meta.strides) * meta.itemsize,
+}

@@ -439,6 +439,9 @@ class Collective(Value):
 Launcher = Callable[[Sequence[int], Sequence[Any], int], None]
 """A function `launcher(ptrs, scalars, stream)`; see `Driver.launcher`."""
 
+Generic = tuple[Sequence[Any], Callable[..., Launcher]]
+"""What launches of one structure need: values to compute for each shape, and what makes a launcher of them."""
+
 
 class Driver(Protocol):
     """The calls that every driver implements, named `noun_verb` and grouped in families.
@@ -760,6 +763,18 @@ class Driver(Protocol):
 
         Raises:
             NotSupportedError: If the driver cannot run the launch.
+        """
+        ...
+
+    def generic(self, launch: Launch, index: int) -> Generic | None:
+        """Return how all launches of one structure are launched; None if each launch must be loaded.
+
+        The sizes and strides of the launch may be symbols (Note [Plans of a structure] in
+        core/tracing/symbols.py): what the driver decides by them becomes a guard of the caller's plan.
+
+        Returns:
+            The values that a launch needs, which may contain symbols, and the function that makes a
+            `Launcher` of them once they are numbers.
         """
         ...
 

@@ -166,6 +166,9 @@ class Forward:
     def load(self, launch: Launch, index: int) -> Executable:
         return self.inner.load(launch, index)
 
+    def generic(self, launch: Launch, index: int) -> None:
+        """Return None: an observer's subclass intercepts `load` and needs the record of each launch."""
+
     def unload(self, exe: Executable) -> None:
         self.inner.unload(exe)
 

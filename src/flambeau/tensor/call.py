@@ -25,6 +25,7 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import is_dense, may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
+from flambeau.core.tracing.plan_tree import Build, Untraceable
 from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
 from flambeau.ops.copy import checked_scalar
@@ -43,6 +44,7 @@ from flambeau.tensor.autograd.grad_validation import set_callers
 from flambeau.tensor.autograd.in_place import begin_in_place, finish_in_place
 from flambeau.tensor.autograd.inplace_checks import refuse_inference
 from flambeau.tensor.autograd.recording import RecordPlan, begin_recording, finish_recording
+from flambeau.tensor.structures import SeenKeys, Structures, structure_of
 from flambeau.tensor.tensor import Tensor, make_in
 
 _NO_OPERANDS = (tuple, list, dict, set, str, bytes, type(None), dtype, slice, range, type, device)
@@ -57,6 +59,7 @@ class CallPlan:
         "context",
         "executable",
         "index",
+        "is_from_tree",
         "launch",
         "more_outputs",
         "nbytes",
@@ -69,6 +72,7 @@ class CallPlan:
 
     def __init__(self, context: Context, exe: Executable | None, signature: Signature) -> None:
         self.context = context
+        self.is_from_tree = False
         self.index = context.index
         self.allocate = context.allocator.allocate if exe is None else context.allocator.allocate_output
         self.launch = _launch_nothing if exe is None else _launcher(context.driver, exe)
@@ -84,25 +88,46 @@ class CallPlan:
             [(i, _scalar_converter(x, i in signature.checked)) for i, x in inputs if not isinstance(x, Meta)]
         )
 
+    def of_shape(
+        self, launcher: Callable[..., Launcher], outputs: tuple[Meta, ...], *values: Any
+    ) -> CallPlan:
+        """Return this plan with other outputs, and the launch that `launcher` makes of `values`."""
+        plan: CallPlan = object.__new__(CallPlan)
+        plan.context, plan.index, plan.allocate = self.context, self.index, self.allocate
+        plan.tensors, plan.scalars, plan.executable = self.tensors, self.scalars, None
+        plan.is_from_tree = True
+        plan.outputs = outputs
+        plan.output = output = outputs[0]
+        plan.nbytes = output.nbytes
+        plan.more_outputs = outputs[1:]
+        plan.launch = launcher(*values)
+        plan.record_plan = None
+        return plan
+
 
 plans: dict[tuple[Any, ...], CallPlan] = {}
 fast_plans = plans  # where the warm path looks; `_NO_PLANS` while a thread autocasts or calls are intercepted
-_caches: dict[tuple[Any, ...], dict[tuple[Any, ...], CallPlan]] = {flags.key(): plans}
+structures = Structures()  # where a call looks that has no plan
+_caches: dict[tuple[Any, ...], tuple[dict[tuple[Any, ...], CallPlan], Structures]] = {
+    flags.key(): (plans, structures)
+}
 _NO_PLANS: dict[tuple[Any, ...], CallPlan] = {}
+_seen = SeenKeys()  # keys that plans from trees served
 
 
 _sleep_kernels: dict[device, Executable] = {}
 
 
 def _flags_changed() -> None:
-    global plans, fast_plans
-    plans = _caches.setdefault(flags.key(), {})
+    global plans, fast_plans, structures
+    plans, structures = _caches.setdefault(flags.key(), ({}, Structures()))
     fast_plans = _NO_PLANS if autocast.threads or interception.count else plans
 
 
 def _forget_plans() -> None:
-    for cache in _caches.values():
+    for cache, trees in _caches.values():
         cache.clear()
+        trees.clear()
     _sleep_kernels.clear()
 
 
@@ -206,7 +231,8 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
                 return layouts.run_call(op, args, params)
             if any(isinstance(p, Tensor) for p in params):
                 return call(op, args, _params_to_numbers(op, params))
-            plan = plans[key] = _plan(op, args, params)
+            plan = _plan(op, args, params)
+            _keep_plan(key, plan)
     node = None
     if tracked and mode.recording:
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, args, params), args)
@@ -367,6 +393,21 @@ def _plan_into(
     """The plan of a call into `outputs`, resized if that is wanted; None if a dtype needs a temporary."""
     for target in outputs:
         system.require_open(target.memory.context)
+    operands = (*_operands(args), *[target.meta for target in outputs])
+    structure = structure_of((op, "into"), operands, params)
+    plan: CallPlan | None = structures.find(structure)
+    if plan is None or not _is_on(plan, args):
+        plan = _make_plan_into(op, outputs, args, params, resize)
+        if plan is None:
+            return None
+        structures.note(structure, operands, params, partial(_trace_into, op, len(args)))
+    _keep_plan(_key_into(op, outputs, args, params), plan)  # a resize changed metas
+    return plan
+
+
+def _make_plan_into(
+    op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
+) -> CallPlan | None:
     signature = op.rule(_operands(args), _with_flags(op, params))
     fit = _fit(op, signature, outputs, resize)
     if fit is None:
@@ -374,11 +415,19 @@ def _plan_into(
     for target in outputs:
         require_backed(target)
     try:
-        plan = _load(op, args, fit)
+        return _load(op, args, fit)
     except MemoryError as error:
         raise explain_shortage(op.name, error) from error
-    plans[_key_into(op, outputs, args, params)] = plan  # a resize changed metas
-    return plan
+
+
+def _trace_into(op: Op, inputs: int, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:
+    """`_make_plan_into` over symbols, into outputs that fit."""
+    targets = tuple(operands[inputs:])
+    signature = op.rule(operands[:inputs], _with_flags(op, params))
+    for natural, target in zip(signature.outputs, targets, strict=True):
+        if natural.shape != target.shape or may_self_overlap(target.shape, target.strides):
+            raise Untraceable("an output is resized")
+    return _trace_load(op, Signature(targets, signature.inputs, signature.params, signature.checked))
 
 
 def _call_through_temporary(
@@ -529,10 +578,59 @@ def signature(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Sign
 
 
 def _plan(op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> CallPlan:
-    try:
-        return _load(op, args, op.rule(_operands(args), _with_flags(op, params)))
-    except MemoryError as error:
-        raise explain_shortage(op.name, error) from error
+    """Return the plan of a call with a new key: from its structure's tree, or made from the start."""
+    operands = _operands(args)
+    structure = structure_of(op, operands, params)
+    plan: CallPlan | None = structures.find(structure)
+    if plan is None or not _is_on(plan, args):
+        try:
+            plan = _load(op, args, op.rule(operands, _with_flags(op, params)))
+        except MemoryError as error:
+            raise explain_shortage(op.name, error) from error
+        structures.note(structure, operands, params, partial(_trace_plan, op))
+    return plan
+
+
+def _keep_plan(key: tuple[Any, ...], plan: CallPlan) -> None:
+    """Keep a plan for calls with its key; one from a tree only if its key comes again: most never do."""
+    if plan.is_from_tree and not _seen.has_seen(key):
+        return
+    if len(plans) >= _LIMIT:
+        plans.clear()
+    plans[key] = plan
+
+
+def _is_on(plan: CallPlan, args: Sequence[Any]) -> bool:
+    """Return True if the tensors are the plan's machine's, and of it."""
+    context = plan.context
+    return all(args[i].memory.context is context for i in plan.tensors)
+
+
+def _trace_plan(op: Op, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:
+    """`_plan` over symbols."""
+    return _trace_load(op, op.rule(operands, _with_flags(op, params)))
+
+
+def _trace_load(op: Op, signature: Signature) -> Build:
+    """`_load` over symbols: what the driver needs of them, or a signature to load a launch from."""
+    context = system.context_of(signature.outputs[0].device)
+    has_elements = any(meta.numel for meta in signature.outputs)
+    launch = Launch(op.kernel, signature.outputs, signature.inputs, signature.params)
+    if has_elements and not (op.planned or flags.profiled or flags.launch_blocking):
+        generic = context.driver.generic(launch, context.driver_index)
+        if generic is not None:
+            values, launcher = generic
+            plan = CallPlan(context, None, signature)
+            plan.allocate = context.allocator.allocate_output
+            return Build(partial(plan.of_shape, launcher), signature.outputs, *values)
+    fields = (signature.outputs, signature.inputs, signature.params, signature.checked)
+    return Build(partial(_load_from_tree, op, context), Build(Signature, *fields))
+
+
+def _load_from_tree(op: Op, context: Context, signature: Signature) -> CallPlan:
+    plan = _load_signature(op, context, signature)
+    plan.is_from_tree = True
+    return plan
 
 
 def explain_shortage(name: str, error: MemoryError) -> OutOfMemoryError:
@@ -542,15 +640,16 @@ def explain_shortage(name: str, error: MemoryError) -> OutOfMemoryError:
 
 def _load(op: Op, args: Sequence[Any], signature: Signature) -> CallPlan:
     """The slow half of a call: check where the inputs lie, load the kernel there."""
-    if len(plans) >= _LIMIT:
-        plans.clear()
     for a in args:
         if isinstance(a, Tensor):
             require_backed(a)
             system.require_open(a.memory.context)
         elif isinstance(a, _NO_OPERANDS):  # a rule that does not look would leave it to the kernel
             raise TypeError(f"{op.name}(): expected a Tensor or a number, but got {type_name(a)}")
-    context = system.context_of(signature.outputs[0].device)
+    return _load_signature(op, system.context_of(signature.outputs[0].device), signature)
+
+
+def _load_signature(op: Op, context: Context, signature: Signature) -> CallPlan:
     exe = None
     if any(meta.numel for meta in signature.outputs):
         launch = Launch(op.kernel, signature.outputs, signature.inputs, signature.params)

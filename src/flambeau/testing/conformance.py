@@ -696,6 +696,17 @@ def launcher_launches_the_executable_it_was_asked_for(driver: Driver) -> None:
     assert (_read(driver, a, _NBYTES).view(np.float32) == np.arange(_COUNT) * 2).all()
 
 
+def generic_launches_as_load_does(driver: Driver) -> None:
+    meta = Meta.contiguous_of((_COUNT,), float32, CPU)
+    generic = driver.generic(Launch(_ADD, (meta,), (meta, meta)), 0)
+    if generic is None:  # the driver loads each launch
+        return
+    values, launcher_of = generic
+    a = _upload(driver, np.arange(_COUNT, dtype=np.float32))
+    launcher_of(*values)((a, a, a), (), driver.stream_default(0))
+    assert (_read(driver, a, _NBYTES).view(np.float32) == np.arange(_COUNT) * 2).all()
+
+
 def launch_passes_scalars_by_value_in_their_place(driver: Driver) -> None:
     meta = Meta.contiguous_of((_COUNT,), float32, CPU)
     exe = driver.load(Launch(_SCALE, (meta,), (float32, meta, int64)), 0)

@@ -18,6 +18,7 @@ NEED_KERNELS = {
     "load_and_launch_run_the_kernels_body",
     "launch_passes_scalars_by_value_in_their_place",
     "launcher_launches_the_executable_it_was_asked_for",
+    "generic_launches_as_load_does",
     "launch_follows_strides",
     "launch_is_ordered_on_its_stream",
     "unload_after_its_launches_are_queued",

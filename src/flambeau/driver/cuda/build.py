@@ -29,6 +29,22 @@ def build(launch: Launch, device: CudaDevice, driver: Any) -> KernelProgram | Ru
     if launch.outputs and not any(meta.numel for meta in launch.outputs):
         return _nothing
     form = launch.kernel.cuda
+    if isinstance(form, Routine) and form.name in routines.LIBRARIES:
+        return routines.LIBRARIES[form.name](launch, device, driver)
+    built = build_kernels(launch, device)
+    if isinstance(built, multi_kernel.KernelPlan):
+        numbers, run_of_shape = multi_kernel.sequence(launch, built, device, driver.functions.of)
+        return run_of_shape(*numbers)
+    if built is None:
+        raise NotSupportedError(
+            f"operator {launch.kernel.name!r} has no CUDA form yet: it runs on the CPU and on virtual GPUs only"
+        )
+    return built
+
+
+def build_kernels(launch: Launch, device: CudaDevice) -> KernelProgram | multi_kernel.KernelPlan | None:
+    """Return the one kernel or several that a launch is; None if a library runs it, or nothing does."""
+    form = launch.kernel.cuda
     if isinstance(form, Expression):
         return pointwise.program(launch, form)
     if isinstance(form, Expressions):
@@ -36,28 +52,16 @@ def build(launch: Launch, device: CudaDevice, driver: Any) -> KernelProgram | Ru
     if isinstance(form, Fold):
         return reduction.program(launch, form, device.properties.multi_processor_count)
     if isinstance(form, Scan):
-        built = scan.program(launch, form, device.properties.multi_processor_count)
-        return _whole(built, launch, device, driver)
+        return scan.program(launch, form, device.properties.multi_processor_count)
     if isinstance(form, Source):
         return source.program(launch, form)
     if isinstance(form, Lists):
-        return _whole(multi_tensor.program(launch, form), launch, device, driver)
-    if isinstance(form, Routine) and form.name in routines.LIBRARIES:
-        return routines.LIBRARIES[form.name](launch, device, driver)
-    if isinstance(form, Routine) and form.name in routines.TABLE:
-        return _whole(routines.TABLE[form.name](launch, device), launch, device, driver)
-    raise NotSupportedError(
-        f"operator {launch.kernel.name!r} has no CUDA form yet: it runs on the CPU and on virtual GPUs only"
-    )
-
-
-def _whole(
-    built: KernelProgram | multi_kernel.KernelPlan, launch: Launch, device: CudaDevice, driver: Any
-) -> KernelProgram | Run:
-    """Several passes as one run."""
-    if isinstance(built, multi_kernel.KernelPlan):
-        return multi_kernel.sequence(launch, built, device, driver.functions.of)
-    return built
+        return multi_tensor.program(launch, form)
+    assert form is None or isinstance(form, Routine)
+    if form is None or form.name in routines.LIBRARIES:
+        small = routines.SMALL.get(form.name) if form is not None else None
+        return None if small is None else small(launch, device)
+    return routines.TABLE[form.name](launch, device)
 
 
 def _nothing(ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:

@@ -20,8 +20,10 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from flambeau.core.errors import TIMED_INTERPROCESS, DriverError, NotSupportedError
-from flambeau.driver.api import Collective, DeviceProperties, HostMemory, Launch, Launcher
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Collective, DeviceProperties, Generic, HostMemory, Launch, Launcher
 from flambeau.driver.cuda import build
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, sequence
 from flambeau.driver.cuda.device import ipc_handles
 from flambeau.driver.cuda.device.allocations import CudaAllocations
 from flambeau.driver.cuda.device.calls import NOT_READY, check, error_of
@@ -40,10 +42,13 @@ from flambeau.driver.cuda.device.host_calls import HostCalls
 from flambeau.driver.cuda.device.program import (
     ADDRESS,
     CudaExecutable,
+    GenericKernel,
+    KernelOfShape,
     KernelProgram,
     Late,
     flatten_scalars,
     mark,
+    wire_format,
 )
 from flambeau.driver.cuda.device.virtual_memory import page_of
 from flambeau.driver.cuda.libraries import handles, nvml
@@ -427,6 +432,27 @@ class CudaDriver:
             exe.launch_on = self._launcher_of_draws(exe, device, exe.launch_on)
         return exe
 
+    def generic(self, launch: Launch, index: int) -> Generic | None:
+        device = self._contexts.device(index)
+        launch = launch.with_(capability=device.capability)
+        self._contexts.enter(device)
+        with self._outside_capture():
+            built = build.build_kernels(launch, device)
+            if built is None:
+                return None
+            if isinstance(built, KernelPlan):
+                if launch.kernel.draws:  # no capture takes these
+                    return None
+                numbers, run_of_shape = sequence(launch, built, device, self.functions.of)
+                return numbers, lambda *given: self._launcher_of_run(run_of_shape(*given))
+            wire = [wire_format(x) for x in launch.inputs if not isinstance(x, Meta)]
+            function = self.functions.of(device, launch, built)
+            kernel = GenericKernel(built, function, len(launch.operands), wire)
+        launcher = self._launcher_of_shapes(kernel, "dd" not in wire)
+        return kernel.numbers, self._draws_of_shapes(
+            kernel, device, launcher
+        ) if launch.kernel.draws else launcher
+
     def unload(self, exe: CudaExecutable) -> None:
         self._contexts.check_open()  # compiled kernels are shared by many launches and stay until the driver closes
         close = getattr(exe.run, "close", None)
@@ -464,6 +490,49 @@ class CudaDriver:
         launch.keep = exe.keep  # type: ignore[attr-defined]  # `address` is its; the executable may go before
         return launch
 
+    def _launcher_of_shapes(self, kernel: GenericKernel, flat: bool) -> Callable[..., Launcher]:
+        """Return what makes the launch of a shape; all shapes share the kernel's buffer of parameters."""
+        queues, contexts, lock = self._queues, self._contexts, kernel.lock
+        several, thread, enter = contexts.several, contexts.thread, contexts.enter
+        pack, guards, address = kernel.pack, kernel.guards, kernel.address
+        call, function, block = cu.cuLaunchKernel, kernel.function, kernel.block
+
+        def launch(
+            x: int, y: int, z: int, tail: bytes, late: Late | None,
+            ptrs: Sequence[int], scalars: Sequence[Any], stream: int,
+        ) -> None:  # fmt: skip
+            queue = queues.get(stream) or self._queue(stream)
+            if several or not thread.entered:
+                enter(queue.device)
+            with lock:
+                if scalars:
+                    pack(*ptrs, *(scalars if flat else flatten_scalars(scalars)), tail)
+                else:
+                    pack(*ptrs, tail)
+                if late is not None:
+                    _complete(late, queue, stream)
+                (code,) = call(function, x, y, z, block, 1, 1, 0, queue.native, address, 0)
+            if code:
+                raise error_of(code)
+
+        def launcher(grid: tuple[int, int, int], scratch: int, tail: bytes) -> Launcher:
+            late = Late(kernel.params, scratch, kernel.scratch_at, guards) if scratch or guards else None
+            return partial(launch, *grid, tail, late)
+
+        launch.keep = kernel.keep  # type: ignore[attr-defined]  # `address` is its
+        return launcher
+
+    def _draws_of_shapes(
+        self, kernel: GenericKernel, device: CudaDevice, launcher: Callable[..., Launcher]
+    ) -> Callable[..., Launcher]:
+        """`_launcher_of_draws` of each shape."""
+
+        def launcher_of_draws(grid: tuple[int, int, int], scratch: int, tail: bytes) -> Launcher:
+            plain = launcher(grid, scratch, tail)
+            return self._launcher_of_draws(KernelOfShape(kernel, tail), device, plain)
+
+        return launcher_of_draws
+
     def _launcher_of_run(self, run: build.Run) -> Launcher:
         queues, contexts = self._queues, self._contexts
         several, thread, enter = contexts.several, contexts.thread, contexts.enter
@@ -476,7 +545,9 @@ class CudaDriver:
 
         return launch
 
-    def _launcher_of_draws(self, exe: CudaExecutable, device: CudaDevice, plain: Launcher) -> Launcher:
+    def _launcher_of_draws(
+        self, exe: CudaExecutable | KernelOfShape, device: CudaDevice, plain: Launcher
+    ) -> Launcher:
         """A capture takes note of each kernel that draws: launches of its graph give it other seeds."""
         captures = device.captures
 
@@ -484,7 +555,7 @@ class CudaDriver:
             capture = captures.get(stream)
             if capture is None:
                 plain(ptrs, scalars, stream)
-            elif exe.run is not None:
+            elif isinstance(exe, CudaExecutable) and exe.run is not None:
                 raise NotSupportedError(
                     f"{exe.launch.kernel.name} on CUDA cannot be captured into a graph yet"
                 )

@@ -71,6 +71,13 @@ TABLE: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
     **unique.ROUTINES,
 }
 
+SMALL: dict[str, Callable[[Launch, CudaDevice], KernelProgram | None]] = {
+    "matmul": products.direct_product,
+    "addmm": products.direct_product,
+    "convolution": lambda launch, device: direct_convolution.convolution(launch),
+}
+"""Kernels of our own for what is small; None where one of `LIBRARIES` runs."""
+
 
 def _convolution(launch: Launch, device: CudaDevice, driver: Any) -> Any:
     return direct_convolution.convolution(launch) or convolution.convolution(launch, device, driver)

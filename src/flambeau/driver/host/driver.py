@@ -289,6 +289,9 @@ class HostDriver:
         host_memory.require_space(f"cpu: '{launch.kernel.name}'")
         return HostExecutable(launch)
 
+    def generic(self, launch: Launch, index: int) -> None:
+        """Return None: reference implementations are made for one shape."""
+
     def unload(self, exe: Executable) -> None:
         self._check_open()
 

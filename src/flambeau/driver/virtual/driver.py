@@ -431,6 +431,9 @@ class VirtualDriver:
         with self._lock:
             return self._launches.load(launch, index)
 
+    def generic(self, launch: Launch, index: int) -> None:
+        """Return None: reference implementations are made for one shape."""
+
     def unload(self, exe: Executable) -> None:
         self._machine.check_open()
 

@@ -135,12 +135,12 @@ def _check_geometry(how: Geometry, weight: Meta) -> None:
 
 def _check_channels(x: Meta, weight: Meta, bias: Sequence[Operand], how: Geometry) -> int:
     """How many channels the result has."""
-    form = f"weight of size {list(weight.shape)}, expected input{list(x.shape)}"
     kind = "transposed=1, " if how.transposed else f"groups={how.groups}, "
     wanted = weight.shape[0] if how.transposed else weight.shape[1] * how.groups
     if x.shape[1] != wanted:
         raise RuntimeError(
-            f"Given {kind}{form} to have {wanted} channels, but got {x.shape[1]} channels instead"
+            f"Given {kind}weight of size {list(weight.shape)}, expected input{list(x.shape)} to have {wanted} "
+            f"channels, but got {x.shape[1]} channels instead"
         )
     channels = weight.shape[1] * how.groups if how.transposed else weight.shape[0]
     for b in bias:

@@ -12,11 +12,13 @@ https://github.com/pytorch/pytorch/issues/137483.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from sys import getrefcount
 from typing import Any
 
 from flambeau.core.dtype import FLOATING
 from flambeau.core.meta import Meta, ShortMeta
+from flambeau.core.tracing.plan_tree import Build
 from flambeau.ops import view as records
 from flambeau.ops.shape.joining import cat
 from flambeau.ops.view import View
@@ -28,6 +30,7 @@ from flambeau.tensor.arguments.extents import out_of_bounds
 from flambeau.tensor.autograd.grad_validation import callers, fit_gradient, forget_base, zeros_of
 from flambeau.tensor.autograd.inplace_checks import explain_refusal
 from flambeau.tensor.autograd.node_classes import RecordedShape, node_class
+from flambeau.tensor.structures import SeenKeys, Structures, structure_of
 from flambeau.tensor.tensor import (
     INFERENCE,
     NO_GRAD,
@@ -42,6 +45,8 @@ from flambeau.tensor.tensor import (
 
 _LIMIT = 20_000  # as many are kept as plans of calls
 _view_plans: dict[tuple[Any, ...], ViewPlan] = {}  # rules are pure: a cache, never cleared but for size
+_view_structures = Structures()  # rules are pure
+_seen_views = SeenKeys()
 _fast_view_plans = _view_plans  # where `run` looks first; empty while calls are intercepted
 _NO_PLANS: dict[tuple[Any, ...], ViewPlan] = {}
 
@@ -145,6 +150,12 @@ class ViewPlan:
         self.outputs = (self.meta,)
         self.node = node_class(RecordedView, view, (of,), params)
 
+    @classmethod
+    def of_shape(cls, node: Any, meta: Meta, offset: int) -> ViewPlan:
+        plan = object.__new__(cls)
+        plan.meta, plan.offset, plan.outputs, plan.node = meta, offset, (meta,), node
+        return plan
+
 
 def run(view: View, t: Tensor, *params: Any) -> Tensor:
     """The view of `t` that a record gives. Raises what its rule raises."""
@@ -167,13 +178,26 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
 
 
 def _view_plan(view: View, t: Tensor, params: tuple[Any, ...]) -> ViewPlan:
-    plan = ViewPlan(view, t.meta, params)
-    if t.meta.short:
-        return _limit_to_storage(t, plan)
+    meta = t.meta
+    if meta.short:
+        return _limit_to_storage(t, ViewPlan(view, meta, params))
+    structure = structure_of(view, (meta,), params)
+    plan: ViewPlan | None = _view_structures.find(structure)
+    if plan is None:
+        plan = ViewPlan(view, meta, params)
+        _view_structures.note(structure, (meta,), params, partial(_trace_view, view))
+    elif not _seen_views.has_seen((view, meta, params)):
+        return plan
     if len(_view_plans) >= _LIMIT:
         _view_plans.clear()
-    _view_plans[view, t.meta, params] = plan
+    _view_plans[view, meta, params] = plan
     return plan
+
+
+def _trace_view(view: View, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:
+    """The plan of a view over symbols."""
+    plan = ViewPlan(view, operands[0], params)
+    return Build(partial(ViewPlan.of_shape, plan.node), plan.meta, plan.offset)
 
 
 def _limit_to_storage(t: Tensor, plan: ViewPlan) -> ViewPlan:

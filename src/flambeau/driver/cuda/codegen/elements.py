@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from functools import cache
 from math import prod
 
 from flambeau.core.meta import Meta
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, merge_dims, pack_walk, reach
+from flambeau.core.tracing.symbols import pack
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
 from flambeau.driver.cuda.device.program import SOURCES
 
 THREADS = 256
-_WIDE = 1 << 31
 _CARRIERS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "Vector<u64, 2>"}
 
 
@@ -27,6 +26,14 @@ def carrier(itemsize: int) -> str:
     return _CARRIERS[itemsize]
 
 
+def whole_word(counts: Sequence[int]) -> int:
+    """Return the most bytes, up to 16, of which all numbers of bytes are multiples."""
+    word = 16
+    while any(count % word for count in counts):
+        word //= 2
+    return word
+
+
 class Walked:
     """The layouts of operands over one shape: `kind` is the C++ type of the parameter `value`.
 
@@ -37,7 +44,7 @@ class Walked:
         self.count = prod(shape)
         zeros = tuple([0] * len(strides))
         dims: Dims = (merge_dims(shape, strides, ordered=ordered) if self.count else []) or [(1, zeros)]
-        self.wide = reach(dims) >= _WIDE
+        self.wide = is_wide(dims)
         self.value = pack_walk(dims, self.wide)
         self.kind = f"{'WideWalk' if self.wide else 'Walk'}<{len(dims)}, {len(strides)}>"
         self.index = "i64" if self.wide else "u32"
@@ -52,7 +59,7 @@ class Walked:
 
 
 def i64(*values: int) -> bytes:
-    return struct.pack(f"<{len(values)}q", *values)
+    return pack(f"<{len(values)}q", *values)
 
 
 def blocks(count: int, per_block: int = THREADS) -> tuple[int, int, int]:

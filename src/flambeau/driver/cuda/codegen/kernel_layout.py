@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from math import prod
+
+from flambeau.core.tracing.symbols import pack
+
+_WIDE = 1 << 31
 
 Dims = list[tuple[int, tuple[int, ...]]]
 """Outermost first: (size, stride of each operand in elements)."""
@@ -27,11 +30,18 @@ def merge_dims(shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: 
     return out
 
 
-def reach(dims: Dims) -> int:
-    """The largest index that any operand's layout reaches, or the number of elements if that is more."""
-    count = prod([size for size, _ in dims])
+def is_wide(*layouts: Dims) -> bool:
+    """Return True if an index into an operand of the layouts, or a number of elements, needs more than 31 bits."""
+    return any(index >= _WIDE for dims in layouts for index in _largest_indices(dims))
+
+
+def _largest_indices(dims: Dims) -> list[int]:
+    """Return the number of elements, and the largest index that each operand's layout reaches."""
     operands = range(len(dims[0][1])) if dims else ()
-    return max([count, *[sum((size - 1) * steps[k] for size, steps in dims) for k in operands]])
+    return [
+        prod([size for size, _ in dims]),
+        *[sum((size - 1) * steps[k] for size, steps in dims) for k in operands],
+    ]
 
 
 def pack_walk(dims: Dims, wide: bool) -> bytes:
@@ -43,10 +53,10 @@ def pack_walk(dims: Dims, wide: bool) -> bytes:
     sizes = [max(size, 1) for size, _ in inner]  # what has no elements is not walked, however wide its steps
     strides = [steps[k] if size else 0 for k in range(len(dims[0][1])) for size, steps in inner]
     if wide:
-        return struct.pack(f"<{len(sizes) + len(strides)}q", *sizes, *strides)
+        return pack(f"<{len(sizes) + len(strides)}q", *sizes, *strides)
     shifts = [(size - 1).bit_length() for size in sizes]
     magics = [
         ((1 << 32) * ((1 << shift) - size)) // size + 1 for size, shift in zip(sizes, shifts, strict=True)
     ]
     numbers = [*sizes, *magics, *shifts, *strides]
-    return struct.pack(f"<{len(numbers)}I", *numbers)
+    return pack(f"<{len(numbers)}I", *numbers)

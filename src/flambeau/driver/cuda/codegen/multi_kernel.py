@@ -6,11 +6,8 @@ from the device's pool and gives back, in the stream's order.
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -23,9 +20,9 @@ from flambeau.driver.cuda.device.calls import check, error_of
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import (
     ADDRESS,
+    GenericKernel,
     KernelProgram,
     flatten_scalars,
-    guards_of,
     mark,
     wire_format,
 )
@@ -87,54 +84,56 @@ def no_host(launch: Launch) -> Any:
     raise AssertionError("a pass of a CUDA launch runs on no host")
 
 
-class _PreparedPass:
-    """A pass made ready: its function and a kept buffer of parameters."""
+class _PassKernel:
+    """A pass made ready for all shapes of a launch.
 
-    __slots__ = (
-        "address", "buffer", "call", "guards", "keep", "pack", "places", "scalars", "scratch", "scratch_at",
-        "unless_same",
-    )  # fmt: skip
+    Attributes:
+        kernel: Its function and parameters.
+        positions: The position of each address among the launch's operands.
+        scalars: As of `Pass`.
+        unless_same: As of `Pass`.
+        numbers: What each shape gives: the kernel's numbers, and the bytes to add to each address.
+    """
+
+    __slots__ = ("kernel", "numbers", "positions", "scalars", "unless_same")
 
     def __init__(self, launch: Launch, step: Pass, function: Any) -> None:
-        self.call = partial(cu.cuLaunchKernel, function, *step.program.grid, step.program.block, 1, 1, 0)
-        self.places, self.scalars, self.unless_same = step.places, step.scalars, step.unless_same
         wire = [wire_format(x) for x in launch.inputs if not isinstance(x, Meta)] if step.scalars else []
-        packed, sizes = step.program.addresses(len(step.places))
-        packing = struct.Struct("<" + packed + "".join(wire))
-        offsets, at = [], 0
-        for size in sizes + [8 * len(w) for w in wire]:
-            offsets.append(at)
-            at += size
-        tail = []
-        self.scratch = step.program.scratch
-        for part in (*step.program.tail, bytes(8)) if self.scratch else step.program.tail:
-            at = -(-at // 16) * 16
-            offsets.append(at)
-            tail.append((at, part))
-            at += len(part)
-        self.scratch_at = offsets[-1] if self.scratch else 0
-        self.buffer = ctypes.create_string_buffer(max(at, 16))
-        self.pack = partial(packing.pack_into, self.buffer, 0)
-        base = ctypes.addressof(self.buffer)
-        for start, part in tail:
-            ctypes.memmove(base + start, part, len(part))
-        self.guards = guards_of(tail)
-        self.keep = (ctypes.c_void_p * max(len(offsets), 1))(*[base + offset for offset in offsets])
-        self.address = ctypes.addressof(self.keep)
+        self.kernel = kernel = GenericKernel(step.program, function, len(step.places), wire)
+        self.positions = [at for at, _ in step.places]
+        self.scalars, self.unless_same = step.scalars, step.unless_same
+        self.numbers = (*kernel.numbers, tuple([offset for _, offset in step.places]))
 
     def launch(
-        self, ptrs: Sequence[int], scalars: Sequence[Any], work: int, device: CudaDevice, native: Any, stream: int
-    ) -> None:  # fmt: skip
+        self,
+        numbers: tuple[Any, ...],
+        ptrs: Sequence[int],
+        scalars: Sequence[Any],
+        work: int,
+        device: CudaDevice,
+        native: Any,
+        stream: int,
+        assertions: int,
+    ) -> None:
         if self.unless_same is not None and ptrs[self.unless_same[0]] == ptrs[self.unless_same[1]]:
             return
-        addresses = [(work if at < 0 else ptrs[at]) + offset for at, offset in self.places]
+        (x, y, z), scratch, tail, offsets = numbers
+        kernel = self.kernel
+        addresses = [
+            (work if at < 0 else ptrs[at]) + offset
+            for at, offset in zip(self.positions, offsets, strict=True)
+        ]
         if self.scalars:
-            self.pack(*addresses, *scalars)
+            kernel.pack(*addresses, *scalars, tail)
         else:
-            self.pack(*addresses)
-        if self.scratch:
-            ADDRESS.pack_into(self.buffer, self.scratch_at, device.scratch_of(stream, self.scratch, native))
-        (code,) = self.call(native, self.address, 0)
+            kernel.pack(*addresses, tail)
+        if kernel.guards:
+            mark(kernel.params, kernel.guards, assertions)
+        if scratch:
+            ADDRESS.pack_into(kernel.params, kernel.scratch_at, device.scratch_of(stream, scratch, native))
+        (code,) = cu.cuLaunchKernel(
+            kernel.function, x, y, z, kernel.block, 1, 1, 0, native, kernel.address, 0
+        )
         if code:
             raise error_of(code)
 
@@ -144,28 +143,34 @@ def sequence(
     plan: KernelPlan,
     device: CudaDevice,
     function_of: Callable[[CudaDevice, Launch, KernelProgram], Any],
-) -> Run:
-    """A launch that runs the plan's passes one after the other. `function_of` compiles for the device."""
+) -> tuple[tuple[Any, ...], Callable[..., Run]]:
+    """Return what each shape of a launch gives, and what makes of it a run of the plan's passes in their order.
+
+    Args:
+        function_of: Compiles a kernel for the device.
+    """
     passes = [step for step in plan.passes if all(step.program.grid)]  # the driver refuses those over nothing
-    steps = [_PreparedPass(launch, step, function_of(device, launch, step.program)) for step in passes]
-    guarded = [step for step in steps if step.guards]
+    steps = [_PassKernel(launch, step, function_of(device, launch, step.program)) for step in passes]
+    guarded = any(step.kernel.guards for step in steps)
     lock = Lock()  # held from packing the parameters until the launches have read them
 
-    def run(ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
-        values = flatten_scalars(scalars) if scalars else scalars
-        with lock:
-            work = device.take(plan.workspace, native) if plan.workspace else 0
-            if guarded:
-                number = device.assertions.note_launch()
-                for step in guarded:
-                    mark(step.buffer, step.guards, number)
-            try:
-                if plan.zeroed:
-                    check(cu.cuMemsetD8Async(work, 0, plan.zeroed, native))
-                for step in steps:
-                    step.launch(ptrs, values, work, device, native, stream)
-            finally:
-                if work:
-                    device.give(work, native)
+    def run_of_shape(workspace: int, zeroed: int, numbers: Sequence[tuple[Any, ...]]) -> Run:
+        each = list(zip(steps, numbers, strict=True))
 
-    return run
+        def run(ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
+            values = flatten_scalars(scalars) if scalars else scalars
+            with lock:
+                work = device.take(workspace, native) if workspace else 0
+                number = device.assertions.note_launch() if guarded else 0
+                try:
+                    if zeroed:
+                        check(cu.cuMemsetD8Async(work, 0, zeroed, native))
+                    for step, given in each:
+                        step.launch(given, ptrs, values, work, device, native, stream, number)
+                finally:
+                    if work:
+                        device.give(work, native)
+
+        return run
+
+    return (plan.workspace, plan.zeroed, tuple([step.numbers for step in steps])), run_of_shape

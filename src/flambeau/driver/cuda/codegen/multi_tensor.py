@@ -7,12 +7,12 @@ have one of few lengths, so that few kernels are compiled whatever the number of
 
 from __future__ import annotations
 
-import struct
 from itertools import accumulate
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import dense_strides
 from flambeau.core.meta import Meta, alike
+from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Launch, Lists
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
 from flambeau.driver.cuda.device.program import C_NAMES, KernelProgram, c_name
@@ -35,8 +35,8 @@ def program(launch: Launch, form: Lists) -> KernelProgram | KernelPlan:
     blocks = [-(-n // text.chunk) for n in numels]
     starts = [0, *accumulate(blocks)]
     spare = [0] * (length - count)
-    table = struct.pack(f"<{length}q{length}I", *numels, *spare, *starts[:-1], *spare)
-    tail = (table, struct.pack("<q", count))
+    table = pack(f"<{length}q{length}I", *numels, *spare, *starts[:-1], *spare)
+    tail = (table, pack("<q", count))
     slots = (len(outputs) + len(inputs)) * length + 2 * form.flag
     built = KernelProgram(text.source(), (max(starts[-1], 1), 1, 1), _THREADS, tail, slots=slots)
     plan = _around(built, launch, count, form.flag)

@@ -14,7 +14,6 @@ never seen before writes and hashes no text.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from string import ascii_lowercase
@@ -23,9 +22,10 @@ from typing import Any
 from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
+from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Expression, Kernel, Launch, Steps
 from flambeau.driver.cuda.codegen import transpose
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, merge_dims, pack_walk, reach
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
 from flambeau.driver.cuda.device.program import (
     Arguments,
     KernelProgram,
@@ -41,7 +41,6 @@ _NAMES = ascii_lowercase.replace("i", "")  # i is the element's index
 _THREADS = 256
 _VECTOR = 16  # bytes
 _LIGHT = 4  # operations per element, up to which a thread takes several vectors at once
-_WIDE = 1 << 31
 
 
 def program(launch: Launch, form: Expression) -> KernelProgram:
@@ -61,7 +60,7 @@ def program(launch: Launch, form: Expression) -> KernelProgram:
         unroll = 4 if light else 1
         text = function + _flat(launch, form, constants, singles, vector, unroll)
         return _build_program(
-            launch, text, out.numel, _THREADS * vector * unroll, [*tail, struct.pack("<q", out.numel)]
+            launch, text, out.numel, _THREADS * vector * unroll, [*tail, pack("<q", out.numel)]
         )
     turned = transpose.find_transpose(dims) if len(tensors) == 1 and not form.indexed else None
     if turned is not None:
@@ -69,7 +68,7 @@ def program(launch: Launch, form: Expression) -> KernelProgram:
         at = launch.inputs.index(tensors[0])
         text, grid, more = transpose.kernel(turned, tensors[0], arguments, values, at)
         return KernelProgram(function + text, (grid, 1, 1), _THREADS, (*tail, *more), name=name_of(launch))
-    wide = reach(dims) >= _WIDE
+    wide = is_wide(dims)
     unroll = 4 if light else 1
     text = function + _build_strided(launch, form, constants, len(dims), wide, unroll)
     return _build_program(
@@ -77,7 +76,7 @@ def program(launch: Launch, form: Expression) -> KernelProgram:
         text,
         out.numel,
         _THREADS * unroll,
-        [*tail, pack_walk(dims, wide), struct.pack("<q", out.numel)],
+        [*tail, pack_walk(dims, wide), pack("<q", out.numel)],
     )
 
 
@@ -100,7 +99,7 @@ def _flat_of_one_layout(launch: Launch, form: Expression) -> KernelProgram:
     kinds = tuple([(x.dtype, True) if isinstance(x, Meta) else (x, False) for x in launch.inputs])
     constants = form.constants(launch)
     text, name, per_block = _flat_kernel(launch.kernel, form, out.dtype, kinds, launch.params, len(constants))
-    tail = [*[packed_constant(value) for value in constants], struct.pack("<q", out.numel)]
+    tail = [*[packed_constant(value) for value in constants], pack("<q", out.numel)]
     return KernelProgram(text, (-(-out.numel // per_block), 1, 1), _THREADS, tuple(tail), name=name)
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-
 from flambeau.core.meta import Meta
+from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Expressions, Launch
-from flambeau.driver.cuda.codegen.kernel_layout import merge_dims, pack_walk, reach
+from flambeau.driver.cuda.codegen.kernel_layout import is_wide, merge_dims, pack_walk
 from flambeau.driver.cuda.codegen.pointwise import element_function, kind_of
 from flambeau.driver.cuda.device.program import KernelProgram, header_text, wire_type
 
 _THREADS = 256
 _UNROLL = 2
-_WIDE = 1 << 31
 
 
 def program(launch: Launch, form: Expressions) -> KernelProgram:
@@ -20,13 +18,11 @@ def program(launch: Launch, form: Expressions) -> KernelProgram:
     dims = merge_dims(
         outs[0].shape, [*[out.strides for out in outs], *[x.strides for x in tensors]], ordered=True
     )
-    wide = reach(dims) >= _WIDE
+    wide = is_wide(dims)
     per_block = _THREADS * _UNROLL
     text = _functions(launch, form) + _kernel(launch, len(dims), wide)
     grid = -(-outs[0].numel // per_block)
-    return KernelProgram(
-        text, (grid, 1, 1), _THREADS, (pack_walk(dims, wide), struct.pack("<q", outs[0].numel))
-    )
+    return KernelProgram(text, (grid, 1, 1), _THREADS, (pack_walk(dims, wide), pack("<q", outs[0].numel)))
 
 
 def _functions(launch: Launch, form: Expressions) -> str:

@@ -8,21 +8,20 @@ device, the rows are split over blocks; the last block to finish joins their sta
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from math import prod
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
+from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Fold, Launch
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, merge_dims, pack_walk, reach
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
 from flambeau.driver.cuda.codegen.scratch import COUNTERS, HEAD
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, constant_type, name_of, packed_constant
 
 _THREADS = 256
 
 _STATE_BYTES = 48  # at most
-_WIDE = 1 << 31
 
 
 def program(launch: Launch, form: Fold, multiprocessors: int) -> KernelProgram:
@@ -41,7 +40,7 @@ def program(launch: Launch, form: Fold, multiprocessors: int) -> KernelProgram:
     chunk = -(-length // splits)
     chunk = -(-chunk // (depth * vector)) * depth * vector
     splits = max(1, -(-length // chunk)) if chunk else 1
-    wide = max(reach(kept), reach(reduced), count, length) >= _WIDE
+    wide = is_wide(kept, reduced)
     constants = form.constants(launch)
     text = _text(
         launch, form, constants, len(kept), len(reduced), wide, inner, vector, width, depth, splits > 1
@@ -51,7 +50,7 @@ def program(launch: Launch, form: Fold, multiprocessors: int) -> KernelProgram:
         pack_walk(part, wide)
         for part in (kept or [_one(len(launch.operands))], reduced or [_one(len(sources))])
     ]
-    tail += [struct.pack("<q", number) for number in (count, length, max(chunk, 1))]
+    tail += [pack("<q", number) for number in (count, length, max(chunk, 1))]
     scratch = HEAD + count * splits * _STATE_BYTES if splits > 1 else 0
     return KernelProgram(text, (blocks, splits, 1), _THREADS, tuple(tail), scratch, name=name_of(launch))
 

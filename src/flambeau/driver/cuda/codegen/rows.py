@@ -12,12 +12,11 @@ from math import prod
 from flambeau.core.dtype import bfloat16, dtype, float16, float32
 from flambeau.core.meta import Meta
 from flambeau.driver.cuda.codegen.elements import file, i64
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, merge_dims, pack_walk, reach
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _MOST_THREADS = 1024
 _HELD = 128  # bytes of numbers that a thread holds at most
-_WIDE = 1 << 31
 
 
 def computing(kind: dtype) -> dtype:
@@ -82,7 +81,7 @@ class Rows:
 
         Numbers come as doubles k0, k1, ...
         """
-        wide = max(reach(self.along), reach(self.around)) >= _WIDE
+        wide = is_wide(self.along, self.around)
         walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
         count, kinds = len(self.operands), [c_name(x.dtype) for x in self.operands]
         const = ["const "] * (count - self.written) + [""] * self.written

@@ -11,13 +11,13 @@ column take eight places of it.
 
 from __future__ import annotations
 
-import struct
 from math import prod
 
 from flambeau.core.meta import Meta
+from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Launch, Scan
 from flambeau.driver.cuda.codegen.elements import file
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, merge_dims, pack_walk, reach
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
 
@@ -26,7 +26,6 @@ _VECTOR = 16  # bytes
 _ITEMS = 16  # elements of a thread
 _WIDTHS = (4, 16, 32, 128, 256)  # threads per row, where one vector of each holds the row
 _COLUMNS, _DEEP, _EACH = 32, 8, 8
-_WIDE = 1 << 31
 
 
 def program(launch: Launch, form: Scan, multiprocessors: int) -> KernelProgram | KernelPlan:
@@ -51,7 +50,7 @@ def _columns(launch: Launch, form: Scan, dims: Dims, length: int, steps: list[in
     text = _common(launch, form, dims, wide) + _COLUMN_TEXT.format(
         **_pieces(launch, form), columns=_COLUMNS, deep=_DEEP, each=_EACH
     )
-    tail = (walk, *[struct.pack("<q", n) for n in (count, length, *steps)])
+    tail = (walk, *[pack("<q", n) for n in (count, length, *steps)])
     return KernelProgram(text, (-(-count // _COLUMNS), 1, 1), _COLUMNS * _DEEP, tail)
 
 
@@ -74,7 +73,7 @@ def _rows(
         chained="true" if chained else "false",
         body=_CHAINED if chained else _LOOPED,
     )  # fmt: skip
-    tail = (walk, *[struct.pack("<q", n) for n in (rows, length, tiles, *steps)])
+    tail = (walk, *[pack("<q", n) for n in (rows, length, tiles, *steps)])
     if not chained:
         return KernelProgram(text, (-(-rows // (_THREADS // width)), 1, 1), _THREADS, tail)
     work = WorkspaceLayout()
@@ -87,7 +86,7 @@ def _rows(
 
 
 def _walk(dims: Dims) -> tuple[bool, bytes]:
-    wide = reach(dims) >= _WIDE
+    wide = is_wide(dims)
     return wide, pack_walk(dims, wide)
 
 

@@ -5,12 +5,12 @@ Square tiles go through shared memory, so that neighbouring threads read neighbo
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from math import prod
 
 from flambeau.core.meta import Meta
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, pack_walk, reach
+from flambeau.core.tracing.symbols import pack
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, pack_walk
 from flambeau.driver.cuda.device.program import Arguments, c_name
 
 _THREADS = 256
@@ -45,14 +45,14 @@ def kernel(
     (rows, (down, _)), (columns, (_, across)) = how.read, how.written
     across_tiles, down_tiles = -(-columns // side), -(-rows // side)
     count = prod([size for size, _ in how.rest])
-    wide = reach([how.read, how.written, *how.rest]) >= 1 << 31
+    wide = is_wide([how.read, how.written, *how.rest])
     rest = how.rest or [(1, (0, 0))]
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
     arguments.add(f"{walk}<{len(rest)}, 2>", "rest")
     for name in ("rows", "columns", "down", "across"):
         arguments.add("i64", name)
     values[at] = f"tile[threadIdx.x % {side}][y]"
-    tail = [pack_walk(rest, wide), *[struct.pack("<q", n) for n in (rows, columns, down, across)]]
+    tail = [pack_walk(rest, wide), *[pack("<q", n) for n in (rows, columns, down, across)]]
     text = f"""
 extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(arguments.declared)}) {{
   constexpr int S = {side}, STEP = {_THREADS} / S;

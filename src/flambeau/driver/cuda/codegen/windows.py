@@ -5,13 +5,13 @@ Operands are (N, C, spatial ...) of one to three spatial dims; kernels see three
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
+from flambeau.core.tracing.symbols import pack
 from flambeau.driver.cuda.codegen.elements import blocks, file, i64
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
 
@@ -55,7 +55,7 @@ class Lattice:
         padded = [n + 2 * p for n, p in zip(self.size, self.padding, strict=True)]
         if max(*numbers, *padded) >= _WIDE:
             raise NotSupportedError(f"windows over a dimension of more than {_WIDE - 1} elements on a GPU")
-        return struct.pack(f"<{len(numbers)}i", *numbers)
+        return pack(f"<{len(numbers)}i", *numbers)
 
     def constants(self) -> str:
         """C++: all but sizes and counts as constants of the parameter `w`, which spares loops and divisions."""

@@ -18,7 +18,7 @@ from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.driver.cuda.device.calls import check, error_of
-from flambeau.driver.cuda.device.program import CudaExecutable, flatten_scalars
+from flambeau.driver.cuda.device.program import CudaExecutable, KernelOfShape, flatten_scalars
 
 if TYPE_CHECKING:
     from flambeau.driver.cuda.device.device import CudaDevice
@@ -49,7 +49,9 @@ def relax_capture_mode() -> Iterator[None]:
 class CapturedDraw:
     """A captured launch of a kernel that draws random numbers: its node, its parameters, where the seed is in them."""
 
-    def __init__(self, node: Any, exe: CudaExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
+    def __init__(
+        self, node: Any, exe: CudaExecutable | KernelOfShape, ptrs: Sequence[int], scalars: Sequence[Any]
+    ) -> None:
         self._number, self._offset = scalars[:2]
         with exe.lock:
             exe.pack(*ptrs, *flatten_scalars(scalars))
@@ -91,7 +93,7 @@ class CudaCapture:
             device.captures.pop(stream, None)
 
     def note_draw(
-        self, exe: CudaExecutable, ptrs: Sequence[int], scalars: Sequence[Any], native: Any
+        self, exe: CudaExecutable | KernelOfShape, ptrs: Sequence[int], scalars: Sequence[Any], native: Any
     ) -> None:
         """The kernel that was just captured on the stream draws."""
         nodes = check(cu.cuStreamGetCaptureInfo(native))[3]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from flambeau.core.dtype import BOOL, FLOATING, dtype, uint64
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
+from flambeau.core.tracing.symbols import Packed, pack
 from flambeau.driver.api import Executable, Launch, Launcher
 from flambeau.driver.cuda.device.assertions import Guard
 
@@ -134,6 +135,70 @@ class CudaExecutable(Executable):
             self.late = Late(self.params, program.scratch, offsets[-1] if program.scratch else 0, guards)
 
 
+class GenericKernel:
+    """A compiled kernel with a kept buffer of parameters, of which each shape gives the grid and the tail.
+
+    Attributes:
+        numbers: What each shape gives, which may contain symbols: grid, bytes of scratch memory, tail.
+        pack: Packs addresses, scalars and the tail.
+        guards: Where in the buffer the numbers of assertions are, and the numbers.
+        scratch_at: Where in the buffer the address of scratch memory is; 0 if there is none.
+        scalars_at: Where in the buffer the scalars are.
+        lock: Held from packing the parameters until a launch has read them.
+    """
+
+    __slots__ = (
+        "address", "block", "function", "guards", "keep", "lock", "numbers", "pack", "params", "scalars_at",
+        "scratch_at",
+    )  # fmt: skip
+
+    def __init__(self, program: KernelProgram, function: Any, addresses: int, wire: Sequence[str]) -> None:
+        packed, sizes = program.addresses(addresses)
+        tail = [*program.tail, bytes(8)] if program.scratch else program.tail
+        self.lock, self.scalars_at = Lock(), sum(sizes)
+        sizes += [8 * len(w) for w in wire]
+        layout = _parameter_layout("<" + packed + "".join(wire), tuple(sizes), tuple([len(p) for p in tail]))
+        self.function, self.block = function, program.block
+        self.params = layout.buffer()
+        base = ctypes.addressof(self.params)
+        self.keep = layout.pointers(*[base + offset for offset in layout.offsets])
+        self.address = ctypes.addressof(self.keep)
+        self.scratch_at = layout.offsets[-1] if program.scratch else 0
+        parts = list(zip(layout.offsets[len(sizes) :], tail, strict=True))
+        self.guards = guards_of(parts)
+        joined = _join(parts, sum(sizes))
+        packing = struct.Struct(f"<{packed}{''.join(wire)}{len(joined)}s")
+        self.pack = partial(packing.pack_into, self.params, 0)
+        self.numbers = (program.grid, program.scratch, joined)
+
+
+class KernelOfShape:
+    """A `GenericKernel` with the tail of one shape, as captures ask executables for it."""
+
+    __slots__ = ("keep", "lock", "pack", "params", "scalars_at")
+
+    def __init__(self, kernel: GenericKernel, tail: bytes) -> None:
+        self.keep, self.lock, self.params, self.scalars_at = (
+            kernel.keep,
+            kernel.lock,
+            kernel.params,
+            kernel.scalars_at,
+        )
+        self.pack: Callable[..., None] = lambda *values: kernel.pack(*values, tail)
+
+
+def _join(parts: Sequence[tuple[int, Any]], at: int) -> Any:
+    """Return the bytes from offset `at` on, with each part at its own offset."""
+    layout = "<"
+    values: list[Any] = []
+    for start, part in parts:
+        symbolic = isinstance(part, Packed)
+        layout += f"{start - at}x{part.layout[1:] if symbolic else f'{len(part)}s'}"
+        values += part.values if symbolic else (bytes(part),)
+        at = start + len(part)
+    return pack(layout, *values)
+
+
 class _Layout(NamedTuple):
     """Where the parameters of a kernel lie in their buffer.
 
@@ -204,7 +269,7 @@ def flatten_scalars(scalars: Sequence[Any]) -> list[Any]:
 
 def packed_constant(value: float) -> bytes:
     """A constant's parameter: a double for a float, else a long long."""
-    return struct.pack("<d", value) if isinstance(value, float) else struct.pack("<q", value)
+    return pack("<d", value) if isinstance(value, float) else pack("<q", value)
 
 
 def constant_type(value: float) -> str:

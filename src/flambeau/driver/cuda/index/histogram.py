@@ -6,11 +6,11 @@ PyTorch's are. A last pass converts to the output's dtype and layout.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
 from flambeau.core.dtype import int64
 from flambeau.core.meta import Meta
+from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.kernel_layout import merge_dims, pack_walk
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
@@ -69,7 +69,7 @@ constexpr bool shared = {"true" if shared else "false"}, weighted = {"true" if w
     counting = counting.replace("ENDS", f"{ends} least, {ends} most, " if ends else "")
     counting = counting.replace("BETWEEN", ", least, most" if ends else "")
     blocks = max(1, min(-(-count // _THREADS), _BLOCKS * device.properties.multi_processor_count))
-    tail = (pack_walk(dims, wide=True), struct.pack("<q", count), struct.pack("<q", bins))
+    tail = (pack_walk(dims, wide=True), pack("<q", count), pack("<q", bins))
     operands = tuple([(1 + at, 0) for at in range(len(inputs))])
     counted = Pass(
         KernelProgram(common + counting, (blocks, 1, 1), _THREADS, tail),
@@ -80,7 +80,7 @@ constexpr bool shared = {"true" if shared else "false"}, weighted = {"true" if w
         common + _STORE,
         (-(-bins // _THREADS), 1, 1),
         _THREADS,
-        (struct.pack("<q", bins), struct.pack("<q", _step(out))),
+        (pack("<q", bins), pack("<q", _step(out))),
     )
     return KernelPlan((counted, Pass(storing, ((0, 0), sums))), work.nbytes, work.nbytes)
 

@@ -10,7 +10,6 @@ documents; with deterministic algorithms the last one stays, by the same sort.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -19,6 +18,7 @@ from flambeau.core.dtype import INTEGRAL, dtype
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
 from flambeau.core.meta import Meta
+from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64, vector_like, without
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
@@ -57,7 +57,7 @@ class IndexedAccess:
     @property
     def indexed(self) -> bytes:
         count = len(self.sizes)
-        return struct.pack(f"<{3 * count}q", *self.sizes, *self.steps, *self.dims)
+        return pack(f"<{3 * count}q", *self.sizes, *self.steps, *self.dims)
 
     @property
     def parameters(self) -> list[str]:

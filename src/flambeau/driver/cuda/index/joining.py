@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from math import gcd, prod
+from math import prod
 
 from flambeau.core.dtype import INTEGRAL
 from flambeau.core.meta import Meta
+from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64
+from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64, whole_word
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
 from flambeau.driver.cuda.codegen.multi_tensor import LENGTHS
 from flambeau.driver.cuda.device.device import CudaDevice
@@ -84,10 +84,10 @@ def _cat_at_once(launch: Launch, dim: int, length: int) -> KernelProgram:
     sizes = [x.numel for x in launch.inputs if isinstance(x, Meta)]
     rows = [x.shape[dim] * inner if x.numel else 0 for x in launch.inputs if isinstance(x, Meta)]
     starts = [0, *accumulate(rows)][:-1]
-    word = gcd(16, *[row * out.itemsize for row in rows])
+    word = whole_word([row * out.itemsize for row in rows])
     firsts = [0, *accumulate([-(-n // (1024 * (word // out.itemsize))) for n in sizes])]
     spare = [0] * (length - len(sizes))
-    table = struct.pack(
+    table = pack(
         f"<{3 * length}q{length}I", *sizes, *spare, *rows, *spare, *starts, *spare, *firsts[:-1], *spare
     )
     text = _CAT.replace("LENGTH", str(length))
@@ -157,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {ele
   }}
 }}
 """
-    moves = struct.pack(f"<{5 * ndim}q", *[n for row in sizes for n in row])
+    moves = pack(f"<{5 * ndim}q", *[n for row in sizes for n in row])
     return KernelProgram(text, blocks(out.numel, 1024), 256, (moves, i64(out.numel)))
 
 
@@ -333,7 +333,7 @@ def nonzero(launch: Launch, device: CudaDevice) -> KernelPlan:
         ("i64* out", f"const {c_name(x.dtype)}* x", walk.parameter("o"), f"Sizes<{x.ndim}> sizes", "i64 rows",
          "i64 row_step", "i64 step"),
         ((0, 0), (1, 0)),
-        (walk.value, struct.pack(f"<{x.ndim}{'I' if index == 'u32' else 'Q'}", *x.shape), i64(launch.params[0]),
+        (walk.value, pack(f"<{x.ndim}{'I' if index == 'u32' else 'Q'}", *x.shape), i64(launch.params[0]),
          *[i64(step) for step in out.strides]),
         _is_nonzero(walk),
         emit=f"""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 from flambeau.core.errors import NotSupportedError
+from flambeau.core.tracing.symbols import pack
 from flambeau.driver.cuda.codegen.elements import THREADS, blocks, file, i64
 from flambeau.driver.cuda.codegen.multi_kernel import Pass, WorkspaceLayout
 from flambeau.driver.cuda.device.program import KernelProgram
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(256) run(const K* keys, u32* counts
   count_digits<K, {number}>(keys, counts, digits, n, Order());
 }}
 """
-        digits = struct.pack(
+        digits = pack(
             f"<q{2 * number}i", self._row, *[d.shift for d in self._digits], *[d.by_row for d in self._digits]
         )
         digits += bytes(-len(digits) % 8)
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__({_SWEEPERS}, 2) run(K* keys0, u32* 
             *self._buffers(), _plus(self._moves, 8 * n), _plus(self._counts, 1024 * n), self._statuses[n],
             _plus(self._counters, 4 * n),
         )  # fmt: skip
-        how = struct.pack("<qii", self._row, digit.shift, digit.by_row)
+        how = pack("<qii", self._row, digit.shift, digit.by_row)
         return Pass(
             KernelProgram(text, (self._tiles, 1, 1), _SWEEPERS, (how, i64(self.count)), name="radix_sweep"),
             places,

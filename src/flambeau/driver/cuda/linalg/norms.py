@@ -6,13 +6,13 @@ The tensors' addresses are one parameter, a table, as those of lists are: few ke
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from itertools import accumulate
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import is_dense
 from flambeau.core.meta import Meta
+from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
 from flambeau.driver.cuda.codegen.rows import computing
@@ -46,14 +46,14 @@ def foreach_norm(launch: Launch, device: CudaDevice) -> KernelPlan:
     parts = work.take(first[-1] * kind.itemsize)
     text = _SHARED.format(element=c_name(out.dtype), computed=c_name(kind), **_fold(order))
     spare = [0] * (length - len(metas))
-    table = struct.pack(f"<{length}q{length}I", *[x.numel for x in metas], *spare, *first[:-1], *spare)
-    count = struct.pack("<q", len(metas))
+    table = pack(f"<{length}q{length}I", *[x.numel for x in metas], *spare, *first[:-1], *spare)
+    count = pack("<q", len(metas))
     power = packed_constant(float(order))
     folded = KernelProgram(
         text + _PARTS.format(slots=length + 1, length=length, threads=_THREADS, part=_PART),
         (first[-1], 1, 1), _THREADS, (table, count, power), slots=length + 1,
     )  # fmt: skip
-    bounds = struct.pack(f"<{length + 1}I", *first, *spare)
+    bounds = pack(f"<{length + 1}I", *first, *spare)
     joined = KernelProgram(
         text + _WHOLES.format(length=length, threads=_THREADS), (len(metas), 1, 1), _THREADS, (bounds, power)
     )

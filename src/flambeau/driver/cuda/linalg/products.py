@@ -38,9 +38,17 @@ _SCALED = Kernel("scaled", _device_only, cuda=Expression(_TIMES_BETA))
 
 def product(launch: Launch, device: CudaDevice, driver: Any) -> KernelProgram | Run:
     """The routine of `matmul` (inputs a, b) and of `addmm` (inputs added, a, b, beta, alpha)."""
-    tf32 = bool(launch.params[-1]) and device.capability >= TF32_SINCE
     kind = _Matmul if len(launch.inputs) == 2 else _Addmm
-    return direct_products.product(launch, tf32) or kind(launch, device, driver, tf32)
+    return direct_product(launch, device) or kind(launch, device, driver, _uses_tf32(launch, device))
+
+
+def direct_product(launch: Launch, device: CudaDevice) -> KernelProgram | None:
+    """The one kernel of a small product; None where a library multiplies."""
+    return direct_products.product(launch, _uses_tf32(launch, device))
+
+
+def _uses_tf32(launch: Launch, device: CudaDevice) -> bool:
+    return bool(launch.params[-1]) and device.capability >= TF32_SINCE
 
 
 # -- layouts ------------------------------------------------------------------------------------------------

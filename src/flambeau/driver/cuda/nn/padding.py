@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import blocks, carrier, i64
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, pack_walk, reach
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, pack_walk
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, wire_type
-
-_WIDE = 1 << 31
 
 # Where place `at` of a padded dimension of `size` elements is read; a constant's value stands outside.
 _PLACES = {
@@ -29,7 +26,7 @@ def pad(launch: Launch, device: CudaDevice) -> KernelProgram:
     (out,), x = launch.outputs, launch.inputs[0]
     assert isinstance(x, Meta)
     dims, padded = _merge_dims(out, x, pads)
-    wide = max(reach(dims), prod([n for n, _ in dims])) >= _WIDE
+    wide = is_wide(dims)
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
     constant = mode == "constant"
     element = c_name(x.dtype) if constant else carrier(x.itemsize)

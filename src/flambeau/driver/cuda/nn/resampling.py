@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.dtype import dtype, float64
+from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import carrier
 from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
@@ -39,7 +40,7 @@ def _axes(how: Any, size: Sequence[int], kind: dtype) -> bytes:
     if kind is not float64:
         ratios = [struct.unpack("<f", struct.pack("<f", ratio))[0] for ratio in ratios]
     lead = _DIMS - len(size)
-    return struct.pack("<6i3d", *(1,) * lead, *size, *(1,) * lead, *how.size, *(1.0,) * lead, *ratios)
+    return pack("<6i3d", *(1,) * lead, *size, *(1,) * lead, *how.size, *(1.0,) * lead, *ratios)
 
 
 def _ratio(how: Any, n: int, m: int, scale: float | None) -> float:

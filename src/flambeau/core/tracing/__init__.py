@@ -1,0 +1,1 @@
+"""Runs of planning code over symbolic numbers, and the plan trees that such runs become."""
