@@ -37,14 +37,14 @@ Device: TypeAlias = device
 Key: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], dtype, device]
 
 
-class _Reference(ref["Meta"]):
+class _MetaReference(ref["Meta"]):
     """A weak reference to an interned meta, which takes its entry out of the table when the meta is deleted."""
 
     __slots__ = ("key",)
     key: Key
 
 
-_interned: dict[Key, _Reference] = {}
+_interned: dict[Key, _MetaReference] = {}
 _KEPT = 256  # of the latest: programs make tensors of the same few layouts over and over
 _latest: deque[Meta] = deque(maxlen=_KEPT)
 _kinds: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # each kind itself, so that keys share one object
@@ -177,12 +177,12 @@ def _key(meta: Meta) -> Key:
 
 
 def _share(meta: Meta) -> None:
-    reference = _Reference(meta, _forget)
+    reference = _MetaReference(meta, _forget)
     reference.key = key = _key(meta)
     _interned[key] = reference
 
 
-def _forget(reference: _Reference) -> None:
+def _forget(reference: _MetaReference) -> None:
     if _interned.get(reference.key) is reference:  # a machine that was set aside may have another one now
         _interned.pop(reference.key, None)
 

@@ -20,7 +20,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.frozen import Record
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta, intern, tracing
-from flambeau.core.tracing.symbols import Graph, Packed, Symbol, Trace, is_symbol
+from flambeau.core.tracing.symbols import ShapeGraph, Packed, Symbol, Trace, is_symbol
 
 _LIMIT = 48  # traces of a tree
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), type, dtype, device)
@@ -64,7 +64,7 @@ class PlanTree:
     def __init__(self) -> None:
         self.find: Callable[..., Any] = _find_nothing
         self.is_full = False
-        self._graph = Graph()
+        self._graph = ShapeGraph()
         self._start = _Fork(("start", 0))
         self._cases = 0
         self._namespace: dict[str, Any] = {"intern": intern, "nothing": _find_nothing}
@@ -104,7 +104,7 @@ class PlanTree:
     def _add(self, trace: Trace, metas: Sequence[Meta], numbers: int, result: Any) -> None:
         """Write the function of a trace, from where it leaves the tree."""
         parameters = ", ".join([f"m{i}" for i in range(len(metas))] + [f"n{i}" for i in range(numbers)])
-        writer = _Writer(trace, metas, parameters, self._namespace)
+        writer = _PlanWriter(trace, metas, parameters, self._namespace)
         returned = writer.write(result)  # may fix symbols, which are guards as well
         fork, answer, events = self._start, True, iter(trace.events)
         while answer in fork.following:
@@ -151,7 +151,7 @@ def _symbolic_meta(trace: Trace, at: int, meta: Meta) -> Meta:
     return Meta.of(shape, strides, meta.dtype, meta.device) if shape else meta
 
 
-class _Writer:
+class _PlanWriter:
     """Writes the code of one function of a tree."""
 
     def __init__(

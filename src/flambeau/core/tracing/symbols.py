@@ -23,7 +23,7 @@ Key = tuple[Any, ...]
 _INFINITY = math.inf
 
 
-class Graph:
+class ShapeGraph:
     """The nodes of all traces of one structure, numbered by what they compute.
 
     Attributes:
@@ -60,7 +60,7 @@ class Trace:
         metas: The metas of the run, by what their numbers are.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: ShapeGraph) -> None:
         self.graph = graph
         self.events: list[tuple[str, Any, tuple[int, ...], Any]] = []
         self.is_closed = False
@@ -72,7 +72,7 @@ class Trace:
     def input(self, name: str, value: int, least: float = -_INFINITY) -> Symbol:
         """Return the symbol of a number that the generated code is called with, in the variable of its node."""
         node = self.graph.node(("input", name), name, ())
-        self.bound(node, least)
+        self.set_bound(node, least)
         return Symbol(self, node, value)
 
     def inputs(self, name: str, values: Sequence[int], least: float = -_INFINITY) -> list[Symbol]:
@@ -85,9 +85,9 @@ class Trace:
 
     def is_node(self, x: Any) -> bool:
         """Return True if the generated code computes `x`."""
-        return isinstance(self.reduced(x), _Node)
+        return isinstance(self.reduce(x), _Node)
 
-    def reduced(self, x: Any) -> Any:
+    def reduce(self, x: Any) -> Any:
         """Return the node of a symbol; the value of a fixed symbol or a plain number."""
         if type(x) is not Symbol:
             return x
@@ -95,7 +95,7 @@ class Trace:
 
     def names(self, numbers: Sequence[Any]) -> tuple[str, ...]:
         """Return each number as the generated code writes it."""
-        return tuple([_text(self.reduced(n)) for n in numbers])
+        return tuple([_text(self.reduce(n)) for n in numbers])
 
     def least(self, x: Any) -> float:
         """Return a lower bound of a node or a plain number."""
@@ -108,7 +108,7 @@ class Trace:
             least = max(least, coefficient * math.prod(bounds))
         return least
 
-    def bound(self, node: int, least: float) -> None:
+    def set_bound(self, node: int, least: float) -> None:
         """Note a lower bound of a node."""
         if least > self._least.get(node, -_INFINITY):
             self._least[node] = least
@@ -124,7 +124,7 @@ class Trace:
         """Make the run depend on the answer to `a < b` or `a == b`, of nodes and plain numbers."""
         if sign == "==" and (not isinstance(a, _Node) or (isinstance(b, _Node) and a > b)):
             a, b = b, a
-        a, b = _cancelled(self, a, b)
+        a, b = _cancel_common(self, a, b)
         nodes = tuple([int(x) for x in (a, b) if isinstance(x, _Node)])
         if not nodes or (len(nodes) == 2 and a == b) or self._is_bounded(sign, a, b):
             return answer
@@ -147,11 +147,11 @@ class Trace:
             if sign == "==" and answer:
                 self._fixed[int(a)] = b
             elif sign == "==" and self.least(a) == b:
-                self.bound(int(a), b + 1)
+                self.set_bound(int(a), b + 1)
             elif sign == "<" and not answer:
-                self.bound(int(a), b)
+                self.set_bound(int(a), b)
         elif not isinstance(a, _Node) and answer:
-            self.bound(int(b), a + 1 if a.__class__ is int else a)
+            self.set_bound(int(b), a + 1 if a.__class__ is int else a)
 
 
 class _Node(int):
@@ -186,10 +186,10 @@ def _binary(sign: str, a: Any, b: Any) -> Any:
         a, b = (value_of(x) if type(x) is Symbol and x.trace is not trace else x for x in (a, b))
     if trace.is_closed:
         return value
-    x, y = trace.reduced(a), trace.reduced(b)
+    x, y = trace.reduce(a), trace.reduce(b)
     if not isinstance(x, _Node) and not isinstance(y, _Node):
         return value
-    node = _simplified(trace, sign, x, y) if value.__class__ is int else None
+    node = _simplify(trace, sign, x, y) if value.__class__ is int else None
     if node is None:
         if sign == "+" and isinstance(x, _Node) and isinstance(y, _Node) and x > y:
             x, y = y, x
@@ -197,7 +197,7 @@ def _binary(sign: str, a: Any, b: Any) -> Any:
         node = _Node(
             trace.graph.node(("code", code), code, tuple([int(n) for n in (x, y) if isinstance(n, _Node)]))
         )
-        trace.bound(node, _least_result(sign, trace.least(x), trace.least(y)))
+        trace.set_bound(node, _least_result(sign, trace.least(x), trace.least(y)))
     return Symbol(trace, int(node), value) if isinstance(node, _Node) else value
 
 
@@ -208,7 +208,7 @@ def _least_result(sign: str, x: float, y: float) -> float:
     return 0 if x >= 0 and y > 0 and sign in ("//", "%", "/") else -_INFINITY
 
 
-def _simplified(trace: Trace, sign: str, x: Any, y: Any) -> Any:
+def _simplify(trace: Trace, sign: str, x: Any, y: Any) -> Any:
     """Return the node or number that `x sign y` of integers is equal to; None if it needs a node of its own."""
     if y.__class__ is int and ((y == 0 and sign in "+-") or (y == 1 and sign == "//")):
         return x
@@ -242,7 +242,7 @@ def _product_node(trace: Trace, coefficient: int, factors: tuple[int, ...]) -> A
     return _Node(node)
 
 
-def _cancelled(trace: Trace, a: Any, b: Any) -> tuple[Any, Any]:
+def _cancel_common(trace: Trace, a: Any, b: Any) -> tuple[Any, Any]:
     """Return two products without the positive factors that both have."""
     if not isinstance(a, _Node) or not isinstance(b, _Node):
         return a, b
@@ -285,7 +285,7 @@ def _compare(sign: str, a: Any, b: Any) -> bool:
     a, b = (value_of(x) if type(x) is Symbol and x.trace is not trace else x for x in (a, b))
     if sign == "==" and type(a) is not Symbol:
         a, b = b, a
-    return trace.ask(sign, trace.reduced(a), trace.reduced(b), answer)
+    return trace.ask(sign, trace.reduce(a), trace.reduce(b), answer)
 
 
 def is_symbol(x: Any) -> bool:
@@ -401,10 +401,10 @@ class Symbol:
     def bit_length(self) -> Any:
         """Return the number of bits, as of an int."""
         trace = self.trace
-        if trace.is_closed or not isinstance(trace.reduced(self), _Node):
+        if trace.is_closed or not isinstance(trace.reduce(self), _Node):
             return self.value.bit_length()
         node = trace.graph.node(("bits", self.node), f"v{self.node}.bit_length()", (self.node,))
-        trace.bound(node, 0)
+        trace.set_bound(node, 0)
         return Symbol(trace, node, self.value.bit_length())
 
     # -- comparisons: a guard -------------------------------------------------------------------------
