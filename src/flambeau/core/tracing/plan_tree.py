@@ -20,7 +20,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.frozen import Record
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta, intern, tracing
-from flambeau.core.tracing.symbols import ShapeGraph, Packed, Symbol, Trace, is_symbol
+from flambeau.core.tracing.symbols import Packed, ShapeGraph, Symbol, Trace, is_symbol
 
 _LIMIT = 48  # traces of a tree
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), type, dtype, device)
