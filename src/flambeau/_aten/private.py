@@ -815,6 +815,8 @@ def _conj(x: Tensor) -> Tensor:
 
 
 KERNELS["unfold"] = Tensor.unfold
+for _name in ("sigmoid_backward", "silu_backward", "tanh_backward"):
+    KERNELS[_name] = lambda grad, x, _op=table[_name]: call(_op, (grad, x))
 KERNELS["gelu_backward"] = lambda grad, x, *, approximate="none": call(
     table["gelu_backward"], (grad, x), (approximate,)
 )

@@ -106,5 +106,5 @@ class dual_level:
         exit_dual_level()
 
 
-publish(globals())
+publish({name: globals()[name] for name in ("__name__", *__all__)})  # Tensor is not of this module
 __getattr__ = lacking("torch.autograd.forward_ad")

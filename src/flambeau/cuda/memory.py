@@ -32,7 +32,7 @@ from flambeau.runtime.memory_reports.snapshot import (  # at once: destructors l
     snapshot,
 )
 from flambeau.runtime.memory_reports.summary import summary
-from flambeau.runtime.streams.accelerator_stream import Stream
+from flambeau.runtime.streams.stream import Stream
 
 __all__ = [
     "CUDAPluggableAllocator", "MemPool", "caching_allocator_alloc", "caching_allocator_delete",

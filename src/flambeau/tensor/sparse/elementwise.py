@@ -288,7 +288,7 @@ def _divide(op: Op) -> Callable[..., Tensor]:
     return run
 
 
-for _op in (arithmetic.div, arithmetic.div_floor, arithmetic.div_trunc):
+for _op in (arithmetic.div, arithmetic.div_floor, arithmetic.floor_divide, arithmetic.div_trunc):
     layouts.calls[_op] = _divide(_op)
 
 # -- in place -------------------------------------------------------------------------------------------------
@@ -349,7 +349,15 @@ _SUMS = (arithmetic.add, arithmetic.add_alpha, arithmetic.sub, arithmetic.sub_al
 _NEED_COALESCED = {
     op
     for op in layouts.calls
-    if op not in (*_LINEAR, *_SUMS, copies.copy, arithmetic.div_floor, arithmetic.div_trunc)
+    if op
+    not in (
+        *_LINEAR,
+        *_SUMS,
+        copies.copy,
+        arithmetic.div_floor,
+        arithmetic.floor_divide,
+        arithmetic.div_trunc,
+    )
 }
 for _op in list(layouts.calls):
     if _op not in (arithmetic.pow_, copies.copy):
