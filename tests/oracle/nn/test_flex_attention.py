@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,6 +13,14 @@ import torch.nn.attention.flex_attention as oracle_flex
 
 import flambeau as torch
 import flambeau.nn.attention.flex_attention as flex
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _unpatched_oracle() -> Iterator[None]:
+    """Keep PyTorch's compiler from changing PyTorch in this process: validation of distributions, tracing, optimizers."""
+    with patch("torch._dynamo.eval_frame.TorchPatcher.patch", lambda: None):
+        yield
+
 
 MASKS = {
     "causal": lambda b, h, i, j: i >= j,
