@@ -70,3 +70,8 @@ def test_tensor_cores_of_misaligned_and_strided_rows() -> None:
 def test_multiply_adds() -> None:
     check(factors("float16", 9, 70, 20), True, False)
     check(factors("float32", 70, 9, 16), False, False)
+
+
+def test_values_without_columns_give_logarithms() -> None:
+    q, k, v = factors("float32", 5, 7, 16)
+    check([q, k, v[..., :0]], True, False)

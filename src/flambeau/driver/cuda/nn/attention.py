@@ -64,7 +64,7 @@ def _plain(x: _AttentionOperands, tf32: bool) -> KernelProgram:
     keys = 32 if x.q.dtype is float64 else 64
     groups = 2 if x.q.dtype is not float64 and x.v.shape[-1] > 64 else 1
     queries, depth = x.q.shape[-2:]
-    tiles, parts = -(-queries // 64), -(-x.v.shape[-1] // (64 * groups))
+    tiles, parts = -(-queries // 64), max(1, -(-x.v.shape[-1] // (64 * groups)))  # values may have no columns
     batch = x.batch
     masked = x.mask is not None
     text = f"""
