@@ -23,6 +23,9 @@ EQUIVALENT = {
         "the collective is given the address by data_ptr(), which says that anybody may use the memory"
     ),
     "cuda/nccl.py: _queue: target.memory.used_on(stream.handle)": "as for the source",
+    "tensor/sparse/sparse_storage.py: share: part.memory.share()": (
+        "a sparse tensor has no address to give away; its parts are tensors that share their own memory"
+    ),
     "data/pin.py: join: self._ended.wait()": (
         "the thread's results came through its queue; this only waits until it has let go of them"
     ),

@@ -369,6 +369,8 @@ def test_public_functions_are_recorded_in_pytorch_form() -> None:
         "svd_lowrank",
         "einsum",
         "lu_solve",
+        "spmm",  # `mm` in PyTorch
+        "dsmm",
         "sym_sqrt",  # by its private name in PyTorch
         "sym_sum",  # with its argument in a tuple in PyTorch
     }

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from functools import reduce
 from itertools import product
 from typing import Any, NamedTuple
 
 from flambeau.core.dtype import bool_, float32, float64, int32
-from flambeau.core.errors import NotSupportedError
+from flambeau.core.errors import NotSupportedError, RaceError
 from flambeau.core.names import lacking
 from flambeau.nn.functional.padding import pad
 from flambeau.tensor.arguments.public import functions
@@ -285,8 +284,12 @@ def _of_elements(mod: Callable[..., Any], shape: Any, *values: Any) -> Any:
     """
     whole = [v.expand(shape) for v in values]
     at_once: Any = None
-    with suppress(RuntimeError, IndexError):  # a function of single elements only
+    try:
         at_once = mod(*values)
+    except RaceError:
+        raise
+    except (RuntimeError, IndexError):  # a function of single elements only
+        pass
     if isinstance(at_once, Tensor) and at_once.dim() in (0, 4):
         at_once = at_once.expand(shape)
         if all(_same(at_once[place], mod(*[v[place] for v in whole])) for place in _probes(shape)):

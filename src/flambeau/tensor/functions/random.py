@@ -52,6 +52,8 @@ def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wi
 def _source(where: device, given: Generator | None) -> Generator:
     if where is META:  # nothing is drawn, so any generator will do
         return generator.default_cpu if given is None else given
+    if given is not None and not isinstance(given, Generator):
+        raise TypeError(f"argument 'generator' must be torch.Generator, not {type(given).__name__}")
     source = generator.default_of(where) if given is None else given
     if source.device.type != where.type:
         raise RuntimeError(
