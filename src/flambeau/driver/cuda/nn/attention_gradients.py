@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from flambeau.core.dtype import dtype
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Kernel, Launch, Routine
@@ -50,8 +51,8 @@ def backward(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
     grad, q, k, v, out, logarithms, *masks = steps.inputs
     causal, scale, mask_too, _ = launch.params
     if not mask_too and suits_tensor_cores(q.meta, k.meta, v.meta, launch.capability):
-        inputs = (*[_by_rows(steps, x) for x in (grad, q, k, v)], _contiguous(steps, out))
-        sums = _contiguous(steps, logarithms)
+        inputs = (*[_by_rows(steps, x) for x in (grad, q, k, v)], _contiguous(steps, out, out.meta.dtype))
+        sums = _contiguous(steps, logarithms, logarithms.meta.dtype)
         levels = steps.dense(sums.meta.shape, sums.meta.dtype)
         steps.run_all(BY_QUERIES, (steps.outputs[0], levels), (*inputs, sums, *masks), (causal, scale))
         steps.run_all(BY_KEYS, steps.outputs[1:], (*inputs[:4], levels, sums, *masks), (causal, scale))
@@ -61,15 +62,18 @@ def backward(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
 
 def _by_rows(steps: KernelSteps, x: Array) -> Array:
     """Return an input whose rows have their elements next to each other."""
-    return x if x.meta.strides[-1] == 1 else _copy_dense(steps, x)
+    return x if x.meta.strides[-1] == 1 else _copy_dense(steps, x, x.meta.dtype)
 
 
-def _contiguous(steps: KernelSteps, x: Array) -> Array:
-    return x if x.meta.strides == contiguous_strides(x.meta.shape) else _copy_dense(steps, x)
+def _contiguous(steps: KernelSteps, x: Array, kind: dtype) -> Array:
+    """Return a tensor as a contiguous one of dtype `kind`, copied if it is not that already."""
+    if kind is x.meta.dtype and x.meta.strides == contiguous_strides(x.meta.shape):
+        return x
+    return _copy_dense(steps, x, kind)
 
 
-def _copy_dense(steps: KernelSteps, x: Array) -> Array:
-    dense = steps.dense(x.meta.shape, x.meta.dtype)
+def _copy_dense(steps: KernelSteps, x: Array, kind: dtype) -> Array:
+    dense = steps.dense(x.meta.shape, kind)
     steps.copy(dense, x)
     return dense
 
@@ -127,13 +131,8 @@ def _part(
 
 
 def _factor(steps: KernelSteps, x: Array) -> Array:
-    """An input as products take it: contiguous, half precision as float32."""
-    kind = computing(x.meta.dtype)
-    if kind is x.meta.dtype and x.meta.strides == contiguous_strides(x.meta.shape):
-        return x
-    made = steps.dense(x.meta.shape, kind)
-    steps.copy(made, x)
-    return made
+    """Return an input as products take it: contiguous, half precision as float32."""
+    return _contiguous(steps, x, computing(x.meta.dtype))
 
 
 def _transpose(x: Array) -> Array:
