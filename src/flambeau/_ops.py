@@ -22,7 +22,7 @@ _OPERATORS = frozenset(
 
 
 def _table(namespace: str) -> Any:
-    """Return the module that has the table of operators; None if there are no operators yet."""
+    """Return the module that holds the operators of `torch.ops`; None if no operator is defined yet."""
     if namespace == "aten":
         import_module(_ATEN)
     return sys.modules.get(_TABLE)

@@ -56,7 +56,7 @@ def names() -> list[str]:
 
 @cache
 def load(name: str) -> None:
-    """Add all overloads of an operator to the table of operators, unless they are there.
+    """Add all overloads of an aten operator to the table of operators; do nothing if it has them already.
 
     Args:
         name: The name without its namespace: "add".
@@ -119,7 +119,7 @@ class AtenOperator(Operator):
 
 
 def _with_numbers(schema: FunctionSchema) -> FunctionSchema:
-    """Return a schema whose tensors, but for the first, may be numbers."""
+    """Return a copy of a schema in which a number may stand for every tensor except the first."""
     first, *others = schema.arguments
     relaxed = [a._replace(kind=TENSOR_OR_NUMBER) if a.kind == "Tensor" and not a.rest else a for a in others]
     numbers = schema._replace(arguments=(first, *relaxed))

@@ -195,7 +195,7 @@ def carry_tangents(
 
 
 def innermost_level(tensors: Sequence[Any]) -> Level | None:
-    """Return the innermost level of which one of these has a tangent."""
+    """Return the innermost dual level at which a tensor among the arguments has a tangent; None if none has."""
     if not local.enabled:
         return None
     for level in reversed(local.levels):
@@ -497,7 +497,7 @@ def _apply_formulas(
     params: tuple[Any, ...],
     outputs: Sequence[Tensor],
 ) -> Any:
-    """Return the sum of what each input's tangent gives, element by element."""
+    """Return the output's tangent of an elementwise operator: the sum of derivative times tangent over its inputs."""
     total, meta = None, outputs[0].meta
     needs = [t is not None for t in tangents]
     for formula, t in zip(op.derivative.formulas, tangents, strict=False):

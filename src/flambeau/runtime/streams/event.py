@@ -1,4 +1,4 @@
-"""`torch.cuda.Event`: a marker in a stream's queue, to wait for, to ask after, to measure time between."""
+"""`torch.cuda.Event`: a marker in a stream's queue, for waits, queries and elapsed times."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def sparse_bsr_tensor(
     crow_indices: Any, col_indices: Any, values: Any, size: Any = None, *, dtype: Any = None, device: Any = None,
     pin_memory: bool = False, requires_grad: bool = False, check_invariants: bool | None = None,
 ) -> Any:  # fmt: skip
-    """Raise NotSupportedError: Flambeau has no layouts of blocks."""
+    """Raise NotSupportedError: Flambeau lacks the sparse layouts BSR and BSC."""
 
 
 @_constructor
@@ -141,7 +141,7 @@ def sparse_bsc_tensor(
     ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, *, dtype: Any = None, device: Any = None,
     pin_memory: bool = False, requires_grad: bool = False, check_invariants: bool | None = None,
 ) -> Any:  # fmt: skip
-    """Raise NotSupportedError: Flambeau has no layouts of blocks."""
+    """Raise NotSupportedError: Flambeau lacks the sparse layouts BSR and BSC."""
 
 
 @_function
@@ -270,7 +270,7 @@ def to_sparse(
         self: The tensor.
         sparse_dim: The number of sparse dimensions of a COO tensor; the rest are dense.
         layout: The layout.
-        blocksize: Refused: Flambeau has no layouts of blocks.
+        blocksize: Must be None: Flambeau lacks the sparse layouts BSR and BSC.
         dense_dim: The number of dense dimensions.
     """
 
@@ -292,12 +292,12 @@ def to_sparse_csc(self: Tensor, dense_dim: int | None = None) -> Any:
 
 @_method
 def to_sparse_bsr(self: Tensor, blocksize: Any, dense_dim: int | None = None) -> Any:
-    """Raise NotSupportedError: Flambeau has no layouts of blocks."""
+    """Raise NotSupportedError: Flambeau lacks the sparse layouts BSR and BSC."""
 
 
 @_method
 def to_sparse_bsc(self: Tensor, blocksize: Any, dense_dim: int | None = None) -> Any:
-    """Raise NotSupportedError: Flambeau has no layouts of blocks."""
+    """Raise NotSupportedError: Flambeau lacks the sparse layouts BSR and BSC."""
 
 
 @_method

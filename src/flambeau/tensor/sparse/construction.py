@@ -302,12 +302,12 @@ def sparse_compressed_tensor(
 
 
 def sparse_bsr_tensor(*args: Any, **given: Any) -> Tensor:
-    """Raise NotSupportedError: Flambeau has no layouts of blocks."""
+    """Raise NotSupportedError: Flambeau lacks the sparse layouts BSR and BSC."""
     raise refuse_blocks("sparse_bsr_tensor")
 
 
 def sparse_bsc_tensor(*args: Any, **given: Any) -> Tensor:
-    """Raise NotSupportedError: Flambeau has no layouts of blocks."""
+    """Raise NotSupportedError: Flambeau lacks the sparse layouts BSR and BSC."""
     raise refuse_blocks("sparse_bsc_tensor")
 
 

@@ -158,7 +158,7 @@ def to_sparse(
         self: The tensor.
         sparse_dim: The number of sparse dimensions of a COO tensor; the rest are dense.
         layout: The layout.
-        blocksize: Refused: Flambeau has no layouts of blocks.
+        blocksize: Must be None: Flambeau lacks the sparse layouts BSR and BSC.
         dense_dim: The number of dense dimensions.
     """
     name = "sparse_coo" if layout is None else layout_name(layout)
@@ -188,12 +188,12 @@ def to_sparse_csc(self: Tensor, dense_dim: int | None = None) -> Tensor:
 
 
 def to_sparse_bsr(self: Tensor, blocksize: Any, dense_dim: int | None = None) -> Tensor:
-    """Raise NotSupportedError: Flambeau has no layouts of blocks."""
+    """Raise NotSupportedError: Flambeau lacks the sparse layouts BSR and BSC."""
     raise refuse_blocks("to_sparse_bsr")
 
 
 def to_sparse_bsc(self: Tensor, blocksize: Any, dense_dim: int | None = None) -> Tensor:
-    """Raise NotSupportedError: Flambeau has no layouts of blocks."""
+    """Raise NotSupportedError: Flambeau lacks the sparse layouts BSR and BSC."""
     raise refuse_blocks("to_sparse_bsc")
 
 
