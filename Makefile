@@ -14,7 +14,7 @@ SLOW := $(addprefix tests/,core/test_files.py virtual/test_host_shortage.py virt
 # Hundreds of tests start processes: compiled once, not by each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast test-all fmt compiled test-compiled lint docs bench ecosystem clean
+.PHONY: demo test test-fast test-all fmt compiled test-compiled lint docs docs-site bench ecosystem clean
 
 demo: $(VENV)/ready-examples
 	@mkdir -p out
@@ -27,7 +27,7 @@ test-fast: $(VENV)/ready-test
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(FAST) $(SLOW:%=--ignore=%)
 
 # The exhaustive runs: more seeds, more Hypothesis examples, and everything over the compiled build.
-test-all: $(VENV)/ready-test lint
+test-all: $(VENV)/ready-test $(VENV)/ready-docs lint
 	FLAMBEAU_TESTS=exhaustive $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 	$(MAKE) test-compiled
 
@@ -65,6 +65,10 @@ docs: $(VENV)/ready-test
 	$(BIN)/python -m streambugs --page > docs/streambugs.md
 	$(BIN)/python -m ecosystem.page > docs/ecosystem.md
 
+# The site of docs/ in out/site, with its reference and gallery: mkdocs.yml.
+docs-site: $(VENV)/ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+
 # The benchmarks that need no GPU; `python -m bench` lists all.
 bench: $(VENV)/ready-test
 	$(BIN)/python -m bench overhead allocator races explore imports
@@ -90,6 +94,10 @@ $(VENV)/ready-examples: $(VENV)/ready
 $(VENV)/ready-test: $(VENV)/ready
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test,examples,lint]'
 	-$(BIN)/python -m pip install -q --disable-pip-version-check 'torch==2.13.0'
+	@touch $@
+
+$(VENV)/ready-docs: $(VENV)/ready
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[docs]'
 	@touch $@
 
 $(VENV)-ecosystem/ready: ecosystem/requirements.txt

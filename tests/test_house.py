@@ -248,6 +248,9 @@ def test_pages_name_files_that_are_there(page: Path) -> None:
     folders = [root / folder for folder in ("src", "docs", "tests", "bench", "examples")]
     names = {path.name for folder in folders for path in folder.rglob("*.*")}
     names |= {path.name for path in root.glob("*.*")} | {"program.py"}  # the reader's
+    names |= set(
+        re.findall(r'^```\w+ title="([\w.]+)"', text, flags=re.M)
+    )  # that the page has its reader write
     named = re.findall(r"(?<![\w/.])((?:\w[\w-]*/)*\w[\w-]*\.(?:py|md|toml))\b", text)
     missing = [n for n in named if "/" in n and not any((place / n).exists() for place in (root, PACKAGE))]
     assert missing + [n for n in named if "/" not in n and n not in names] == []

@@ -16,19 +16,7 @@ PIPE_STATUS = 141  # as shells show a process that SIGPIPE ended
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and dispatch. Returns the exit status: the program's own, 2 for a wrong command line, 3 for a race."""
-    parser = argparse.ArgumentParser(
-        prog="flambeau",
-        description="Run torch.cuda programs on real or virtual GPUs, and prove them race-free.",
-    )
-    parser.add_argument("--version", action="version", version=f"flambeau {version.flambeau}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run.add_parser(commands)
-    explore.add_parser(commands)
-    trace.add_parser(commands)
-    memory.add_parser(commands)
-    launch.add_parser(commands, wanted="launch" in (sys.argv if argv is None else argv))
-    doctor.add_parser(commands)
-    options = parser.parse_args(argv)
+    options = build_parser("launch" in (sys.argv if argv is None else argv)).parse_args(argv)
     for message in configuration.unknown_variables():
         print(f"flambeau: {message}", file=sys.stderr)
     try:
@@ -41,6 +29,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         )  # the interpreter flushes at its end, too
         return PIPE_STATUS
     return status
+
+
+def build_parser(launch_wanted: bool = True) -> argparse.ArgumentParser:
+    """Return the parser of all commands.
+
+    Args:
+        launch_wanted: Whether `launch` needs its options, whose defaults take time to import.
+    """
+    found = argparse.ArgumentParser(
+        prog="flambeau",
+        description="Run torch.cuda programs on real or virtual GPUs, and prove them race-free.",
+    )
+    found.add_argument("--version", action="version", version=f"flambeau {version.flambeau}")
+    commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run.add_parser(commands)
+    explore.add_parser(commands)
+    trace.add_parser(commands)
+    memory.add_parser(commands)
+    launch.add_parser(commands, wanted=launch_wanted)
+    doctor.add_parser(commands)
+    return found
 
 
 if __name__ == "__main__":
