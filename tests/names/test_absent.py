@@ -14,7 +14,7 @@ MODULES = [
     "_composable.fsdp", "_tensor", "checkpoint", "checkpoint.default_planner", "checkpoint.filesystem",
     "checkpoint.format_utils", "checkpoint.hf_storage", "checkpoint.optimizer", "checkpoint.planner",
     "checkpoint.state_dict", "checkpoint.state_dict_loader", "checkpoint.state_dict_saver", "checkpoint.storage",
-    "fsdp", "fsdp.fully_sharded_data_parallel", "fsdp.sharded_grad_scaler", "tensor", "tensor.experimental",
+    "fsdp", "fsdp.fully_sharded_data_parallel", "fsdp.sharded_grad_scaler", "pipelining", "rpc", "tensor", "tensor.experimental",
     "tensor.parallel", "tensor.placement_types",
 ]  # fmt: skip
 
@@ -87,3 +87,22 @@ def test_placements_are_pytorchs_values():
     sizes = [(n, k, rank) for n in range(12) for k in range(1, 6) for rank in range(k)]
     ours_, theirs_ = ours.Shard.local_shard_size_and_offset, theirs.Shard.local_shard_size_and_offset
     assert [ours_(*each) for each in sizes] == [theirs_(*each) for each in sizes]
+
+
+def test_extensions_cannot_be_built_and_say_so():
+    theirs = pytest.importorskip("torch.utils.cpp_extension")
+    from flambeau.utils import cpp_extension
+
+    names = [name for name in theirs.__all__ if "ninja" not in name]
+    for name in [*names, "load", "load_inline"]:
+        with pytest.raises(
+            NotSupportedError, match=rf"{name} can be imported but not used: .*torch\.library"
+        ):
+            getattr(cpp_extension, name)("name")
+    assert isinstance(cpp_extension.is_ninja_available(), bool) and cpp_extension.CUDA_HOME is None
+
+
+def test_remote_calls_are_not_available():
+    from flambeau.distributed import rpc
+
+    assert rpc.is_available() is False

@@ -104,6 +104,7 @@ has_magma = False  # linear algebra runs by cuSOLVER
 
 
 _LATER = (
+    "_utils",
     "amp",
     "comm",
     "jiterator",
@@ -119,6 +120,8 @@ def __getattr__(name: str) -> Any:
         return cuda_defaults()
     if name == "elementwise":
         return import_module("flambeau.cuda.elementwise_kernel").elementwise
+    if name == "_get_device_index":
+        return import_module("flambeau.cuda._utils")._get_device_index
     if name in ("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus", "cudart"):
         return getattr(import_module("flambeau.cuda.library"), name)
     if name == "make_graphed_callables":

@@ -461,18 +461,21 @@ def set_(
 ) -> Tensor:
     """Look at other memory: a tensor's, a storage's (at an offset, with sizes and strides), or none.
 
-    Raises RuntimeError: a leaf that requires a gradient. Of others that is lost: the walk backward raises here.
+    Raises RuntimeError: memory of another device; a leaf that requires a gradient. Of others that is lost: the walk
+    backward raises here.
     """
     if source is None:
         return _point(self, empty(Meta.contiguous_of((0,), self.meta.dtype, self.meta.device)))
     if isinstance(source, Tensor) and size is None:
         _check_kind(self, source.meta.dtype)
+        _check_place(self, source)
         return _point(self, source)
     if isinstance(source, TypedStorage):
         _check_kind(self, source.dtype)
     if not isinstance(source, Face | Tensor):
         raise TypeError(argument_type("set_", "source", 1, "Storage or Tensor", source))
     row, kind = source._row if isinstance(source, Face) else source, self.meta.dtype
+    _check_place(self, row)
     offset = int_of(storage_offset, "set_", "storage_offset", 2)
     if size is None:
         shape: tuple[int, ...] = (row.memory.nbytes // kind.itemsize - offset,)
@@ -496,6 +499,14 @@ def _check_kind(t: Tensor, kind: dtype) -> None:
     if t.meta.dtype is not kind:
         raise RuntimeError(
             f"Could not set tensor of type {kind.torch_name} to a tensor of type {t.meta.dtype.torch_name}"
+        )
+
+
+def _check_place(t: Tensor, source: Tensor) -> None:
+    if t.meta.device is not source.meta.device:
+        raise RuntimeError(
+            f'Attempted to set the storage of a tensor on device "{t.meta.device}" to a storage on different device '
+            f'"{source.meta.device}".  This is no longer allowed; the devices must match.'
         )
 
 

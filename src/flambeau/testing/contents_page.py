@@ -50,10 +50,8 @@ CALLED = {
 """What the contents list calls them, where it is no module."""
 
 WHY = {
-    "distributed.rpc": "remote calls between processes",
     "Storage": "typed storages; use `Tensor.untyped_storage()`",
     "utils.bottleneck": "PyTorch has removed it, too",
-    "utils.cpp_extension": "requires PyTorch's C++ library",
     "utils.mobile_optimizer": "optimizes TorchScript for phones",
     "utils.tensorboard": "yes, if the package tensorboard is installed",
     "Tensor.refine_names": "a prototype in PyTorch",

@@ -16,6 +16,7 @@ from flambeau.core.device import CPU, device
 from flambeau.nn.parallel.coalescing import buckets, flattened, in_order, unflattened
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.guards import StreamContext
+from flambeau.tensor.arguments.typing import channels_last, channels_last_3d, contiguous_format, memory_format
 from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
@@ -158,6 +159,8 @@ def reduce_add_coalesced(
 def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, out: Any = None) -> Tensor:
     """Tensors of several GPUs, one after the other along `dim`, in one tensor.
 
+    It has the memory format of `tensors` if that is one for all of them.
+
     Args:
         tensors: GPU tensors, whose sizes but for `dim` are alike.
         destination: torch.device, str or int; default: the current CUDA device; may be the CPU.
@@ -173,12 +176,20 @@ def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, 
     shape, dim = _gathered_shape(tensors, dim)
     if out is None:
         where = _place(destination)
-        out = creation.empty(shape, dtype=tensors[0].dtype, device=where)
+        out = creation.empty(
+            shape, dtype=tensors[0].dtype, device=where, memory_format=_common_format(tensors)
+        )
     elif tuple(out.shape) != shape:
         raise RuntimeError(f"Expected out tensor to have shape {list(shape)}, but got {_listed(out)}")
     for part, source in zip(out.split([t.shape[dim] for t in tensors], dim), tensors, strict=True):
         _copy(part, source)
     return out  # type: ignore[no-any-return]
+
+
+def _common_format(tensors: Sequence[Tensor]) -> memory_format:
+    if not all(t.meta.channels_last for t in tensors):
+        return contiguous_format
+    return channels_last if tensors[0].ndim == 4 else channels_last_3d
 
 
 def _gathered_shape(tensors: Sequence[Tensor], dim: int) -> tuple[tuple[int, ...], int]:
