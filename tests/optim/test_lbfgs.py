@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support import to_torch, torch
 
@@ -96,3 +98,27 @@ def test_refusals_are_pytorchs():
 
     with pytest.raises(RuntimeError, match=r"^only 'strong_wolfe' is supported$"):
         o.step(closure)
+
+
+@pytest.mark.parametrize("start", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_zero_tolerance_searches_an_empty_bracket(start: float, kind: str) -> None:
+    """With tolerance_change=0 the bracket shrinks to one point, through which no cubic is determined."""
+
+    def descend(module: Any) -> list[float]:
+        x = module.tensor([start, -2.0, 5.0], dtype=getattr(module, kind), requires_grad=True)
+        optimizer = module.optim.LBFGS(
+            [x], max_iter=100, tolerance_grad=0, tolerance_change=0, line_search_fn="strong_wolfe"
+        )
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = ((x - 1) ** 4).sum() + ((x - 2) ** 2).sum() + x.cos().sum()
+            loss.backward()
+            return loss
+
+        for _step in range(4):
+            optimizer.step(closure)
+        return x.tolist()  # type: ignore[no-any-return]
+
+    assert descend(flambeau) == pytest.approx(descend(torch), abs=1e-4)

@@ -8,8 +8,9 @@ from typing import Any
 
 from flambeau.core.layout import broadcast_shapes
 from flambeau.core.size import Size
+from flambeau.core.typeinfo import finfo
 from flambeau.distributions import constraints
-from flambeau.distributions.utils import broadcast_all, clamp_probs, probs_to_logits, sum_rightmost
+from flambeau.distributions.utils import broadcast_all, sum_rightmost
 from flambeau.nn.functional import softplus
 from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
@@ -289,6 +290,16 @@ class ExpTransform(Transform):
         return x
 
 
+def _clipped_sigmoid(x: Tensor) -> Tensor:
+    return _clip_open(x.sigmoid())
+
+
+def _clip_open(y: Tensor) -> Tensor:
+    """Return y clipped to the smallest and the largest value of its dtype between 0 and 1."""
+    limits = finfo(y.dtype)
+    return y.clamp(min=limits.tiny, max=1 - limits.eps)
+
+
 class SigmoidTransform(Transform):
     """y = 1 / (1 + exp(-x))."""
 
@@ -301,10 +312,11 @@ class SigmoidTransform(Transform):
     __hash__ = Transform.__hash__
 
     def _call(self, x: Tensor) -> Tensor:
-        return clamp_probs(x.sigmoid())
+        return _clipped_sigmoid(x)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return probs_to_logits(y, is_binary=True)
+        y = _clip_open(y)
+        return y.log() - (-y).log1p()
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         return -softplus(-x) - softplus(x)

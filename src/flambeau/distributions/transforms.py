@@ -23,6 +23,7 @@ from flambeau.distributions.scalar_transforms import (
     SoftplusTransform,
     TanhTransform,
     Transform,
+    _clipped_sigmoid,  # noqa: F401 (libraries import it)
     _InverseTransform,  # noqa: F401 (Pyro imports it)
     identity_transform,
 )

@@ -248,13 +248,18 @@ def _inside(one: Point, other: Point, stuck: bool) -> tuple[float, bool]:
 def _cubic_minimum(one: Point, other: Point, bounds: tuple[float, float] | None = None) -> float:
     """The minimum, within bounds, of the cubic through two points with their slopes."""
     low, high = bounds or (min(one.at, other.at), max(one.at, other.at))
+    if one.at == other.at:  # no cubic; reachable with tolerance_change=0
+        return (low + high) / 2.0
     a, b = (one, other) if one.at <= other.at else (other, one)
     d1 = one.slope + other.slope - 3 * (one.loss - other.loss) / (one.at - other.at)
     square = d1 * d1 - one.slope * other.slope
     if square < 0:
         return (low + high) / 2.0
     d2 = float(square**0.5)
-    t = b.at - (b.at - a.at) * ((b.slope + d2 - d1) / (b.slope - a.slope + 2 * d2))
+    divisor = b.slope - a.slope + 2 * d2
+    if divisor == 0:
+        return (low + high) / 2.0
+    t = b.at - (b.at - a.at) * ((b.slope + d2 - d1) / divisor)
     return min(max(t, low), high)
 
 

@@ -15,10 +15,13 @@ from flambeau.data.loader import (
     _SingleProcessDataLoaderIter,
 )
 from flambeau.data.worker import get_worker_info
+from flambeau.utils.data.dataset import Dataset, IterableDataset
+from flambeau.utils.data.sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
 __all__ = [
-    "DataLoader", "_BaseDataLoaderIter", "_DatasetKind", "_MultiProcessingDataLoaderIter",
-    "_SingleProcessDataLoaderIter", "default_collate", "default_convert", "get_worker_info",
+    "BatchSampler", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler", "SequentialSampler",
+    "_BaseDataLoaderIter", "_DatasetKind", "_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter",
+    "default_collate", "default_convert", "get_worker_info",
 ]  # fmt: skip
 
 _collate_fn_t = Callable[[list[Any]], Any]
