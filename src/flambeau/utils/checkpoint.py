@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from flambeau import amp
@@ -68,6 +68,25 @@ def set_device_states(
     """
     for index, state in zip(devices, states, strict=True):
         default_of(device("cuda", index)).set_state(state)
+
+
+def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return `inputs` with each tensor detached, which requires a gradient if the original does.
+
+    Raises:
+        RuntimeError: If `inputs` is not a tuple.
+    """
+    if not isinstance(inputs, tuple):
+        raise RuntimeError(
+            f"Only tuple of tensors is supported. Got Unsupported input type: {type(inputs).__name__}"
+        )
+    return tuple(i.detach().requires_grad_(i.requires_grad) if isinstance(i, Tensor) else i for i in inputs)
+
+
+def check_backward_validity(inputs: Iterable[Any]) -> None:
+    """Warn if none of the tensors among `inputs` requires a gradient."""
+    if not any(requires_grad(i) for i in inputs if isinstance(i, Tensor)):
+        warn_program("None of the inputs have requires_grad=True. Gradients will be None", UserWarning)
 
 
 class _State:

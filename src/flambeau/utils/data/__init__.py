@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from flambeau.core.absent import absent_class, absent_function
 from flambeau.core.names import lacking
 from flambeau.utils.data import dataloader, dataset, distributed, sampler
-from flambeau.utils.data.dataloader import DataLoader, default_collate, default_convert, get_worker_info
+from flambeau.utils.data.dataloader import (
+    DataLoader,
+    _DatasetKind,
+    default_collate,
+    default_convert,
+    get_worker_info,
+)
 from flambeau.utils.data.dataset import (
     ChainDataset,
     ConcatDataset,
@@ -28,8 +35,21 @@ from flambeau.utils.data.sampler import (
 __all__ = [
     "BatchSampler", "ChainDataset", "ConcatDataset", "DataLoader", "Dataset", "DistributedSampler",
     "IterableDataset", "RandomSampler", "Sampler", "SequentialSampler", "StackDataset", "Subset",
-    "SubsetRandomSampler", "TensorDataset", "WeightedRandomSampler", "default_collate", "default_convert",
-    "get_worker_info", "random_split",
+    "SubsetRandomSampler", "TensorDataset", "WeightedRandomSampler", "_DatasetKind", "default_collate",
+    "default_convert", "get_worker_info", "random_split",
 ]  # fmt: skip
+
+_HERE = "torch.utils.data"
+_ADVICE = "Datapipes are absent: derive the class from Dataset or IterableDataset."
+DFIterDataPipe = absent_class(_HERE, "DFIterDataPipe", _ADVICE)
+DataChunk = absent_class(_HERE, "DataChunk", _ADVICE)
+IterDataPipe = absent_class(_HERE, "IterDataPipe", _ADVICE)
+MapDataPipe = absent_class(_HERE, "MapDataPipe", _ADVICE)
+argument_validation = absent_function(_HERE, "argument_validation", _ADVICE)
+runtime_validation = absent_function(_HERE, "runtime_validation", _ADVICE)
+functional_datapipe = absent_class(_HERE, "functional_datapipe", _ADVICE)
+guaranteed_datapipes_determinism = absent_class(_HERE, "guaranteed_datapipes_determinism", _ADVICE)
+non_deterministic = absent_class(_HERE, "non_deterministic", _ADVICE)
+runtime_validation_disabled = absent_class(_HERE, "runtime_validation_disabled", _ADVICE)
 
 __getattr__ = lacking("torch.utils.data")
