@@ -173,14 +173,14 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 def _option(action: argparse.Action) -> str:
     if isinstance(action, argparse._SubParsersAction):
         return ""
-    value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    value = action.metavar or (
+        "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
+    )
     value = " ".join(value) if isinstance(value, tuple) else value
     takes = f" {value}" if action.nargs != 0 and action.option_strings else ""
     name = ", ".join(action.option_strings) + takes if action.option_strings else value
     text = _plain((action.help or "") % {**vars(action), "prog": ""})
-    return f"| `{name}` | {text} |".replace(
-        "|".join(map(str, action.choices or "")), "\\|".join(map(str, action.choices or ""))
-    )
+    return f"| `{name}` | {text} |"
 
 
 def _plain(text: str) -> str:

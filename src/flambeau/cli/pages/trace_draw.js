@@ -1,5 +1,6 @@
 // Drawing: bars, stalls, arrows, races, ranges, curves. Never more bars than pixels, however long the run.
-const LEFT = 216, RULER = 26, RIGHT = 10, MOST_ARROWS = 600, FONT = "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
+let LEFT = 216;  // of the rows' names: less on narrow screens
+const RULER = 26, RIGHT = 10, MOST_ARROWS = 600, FONT = "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
 let view = [...whole], scroll = 0, hovered = -1, selected = -1, cursor = null, colors = {}, wanted = false;
 
 function palette() {
@@ -41,6 +42,7 @@ function clipped(g, text, room) {
 function redraw() { if (!wanted) { wanted = true; requestAnimationFrame(() => { wanted = false; draw(); }); } }
 
 function draw() {
+  LEFT = Math.min(216, Math.round($("timeline").clientWidth * 0.3));
   const [g, width, height] = fit($("timeline"), stageHeight());
   scroll = Math.max(0, Math.min(scroll, tall + RULER + 4 - height));
   g.fillStyle = colors.paper; g.fillRect(0, 0, width, height);
@@ -77,7 +79,7 @@ function drawGround(g, width, height) {
     g.fillStyle = colors.ink; g.font = `12.5px ${FONT}`;
     const low = row.height < 30 || !row.sub;
     g.fillText(clipped(g, row.label, LEFT - 16), 12, y + (low ? row.height / 2 : row.height / 2 - 7));
-    if (row.sub && row.height >= 30) { g.fillStyle = colors.soft; g.font = `11px ${FONT}`; g.fillText(row.sub, 12, y + row.height / 2 + 8); }
+    if (row.sub && row.height >= 30) { g.fillStyle = colors.soft; g.font = `11px ${FONT}`; g.fillText(clipped(g, row.sub, LEFT - 16), 12, y + row.height / 2 + 8); }
   }
 }
 

@@ -6,6 +6,7 @@ function element(tag, text, parent, kind) {
   const e = document.createElement(tag);
   if (text !== undefined && text !== null) e.textContent = text;
   if (kind) e.className = kind;
+  if (tag === "a") { e.tabIndex = 0; e.setAttribute("role", "button"); e.onkeydown = event => { if (event.key === "Enter") e.click(); }; }
   if (parent) parent.append(e);
   return e;
 }
@@ -199,7 +200,7 @@ function showFigures() {
   const streams = rows.filter(row => row.type === "stream").length, into = $("figures");
   for (const [value, name, bad] of [[time(whole[1] - whole[0]), data.simulated ? "of simulated time" : "of time"], [work.toLocaleString("en"), "commands"],
     [String(streams), `streams of ${plural(rows.filter(r => r.type === "head").length - 1, "device")}`], [time(stalls), "streams waited for streams"], [time(blocked), "the host synchronized"],
-    [String(data.races.length), data.races.length === 1 ? "race" : "races", data.races.length]]) {
+    [String(data.races.length), data.races.length === 1 ? "race" : data.checked ? "races" : "races: not looked for, see --races", data.races.length]]) {
     const box = element("div", null, into, bad ? "figure bad" : "figure");
     element("b", value, box); element("span", name, box);
   }
@@ -219,7 +220,7 @@ function key(into, color, text, dashed) {
 }
 function showRaces() {
   const into = $("races");
-  if (!data.races.length) element("p", data.checked ? "None." : "None was looked for: --races warn or error does.", into, data.checked ? "calm" : "soft");
+  $("found").hidden = !data.races.length;  // its place is for the others
   data.races.slice(0, 100).forEach((race, n) => {
     const box = element("div", null, into, "race"), head = element("p", null, box);
     element("b", `${n + 1}. `, head); head.append(race.head + (race.count > 1 ? ` (${race.count} times)` : ""));
@@ -257,7 +258,7 @@ function showTable() {
 function showPath() {
   critical ||= criticalPath();
   const all = [...critical.spent].sort((a, b) => b[1] - a[1]), total = all.reduce((sum, [, ns]) => sum + ns, 0), into = $("bounds");
-  const names = { ...KINDS, give: "calls that give work", record: "calls that record events", wait: "calls that let streams wait", nothing: "nothing: latencies" };
+  const names = { ...KINDS, memory: "memory calls", kernel: "kernels", give: "kernel launches and copies", record: "calls that record events", wait: "calls that let streams wait", nothing: "nothing: latencies" };
   for (const [kind, ns] of all) {
     const row = element("div", null, into, "bound");
     element("span", names[kind] || kind, row);
@@ -265,7 +266,9 @@ function showPath() {
     element("span", `${(100 * ns / total).toFixed(1)} %`, row);
     element("span", time(ns), row);
   }
-  if (!all.length) element("p", "Nothing ran.", into, "soft");
+  if (!all.length) return void element("p", "Nothing ran.", into, "soft");
+  const [kind, ns] = all[0];
+  element("p", `Most of the run's ${time(total)} is bound by ${names[kind] || kind}: ${(100 * ns / total).toFixed(0)} % of the critical path.`, $("sentence"));
 }
 
 window.onresize = () => { backdrop = null; redraw(); };
