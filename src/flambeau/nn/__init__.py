@@ -14,6 +14,7 @@ _LATER = {
     **dict.fromkeys(("Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter"), "nn.parameter"),
     **dict.fromkeys(_MODULES, "nn.modules"),
     "DataParallel": "nn.parallel",
+    "factory_kwargs": "nn.modules.utils",
 }
 _ROOMS = ("attention", "grad", "init", "modules", "parallel", "parameter", "utils")
 __all__ = [*_LATER, *_ROOMS, "functional"]

@@ -55,3 +55,23 @@ def typename(x: Any) -> str:
     kind = type(x)
     module = kind.__module__
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
+def factory_kwargs(kwargs: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the keyword arguments for functions that create tensors, such as `torch.empty`.
+
+    Args:
+        kwargs: `device`, `dtype` and `memory_format`, directly or in a dict named `factory_kwargs`.
+
+    Raises:
+        TypeError: If another argument is given directly, or one is there twice.
+    """
+    if kwargs is None:
+        return {}
+    direct = {name: value for name, value in kwargs.items() if name != "factory_kwargs"}
+    inner = dict(kwargs.get("factory_kwargs", {}))
+    if unexpected := direct.keys() - {"device", "dtype", "memory_format"}:
+        raise TypeError(f"unexpected kwargs {unexpected}")
+    for name in direct.keys() & inner.keys():
+        raise TypeError(f"{name} specified twice, in **kwargs and in factory_kwargs")
+    return inner | direct
