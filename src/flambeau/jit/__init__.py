@@ -215,6 +215,18 @@ def run_frozen_optimizations(
     raise NotSupportedError(f"run_frozen_optimizations: {_OFF}. Use the module as it is.")
 
 
+def _get_trace_graph(f: Any, args: Any = (), kwargs: Any = None, **options: Any) -> NoReturn:
+    """Raise: a trace records no TorchScript graph.
+
+    Raises:
+        NotSupportedError: Always.
+    """
+    raise NotSupportedError(
+        "torch.jit._get_trace_graph: Flambeau has no TorchScript graphs. Use torch.fx.symbolic_trace, or "
+        "torch.utils.flop_counter to count operations."
+    )
+
+
 def export_opnames(m: Any) -> NoReturn:
     """Raise NotSupportedError: only a compiled module lists its operators."""
     raise NotSupportedError(f"export_opnames: {_OFF}, which lists no operators.")

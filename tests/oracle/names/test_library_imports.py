@@ -15,6 +15,7 @@ NAMES = {
     ),
     "_C": ("Graph", "Value"),
     "distributions.transforms": ("_clipped_sigmoid",),
+    "jit": ("_get_trace_graph",),
 }  # fmt: skip
 
 
@@ -53,3 +54,8 @@ def test_classes_of_torchscript_graphs_raise_when_called(name: str) -> None:
     assert not isinstance(1, getattr(flambeau._C, name))
     with pytest.raises(NotSupportedError, match=rf"torch\._C\.{name}"):
         getattr(flambeau._C, name)()
+
+
+def test_trace_graph_raises_and_names_flambeau() -> None:
+    with pytest.raises(NotSupportedError, match="Flambeau has no TorchScript graphs"):
+        flambeau.jit._get_trace_graph(flambeau.nn.Linear(2, 2), (flambeau.ones(2),))
