@@ -164,7 +164,7 @@ class Device:
 
 def built(launch: Launch, device: Device) -> Any:
     """The program or plan of a launch."""
-    from flambeau.driver.cuda import routines
+    from flambeau.driver.cuda.build import find_function
     from flambeau.driver.cuda.codegen import pointwise, pointwise_several, reduction, source
 
     form: Any = launch.kernel.cuda
@@ -177,7 +177,7 @@ def built(launch: Launch, device: Device) -> Any:
     if isinstance(form, Source):
         return source.program(launch, form)
     assert isinstance(form, Routine), f"{launch.kernel.name} has no CUDA form"
-    return routines.TABLE[form.name](launch, device)
+    return find_function(form.builder)(launch, device)
 
 
 def execute(

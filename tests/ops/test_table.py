@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import flambeau
 from flambeau.core.dtype import float32, int64
+from flambeau.driver.api import Routine
 from flambeau.ops.op import Op, table
 from flambeau.tensor.call import call
 from flambeau.testing.operators import UNSAMPLED, cases, check_virtual, maker, summary
@@ -39,6 +43,26 @@ def test_every_record_takes_a_dtype_and_says_what_it_is():
         assert op.dtypes, name
         assert op.kernel.name, name
         assert name == op.name
+
+
+CUDA = Path(flambeau.__file__).parent / "driver" / "cuda"
+
+
+def names_at_top(module: str) -> set[str]:
+    """Names that a module of the CUDA driver defines, from its text: CUDA's packages may be missing here."""
+    tree = ast.parse(CUDA.joinpath(*module.split(".")).with_suffix(".py").read_text())
+    targets = {getattr(node.targets[0], "id", "") for node in tree.body if isinstance(node, ast.Assign)}
+    return targets | {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("name", [name for name, op in table.items() if isinstance(op.kernel.cuda, Routine)])
+def test_a_routine_names_functions_of_the_cuda_driver(name):
+    routine = table[name].kernel.cuda
+    paths = [path for path in (routine.builder, routine.library) if path]
+    assert paths
+    for path in paths:
+        module, _, function = path.partition(":")
+        assert function in names_at_top(module), path
 
 
 def test_the_table_is_counted():

@@ -265,9 +265,20 @@ class Source(Record):
 
 
 class Routine(Record):
-    """A routine of a CUDA library, by its name in `driver/cuda/routines.py`."""
+    """Kernels that a function of the CUDA driver builds, or calls of NVIDIA's libraries.
 
-    name: str
+    The functions are named "module:function", with modules of `driver/cuda`, which are imported when a launch
+    is loaded: operators import nothing of CUDA's.
+
+    Attributes:
+        builder: Function of the launch and the device. It returns the kernels of the launch, or None if the
+            library runs it. "" if the library runs all launches.
+        library: Function of the launch, the device and the driver. It returns the steps of the launch. "" if
+            `builder` builds all launches.
+    """
+
+    builder: str = ""
+    library: str = ""
 
 
 class Lists(Record):

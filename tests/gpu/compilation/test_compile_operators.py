@@ -77,7 +77,7 @@ def _launches(op: Op) -> Iterator[Launch]:
 
 
 def _programs(op: Op) -> Iterator[KernelProgram]:
-    from flambeau.driver.cuda import routines
+    from flambeau.driver.cuda.build import find_function
     from flambeau.driver.cuda.codegen import multi_tensor, pointwise, reduction, source
     from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan
 
@@ -91,8 +91,8 @@ def _programs(op: Op) -> Iterator[KernelProgram]:
             built = multi_tensor.program(launch, form)
         elif isinstance(form, Source):
             built = source.program(launch, form)
-        elif isinstance(form, Routine) and form.name in routines.TABLE:
-            built = routines.TABLE[form.name](launch, _Device())
+        elif isinstance(form, Routine) and form.builder:
+            built = find_function(form.builder)(launch, _Device())
         else:
             return
         yield from [step.program for step in built.passes] if isinstance(built, KernelPlan) else [built]

@@ -19,7 +19,7 @@ from flambeau.core.dtype import complex32, complex64, float16, float32, from_num
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Launch, Routine, Source
-from flambeau.driver.cuda import routines
+from flambeau.driver.cuda.build import find_function
 from flambeau.driver.cuda.codegen import pointwise, reduction, source
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan
 from flambeau.driver.cuda.device.program import KernelProgram
@@ -32,8 +32,8 @@ NAMES = [
     name
     for name, op in table.items()
     if isinstance(op.kernel.cuda, Routine)
-    and op.kernel.cuda.name in routines.LIBRARIES
-    and op.kernel.cuda.name not in ("matmul", "addmm")
+    and op.kernel.cuda.library
+    and op.kernel.cuda.library != "linalg.products:product"
 ]
 
 
@@ -51,8 +51,8 @@ class Collector:
             self.programs.append(reduction.program(launch, form, 132))
         elif isinstance(form, Source):
             self.programs.append(source.program(launch, form))
-        elif isinstance(form, Routine) and form.name in routines.TABLE:
-            built = routines.TABLE[form.name](launch, Device())  # type: ignore[arg-type]
+        elif isinstance(form, Routine) and not form.library:
+            built = find_function(form.builder)(launch, Device())  # type: ignore[arg-type]
             self.programs += (
                 [step.program for step in built.passes] if isinstance(built, KernelPlan) else [built]
             )
@@ -90,6 +90,6 @@ def test_kernels_compile(name: str) -> None:
                 continue  # a size or dtype that CUDA refuses
             launch = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
             if any(meta.numel for meta in launch.outputs):
-                routines.LIBRARIES[op.kernel.cuda.name](launch, Device(), collector)  # type: ignore[union-attr]
+                find_function(op.kernel.cuda.library)(launch, Device(), collector)  # type: ignore[union-attr]
     assert collector.programs or name.endswith("_fft_r2c")
     compile_all(collector.programs)

@@ -19,6 +19,7 @@ import flambeau
 from flambeau.core.dtype import bfloat16, complex64, float16, float32, float64, from_numpy
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
+from flambeau.driver.cuda.build import find_function
 from flambeau.driver.cuda.nn import convolution
 from flambeau.ops.nn.convolution import Geometry
 from flambeau.ops.op import Op, table
@@ -63,7 +64,7 @@ def check(op: Op, inputs: Any, params: Any, out_step: int = 1) -> None:
     out = Meta.of(natural.shape, tuple([s // got.itemsize for s in got.strides]), natural.dtype, GPU)
     launch = Launch(op.kernel, (out,), found.inputs, found.params, capability=(9, 0))
     device = Device()
-    run = convolution.ROUTINES[op.kernel.cuda.name](launch, device, Driver(device))
+    run = find_function(op.kernel.cuda.library)(launch, device, Driver(device))
     before = [np.array(x) for x in inputs]
     run([got.ctypes.data, *[x.ctypes.data for x in inputs]], (), 0, 0)
     assert not device.held, "workspace was not given back"

@@ -19,8 +19,8 @@ from flambeau.core.dtype import bfloat16, complex64, dtype, float16, float32, fl
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.core.memory import array_at
 from flambeau.driver.api import Launch
+from flambeau.driver.cuda.build import find_function
 from flambeau.driver.cuda.libraries import cudnn
-from flambeau.driver.cuda.nn import convolution
 from flambeau.ops.nn import convolution as ops
 from flambeau.ops.nn.convolution import Geometry
 from flambeau.ops.op import Op, table
@@ -192,7 +192,7 @@ def check(op: Op, inputs: Any, params: Any, tf32: bool = False, enabled: bool = 
     signature = op.rule([meta_of(x) for x in inputs], (*params, enabled, tf32))
     launch = Launch(op.kernel, signature.outputs, signature.inputs, signature.params, capability=(7, 0))
     device = Device()
-    run = convolution.ROUTINES[op.kernel.cuda.name](launch, device, Adding(device))
+    run = find_function(op.kernel.cuda.library)(launch, device, Adding(device))
     (out,) = signature.outputs
     got, want = (np.zeros(out.shape, out.dtype.numpy) for _ in range(2))
     run([got.ctypes.data, *[x.ctypes.data for x in inputs]], (), 0, 0)

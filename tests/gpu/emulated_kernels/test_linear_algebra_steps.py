@@ -19,7 +19,7 @@ import flambeau
 from flambeau.core.dtype import float32, from_numpy
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda import routines
+from flambeau.driver.cuda.build import find_function
 from flambeau.driver.cuda.codegen.kernel_steps import KernelSteps
 from flambeau.driver.cuda.libraries import cublas, cusolver
 from flambeau.driver.cuda.linalg import linear_solve
@@ -53,7 +53,7 @@ def both(op: Any, inputs: Any, params: Any = ()) -> tuple[list[Any], list[Any]]:
     seen = [np.broadcast_to(x, m.shape) for x, m in zip(inputs, signature.inputs, strict=True)]
     device = Device()
     results = [[laid_out(m) for m in signature.outputs] for _ in range(2)]
-    routine = routines.LIBRARIES[op.kernel.cuda.name](launch, device, Driver(device))
+    routine = find_function(op.kernel.cuda.library)(launch, device, Driver(device))
     before = [np.array(x) for x in inputs]
     routine([x.ctypes.data for x in (*results[0], *inputs)], (), 0, 0)
     assert not device.held, "workspace was not given back"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import Expression, Expressions, Fold, Launch, Lists, Routine, Scan, Source
-from flambeau.driver.cuda import routines
 from flambeau.driver.cuda.codegen import (
     multi_kernel,
     multi_tensor,
@@ -29,9 +29,9 @@ def build(launch: Launch, device: CudaDevice, driver: Any) -> KernelProgram | Ru
     if launch.outputs and not any(meta.numel for meta in launch.outputs):
         return _nothing
     form = launch.kernel.cuda
-    if isinstance(form, Routine) and form.name in routines.LIBRARIES:
-        return routines.LIBRARIES[form.name](launch, device, driver)
     built = build_kernels(launch, device)
+    if built is None and isinstance(form, Routine) and form.library:
+        return find_function(form.library)(launch, device, driver)
     if isinstance(built, multi_kernel.KernelPlan):
         numbers, run_of_shape = multi_kernel.sequence(launch, built, device, driver.functions.of)
         return run_of_shape(*numbers)
@@ -58,10 +58,16 @@ def build_kernels(launch: Launch, device: CudaDevice) -> KernelProgram | multi_k
     if isinstance(form, Lists):
         return multi_tensor.program(launch, form)
     assert form is None or isinstance(form, Routine)
-    if form is None or form.name in routines.LIBRARIES:
-        small = routines.SMALL.get(form.name) if form is not None else None
-        return None if small is None else small(launch, device)
-    return routines.TABLE[form.name](launch, device)
+    if form is None or not form.builder:
+        return None
+    return find_function(form.builder)(launch, device)
+
+
+def find_function(path: str) -> Callable[..., Any]:
+    """Return the function that a `Routine` names as "module:function"."""
+    module, _, name = path.partition(":")
+    function: Callable[..., Any] = getattr(import_module(f"flambeau.driver.cuda.{module}"), name)
+    return function
 
 
 def _nothing(ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:

@@ -230,7 +230,7 @@ index = define(
     Op(
         "index",
         _index_rule,
-        Kernel("index", _index_host, cuda=Routine("index"), touches=_index_touches),
+        Kernel("index", _index_host, cuda=Routine("index.indexing:index"), touches=_index_touches),
         DTYPES,
         _index_samples,
         derivative=Derivative(_index_back),
@@ -240,7 +240,9 @@ index_put = define(
     Op(
         "index_put",
         _index_put_rule,
-        Kernel("index_put", _index_put_host, cuda=Routine("index_put"), touches=_index_put_touches),
+        Kernel(
+            "index_put", _index_put_host, cuda=Routine("index.indexing:index_put"), touches=_index_put_touches
+        ),
         DTYPES,
         _index_put_samples,
         flags=("deterministic",),
@@ -301,7 +303,7 @@ def _index_select_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 index_select = define(
     Op("index_select", _index_select_rule,
-       Kernel("index_select", _index_select_host, cuda=Routine("index_select"), touches=_along(False)),
+       Kernel("index_select", _index_select_host, cuda=Routine("index.indexing:index_select"), touches=_along(False)),
        DTYPES, _index_select_samples,
        derivative=Derivative(
            lambda grad, b, metas, params: zeros_of(grad, metas).index_add_(params[0], b, _grown(grad, metas[0], b)),
@@ -496,7 +498,7 @@ index_add = define(
         Kernel(
             "index_add",
             _index_add_host,
-            cuda=Routine("index_add"),
+            cuda=Routine("index.indexing:index_add"),
             touches=_along(True, reads=lambda params: True),
         ),
         DTYPES,
@@ -510,7 +512,7 @@ index_add = define(
 )
 index_copy = define(
     Op("index_copy", _along_rule("index_copy"),
-       Kernel("index_copy", _index_copy_host, cuda=Routine("index_copy"), touches=_along(True)),
+       Kernel("index_copy", _index_copy_host, cuda=Routine("index.indexing:index_copy"), touches=_along(True)),
        DTYPES, _index_copy_samples, flags=("deterministic",),
        derivative=Derivative(
            lambda grad, b, params: grad.index_fill(params[0], b, 0),
@@ -534,7 +536,7 @@ index_fill = define(
         Kernel(
             "index_fill",
             _index_fill_host,
-            cuda=Routine("index_fill"),
+            cuda=Routine("index.indexing:index_fill"),
             touches=_along(True, wrapped=_wrapped),
         ),
         DTYPES,
@@ -547,14 +549,25 @@ index_fill = define(
     )
 )
 index_reduce = define(
-    Op("index_reduce", _index_reduce_rule,
-       Kernel("index_reduce", _index_reduce_host, cuda=Routine("index_reduce"), touches=_index_reduce_touches),
-       REAL, _index_reduce_samples,
-       derivative=Derivative(
-           lambda grad, a, b, c, out, params: scatter_back(grad, a, _over_source(b, c, params), c, out, params),
-           None,
-           lambda grad, a, b, c, out, params, metas: scatter_source_back(
-               grad, a, _over_source(b, c, params), c, out, params, metas
-           ),
-       ))
-)  # fmt: skip
+    Op(
+        "index_reduce",
+        _index_reduce_rule,
+        Kernel(
+            "index_reduce",
+            _index_reduce_host,
+            cuda=Routine("index.indexing:index_reduce"),
+            touches=_index_reduce_touches,
+        ),
+        REAL,
+        _index_reduce_samples,
+        derivative=Derivative(
+            lambda grad, a, b, c, out, params: scatter_back(
+                grad, a, _over_source(b, c, params), c, out, params
+            ),
+            None,
+            lambda grad, a, b, c, out, params, metas: scatter_source_back(
+                grad, a, _over_source(b, c, params), c, out, params, metas
+            ),
+        ),
+    )
+)

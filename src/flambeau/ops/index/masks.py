@@ -196,7 +196,7 @@ def _masked_source_back(grad: Any, b: Any, metas: Any) -> Any:
 
 masked_scatter = define(
     Op("masked_scatter", _masked_scatter_rule,
-       Kernel("masked_scatter", _masked_scatter_host, cuda=Routine("masked_scatter"), touches=_masked),
+       Kernel("masked_scatter", _masked_scatter_host, cuda=Routine("index.joining:masked_scatter"), touches=_masked),
        DTYPES, _masked_scatter_samples,
        derivative=Derivative(
            lambda grad, b: grad.masked_fill(b, 0),
@@ -209,7 +209,7 @@ nonzero_count = define(
     Op(
         "nonzero_count",
         _count_rule,
-        Kernel("nonzero_count", _count_host, cuda=Routine("nonzero_count")),
+        Kernel("nonzero_count", _count_host, cuda=Routine("index.joining:nonzero_count")),
         DTYPES,
         _count_samples,
         derivative=NOT_DIFFERENTIABLE,
@@ -219,7 +219,7 @@ nonzero = define(
     Op(
         "nonzero",
         _nonzero_rule,
-        Kernel("nonzero", _nonzero_host, cuda=Routine("nonzero")),
+        Kernel("nonzero", _nonzero_host, cuda=Routine("index.joining:nonzero")),
         DTYPES,
         _nonzero_samples,
         derivative=NOT_DIFFERENTIABLE,
@@ -232,7 +232,7 @@ masked_select = define(
         Kernel(
             "masked_select",
             _select_host,
-            cuda=Routine("masked_select"),
+            cuda=Routine("index.joining:masked_select"),
             touches=lambda launch: Touches(False, (1,), lambda masks: np.atleast_1d(masks[0])),
         ),
         DTYPES,

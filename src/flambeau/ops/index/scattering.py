@@ -149,7 +149,7 @@ gather = define(
         Kernel(
             "gather",
             _gather_host,
-            cuda=Routine("gather"),
+            cuda=Routine("index.indexing:gather"),
             touches=lambda launch: Touches(False, (1,), _grid_of(launch)),
         ),
         DTYPES,
@@ -307,7 +307,7 @@ def _scatter(name: str, how: str, derivative: Derivative) -> Op:
     )  # fmt: skip
 
 
-_SCATTER = Kernel("scatter", _scatter_host, cuda=Routine("scatter"), touches=_scatter_touches)
+_SCATTER = Kernel("scatter", _scatter_host, cuda=Routine("index.indexing:scatter"), touches=_scatter_touches)
 scatter = _scatter(
     "scatter",
     "",
@@ -424,7 +424,7 @@ take = define(
         Kernel(
             "take",
             _take_host,
-            cuda=Routine("take"),
+            cuda=Routine("index.indexing:take"),
             touches=lambda launch: Touches(False, (1,), _flat_of(launch)),
         ),
         DTYPES,
@@ -439,7 +439,7 @@ put = define(
         Kernel(
             "put",
             _put_host,
-            cuda=Routine("put"),
+            cuda=Routine("index.indexing:put"),
             touches=lambda launch: Touches(True, (1,), _flat_of(launch), reads=launch.params[0]),
         ),
         DTYPES,

@@ -148,7 +148,7 @@ sort = define(
     Op(
         "sort",
         _sort_rule,
-        Kernel("sort", _sort_host, _steps, cuda=Routine("sort")),
+        Kernel("sort", _sort_host, _steps, cuda=Routine("index.sorting:sort")),
         REALS,
         _sort_samples,
         derivative=Derivative(lambda grad, out1, metas, params: by_place(grad, out1, metas[0], params[0])),
@@ -158,7 +158,7 @@ topk = define(
     Op(
         "topk",
         _topk_rule,
-        Kernel("topk", _topk_host, _steps, cuda=Routine("sort")),
+        Kernel("topk", _topk_host, _steps, cuda=Routine("index.sorting:sort")),
         NUMBERS,
         _topk_samples,
         derivative=Derivative(lambda grad, out1, metas, params: by_place(grad, out1, metas[0], params[1])),
@@ -243,7 +243,7 @@ unique = define(
     Op(
         "unique",
         _unique_rule,
-        Kernel("unique", _unique_host, _steps, cuda=Routine("unique")),
+        Kernel("unique", _unique_host, _steps, cuda=Routine("index.unique:unique")),
         REALS,
         _unique_samples,
         derivative=Refusal(whole=_no_unique, name="Unique2Backward0"),
@@ -323,7 +323,7 @@ def _searchsorted_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 searchsorted = define(
     Op(
         "searchsorted", _searchsorted_rule,
-        Kernel("searchsorted", _searchsorted_host, _steps, cuda=Routine("searchsorted")),
+        Kernel("searchsorted", _searchsorted_host, _steps, cuda=Routine("index.searching:searchsorted")),
         NUMBERS, _searchsorted_samples, derivative=NOT_DIFFERENTIABLE,
 )
 )  # fmt: skip
@@ -350,7 +350,7 @@ def _isin_host(launch: Launch) -> Body:
 
 isin = define(
     Op(
-        "isin", _isin_rule, Kernel("isin", _isin_host, _steps, cuda=Routine("isin")), NUMBERS,
+        "isin", _isin_rule, Kernel("isin", _isin_host, _steps, cuda=Routine("index.searching:isin")), NUMBERS,
         lambda make, kind: [((make(3, 4), make(5)), (False,))], derivative=NOT_DIFFERENTIABLE,
 )
 )  # fmt: skip

@@ -203,7 +203,9 @@ def _c2r_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
 def _transform(
     name: str, rule: Any, run: Any, dtypes: tuple[dtype, ...], samples: Any, back: Derivative
 ) -> Op:
-    kernel = Kernel(name, _host(run), _flops, cuda=Routine(name.removeprefix("_")))
+    kernel = Kernel(
+        name, _host(run), _flops, cuda=Routine(library=f"linalg.transforms:{name.removeprefix('_')}")
+    )
     return define(Op(name, rule, kernel, dtypes, samples, planned=True, derivative=back))
 
 

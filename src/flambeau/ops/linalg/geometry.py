@@ -62,12 +62,19 @@ def _cross_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 cross = define(
     Op(
-        "linalg_cross", _cross_rule,
-        Kernel("linalg_cross", _cross_host, lambda launch: 3 * launch.outputs[0].numel, cuda=Routine("cross")),
-        tuple(d for d in ALL if d is not bool_), _cross_samples,
+        "linalg_cross",
+        _cross_rule,
+        Kernel(
+            "linalg_cross",
+            _cross_host,
+            lambda launch: 3 * launch.outputs[0].numel,
+            cuda=Routine("linalg.geometry:cross"),
+        ),
+        tuple(d for d in ALL if d is not bool_),
+        _cross_samples,
         derivative=Derivative(back.cross_left, back.cross_right),
     )
-)  # fmt: skip
+)
 
 
 def _cdist_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -144,7 +151,7 @@ cdist = define(
     Op(
         "_cdist_forward",
         _cdist_rule,
-        Kernel("cdist", _cdist_host, _cdist_flops, cuda=Routine("cdist")),
+        Kernel("cdist", _cdist_host, _cdist_flops, cuda=Routine("linalg.geometry:cdist")),
         (float32, float64),
         _cdist_samples,
         derivative=Derivative(back.cdist_left, back.cdist_right, name="CdistBackward0"),
@@ -210,7 +217,7 @@ cdist_backward = define(
             "cdist_backward",
             _cdist_back_host,
             lambda launch: 2 * _cdist_flops(launch),
-            cuda=Routine("cdist_backward"),
+            cuda=Routine("linalg.geometry:cdist_backward"),
         ),
         (float32, float64),
         _cdist_back_samples,

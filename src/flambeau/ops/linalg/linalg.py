@@ -227,7 +227,7 @@ def _op(
     cuda: str,
     derivative: Derivative,
 ) -> Op:
-    kernel = Kernel(name, host, _flops(factor), cuda=Routine(cuda))
+    kernel = Kernel(name, host, _flops(factor), cuda=Routine(library=f"linalg.{cuda}"))
     return define(Op(name, rule, kernel, dtypes, samples, derivative=derivative))
 
 
@@ -308,7 +308,7 @@ inv_ex = _op(
     _inv_rule,
     _with_info(np.linalg.inv, _zero_pivot),
     _square_samples(),
-    cuda="inverse",
+    cuda="linear_solve:inverse",
     derivative=Derivative(back.inverse),
 )
 solve_ex = _op(
@@ -317,7 +317,7 @@ solve_ex = _op(
     _with_info(np.linalg.solve, _zero_pivot),
     _equations,
     1,
-    cuda="solve",
+    cuda="linear_solve:solve",
     derivative=Derivative(whole=back.solve),
 )
 det = _op(
@@ -326,7 +326,7 @@ det = _op(
     _plain(np.linalg.det),
     _square_samples(),
     2 / 3,
-    cuda="det",
+    cuda="linear_solve:det",
     derivative=Derivative(back.det),
 )
 slogdet = _op(
@@ -335,7 +335,7 @@ slogdet = _op(
     _plain(lambda a: tuple(np.linalg.slogdet(a))),
     _square_samples(),
     2 / 3,
-    cuda="slogdet",
+    cuda="linear_solve:slogdet",
     derivative=Derivative(back.slogdet),
 )
 
@@ -484,7 +484,7 @@ cholesky_ex = _op(
     _with_info(_cholesky, _bad_minor),
     _square_samples((False,), (True,)),
     1 / 3,
-    cuda="cholesky",
+    cuda="linear_solve:cholesky",
     derivative=Derivative(back.cholesky),
 )
 lu_factor_ex = _op(
@@ -493,7 +493,7 @@ lu_factor_ex = _op(
     _lu_host,
     _tall_and_wide((True,)),
     2 / 3,
-    cuda="lu_factor",
+    cuda="linear_solve:lu_factor",
     derivative=Derivative(back.lu_factor),
 )
 lu_solve = _op(
@@ -501,7 +501,7 @@ lu_solve = _op(
     _lu_solve_rule,
     _lu_solve_host,
     _lu_solve_samples,
-    cuda="lu_solve",
+    cuda="linear_solve:lu_solve",
     derivative=Derivative(whole=back.lu_solve),
 )
 lu_rows = _op(
@@ -511,7 +511,7 @@ lu_rows = _op(
     _pivot_samples,
     0,
     (int32,),
-    cuda="lu_rows",
+    cuda="linear_solve:lu_rows",
     derivative=NOT_DIFFERENTIABLE,
 )
 
@@ -571,7 +571,7 @@ solve_triangular = _op(
     _triangular_host,
     _triangular_samples,
     1,
-    cuda="solve_triangular",
+    cuda="linear_solve:solve_triangular",
     derivative=Derivative(whole=back.solve_triangular),
 )
 
@@ -662,7 +662,7 @@ qr = _op(
     _qr_rule,
     _plain(_qr),
     _tall_and_wide(("reduced",), ("complete",), ("r",)),
-    cuda="qr",
+    cuda="linear_solve:qr",
     derivative=Derivative(back.qr),
 )
 geqrf = _op(
@@ -670,7 +670,7 @@ geqrf = _op(
     _geqrf_rule,
     _plain(_geqrf),
     _tall_and_wide(),
-    cuda="geqrf",
+    cuda="linear_solve:geqrf",
     derivative=Refusal(back.no_geqrf),
 )
 householder_product = _op(
@@ -678,7 +678,7 @@ householder_product = _op(
     _householder_rule,
     _plain(_householder),
     _householder_samples,
-    cuda="householder_product",
+    cuda="linear_solve:householder_product",
     derivative=Derivative(whole=back.householder_product),
 )
 
@@ -759,7 +759,7 @@ def _eig_rule(name: str, vectors: bool) -> Callable[..., Signature]:
 
 svd = _op(
     "linalg_svd", _svd_rule, _of_finite(lambda a, full: tuple(np.linalg.svd(a, full))),
-    _tall_and_wide((True,), (False,)), 12, cuda="svd", derivative=Derivative(back.svd),
+    _tall_and_wide((True,), (False,)), 12, cuda="spectra:svd", derivative=Derivative(back.svd),
 )  # fmt: skip
 svdvals = _op(
     "linalg_svdvals",
@@ -767,12 +767,12 @@ svdvals = _op(
     _of_finite(np.linalg.svdvals),
     _tall_and_wide(),
     4,
-    cuda="svdvals",
+    cuda="spectra:svdvals",
     derivative=Derivative(back.svdvals, name="LinalgSvdBackward0"),
 )
 eigh = _op(
     "linalg_eigh", _eigh_rule(True), _of_finite(lambda a, uplo: tuple(np.linalg.eigh(a, uplo))),
-    _square_samples(("L",), ("U",)), 9, cuda="eigh", derivative=Derivative(back.eigh),
+    _square_samples(("L",), ("U",)), 9, cuda="spectra:eigh", derivative=Derivative(back.eigh),
 )  # fmt: skip
 eigvalsh = _op(
     "linalg_eigvalsh",
@@ -780,16 +780,16 @@ eigvalsh = _op(
     _of_finite(np.linalg.eigvalsh),
     _square_samples(("L",)),
     4 / 3,
-    cuda="eigvalsh",
+    cuda="spectra:eigvalsh",
     derivative=Derivative(back.eigvalsh, name="LinalgEighBackward0"),
 )
 eig = _op(
     "linalg_eig", _eig_rule("linalg.eig", True), _of_finite(lambda a: tuple(np.linalg.eig(a))),
-    _square_samples(), 25, cuda="eig", derivative=Derivative(back.eig),
+    _square_samples(), 25, cuda="spectra:eig", derivative=Derivative(back.eig),
 )  # fmt: skip
 eigvals = _op(
     "linalg_eigvals", _eig_rule("linalg.eigvals", False), _of_finite(np.linalg.eigvals),
-    _square_samples(), 10, cuda="eigvals", derivative=Derivative(back.eigvals, name="LinalgEigBackward0"),
+    _square_samples(), 10, cuda="spectra:eigvals", derivative=Derivative(back.eigvals, name="LinalgEigBackward0"),
 )  # fmt: skip
 
 
@@ -828,6 +828,6 @@ lstsq = _op(
     _of_finite(_lstsq),
     _lstsq_samples,
     12,
-    cuda="lstsq",
+    cuda="spectra:lstsq",
     derivative=Derivative(whole=back.lstsq, outputs=1),
 )

@@ -320,11 +320,12 @@ def _added_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(2, 3, 2), make(2, 3, 4), make(2, 4, 2), 2, 3), ()
 
 
+_ROUTINE = Routine("linalg.products:direct_product", library="linalg.products:product")
 matmul = define(
     Op(
         "matmul",
         _rule,
-        Kernel("matmul", _host, _flops, rate=product_rate, cuda=Routine("matmul")),
+        Kernel("matmul", _host, _flops, rate=product_rate, cuda=_ROUTINE),
         PRODUCTS,
         _samples,
         flags=("matmul_allow_tf32",),
@@ -333,7 +334,7 @@ matmul = define(
 )
 addmm = define(
     Op(
-        "addmm", _added_rule, Kernel("addmm", _added_host, _flops, rate=product_rate, cuda=Routine("addmm")),
+        "addmm", _added_rule, Kernel("addmm", _added_host, _flops, rate=product_rate, cuda=_ROUTINE),
         PRODUCTS, _added_samples, flags=("matmul_allow_tf32",),
         derivative=Derivative(
             lambda grad, d: _times(grad, d),
@@ -378,14 +379,14 @@ def _factors_rate(launch: Launch) -> str:
 
 mm_dtype = define(
     Op(
-        "mm.dtype", _mm_rule, Kernel("matmul", _host, _flops, rate=_factors_rate, cuda=Routine("matmul")),
+        "mm.dtype", _mm_rule, Kernel("matmul", _host, _flops, rate=_factors_rate, cuda=_ROUTINE),
         (float16, bfloat16), lambda make, kind: [((make(3, 4), make(4, 2)), ()), ((make(2, 3, 4), make(2, 4, 2)), ())],
         derivative=refused("mm"),
     )
 )  # fmt: skip
 addmm_dtype = define(
     Op(
-        "addmm.dtype", _addmm_rule, Kernel("addmm", _added_host, _flops, rate=_factors_rate, cuda=Routine("addmm")),
+        "addmm.dtype", _addmm_rule, Kernel("addmm", _added_host, _flops, rate=_factors_rate, cuda=_ROUTINE),
         (float16, bfloat16), _added_unrounded, derivative=refused("addmm"),
     )
 )  # fmt: skip

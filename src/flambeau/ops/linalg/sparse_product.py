@@ -74,7 +74,11 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 csr_product = define(
     Op(
-        "_sparse_csr_mm", _rule, Kernel("sparse_csr_mm", _host, _flops, cuda=Routine("sparse_csr_mm")),
-        (*NUMBERS, complex64, complex128), _samples, derivative=NOT_DIFFERENTIABLE,
+        "_sparse_csr_mm",
+        _rule,
+        Kernel("sparse_csr_mm", _host, _flops, cuda=Routine("linalg.sparse_matrices:csr_product")),
+        (*NUMBERS, complex64, complex128),
+        _samples,
+        derivative=NOT_DIFFERENTIABLE,
     )
-)  # fmt: skip
+)

@@ -69,10 +69,14 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 foreach_norm = define(
     Op(
-        "_foreach_norm", _rule, Kernel("foreach_norm", _host, _flops, cuda=Routine("foreach_norm")), FLOATS, _samples,
+        "_foreach_norm",
+        _rule,
+        Kernel("foreach_norm", _host, _flops, cuda=Routine("linalg.norms:foreach_norm")),
+        FLOATS,
+        _samples,
         derivative=NOT_DIFFERENTIABLE,
     )
-)  # fmt: skip
+)
 
 
 def _clipped(f: Any, options: Any, x: Sequence[Any], s: Sequence[Any]) -> Sequence[Any]:

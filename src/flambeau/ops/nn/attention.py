@@ -146,7 +146,7 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 attention = define(
     Op(
         "scaled_dot_product_attention", _rule,
-        Kernel("attention", _host, _flops, rate=product_rate, cuda=Routine("attention")), FLOATS, _samples,
+        Kernel("attention", _host, _flops, rate=product_rate, cuda=Routine("nn.attention:attention")), FLOATS, _samples,
         flags=("matmul_allow_tf32",),
         derivative=Derivative(whole=_back, name="ScaledDotProductAttentionBackward0", outputs=1),
     )

@@ -158,9 +158,18 @@ def _outputs(inputs: Sequence[Array], params: Params) -> list[Array]:
 
 attention_backward = define(
     Op(
-        "scaled_dot_product_attention_backward", _rule,
-        Kernel("attention_backward", _host, _flops, rate=product_rate, cuda=Routine("attention_backward")),
-        FLOATS, _samples,
-        flags=("matmul_allow_tf32",), derivative=Derivative(whole=_back),
+        "scaled_dot_product_attention_backward",
+        _rule,
+        Kernel(
+            "attention_backward",
+            _host,
+            _flops,
+            rate=product_rate,
+            cuda=Routine(library="nn.attention_gradients:backward"),
+        ),
+        FLOATS,
+        _samples,
+        flags=("matmul_allow_tf32",),
+        derivative=Derivative(whole=_back),
     )
-)  # fmt: skip
+)

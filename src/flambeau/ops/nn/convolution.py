@@ -277,11 +277,21 @@ def _bias_back(grad: Any) -> Any:
 
 convolution = define(
     Op(
-        "convolution", _rule, Kernel("convolution", _host, _flops, rate=product_rate, cuda=Routine("convolution")),
-        FLOATING_OR_COMPLEX, _samples, flags=FLAGS,
+        "convolution",
+        _rule,
+        Kernel(
+            "convolution",
+            _host,
+            _flops,
+            rate=product_rate,
+            cuda=Routine("nn.direct_convolution:convolution", library="nn.convolution:convolution"),
+        ),
+        FLOATING_OR_COMPLEX,
+        _samples,
+        flags=FLAGS,
         derivative=Derivative(_x_back, _w_back, _bias_back),
     )
-)  # fmt: skip
+)
 
 
 # -- gradients: of a sum of the result's elements times `grad`, nothing conjugated ------------------------
@@ -407,7 +417,7 @@ convolution_backward_input = define(
         "convolution_backward_input", _input_rule,
         Kernel(
             "convolution_backward_input", _input_host, _input_flops, rate=product_rate,
-            cuda=Routine("convolution_backward_input"),
+            cuda=Routine(library="nn.convolution:backward_input"),
         ),
         FLOATING_OR_COMPLEX, _input_samples, flags=FLAGS,
         derivative=Derivative(_input_back, _input_weight_back),
@@ -418,7 +428,7 @@ convolution_backward_weight = define(
         "convolution_backward_weight", _weight_rule,
         Kernel(
             "convolution_backward_weight", _weight_host, _weight_flops, rate=product_rate,
-            cuda=Routine("convolution_backward_weight"),
+            cuda=Routine(library="nn.convolution:backward_weight"),
         ),
         FLOATING_OR_COMPLEX, _weight_samples, flags=FLAGS,
         derivative=Derivative(
@@ -522,7 +532,7 @@ def _unfold_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
 
 unfold = define(
     Op(
-        "unfold", _unfold_rule, Kernel("unfold", _unfold_host, cuda=Routine("unfold")), FLOATING_OR_COMPLEX,
+        "unfold", _unfold_rule, Kernel("unfold", _unfold_host, cuda=Routine("nn.im2col:unfold")), FLOATING_OR_COMPLEX,
         _unfold_samples,
         derivative=Derivative(_unfold_back, name="Im2ColBackward0"),
     )
@@ -531,7 +541,7 @@ fold = define(
     Op(
         "fold",
         _fold_rule,
-        Kernel("fold", _fold_host, cuda=Routine("fold")),
+        Kernel("fold", _fold_host, cuda=Routine("nn.im2col:fold")),
         FLOATING_OR_COMPLEX,
         _fold_samples,
         derivative=Derivative(

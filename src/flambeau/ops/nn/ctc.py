@@ -162,7 +162,7 @@ ctc_loss = define(
     Op(
         "ctc_loss",
         _rule,
-        Kernel("ctc_loss", _host, _flops, cuda=Routine("ctc_loss")),
+        Kernel("ctc_loss", _host, _flops, cuda=Routine("nn.losses:ctc_loss")),
         (float32, float64),
         _samples,
         derivative=Derivative(_back),
@@ -217,7 +217,7 @@ ctc_loss_backward = define(
         "ctc_loss_backward", _backward_rule,
         Kernel(
             "ctc_loss_backward", _backward_host, lambda launch: 3 * _flops_of(launch.inputs[1:3]),
-            cuda=Routine("ctc_loss_backward"),
+            cuda=Routine("nn.losses:ctc_loss_backward"),
         ),
         (float32, float64), _backward_samples, derivative=refused("_ctc_loss_backward"),
     )

@@ -195,7 +195,7 @@ def _name(x: Meta, params: Params) -> str:
 interpolate = define(
     Op(
         "interpolate", _interpolate_rule,
-        Kernel("interpolate", _interpolate_host, _flops, cuda=Routine("interpolate")), (*FLOATS, uint8),
+        Kernel("interpolate", _interpolate_host, _flops, cuda=Routine("nn.resampling:interpolate")), (*FLOATS, uint8),
         _interpolate_samples, derivative=Derivative(_back, name=_name),
     )
 )  # fmt: skip
@@ -254,9 +254,13 @@ def _backward_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 interpolate_backward = define(
     Op(
-        "interpolate_backward", _backward_rule,
-        Kernel("interpolate_backward", _backward_host, _flops, cuda=Routine("interpolate_backward")), FLOATS,
+        "interpolate_backward",
+        _backward_rule,
+        Kernel(
+            "interpolate_backward", _backward_host, _flops, cuda=Routine("nn.resampling:interpolate_backward")
+        ),
+        FLOATS,
         _backward_samples,
         derivative=Derivative(lambda grad, params, call: call(interpolate, (grad,), params[:1])),
     )
-)  # fmt: skip
+)

@@ -215,7 +215,7 @@ nll_loss = define(
     Op(
         "nll_loss",
         _nll_rule,
-        Kernel("nll_loss", _nll_host, _flops, cuda=Routine("nll_loss")),
+        Kernel("nll_loss", _nll_host, _flops, cuda=Routine("nn.losses:nll_loss")),
         FLOATS,
         _nll_samples,
         derivative=Derivative(_nll_back),
@@ -283,7 +283,7 @@ nll_loss_backward = define(
     Op(
         "nll_loss_backward",
         _nll_backward_rule,
-        Kernel("nll_loss_backward", _nll_backward_host, cuda=Routine("nll_loss_backward")),
+        Kernel("nll_loss_backward", _nll_backward_host, cuda=Routine("nn.losses:nll_loss_backward")),
         FLOATS,
         _nll_backward_samples,
         derivative=Derivative(_nll_backward_back),
@@ -363,7 +363,7 @@ multi_margin_loss = define(
     Op(
         "multi_margin_loss",
         _margin_rule,
-        Kernel("multi_margin_loss", _margin_host, _flops, cuda=Routine("multi_margin_loss")),
+        Kernel("multi_margin_loss", _margin_host, _flops, cuda=Routine("nn.losses:multi_margin_loss")),
         FLOATS,
         _margin_samples,
         derivative=Derivative(_margin_back),
@@ -424,7 +424,7 @@ def _multilabel_back(grad: Any, a: Any, b: Any) -> Any:
 
 multilabel_margin_loss = define(
     Op("multilabel_margin_loss", _multilabel_rule,
-       Kernel("multilabel_margin_loss", _multilabel_host, _flops, cuda=Routine("multilabel_margin_loss")),
+       Kernel("multilabel_margin_loss", _multilabel_host, _flops, cuda=Routine("nn.losses:multilabel_margin_loss")),
        FLOATS, _multilabel_samples, derivative=Derivative(_multilabel_back),
 )
 )  # fmt: skip

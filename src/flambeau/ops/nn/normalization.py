@@ -192,7 +192,7 @@ layer_norm = define(
     Op(
         "layer_norm",
         _layer_rule,
-        Kernel("layer_norm", _rows_host(_standard), _flops, cuda=Routine("layer_norm")),
+        Kernel("layer_norm", _rows_host(_standard), _flops, cuda=Routine("nn.normalizing:layer_norm")),
         FLOATS,
         _layer_samples,
         derivative=Derivative(whole=gradients.given_to(gradients.layer_norm_backward)),
@@ -202,7 +202,7 @@ rms_norm = define(
     Op(
         "rms_norm",
         _rms_rule,
-        Kernel("rms_norm", _rows_host(_root_mean_square), _flops, cuda=Routine("rms_norm")),
+        Kernel("rms_norm", _rows_host(_root_mean_square), _flops, cuda=Routine("nn.normalizing:rms_norm")),
         FLOATS,
         _rms_samples,
         derivative=Derivative(whole=gradients.given_to(gradients.rms_norm_backward)),
@@ -265,7 +265,7 @@ group_norm = define(
     Op(
         "group_norm",
         _group_rule,
-        Kernel("group_norm", _group_host, _flops, cuda=Routine("group_norm")),
+        Kernel("group_norm", _group_host, _flops, cuda=Routine("nn.normalizing:group_norm")),
         FLOATS,
         _group_samples,
         derivative=Derivative(whole=gradients.given_to(gradients.group_norm_backward)),
@@ -359,7 +359,7 @@ batch_norm_train = define(
     Op(
         "batch_norm_train",
         _train_rule,
-        Kernel("batch_norm_train", _train_host, _flops, cuda=Routine("batch_norm_train")),
+        Kernel("batch_norm_train", _train_host, _flops, cuda=Routine("nn.normalizing:batch_norm_train")),
         FLOATS,
         _train_samples,
         derivative=Derivative(whole=gradients.of_batch, outputs=1),
@@ -369,7 +369,7 @@ batch_norm_infer = define(
     Op(
         "batch_norm_infer",
         _infer_rule,
-        Kernel("batch_norm_infer", _infer_host, _flops, cuda=Routine("batch_norm_infer")),
+        Kernel("batch_norm_infer", _infer_host, _flops, cuda=Routine("nn.normalizing:batch_norm_infer")),
         FLOATS,
         _infer_samples,
         derivative=Derivative(whole=_infer_back),

@@ -266,7 +266,7 @@ def _moment_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _define(name: str, see: See, laid: Laid, samples: Any, centered: bool = True) -> Op:
-    kernel = Kernel(name, _host_of(centered), _flops, cuda=Routine(name))
+    kernel = Kernel(name, _host_of(centered), _flops, cuda=Routine(f"nn.normalizing_gradients:{name}"))
     back = Derivative(whole=_back_of(see, centered))
     return define(Op(name, _rule_of(name, see, laid), kernel, FLOATS, samples, derivative=back))
 
@@ -289,7 +289,7 @@ batch_norm_backward_by_moments = define(
             "batch_norm_backward_by_moments",
             _host_of(True, True),
             _flops,
-            cuda=Routine("batch_norm_backward_by_moments"),
+            cuda=Routine("nn.normalizing_gradients:batch_norm_backward_by_moments"),
         ),
         FLOATS,
         _moment_samples,

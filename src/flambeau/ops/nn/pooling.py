@@ -136,7 +136,7 @@ max_pool = define(
     Op(
         "max_pool",
         _max_rule,
-        Kernel("max_pool", _max_host, _flops, cuda=Routine("max_pool")),
+        Kernel("max_pool", _max_host, _flops, cuda=Routine("nn.pooling:max_pool")),
         NUMBERS,
         _max_samples,
         derivative=Derivative(_max_back, name=_named("MaxPool{}DWithIndices"), outputs=1),
@@ -194,7 +194,7 @@ avg_pool = define(
     Op(
         "avg_pool",
         _avg_rule,
-        Kernel("avg_pool", _avg_host, _flops, cuda=Routine("avg_pool")),
+        Kernel("avg_pool", _avg_host, _flops, cuda=Routine("nn.pooling:avg_pool")),
         (*FLOATS, int64),
         _avg_samples,
         derivative=Derivative(_avg_back, name=_named("AvgPool{}D")),
@@ -313,7 +313,7 @@ def _source_flops(launch: Launch) -> int:
 def _adaptive(
     name: str, rule: Callable[..., Signature], host: Callable[[Launch], Body], derivative: Derivative
 ) -> Op:
-    kernel = Kernel(name, host, _source_flops, cuda=Routine(name))
+    kernel = Kernel(name, host, _source_flops, cuda=Routine(f"nn.pooling:{name}"))
     return define(Op(name, rule, kernel, FLOATS, _adaptive_samples, derivative=derivative))
 
 
@@ -385,7 +385,7 @@ max_unpool = define(
     Op(
         "max_unpool",
         _unpool_rule,
-        Kernel("max_unpool", _unpool_host, cuda=Routine("max_unpool")),
+        Kernel("max_unpool", _unpool_host, cuda=Routine("nn.pooling:max_unpool")),
         NUMBERS,
         _unpool_samples,
         derivative=Derivative(

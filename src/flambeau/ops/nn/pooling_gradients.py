@@ -110,7 +110,7 @@ def _adaptive_max_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _gradient(name: str, rule: Any, host: Callable[[Launch], Body], samples: Any, back: Any) -> Op:
-    kernel = Kernel(name, host, _flops, cuda=Routine(name))
+    kernel = Kernel(name, host, _flops, cuda=Routine(f"nn.pooling:{name}"))
     return define(Op(name, rule, kernel, FLOATS, samples, derivative=Derivative(back)))
 
 

@@ -80,7 +80,7 @@ def _cell(
     samples: Any,
     derivative: Derivative,
 ) -> Op:
-    kernel = Kernel(name, _host(compute), _flops, cuda=Routine(name))
+    kernel = Kernel(name, _host(compute), _flops, cuda=Routine(f"nn.rnn_cells:{name}"))
     return define(
         Op(f"_thnn_fused_{name}", _rule(inputs, outputs), kernel, FLOATS, samples, derivative=derivative)
     )

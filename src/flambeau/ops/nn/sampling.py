@@ -214,7 +214,7 @@ grid_sample = define(
     Op(
         "grid_sample",
         _grid_rule,
-        Kernel("grid_sample", _grid_host, _grid_flops, cuda=Routine("grid_sample")),
+        Kernel("grid_sample", _grid_host, _grid_flops, cuda=Routine("nn.sampling:grid_sample")),
         FLOATS,
         _grid_samples,
         derivative=Derivative(whole=_grid_back, name=lambda x, params: f"GridSampler{x.ndim - 2}DBackward0"),
@@ -319,11 +319,19 @@ def _backward_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 grid_sample_backward = define(
     Op(
-        "grid_sample_backward", _backward_rule,
-        Kernel("grid_sample_backward", _backward_host, _grid_flops, cuda=Routine("grid_sample_backward")), FLOATS,
-        _backward_samples, flags=("deterministic",),
+        "grid_sample_backward",
+        _backward_rule,
+        Kernel(
+            "grid_sample_backward",
+            _backward_host,
+            _grid_flops,
+            cuda=Routine("nn.sampling:grid_sample_backward"),
+        ),
+        FLOATS,
+        _backward_samples,
+        flags=("deterministic",),
         derivative=Derivative(
             whole=gradient, name=lambda grad, params: f"GridSampler{grad.ndim - 2}DBackwardBackward0"
         ),
     )
-)  # fmt: skip
+)

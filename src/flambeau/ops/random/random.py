@@ -476,7 +476,7 @@ randperm = define(
     Op(
         "randperm",
         _randperm_rule,
-        Kernel("randperm", _randperm_host, cuda=Routine("randperm"), draws=True),
+        Kernel("randperm", _randperm_host, cuda=Routine("index.permutation:randperm"), draws=True),
         DTYPES,
         lambda make, dtype: [],
         derivative=NOT_DIFFERENTIABLE,

@@ -587,7 +587,7 @@ median = reduction(
     empty=_needs_dim,
     dtypes=_NUMBERS,
     global_form=False,
-    cuda=Routine("median"),
+    cuda=Routine("index.ranks:median"),
     derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
 )
 nanmedian = reduction(
@@ -598,7 +598,7 @@ nanmedian = reduction(
     empty=_needs_dim,
     dtypes=_NUMBERS,
     global_form=False,
-    cuda=Routine("nanmedian"),
+    cuda=Routine("index.ranks:nanmedian"),
     derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
 )
 median_all = reduction(
@@ -606,7 +606,7 @@ median_all = reduction(
     reduce_rows.whole_median,
     _ranked,
     dtypes=_NUMBERS,
-    cuda=Routine("median_all"),
+    cuda=Routine("index.ranks:median"),
     derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
 )
 nanmedian_all = reduction(
@@ -614,7 +614,7 @@ nanmedian_all = reduction(
     partial(reduce_rows.whole_median, skip_nan=True),
     _ranked,
     dtypes=_NUMBERS,
-    cuda=Routine("nanmedian_all"),
+    cuda=Routine("index.ranks:nanmedian"),
     derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
 )
 mode = reduction(
@@ -625,7 +625,7 @@ mode = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
-    cuda=Routine("mode"),
+    cuda=Routine("index.ranks:mode"),
     derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
 )
 
@@ -641,7 +641,7 @@ def _check_rank(x: Meta, dims: tuple[int, ...], extra: tuple[Any, ...]) -> None:
 kthvalue = reduction(
     "kthvalue", reduce_rows.kthvalue, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS,
     extra=((1,), (2,)), global_form=False,
-    check=_check_rank, cuda=Routine("kthvalue"),
+    check=_check_rank, cuda=Routine("index.ranks:kthvalue"),
     derivative=Derivative(
         lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params),
     ),
@@ -686,7 +686,7 @@ quantile = define(
     Op(
         "quantile",
         _quantile_rule,
-        Kernel("quantile", _quantile_host, _flops, cuda=Routine("quantile")),
+        Kernel("quantile", _quantile_host, _flops, cuda=Routine("index.ranks:quantile")),
         FLOATING_OR_COMPLEX[2:4],
         _quantile_samples,
         derivative=Derivative(quantile_gradients.by_values, quantile_gradients.by_levels),

@@ -342,10 +342,14 @@ def _bincount_host(launch: Launch) -> Body:
 
 bincount = define(
     Op(
-        "bincount", _bincount_rule, Kernel("bincount", _bincount_host, _flops, cuda=Routine("bincount")), INTEGERS,
-        lambda make, kind: [((make(6, low=0, high=4),), (5,))], derivative=refused("bincount"),
+        "bincount",
+        _bincount_rule,
+        Kernel("bincount", _bincount_host, _flops, cuda=Routine("index.histogram:bincount")),
+        INTEGERS,
+        lambda make, kind: [((make(6, low=0, high=4),), (5,))],
+        derivative=refused("bincount"),
+    )
 )
-)  # fmt: skip
 
 
 _COUNTED = {
@@ -400,7 +404,11 @@ def _places(x: Array, least: Any, most: Any, bins: int) -> Array:
 
 histc = define(
     Op(
-        "histc", _histc_rule, Kernel("histc", _histc_host, _flops, cuda=Routine("histc")), (float32, float64),
-        lambda make, kind: [((make(20), -2.0, 2.0), (4,))], derivative=NOT_DIFFERENTIABLE,
+        "histc",
+        _histc_rule,
+        Kernel("histc", _histc_host, _flops, cuda=Routine("index.histogram:histc")),
+        (float32, float64),
+        lambda make, kind: [((make(20), -2.0, 2.0), (4,))],
+        derivative=NOT_DIFFERENTIABLE,
+    )
 )
-)  # fmt: skip

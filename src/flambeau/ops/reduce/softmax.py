@@ -80,7 +80,9 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _define(name: str, rows: Rows, stub: str, derivative: Derivative) -> Op:
-    kernel = Kernel(name, _host_of(rows), lambda launch: 12 * launch.outputs[0].numel, cuda=Routine(name))
+    kernel = Kernel(
+        name, _host_of(rows), lambda launch: 12 * launch.outputs[0].numel, cuda=Routine(f"nn.softmax:{name}")
+    )
     return define(Op(name, _rule_of(stub), kernel, REALS, _samples, derivative=derivative))
 
 

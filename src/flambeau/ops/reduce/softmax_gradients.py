@@ -67,7 +67,9 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _define(name: str, rows: Callable[[Array, Array], Array], derivative: Derivative) -> Op:
-    kernel = Kernel(name, _host_of(rows), lambda launch: 8 * launch.outputs[0].numel, cuda=Routine(name))
+    kernel = Kernel(
+        name, _host_of(rows), lambda launch: 8 * launch.outputs[0].numel, cuda=Routine(f"nn.softmax:{name}")
+    )
     return define(Op(name, _rule, kernel, FLOATS, _samples, derivative=derivative))
 
 

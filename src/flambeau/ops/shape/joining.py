@@ -130,7 +130,7 @@ cat = define(
     Op(
         "cat",
         _cat_rule,
-        Kernel("cat", _cat_host, cuda=Routine("cat")),
+        Kernel("cat", _cat_host, cuda=Routine("index.joining:cat")),
         DTYPES,
         _cat_samples,
         derivative=Derivative(whole=_cat_back),
@@ -198,7 +198,7 @@ flip = define(
     Op(
         "flip",
         _flip_rule,
-        Kernel("flip", _flip_host, cuda=Routine("flip")),
+        Kernel("flip", _flip_host, cuda=Routine("index.joining:flip")),
         DTYPES,
         _flip_samples,
         derivative=Derivative(lambda grad, params: grad.flip(params[0])),
@@ -208,7 +208,7 @@ roll = define(
     Op(
         "roll",
         _roll_rule,
-        Kernel("roll", _roll_host, cuda=Routine("roll")),
+        Kernel("roll", _roll_host, cuda=Routine("index.joining:roll")),
         DTYPES,
         _roll_samples,
         derivative=Derivative(lambda grad, params: grad.roll([-s for s in params[0]], params[1])),
@@ -337,7 +337,7 @@ triangle_indices = define(
     Op(
         "triangle_indices",
         _indices_rule,
-        Kernel("triangle_indices", _indices_host, cuda=Routine("triangle_indices")),
+        Kernel("triangle_indices", _indices_host, cuda=Routine("index.joining:triangle_indices")),
         DTYPES,
         _indices_samples,
         derivative=NOT_DIFFERENTIABLE,
@@ -393,7 +393,7 @@ repeats_total = define(
     Op(
         "repeats_total",
         _total_rule,
-        Kernel("repeats_total", _total_host, cuda=Routine("repeats_total")),
+        Kernel("repeats_total", _total_host, cuda=Routine("index.joining:repeats_total")),
         (int32, int64),
         _total_samples,
         derivative=NOT_DIFFERENTIABLE,
@@ -403,7 +403,7 @@ repeat_places = define(
     Op(
         "repeat_places",
         _repeats_rule,
-        Kernel("repeat_places", _repeats_host, cuda=Routine("repeat_places")),
+        Kernel("repeat_places", _repeats_host, cuda=Routine("index.joining:repeat_places")),
         (int32, int64),
         _repeats_samples,
         derivative=NOT_DIFFERENTIABLE,

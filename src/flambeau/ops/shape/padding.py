@@ -133,7 +133,7 @@ pad = define(
     Op(
         "pad",
         _rule,
-        Kernel("pad", _host, cuda=Routine("pad")),
+        Kernel("pad", _host, cuda=Routine("nn.padding:pad")),
         DTYPES,
         _samples,
         derivative=Derivative(_pad_back),

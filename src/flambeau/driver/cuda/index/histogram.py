@@ -6,8 +6,6 @@ PyTorch's are. A last pass converts to the output's dtype and layout.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from flambeau.core.dtype import int64
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
@@ -36,9 +34,6 @@ def histc(launch: Launch, device: CudaDevice) -> KernelPlan:
     whole = launch.inputs[1] is int64
     functions = f"typedef {'i64' if whole else c_name(x.dtype)} Y;" + _RANGED
     return _plan(launch, device, functions, [x], "i64" if whole else "double")
-
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelPlan]] = {"bincount": bincount, "histc": histc}
 
 
 def _tensor(launch: Launch, at: int) -> Meta:

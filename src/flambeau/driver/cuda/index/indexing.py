@@ -10,7 +10,7 @@ documents; with deterministic algorithms the last one stays, by the same sort.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -567,10 +567,3 @@ def _one_shape(a: Meta, b: Meta) -> tuple[Meta, Meta]:
             "put_() on a GPU of a source and an index of different shapes, neither contiguous"
         )
     return a.with_(shape=b.shape, strides=strides), b
-
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
-    "index": index, "index_select": index_select, "gather": gather, "take": take, "index_put": index_put,
-    "index_add": index_add, "index_copy": index_copy, "index_reduce": index_reduce, "index_fill": index_fill,
-    "scatter": scatter, "put": put,
-}  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 
@@ -399,10 +399,3 @@ def masked_scatter(launch: Launch, device: CudaDevice) -> KernelPlan:
         chosen=True,
     )  # fmt: skip
     return KernelPlan((copying(out, x, 0, 1, unless_same=True), *chosen.passes(work)), work.nbytes)
-
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
-    "cat": cat, "flip": flip, "roll": roll, "triangle_indices": triangle_indices, "repeats_total": repeats_total,
-    "repeat_places": repeat_places, "nonzero_count": nonzero_count, "nonzero": nonzero,
-    "masked_select": masked_select, "masked_scatter": masked_scatter,
-}  # fmt: skip

@@ -85,6 +85,3 @@ extern "C" __global__ void __launch_bounds__(256) run({kind}* out, const u32* pl
 """
     tail = (i64(out.numel), i64(out.strides[0]))
     return Pass(KernelProgram(text, blocks(out.numel), 256, tail), ((0, 0), radix.values))
-
-
-ROUTINES = {"randperm": randperm}

@@ -122,7 +122,7 @@ _BETWEEN = {
 }
 
 
-def _quantile(launch: Launch, device: CudaDevice) -> KernelPlan:
+def quantile(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Operands out (*q, rows ...), x, q. params: (dims, interpolation, whether NaNs are left out)."""
     dims, interpolation, skip = launch.params
     (out,), (x, q) = launch.outputs, launch.inputs
@@ -162,8 +162,7 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* q, const 
     return KernelPlan((load_keys(moved, 1, radix), *radix.passes, picking), work.nbytes, radix.zeroed)
 
 
-ROUTINES = {
-    "kthvalue": _rank_builder("kthvalue"), "median": _rank_builder("median"), "nanmedian": _rank_builder("nanmedian"),
-    "median_all": _rank_builder("median"), "nanmedian_all": _rank_builder("nanmedian"), "mode": _rank_builder("mode"),
-    "quantile": _quantile,
-}  # fmt: skip
+kthvalue = _rank_builder("kthvalue")
+median = _rank_builder("median")
+nanmedian = _rank_builder("nanmedian")
+mode = _rank_builder("mode")

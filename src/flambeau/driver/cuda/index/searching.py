@@ -135,6 +135,3 @@ extern "C" __global__ void __launch_bounds__(256) run(bool* out, const {c_name(e
 }}
 """
     return KernelProgram(text, blocks(out.numel), 256, (walk.value, i64(out.numel), i64(count)))
-
-
-ROUTINES = {"searchsorted": searchsorted, "isin": isin}

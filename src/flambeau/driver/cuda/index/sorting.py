@@ -278,6 +278,3 @@ _PASSED_ON = """
   T* const mine_ = items + blockIdx.x * kept + threadIdx.x;
   if ((int)threadIdx.x < have) *mine_ = mine;
   else unwanted(*mine_);"""
-
-
-ROUTINES = {"sort": sort}

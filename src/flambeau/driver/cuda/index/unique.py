@@ -235,6 +235,3 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, const i
         KernelProgram(text, blocks(walk.count), 256, tail),
         ((_VALUES, 0), (_FOUND, 0), (_X, 0), places, starts),
     )
-
-
-ROUTINES = {"unique": unique}

@@ -194,6 +194,3 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run(T* out, const T* gra
     return KernelProgram(
         text, grid, THREADS, (walk.value, *[i64(x) for x in numbers], packed_constant(float(p)))
     )
-
-
-ROUTINES = {"cross": cross, "cdist": cdist, "cdist_backward": cdist_backward}

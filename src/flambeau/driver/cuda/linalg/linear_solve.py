@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +11,6 @@ from flambeau.core.layout import view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Kernel, Launch, Source
 from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, Places, device_only
-from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries.cublas import blas_of
 from flambeau.driver.cuda.libraries.cusolver import ADJOINT, DATA, LOWER, PLAIN, TRANSPOSED, UPPER, solver_of
 from flambeau.driver.cuda.linalg import matrices
@@ -416,17 +414,15 @@ def _lu_rows(steps: KernelSteps) -> None:
     matrices.copy_to_output(steps, out, found)
 
 
-ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], KernelSteps]] = {
-    "inverse": routine(_inverse),
-    "solve": routine(_solve_equations),
-    "det": routine(partial(_determinant, _DET), (1,)),
-    "slogdet": routine(partial(_determinant, _SLOGDET), (1, 0)),
-    "cholesky": routine(_cholesky),
-    "lu_factor": routine(_lu_factor),
-    "lu_solve": routine(_lu_solve),
-    "lu_rows": routine(_lu_rows),
-    "solve_triangular": routine(_triangular),
-    "qr": routine(_qr, square=True),
-    "geqrf": routine(_geqrf),
-    "householder_product": routine(_householder),
-}
+inverse = routine(_inverse)
+solve = routine(_solve_equations)
+det = routine(partial(_determinant, _DET), (1,))
+slogdet = routine(partial(_determinant, _SLOGDET), (1, 0))
+cholesky = routine(_cholesky)
+lu_factor = routine(_lu_factor)
+lu_solve = routine(_lu_solve)
+lu_rows = routine(_lu_rows)
+solve_triangular = routine(_triangular)
+qr = routine(_qr, square=True)
+geqrf = routine(_geqrf)
+householder_product = routine(_householder)

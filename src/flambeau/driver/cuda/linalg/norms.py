@@ -6,7 +6,6 @@ The tensors' addresses are one parameter, a table, as those of lists are: few ke
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import accumulate
 
 from flambeau.core.errors import NotSupportedError
@@ -128,5 +127,3 @@ extern "C" __global__ void __launch_bounds__({threads}) run(E* out, const C* par
   if (threadIdx.x == 0) out[blockIdx.x] = to<E>(lower(s, power));
 }}
 """
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelPlan]] = {"foreach_norm": foreach_norm}

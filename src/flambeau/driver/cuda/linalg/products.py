@@ -16,7 +16,8 @@ from flambeau.core.dtype import bfloat16, complex32, complex64, dtype, float16, 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import view_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Kernel, Launch
+from flambeau.driver.api import Expression, Kernel, Launch, Routine
+from flambeau.driver.cuda.codegen.kernel_steps import device_only
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.driver.cuda.libraries.cublaslt import DATA, WORKSPACE, CublasLt, Gemm, Matrix, Product, scalar
@@ -27,19 +28,19 @@ Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 TF32_SINCE = (8, 0)
 
 
-def _device_only(launch: Launch) -> Body:
-    raise NotSupportedError("a step of a CUDA product has no host body")
-
-
-_COPY = Kernel("copy", _device_only, cuda=Expression("a"))
+_ROUTINE = Routine("linalg.products:direct_product", library="linalg.products:product")
+MATMUL = Kernel("matmul", device_only, cuda=_ROUTINE)
+ADDMM = Kernel("addmm", device_only, cuda=_ROUTINE)
+"""Steps of other routines, which are small or large as products of programs are."""
+_COPY = Kernel("copy", device_only, cuda=Expression("a"))
 _TIMES_BETA = "b == 0 ? T{} : to<T>(widen(a) * to<decltype(widen(a))>(b))"
-_SCALED = Kernel("scaled", _device_only, cuda=Expression(_TIMES_BETA))
+_SCALED = Kernel("scaled", device_only, cuda=Expression(_TIMES_BETA))
 
 
-def product(launch: Launch, device: CudaDevice, driver: Any) -> KernelProgram | Run:
-    """The routine of `matmul` (inputs a, b) and of `addmm` (inputs added, a, b, beta, alpha)."""
+def product(launch: Launch, device: CudaDevice, driver: Any) -> Run:
+    """Multiply by cuBLASLt: `matmul` (inputs a, b) or `addmm` (inputs added, a, b, beta, alpha)."""
     kind = _Matmul if len(launch.inputs) == 2 else _Addmm
-    return direct_product(launch, device) or kind(launch, device, driver, _uses_tf32(launch, device))
+    return kind(launch, device, driver, _uses_tf32(launch, device))
 
 
 def direct_product(launch: Launch, device: CudaDevice) -> KernelProgram | None:
@@ -283,9 +284,3 @@ class _Addmm(_ProductRoutine):
         if self.direct:
             return call(a, b, d)
         self.call_staged(a, b, d, native, stream, call)
-
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], KernelProgram | Run]] = {
-    "matmul": product,
-    "addmm": product,
-}

@@ -42,6 +42,3 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({kind}* out, const {
     )  # fmt: skip
     tail = (*[i64(x) for x in numbers], device.assertions.guard(launch.kernel.name))
     return KernelProgram(text, blocks(out.numel), THREADS, tail)
-
-
-ROUTINES = {"sparse_csr_mm": csr_product}

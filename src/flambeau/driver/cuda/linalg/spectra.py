@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Kernel, Launch, Routine, Source
+from flambeau.driver.api import Fold, Kernel, Source
 from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, Places, device_only
-from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries.cusolver import DATA, LOWER, UPPER, VALUES, VECTORS, solver_of
 from flambeau.driver.cuda.linalg import matrices
 from flambeau.driver.cuda.linalg.matrices import Matrices, routine
+from flambeau.driver.cuda.linalg.products import MATMUL
 
 _JACOBI = 32  # rows and columns that the library's batch of Jacobi iterations takes
 
@@ -183,7 +182,6 @@ _PAIRED = Kernel(
 
 # -- least squares -------------------------------------------------------------------------------------------
 
-_MATMUL = Kernel("matmul", device_only, cuda=Routine("matmul"))
 _INVERSES = matrices.expression("inverses", "a > b * (T)k0 ? 1 / a : 0")
 _TIMES = matrices.expression("times", "weighed(a, b)")
 _COUNT = Kernel(
@@ -214,10 +212,10 @@ def _least_squares(steps: KernelSteps) -> None:
         return
     part = matrices.numbers(steps, x.meta, k * width, a.kind)
     part = replace(part, meta=Meta.contiguous_of((*x.meta.shape[:-2], k, width), a.kind, x.meta.device))
-    steps.run(_MATMUL, part, _adjoint(steps, u).part(k, a.rows), b, params=(False,))
+    steps.run(MATMUL, part, _adjoint(steps, u).part(k, a.rows), b, params=(False,))
     steps.run(_TIMES, part, part, matrices.along(inverses, part.meta))
     whole = steps.dense(out.meta.shape, a.kind)
-    steps.run(_MATMUL, whole, v.part(a.columns, k), part, params=(False,))
+    steps.run(MATMUL, whole, v.part(a.columns, k), part, params=(False,))
     matrices.store(steps, out, whole, info)
 
 
@@ -226,12 +224,10 @@ def _first(x: Array) -> Array:
     return replace(x, meta=x.meta.with_(strides=(*x.meta.strides[:-1], 0)))
 
 
-ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], KernelSteps]] = {
-    "svd": routine(_svd, square=True),
-    "svdvals": routine(_svdvals),
-    "eigh": routine(partial(_hermitian, True)),
-    "eigvalsh": routine(partial(_hermitian, False)),
-    "eig": routine(partial(_general, True)),
-    "eigvals": routine(partial(_general, False)),
-    "lstsq": routine(_least_squares),
-}
+svd = routine(_svd, square=True)
+svdvals = routine(_svdvals)
+eigh = routine(partial(_hermitian, True))
+eigvalsh = routine(partial(_hermitian, False))
+eig = routine(partial(_general, True))
+eigvals = routine(partial(_general, False))
+lstsq = routine(_least_squares)

@@ -98,11 +98,9 @@ class _TransformRoutine:
             self._staged.close()
 
 
-ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], Any]] = {
-    "fft_c2c": partial(_TransformRoutine, _complex),
-    "fft_r2c": partial(_TransformRoutine, _from_real),
-    "fft_c2r": partial(_TransformRoutine, _to_real),
-}
+fft_c2c = partial(_TransformRoutine, _complex)
+fft_r2c = partial(_TransformRoutine, _from_real)
+fft_c2r = partial(_TransformRoutine, _to_real)
 
 
 # -- steps ----------------------------------------------------------------------------------------------------

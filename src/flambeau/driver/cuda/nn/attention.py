@@ -5,7 +5,6 @@ In 16 bits on tensor cores (attention_mma.cuh), where depth and columns suit the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from flambeau.core.dtype import bfloat16, float16, float32, float64
@@ -137,6 +136,3 @@ extern "C" __global__ void __launch_bounds__({32 * _WARPS}) run(X* out, float* l
 
 def cpp(value: bool) -> str:
     return str(value).lower()
-
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {"attention": attention}

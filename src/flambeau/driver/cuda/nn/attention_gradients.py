@@ -7,7 +7,7 @@ time, so that they take little memory beside what a program keeps for its gradie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -21,21 +21,21 @@ from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, device
 from flambeau.driver.cuda.codegen.rows import computing
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
+from flambeau.driver.cuda.linalg.products import MATMUL
 from flambeau.driver.cuda.nn.attention import cpp, suits_tensor_cores
 
 _SCORE_BYTES = 64 << 20  # of scores at a time, where one sample's are not more; their slopes take as much
 
-_PRODUCT = Kernel("matmul", device_only, cuda=Routine("matmul"))
-WEIGHTS = Kernel("attention_weights", device_only, cuda=Routine("attention_weights"))
+WEIGHTS = Kernel("attention_weights", device_only, cuda=Routine("nn.attention_gradients:weights"))
 """Scores (..., L, S), in place, to weights; a mask or none. params: (causal, scale)."""
-SLOPES = Kernel("attention_slopes", device_only, cuda=Routine("attention_slopes"))
+SLOPES = Kernel("attention_slopes", device_only, cuda=Routine("nn.attention_gradients:slopes"))
 """The weights' gradient (..., L, S), in place, to the scores'; the mask's or none; of weights. params: (scale,)."""
-BY_QUERIES = Kernel("attention_by_queries", device_only, cuda=Routine("attention_by_queries"))
+BY_QUERIES = Kernel("attention_by_queries", device_only, cuda=Routine("nn.attention_gradients:by_queries"))
 """The query's gradient and each query's level (..., L), of grad, query, key, value, out, logarithms, a mask or none.
 
 params: (causal, scale).
 """
-BY_KEYS = Kernel("attention_by_keys", device_only, cuda=Routine("attention_by_keys"))
+BY_KEYS = Kernel("attention_by_keys", device_only, cuda=Routine("nn.attention_gradients:by_keys"))
 """The key's and value's gradients, of grad, query, key, value, levels, logarithms, a mask or none.
 
 params: (causal, scale).
@@ -117,7 +117,7 @@ def _part(
         made = (
             out if out.meta.dtype is weights.meta.dtype else steps.dense(out.meta.shape, weights.meta.dtype)
         )
-        steps.run_all(_PRODUCT, (made,), (a, b), (tf32,))
+        steps.run_all(MATMUL, (made,), (a, b), (tf32,))
         if made is not out:
             steps.copy(out, made)
 
@@ -288,12 +288,3 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, {masked}const C* w
     step = given[0].strides[-1] if given else 0
     numbers = i64(rows.count), i64(out.shape[-1]), i64(step)
     return KernelProgram(text, blocks(rows.count, 8), 256, (rows.value, *numbers, packed_constant(scale)))
-
-
-KERNELS: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {
-    "attention_weights": weights,
-    "attention_slopes": slopes,
-    "attention_by_queries": by_queries,
-    "attention_by_keys": by_keys,
-}
-ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], KernelSteps]] = {"attention_backward": backward}

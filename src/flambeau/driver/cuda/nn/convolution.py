@@ -12,7 +12,7 @@ side is added up from columns that a product made. Some samples at a time, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -20,19 +20,18 @@ from typing import Any
 from flambeau.core.dtype import int64
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import contiguous_strides
-from flambeau.driver.api import Expression, Kernel, Launch, Routine
+from flambeau.driver.api import Expression, Kernel, Launch
 from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, device_only
 from flambeau.driver.cuda.codegen.windows import Lattice
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries import cudnn
+from flambeau.driver.cuda.linalg.products import ADDMM, MATMUL
 from flambeau.driver.cuda.nn.im2col import COLUMNS, OVERLAPS
 
 _COLUMN_BYTES = 512 << 20  # of columns at a time, where one sample's are not more
 
 _LARGE = 1 << 31  # elements of a tensor, more than many of cuDNN's engines count
 
-_PRODUCT = Kernel("matmul", device_only, cuda=Routine("matmul"))
-_ADDED_PRODUCT = Kernel("addmm", device_only, cuda=Routine("addmm"))
 _ONCE = ((int64, 1), (int64, 1))  # beta and alpha
 
 
@@ -208,9 +207,9 @@ class _Columns:
 
     def multiply(self, out: Array, a: Array, b: Array, added: Array | None = None) -> None:
         if added is None:
-            self.steps.run_all(_PRODUCT, (out,), (a, b), self.params)
+            self.steps.run_all(MATMUL, (out,), (a, b), self.params)
         else:
-            self.steps.run_all(_ADDED_PRODUCT, (out,), (added, a, b), self.params, _ONCE)
+            self.steps.run_all(ADDMM, (out,), (added, a, b), self.params, _ONCE)
 
     def bias(self, count: int, channels: int, places: int) -> Array | None:
         """The bias, if there is one, as (count, groups, channels of a group, places)."""
@@ -279,9 +278,3 @@ def _weigh(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
 
 
 _BY_COLUMNS = {"narrow": _correlate, "broad": _spread, "weight": _weigh}
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice, Any], KernelSteps]] = {
-    "convolution": convolution,
-    "convolution_backward_input": backward_input,
-    "convolution_backward_weight": backward_weight,
-}

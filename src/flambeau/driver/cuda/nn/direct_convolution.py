@@ -12,6 +12,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import i64
 from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
+from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.driver.cuda.libraries.cudnn import DATA
 
@@ -39,7 +40,7 @@ _BODY = """
 """
 
 
-def convolution(launch: Launch) -> KernelProgram | None:
+def convolution(launch: Launch, device: CudaDevice) -> KernelProgram | None:
     """x, weight and a bias or none; params: how windows lie, flags. None where it is not small, or is transposed."""
     out, (x, weight, *bias) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
     how, deep = launch.params[0], prod(weight.shape[1:])

@@ -5,7 +5,6 @@ A column (N, C * taps, windows) may lie in memory in any order: convolutions cho
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.meta import Meta
@@ -110,24 +109,17 @@ def build_fold(out: Meta, columns: Meta, lattice: Lattice, bias: Meta | None = N
 # -- steps of convolutions: the lattice is the param --------------------------------------------------------------
 
 
-def _columns(launch: Launch, device: CudaDevice) -> KernelProgram:
+def columns(launch: Launch, device: CudaDevice) -> KernelProgram:
     out, x = launch.operands
     return build_unfold(out, x, launch.params[0])
 
 
-def _overlaps(launch: Launch, device: CudaDevice) -> KernelProgram:
+def overlaps(launch: Launch, device: CudaDevice) -> KernelProgram:
     out, columns, *bias = launch.operands
     return build_fold(out, columns, launch.params[0], bias[0] if bias else None)
 
 
-COLUMNS = Kernel("columns", device_only, cuda=Routine("columns"))
+COLUMNS = Kernel("columns", device_only, cuda=Routine("nn.im2col:columns"))
 """x (N, C, spatial ...) to columns."""
-OVERLAPS = Kernel("overlaps", device_only, cuda=Routine("overlaps"))
+OVERLAPS = Kernel("overlaps", device_only, cuda=Routine("nn.im2col:overlaps"))
 """Columns, and a bias for each channel or none, to (N, C, spatial ...)."""
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {
-    "unfold": unfold,
-    "fold": fold,
-    "columns": _columns,
-    "overlaps": _overlaps,
-}

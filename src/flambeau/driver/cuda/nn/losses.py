@@ -5,7 +5,6 @@ Sums are made in an order that the layout alone decides: the same bits each time
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 from flambeau.core.meta import Meta
@@ -497,9 +496,3 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* probs, co
 }
 """
 )
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
-    "nll_loss": nll_loss, "nll_loss_backward": nll_loss_backward, "multi_margin_loss": multi_margin_loss,
-    "multilabel_margin_loss": multilabel_margin_loss,
-    "ctc_loss": ctc_loss, "ctc_loss_backward": ctc_loss_backward,
-}  # fmt: skip

@@ -196,7 +196,7 @@ def _normalization_builder(described: Callable[[Launch], _Norm]) -> Builder:
 _CENTERED = "(a - b) * (1 / sqrt_(c + T(k0)))"
 
 
-def _batch_train(launch: Launch, device: CudaDevice) -> KernelPlan:
+def batch_norm_train(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Outputs: the normalized; mean, scale and variance of each channel. params: (eps, (weight?, bias?))."""
     eps, given = launch.params
     out, *states = launch.outputs
@@ -210,7 +210,7 @@ def _batch_train(launch: Launch, device: CudaDevice) -> KernelPlan:
     return KernelPlan((folding, Pass(applied, ((0, 0), (4, 0), *places[:2], *named))))
 
 
-def _batch_infer(launch: Launch, device: CudaDevice) -> KernelProgram:
+def batch_norm_infer(launch: Launch, device: CudaDevice) -> KernelProgram:
     """Inputs: x, mean, variance, weight and bias if they are given. params: (eps, (weight?, bias?))."""
     eps, given = launch.params
     x, *vectors = _metas(launch)
@@ -219,10 +219,6 @@ def _batch_infer(launch: Launch, device: CudaDevice) -> KernelProgram:
     return _build_apply(norm, _CENTERED, (mean, variance))
 
 
-ROUTINES: dict[str, Builder] = {
-    "layer_norm": _normalization_builder(_layer),
-    "rms_norm": _normalization_builder(lambda launch: _layer(launch, rms=True)),
-    "group_norm": _normalization_builder(_group),
-    "batch_norm_train": _batch_train,
-    "batch_norm_infer": _batch_infer,
-}
+layer_norm = _normalization_builder(_layer)
+rms_norm = _normalization_builder(lambda launch: _layer(launch, rms=True))
+group_norm = _normalization_builder(_group)

@@ -16,7 +16,6 @@ from flambeau.driver.cuda.codegen import pointwise, reduction
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, no_host
 from flambeau.driver.cuda.codegen.rows import Rows, computing
 from flambeau.driver.cuda.device.device import CudaDevice
-from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.driver.cuda.nn.normalizing import MEAN, VARIANCE, spread_of
 
 Place = tuple[int, int]
@@ -252,20 +251,19 @@ def _rowwise(centered: bool) -> Callable[[Launch, CudaDevice], KernelPlan]:
     return build
 
 
-def _batch(launch: Launch, device: CudaDevice) -> KernelPlan:
+def batch_norm_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
     x = _GradientOperands(launch, device, True)
     moments = x.states(2)
     return KernelPlan((_moments(x, moments), *_by_folds(x, moments, together=True)), x.work.nbytes)
 
 
-def _batch_by_moments(launch: Launch, device: CudaDevice) -> KernelPlan:
+def batch_norm_backward_by_moments(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Inputs grad, x, mean, scale and the weight, if it is given."""
     x, first = _GradientOperands(launch, device, True), len(launch.outputs) + 2
     moments = [_with_dims(x, x.vector(launch.operands[at], at)) for at in (first, first + 1)]
     return KernelPlan(tuple(_by_folds(x, moments, together=True)), x.work.nbytes)
 
 
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
-    "layer_norm_backward": _rowwise(True), "rms_norm_backward": _rowwise(False), "group_norm_backward": _rowwise(True),
-    "batch_norm_backward": _batch, "batch_norm_backward_by_moments": _batch_by_moments,
-}  # fmt: skip
+layer_norm_backward = _rowwise(True)
+rms_norm_backward = _rowwise(False)
+group_norm_backward = _rowwise(True)

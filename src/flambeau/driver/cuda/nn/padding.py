@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import blocks, carrier, i64
@@ -89,6 +87,3 @@ def _dimension(d: int, ndim: int, wide: bool, padded: bool) -> str:
         split = f"const auto r{d} = left;"
     place = f"place_of((i64)r{d} - pads.before[{d}], pads.size[{d}], inside)" if padded else f"(i64)r{d}"
     return f"    {split} to_ += r{d} * walk.stride[0][{d}]; from += {place} * (i64)walk.stride[1][{d}];"
-
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {"pad": pad}

@@ -6,7 +6,6 @@ by a warp each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 from flambeau.core.meta import Meta
@@ -397,12 +396,3 @@ def max_unpool_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
     ]  # fmt: skip
     operands = "E* out, const E* grad, const i64* index"
     return program(body, {"E": element(out)}, operands, parameters, out.numel, _GUARDED)
-
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
-    "max_pool": max_pool, "max_pool_backward": max_pool_backward,
-    "adaptive_max_pool": adaptive_max_pool, "adaptive_max_pool_backward": adaptive_max_pool_backward,
-    "avg_pool": avg_pool, "avg_pool_backward": avg_pool_backward,
-    "adaptive_avg_pool": adaptive_avg_pool, "adaptive_avg_pool_backward": adaptive_avg_pool_backward,
-    "max_unpool": max_unpool, "max_unpool_backward": max_unpool_backward,
-}  # fmt: skip

@@ -6,7 +6,7 @@ Places and weights are computed where they are needed, as the host's tables are:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.dtype import dtype, float64
@@ -135,9 +135,3 @@ def _gather_text(dims: Sequence[int], read: str, name: str) -> str:
     {_gather_text(inner, read, value) if inner else ""}
     {name} += {value} * share;
   }}"""
-
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {
-    "interpolate": interpolate,
-    "interpolate_backward": interpolate_backward,
-}

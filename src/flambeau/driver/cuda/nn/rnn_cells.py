@@ -63,21 +63,20 @@ _GRU = """  const C r = sigmoid(READ({x}, 0) + READ({h}, 0)), z = sigmoid(READ({
   const C hn = READ({h}, 2), next = tanh_(READ({x}, 2) + r * hn), state = READ({state}, 0);
 """
 
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {
-    "lstm_cell": _cell(_LSTM.format(gates=0, cell=1) + "  WRITE(0, 0, o_ * t);\n  WRITE(1, 0, next);"),
-    "lstm_cell_backward": _cell(
-        _LSTM.format(gates=2, cell=3)
-        + """  const C grad = READ(0, 0), whole = READ(1, 0) + grad * o_ * (1 - t * t);
+lstm_cell = _cell(_LSTM.format(gates=0, cell=1) + "  WRITE(0, 0, o_ * t);\n  WRITE(1, 0, next);")
+lstm_cell_backward = _cell(
+    _LSTM.format(gates=2, cell=3)
+    + """  const C grad = READ(0, 0), whole = READ(1, 0) + grad * o_ * (1 - t * t);
   WRITE(0, 0, whole * g * i_ * (1 - i_));
   WRITE(0, 1, whole * cell * f * (1 - f));
   WRITE(0, 2, whole * i_ * (1 - g * g));
   WRITE(0, 3, grad * t * o_ * (1 - o_));
   WRITE(1, 0, whole * f);"""
-    ),
-    "gru_cell": _cell(_GRU.format(x=0, h=1, state=2) + "  WRITE(0, 0, next + z * (state - next));"),
-    "gru_cell_backward": _cell(
-        _GRU.format(x=1, h=2, state=3)
-        + """  const C grad = READ(0, 0), by_new = grad * (1 - z) * (1 - next * next);
+)
+gru_cell = _cell(_GRU.format(x=0, h=1, state=2) + "  WRITE(0, 0, next + z * (state - next));")
+gru_cell_backward = _cell(
+    _GRU.format(x=1, h=2, state=3)
+    + """  const C grad = READ(0, 0), by_new = grad * (1 - z) * (1 - next * next);
   const C by_z = grad * (state - next) * z * (1 - z), by_r = by_new * hn * r * (1 - r);
   WRITE(0, 0, by_r);
   WRITE(0, 1, by_z);
@@ -86,5 +85,4 @@ ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram]] = {
   WRITE(1, 1, by_z);
   WRITE(1, 2, by_new * r);
   WRITE(2, 0, grad * z + MORE);"""
-    ),
-}
+)

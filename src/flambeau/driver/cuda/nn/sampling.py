@@ -6,7 +6,6 @@ algorithms refuse it, as in PyTorch. That by the grid has one order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 from flambeau.core.dtype import float32, float64
@@ -118,9 +117,3 @@ def grid_sample_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
     storing = copying(of_x, sums, 0, 0).program
     passes = (Pass(adding, (total, (1, 0), (2, 0), (3, 0), (4, 0))), Pass(storing, ((0, 0), total)))
     return KernelPlan(passes, work.nbytes, work.nbytes)
-
-
-ROUTINES: dict[str, Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]] = {
-    "grid_sample": grid_sample,
-    "grid_sample_backward": grid_sample_backward,
-}

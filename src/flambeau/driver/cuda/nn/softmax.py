@@ -153,7 +153,7 @@ def _folded_back(operands: list[Meta], dim: int, device: CudaDevice, name: str) 
     )
 
 
-ROUTINES = {
-    "softmax": _softmax("softmax"), "softmax_backward": _backward("softmax"),
-    "log_softmax": _softmax("log_softmax"), "log_softmax_backward": _backward("log_softmax"),
-}  # fmt: skip
+softmax = _softmax("softmax")
+softmax_backward = _backward("softmax")
+log_softmax = _softmax("log_softmax")
+log_softmax_backward = _backward("log_softmax")
