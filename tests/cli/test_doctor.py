@@ -71,6 +71,84 @@ def test_a_machine_without_a_device_gets_advice(variables: dict[str, str], words
     assert done.returncode == status
 
 
+@pytest.mark.skipif(probe.why_not() is None, reason="this machine has a GPU")
+@pytest.mark.parametrize(
+    ("hidden", "opened"), [("0,0", "0 virtual GPUs"), ("1", "1 virtual GPU"), ("7", "0 virtual GPUs")]
+)
+def test_advice_counts_visible_devices(hidden: str, opened: str) -> None:
+    done = call(CUDA_VISIBLE_DEVICES=hidden)
+    assert done.returncode == 0
+    assert f"`flambeau run program.py` would open {opened} (a100-40g)" in done.stdout
+    assert ("CUDA_VISIBLE_DEVICES hides all: unset it" in done.stdout) == opened.startswith("0")
+
+
+TRY_ADVICE = r"""
+import itertools, os, re, sys
+import flambeau as torch
+
+VARIABLES = {
+    "FLAMBEAU_DRIVER": (None, "auto", "cuda", "virtual"),
+    "FLAMBEAU_VIRTUAL_DEVICES": (None, "0", "2"),
+    "CUDA_VISIBLE_DEVICES": (None, "", "-1", "7", "0,0"),
+}
+
+def initialize():
+    # In a child, for a process initializes once.
+    read, write = os.pipe()
+    if not os.fork():
+        try:
+            torch.cuda.init()
+            message = ""
+        except RuntimeError as error:
+            message = str(error)
+        os.write(write, message.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        message = pipe.read()
+    os.wait()
+    return message
+
+for values in itertools.product(*VARIABLES.values()):
+    for name, value in zip(VARIABLES, values):
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    message = initialize()
+    for name, value in re.findall(r"(FLAMBEAU_\w+)=(\w+)(?=[ ,.])", message):
+        os.environ[name] = value
+    for name in re.findall(r"[Uu]nset (\w+)", message):
+        os.environ.pop(name, None)
+    if message and initialize():
+        sys.exit(f"{values}: {message}\nafterwards: {initialize()}")
+"""
+
+
+@pytest.mark.skipif(probe.why_not() is None or not hasattr(os, "fork"), reason="a GPU, or no fork")
+def test_the_advice_of_each_error_works() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TRY_ADVICE], capture_output=True, text=True, env=environment(), timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("0", "Kernel cache: off"),
+        ("{folder}", "Kernel cache: 2 kernels, 3.00 KiB, in {folder}"),
+        ("{folder}/new/one", "Kernel cache: 0 kernels, 0 bytes, in {folder}/new/one"),
+        ("{folder}/a.cubin/x", "Kernel cache: {folder}/a.cubin/x cannot be written"),
+    ],
+)
+def test_the_kernel_cache_has_a_line(tmp_path: Path, setting: str, text: str) -> None:
+    for name, nbytes in (("a.cubin", 1024), ("b.cubin", 2048), ("other", 10)):
+        (tmp_path / name).write_bytes(bytes(nbytes))
+    done = call(FLAMBEAU_VIRTUAL_DEVICES="1", FLAMBEAU_KERNEL_CACHE=setting.format(folder=tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert text.format(folder=tmp_path) in done.stdout
+
+
 def test_an_unknown_variable_gets_the_nearest_name() -> None:
     done = call(FLAMBEAU_VIRTUAL_DEVICES="1", FLAMBEAU_VIRTUAL_DEVICE="3", FLAMBEAU_Q1="")
     assert done.returncode == 0

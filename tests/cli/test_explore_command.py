@@ -129,7 +129,7 @@ def test_a_fixed_program_is_proved(folder):
         (["none.py"], "can't open"),
         (["--policy", "best", "helper.py"], "policy 'best'"),
         (["--schedules", "0", "helper.py"], "schedules must be at least 1"),
-        (["--devices", "0", "helper.py"], "devices must be at least 1"),
+        (["--devices", "0", "helper.py"], "--devices must be at least 1"),
         (["--seed", "-1", "helper.py"], "seed must be at least 0"),
     ],
 )
@@ -345,3 +345,13 @@ def test_progress_follows_the_budget_that_ends_first(clock):
     clock[0] += 20
     shown.update(found(schedules=100, runs=5))
     assert "explore  50%" in file.getvalue() and "0:20 left" in file.getvalue()
+
+
+def test_hidden_devices_are_a_wrong_command_line(folder):
+    done = subprocess.run(
+        [sys.executable, "-m", "flambeau", "explore", "helper.py"],
+        capture_output=True, text=True, timeout=300, env=environment(CUDA_VISIBLE_DEVICES=""), cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("flambeau explore: No CUDA GPUs are available: CUDA_VISIBLE_DEVICES=''")
+    assert done.stderr.count("\n") == 1

@@ -24,6 +24,7 @@ from flambeau.cli.progress import Progress
 from flambeau.cli.run import INTERRUPTED, RACE_STATUS, execute, exit_status, processes_so_far, traceback_of
 from flambeau.cli.signals import Stopping, Terminated
 from flambeau.cli.trailing_options import take_last
+from flambeau.runtime import system
 from flambeau.runtime.devices import configuration
 from flambeau.testing.exploration import Exploration
 from flambeau.testing.explore import POLICIES, explore, is_policy
@@ -95,6 +96,7 @@ def run(options: argparse.Namespace) -> int:
     with Stopping(signal.SIGINT, signal.SIGTERM) as stopping:
         watch = _Watch(Progress(sys.stderr, options.schedules, options.time))
         try:
+            _check_devices(options)
             explore(
                 partial(_run_and_capture, options, stopping),
                 options.schedules,
@@ -140,6 +142,17 @@ class _Watch:
                 self.progress.clear()
                 write_first(found, first, sys.stderr)
         self.progress.update(found)
+
+
+def _check_devices(options: argparse.Namespace) -> None:
+    """Raise ValueError if there would be no device: CUDA_VISIBLE_DEVICES may hide all."""
+    if options.devices < 1:
+        raise ValueError(f"--devices must be at least 1, got {options.devices}")
+    with system.virtual(options.devices, options.profile):
+        try:
+            system.init()
+        except RuntimeError as error:
+            raise ValueError(str(error)) from None
 
 
 def _status(found: Exploration, stopping: Stopping) -> int:

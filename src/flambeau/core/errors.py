@@ -145,19 +145,24 @@ HOW_TO_GET_VIRTUAL = (
     "For virtual GPUs set FLAMBEAU_VIRTUAL_DEVICES=2, call flambeau.virtual(devices=2) before first use, "
     "or run the program with `flambeau run`."
 )
+VIRTUAL_INSTEAD = "For virtual GPUs set FLAMBEAU_DRIVER=virtual and FLAMBEAU_VIRTUAL_DEVICES=2."
+MORE_DEVICES = (
+    "Set FLAMBEAU_VIRTUAL_DEVICES=2, or `--devices 2`, or call flambeau.virtual(devices=2) before first use."
+)
+UNSET_VISIBLE = "Unset CUDA_VISIBLE_DEVICES, or list the devices to use: CUDA_VISIBLE_DEVICES=0."
 
 
-def no_nvidia_driver(because: str, there: bool) -> str:
+def no_nvidia_driver(because: str, there: bool, advice: str = HOW_TO_GET_VIRTUAL) -> str:
     """there: whether a driver is installed; without one the sentence is PyTorch's to the letter."""
     return (
         f"Found no NVIDIA driver on your system{' that Flambeau can use' if there else ''}. Please check that you "
         "have an NVIDIA GPU and installed a driver from http://www.nvidia.com/Download/index.aspx "
-        f"({because}). {HOW_TO_GET_VIRTUAL}"
+        f"({because}). {advice}"
     )
 
 
-def no_gpus(because: str) -> str:
-    return f"No CUDA GPUs are available: {because}. {HOW_TO_GET_VIRTUAL}"
+def no_gpus(because: str, advice: str) -> str:
+    return f"No CUDA GPUs are available: {because}. {advice}"
 
 
 def invalid_ordinal(index: int, count: int) -> str:

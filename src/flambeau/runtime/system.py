@@ -29,7 +29,7 @@ from flambeau.driver.registry import driver_versions, open_driver, why_no_gpu
 from flambeau.runtime import current
 from flambeau.runtime.context import Context
 from flambeau.runtime.devices import configuration
-from flambeau.runtime.devices.machine import Machine, Watcher
+from flambeau.runtime.devices.machine import Machine, Watcher, visible_by_default
 from flambeau.runtime.memory.host_allocator import HostAllocator
 from flambeau.runtime.memory.pinned import NO_ACCELERATOR, PinnedAllocator
 from flambeau.runtime.streams.stream import default_stream_of
@@ -407,12 +407,16 @@ def _replace_outer(machine: Machine) -> None:
 
 
 def _why_none(machine: Machine | None) -> str:
+    """Return why there is no device, and what to do about each setting that is in the way."""
+    also = "" if visible_by_default() else f" {errors.UNSET_VISIBLE}"
     if machine is None:
-        asked = "FLAMBEAU_DRIVER=cuda: " if configuration.from_environment().driver == "cuda" else ""
-        return errors.no_nvidia_driver(f"{asked}{why_no_gpu()}", driver_versions() != (None, None))
+        is_asked = configuration.from_environment().driver == "cuda"
+        because = f"{'FLAMBEAU_DRIVER=cuda: ' if is_asked else ''}{why_no_gpu()}"
+        advice = errors.VIRTUAL_INSTEAD if is_asked else errors.HOW_TO_GET_VIRTUAL
+        return errors.no_nvidia_driver(because, driver_versions() != (None, None), advice + also)
     if machine.wish.driver == "virtual" and machine.wish.devices == 0:
-        return errors.no_gpus("the virtual machine was asked for with 0 devices")
-    return errors.no_gpus(f"CUDA_VISIBLE_DEVICES={machine.visible_text!r} leaves none")
+        return errors.no_gpus("0 devices were requested", errors.MORE_DEVICES + also)
+    return errors.no_gpus(f"CUDA_VISIBLE_DEVICES={machine.visible_text!r} leaves none", errors.UNSET_VISIBLE)
 
 
 def _warn_if_changed(machine: Machine | None) -> None:

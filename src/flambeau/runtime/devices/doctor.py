@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from typing import Any
@@ -14,6 +15,7 @@ from flambeau.driver.registry import cudnn_version, driver_versions, nccl_versio
 from flambeau.runtime import system
 from flambeau.runtime.context import Context
 from flambeau.runtime.devices import configuration, library_plans, peers
+from flambeau.runtime.devices.machine import visible_by_default
 from flambeau.runtime.memory.statistics import format_size
 
 _PACKAGES = (
@@ -27,6 +29,7 @@ _VARIABLES = (
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
 )
+_UNSET = "unset it, or name those to use, such as CUDA_VISIBLE_DEVICES=0"
 
 
 def examine(try_peers: bool = False) -> dict[str, Any]:
@@ -48,6 +51,8 @@ def examine(try_peers: bool = False) -> dict[str, Any]:
         "profile": wish.profile if wish.driver == "virtual" else None,
         "why_no_real_gpu": why_no_gpu(),
         "environment": {n: v for n, v in os.environ.items() if n in _VARIABLES or n.startswith("FLAMBEAU_")},
+        "run_would_open": visible_by_default() if wish.driver == "none" else None,
+        "kernel_cache": _kernel_cache(),
         "visible": system.device_count() if wish.driver != "none" else 0,
         "initialized": bool(contexts),
         "initialized_at": system.started_at(),
@@ -143,6 +148,7 @@ def doctor(try_peers: bool = False) -> str:
     tf32 = {kind: on[allowed] for kind, allowed in found["tf32"].items()}
     layers = "" if tf32["rnn"] == tf32["cudnn"] else f", its recurrent layers {tf32['rnn']}"
     lines.append(f"TF32: matrix products {tf32['matmul']}, cuDNN {tf32['cudnn']}{layers}")
+    lines.append(_kernel_cache_line(found["kernel_cache"]))
     lines.append(f"Pinned host memory: {format_size(found['pinned_bytes'])}")
     return "\n".join(lines)
 
@@ -153,30 +159,56 @@ def _devices_line(found: dict[str, Any]) -> str:
     return f"Devices: {found['visible']} ({kind}); the environment says {why or 'nothing'}"
 
 
-def is_hidden() -> bool:
-    """Return True if CUDA_VISIBLE_DEVICES names no device."""
-    text = configuration.visible_text()
-    return text is not None and text.strip() in ("", "-1")
-
-
 def _advice(found: dict[str, Any]) -> list[str]:
     """Return what to do if no device is visible."""
     if found["visible"]:
         return []
-    if is_hidden():
-        return [
-            "CUDA_VISIBLE_DEVICES hides all devices: unset it, or name those to use, such as CUDA_VISIBLE_DEVICES=0"
+    if found["driver"] == "none":
+        count, profile = found["run_would_open"], configuration.PROFILE
+        lines = [
+            f"`flambeau run program.py` would open {count} virtual GPU{'' if count == 1 else 's'} ({profile}); "
+            "`import flambeau` alone opens none: set FLAMBEAU_VIRTUAL_DEVICES, or call flambeau.virtual()"
         ]
-    if found["driver"] == "virtual":
+        return lines if count else [*lines, f"CUDA_VISIBLE_DEVICES hides all: {_UNSET}"]
+    if found["driver"] == "virtual" and system.wish().devices == 0:
         return [
             "FLAMBEAU_VIRTUAL_DEVICES=0 means that CUDA is not available: unset it, or set the number of devices"
         ]
-    if found["driver"] == "cuda":
-        return ["FLAMBEAU_DRIVER=cuda requires real GPUs: unset it to use virtual ones"]
-    return [
-        f"`flambeau run program.py` would open {configuration.DEVICES} virtual GPUs ({configuration.PROFILE}); "
-        "`import flambeau` alone opens none: set FLAMBEAU_VIRTUAL_DEVICES, or call flambeau.virtual()"
-    ]
+    if is_hidden():
+        return [f"CUDA_VISIBLE_DEVICES hides all devices: {_UNSET}"]
+    return ["FLAMBEAU_DRIVER=cuda requires real GPUs: unset it to use virtual ones"]
+
+
+def is_hidden() -> bool:
+    """Return True if CUDA_VISIBLE_DEVICES names no device."""
+    text = configuration.visible_text()
+    return text is not None and not visible_by_default()
+
+
+def _kernel_cache() -> dict[str, Any] | None:
+    """Return the folder of compiled kernels and what it holds; None if kernels are not kept."""
+    folder = configuration.kernel_cache()
+    if folder is None:
+        return None
+    sizes = []
+    with suppress(OSError):  # not there yet
+        sizes = [file.stat().st_size for file in folder.glob("*.cubin")]
+    there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    return {
+        "folder": str(folder),
+        "kernels": len(sizes),
+        "bytes": sum(sizes),
+        "writable": there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+    }
+
+
+def _kernel_cache_line(cache: dict[str, Any] | None) -> str:
+    if cache is None:
+        return "Kernel cache: off; each process compiles its CUDA kernels"
+    folder = cache["folder"]
+    if not cache["writable"]:
+        return f"Kernel cache: {folder} cannot be written; set FLAMBEAU_KERNEL_CACHE to a folder that can be"
+    return f"Kernel cache: {cache['kernels']} kernels, {format_size(cache['bytes'])}, in {folder}"
 
 
 def _state_line(found: dict[str, Any]) -> str:

@@ -191,6 +191,15 @@ def _visible(driver: Driver, text: str | None) -> list[int]:
     return configuration.visible_devices(text, _uuids(driver))
 
 
+def visible_by_default() -> int:
+    """Return how many virtual GPUs a program sees that is run without options: CUDA_VISIBLE_DEVICES may hide some."""
+    driver = open_driver("virtual", devices=configuration.DEVICES, profile=configuration.PROFILE)
+    try:
+        return len(_visible(driver, configuration.visible_text()))
+    finally:
+        driver.close()
+
+
 def _uuids(driver: Driver) -> list[str]:
     """Each device's UUID as CUDA_VISIBLE_DEVICES writes it."""
     uuids = [driver.device_properties(i).uuid for i in range(driver.device_count())]
