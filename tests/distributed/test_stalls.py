@@ -119,8 +119,8 @@ def test_only_waits_of_all_ranks_are_given_up(ranks: list[Worker]) -> None:
 
 
 WAIT = {
-    "mark": 1, "text": "rank 0 at x.py:3: all_reduce", "group": "g", "number": 1, "sends": False, "peers": [1],
-    "looks": 2, "report": "",
+    "mark": 1, "text": "rank 0 at x.py:3: all_reduce", "group": "g", "number": 1, "tag": 0, "sends": False,
+    "peers": [1], "any_peer": False, "looks": 2, "report": "",
 }  # fmt: skip
 
 

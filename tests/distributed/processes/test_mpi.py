@@ -184,17 +184,32 @@ def test_a_message_that_does_not_fit_is_told_without_what_mpi_says() -> None:
     assert "mpi4py" not in receiver.err, "one traceback, of the program's lines"
 
 
-def wait_for(*peers: int, number: int = 0, sends: bool = False, group: str = "0", looks: int = 0) -> Wait:
-    return Wait(1, "", group, number, sends, peers, looks)
+def wait_for(
+    *peers: int, number: int = 0, sends: bool = False, group: str = "0", tag: int = 0, looks: int = 0
+) -> Wait:
+    return Wait(1, "", group, number, tag, sends, peers, False, looks)
+
+
+def wait_for_any(*peers: int, group: str = "0", tag: int = 0) -> Wait:
+    return Wait(1, "", group, 0, tag, False, peers, True)
 
 
 @pytest.mark.parametrize(("waits", "wanted"), [
     ({0: wait_for(1), 1: wait_for(0)}, {0, 1}),
     ({0: wait_for(1), 1: wait_for(0, sends=True)}, set()),  # they meet
+    ({0: wait_for(1, tag=7), 1: wait_for(0, sends=True, tag=8)}, {0, 1}),
     ({0: wait_for(1), 1: wait_for(2), 2: wait_for(0)}, {0, 1, 2}),
     ({0: wait_for(1), 1: wait_for(2)}, set()),  # 2 works
     ({0: wait_for(0), 1: wait_for(0)}, {0, 1}),  # 0 waits for itself
-    ({0: wait_for(), 1: wait_for(0)}, set()),  # from anyone: of others, too
+    ({0: wait_for_any(0, 1), 1: wait_for(0)}, {0, 1}),
+    ({0: wait_for_any(0, 1), 1: wait_for_any(0, 1)}, {0, 1}),
+    ({0: wait_for_any(0, 1, 2), 1: wait_for_any(0, 1, 2)}, set()),  # 2 works
+    ({0: wait_for_any(0, 1), 1: wait_for_any(0, 1)}, {0, 1}),  # 2 has ended
+    ({0: wait_for_any(0)}, {0}),  # both others have ended
+    ({0: wait_for_any(0, 1), 1: wait_for(0, sends=True)}, set()),
+    ({0: wait_for_any(0, 1), 1: wait_for(0, sends=True, group="1")}, {0, 1}),
+    ({0: wait_for_any(0, 1, 2), 1: wait_for(2), 2: wait_for(0, 1, number=3)}, {0, 1, 2}),
+    ({0: wait_for_any(0, 1, 2), 1: wait_for(2), 2: wait_for(1, sends=True)}, set()),  # 1 and 2 go on
     ({0: wait_for(0, 1, number=4), 1: wait_for(0, 1, number=4)}, set()),
     ({0: wait_for(0, 1, number=4), 1: wait_for(0, 1, number=4, group="1")}, {0, 1}),
     ({0: wait_for(0, 1, 2, number=4), 1: wait_for(0, 1, 2, number=4), 2: wait_for(0)}, {0, 1, 2}),
@@ -202,6 +217,52 @@ def wait_for(*peers: int, number: int = 0, sends: bool = False, group: str = "0"
 ])  # fmt: skip
 def test_who_waits_in_vain(waits: dict[int, Wait], wanted: set[int]) -> None:
     assert stuck(waits) == wanted
+
+
+_ANY_SOURCE = """
+import os, sys
+import flambeau as torch, flambeau.distributed as dist
+from flambeau.distributed.backends import processes
+from flambeau.distributed.backends.process_work import ProcessWork
+dist.init_process_group("gloo")
+rank, case, x = dist.get_rank(), sys.argv[1], torch.ones(4)
+store = dist.group.WORLD.get_group_store()
+if rank == 2:
+    store.set("process", str(os.getpid()))
+dist.barrier()
+if case != "waits" and rank == 2:
+    os._exit(0)
+while case != "waits" and not processes.has_ended(int(store.get("process"))):
+    pass
+if case == "sends" and rank == 1:
+    store.wait(["looked"])
+    dist.send(x, 0)
+    sys.exit()
+look = ProcessWork._why_hopeless
+ProcessWork._why_hopeless = lambda work: (look(work), store.set("looked", ""))[0]
+try:
+    dist.recv(x)
+    print("received")
+except dist.DistBackendError as error:
+    print(error, flush=True)
+    store.set(f"told {rank}", "")
+    store.wait([f"told {other}" for other in range(2)])  # rank 0 serves it
+    os._exit(1)
+"""
+
+
+@both
+def test_ranks_that_all_receive_from_any_source_are_deadlocked(transport: str) -> None:
+    for first, ended in (("waits", False), ("ends", True)):
+        said = run_ranks(3, "-c", _ANY_SOURCE, first, **ENVIRONMENTS[transport])
+        assert said[0].out.startswith("deadlock: these ranks wait for each other\n"), said[0]
+        assert "  rank 1 at <string>:23: recv of 4 float32 from any rank in group 0" in said[0].out
+        assert ("rank 2, " in said[0].out and "has ended" in said[0].out) is ended, said[0].out
+
+
+@both
+def test_a_rank_that_has_ended_keeps_no_message_from_others(transport: str) -> None:
+    assert run_ranks(3, "-c", _ANY_SOURCE, "sends", **ENVIRONMENTS[transport])[0].out == "received\n"
 
 
 def test_a_circle_is_told_when_all_have_looked_again() -> None:

@@ -23,7 +23,7 @@ from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing
 from flambeau.distributed.backends.monitored_barrier import Monitored
 from flambeau.distributed.backends.mpi_checks import Comparison, Comparisons
-from flambeau.distributed.backends.process_work import ProcessWork
+from flambeau.distributed.backends.process_work import ANY, ProcessWork
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.work import Work
 from flambeau.driver.api import Collective
@@ -51,7 +51,6 @@ _OF_BOOL = {
     "band": "MIN",
     "bxor": "BXOR",
 }
-_ANY = -1
 
 
 class MpiBackend(FlatBackend):
@@ -126,7 +125,8 @@ class MpiBackend(FlatBackend):
         what = " and ".join(dict.fromkeys([words for _, words, _ in requests]))
         alike = [repr(common_arguments(call)) for call in calls if call.kind not in PAIRED]
         comparison = None if isinstance(channel, int) else self._compare(alike, what, site)
-        return self._work(shown, requests, [*steps, after], list(tensors), site, comparison)
+        tag = channel if isinstance(channel, int) else 0
+        return self._work(shown, requests, [*steps, after], list(tensors), site, comparison, tag)
 
     def _work(
         self,
@@ -136,9 +136,10 @@ class MpiBackend(FlatBackend):
         keep: list[Any],
         site: Site,
         comparison: Comparison | None,
+        tag: int = 0,
     ) -> MpiWork:
         self.transport.reap()
-        return MpiWork(shown, requests, steps, keep, site, self, comparison)
+        return MpiWork(shown, requests, steps, keep, site, self, comparison, tag)
 
     def _compare(self, alike: Sequence[str], what: str, site: Site) -> Comparison:
         return self._comparisons.begin(alike, f"{self.me} at {place(site)}: {what}")
@@ -154,7 +155,11 @@ class MpiBackend(FlatBackend):
             raise DistBackendError(self._mismatch)
 
     def _peer(self, call: Collective) -> int | None:
-        return call.peer if call.kind in ("send", "recv") and call.peer != _ANY else None
+        return call.peer if call.kind in ("send", "recv") else None
+
+    def why_gone(self, rank: int) -> str:
+        """Return why a member, by its number in the group, will send nothing more; "" if it may."""
+        return self.transport.dead(self.place.ranks[rank])
 
     def _begin(self, call: Collective, channel: object, steps: list[Step]) -> Any:
         """One request of MPI; what is to be done when it is over goes to `steps`."""
@@ -172,7 +177,7 @@ class MpiBackend(FlatBackend):
         comm, tag = (self._comm, channel) if isinstance(channel, int) else (self._aside, 0)
         if call.kind == "send":
             return comm.Isend(_bytes(call.source, call), call.peer, tag)
-        origin = self.transport.MPI.ANY_SOURCE if call.peer == _ANY else call.peer
+        origin = self.transport.MPI.ANY_SOURCE if call.peer == ANY else call.peer
         return comm.Irecv(_bytes(call.target, call), origin, tag)
 
     def _all_gather(self, call: Collective) -> Any:
@@ -233,9 +238,10 @@ class MpiWork(ProcessWork):
         site: Site,
         backend: MpiBackend,
         comparison: Comparison | None,
+        tag: int,
     ) -> None:
         calls = [(what, peer) for _, what, peer in requests]
-        super().__init__(results, backend, calls, 0 if comparison is None else comparison.number, site)
+        super().__init__(results, backend, calls, 0 if comparison is None else comparison.number, site, tag)
         self._comparison = comparison
         self._requests = [request for request, _, _ in requests]
         if comparison is not None:

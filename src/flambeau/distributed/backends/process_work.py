@@ -28,6 +28,7 @@ _LAST_TRIES = 100
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # macOS has none
 _SPIN_S, _LOOK_S = 2e-3, 0.25  # how long a wait only polls; time between checks that the others live
 _LONGEST_PAUSE_S = 1e-3  # between two polls
+ANY = -1  # the peer of a message from any source
 
 
 class Transport(Protocol):
@@ -56,12 +57,18 @@ class WaitingBackend(Protocol):
     transport: Transport
     aborted: bool
 
+    def why_gone(self, rank: int) -> str:
+        """Return why a member, by its number in the group, will send nothing more; "" if it may."""
+        ...
+
 
 class ProcessWork(Work):
     """A work of CPU tensors between processes.
 
     Attributes:
-        calls: Description and peer of each message or collective; None as the peer means all ranks.
+        calls: Description and peer of each message or collective; the peer None stands for all ranks, ANY for one of
+            them.
+        tag: Tag of a message.
         number: Number of the collective in its group; 0 for messages.
         site: Line of the program that began the work.
     """
@@ -73,12 +80,14 @@ class ProcessWork(Work):
         calls: Sequence[tuple[str, int | None]],
         number: int,
         site: Site,
+        tag: int = 0,
     ) -> None:
         super().__init__(results)
         self._engine = engine
         self.calls = calls
         self.number = number
         self.site = site
+        self.tag = tag
 
     @abstractmethod
     def _complete(self) -> None:
@@ -124,9 +133,17 @@ class ProcessWork(Work):
         if transport.is_moving(self):
             return  # another rank may wait for that data
         what, peer = self.calls[0]
-        peers = place_.ranks if self.number else () if peer is None else (place_.ranks[peer],)
-        text = f"{self.me} at {place(self.site)}: {what} in group {place_.name}"
-        mine = Wait(mark, text, place_.name, self.number, what.startswith("send"), peers, looks)
+        of_tag = f" with tag {self.tag}" if self.tag else ""
+        text = f"{self.me} at {place(self.site)}: {what}{of_tag} in group {place_.name}"
+        peers, any_peer = place_.ranks, False
+        if not self.number and peer == ANY:
+            whys = [self._engine.why_gone(rank) for rank in range(place_.size)]
+            peers, any_peer = tuple([rank for rank, why in zip(peers, whys, strict=True) if not why]), True
+            text = "; ".join([text, *filter(None, whys)])
+        elif not self.number and peer is not None:
+            peers = (peers[peer],)
+        sends = what.startswith("send")
+        mine = Wait(mark, text, place_.name, self.number, self.tag, sends, peers, any_peer, looks)
         report = ""
         with suppress(DistError):  # the store may have ended with its rank
             report = transport.waits.look(mine)
@@ -137,12 +154,24 @@ class ProcessWork(Work):
         """Raise DistBackendError if a rank that this work needs will never answer."""
         if self._engine.aborted:
             self._fail("the process group was aborted")
-        peers = [peer for _, peer in self.calls]
-        for rank, of_all in enumerate(self._engine.place.ranks):
-            if (None in peers or rank in peers) and (why := self._engine.transport.dead(of_all)):
-                if not any(self._test() for _ in range(_LAST_TRIES)):  # it may have done its part before
-                    self._fail(why)
-                return
+        why = self._why_hopeless()
+        if why and not any(self._test() for _ in range(_LAST_TRIES)):  # it may have done its part before
+            self._fail(why)
+
+    def _why_hopeless(self) -> str:
+        """Return which rank will never answer; "" if each that this work needs may. Of any source, one is enough."""
+        ranks, own = self._engine.place.ranks, self._engine.place.rank
+        needed = [peer for _, peer in self.calls]
+        if needed == [ANY]:
+            whys = [self._engine.transport.dead(of_all) for rank, of_all in enumerate(ranks) if rank != own]
+            return f"no other rank of the group is left: {whys[0]}" if whys and all(whys) else ""
+        everyone = None in needed
+        whys = [
+            self._engine.transport.dead(of_all)
+            for rank, of_all in enumerate(ranks)
+            if everyone or rank in needed
+        ]
+        return next(filter(None, whys), "")
 
     def _fail(self, why: str) -> NoReturn:
         raise DistBackendError(f"{self.me} at {place(self.site)}: {self.words}: {why}") from None

@@ -34,7 +34,7 @@ from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing
 from flambeau.distributed.backends.monitored_barrier import Monitored
 from flambeau.distributed.backends.peer_connections import connect_peers
-from flambeau.distributed.backends.process_work import ProcessWork
+from flambeau.distributed.backends.process_work import ANY, ProcessWork
 from flambeau.distributed.backends.tcp_links import Head, PeerLinks
 from flambeau.distributed.backends.tcp_steps import SMALL, Array, Steps, Transfer, exchange, steps_of
 from flambeau.distributed.backends.wait_reports import Waits
@@ -48,7 +48,6 @@ _CALL, _READY, _DATA, _OFFER, _ACCEPT, _REFUSE, _MESSAGE = range(1, 8)  # kinds 
 _LONGEST_TEXT = 1 << 24  # bytes of an announcement or an offer
 _PATIENCE_S = 5.0  # for the lines of ranks that disagree
 _PAUSE_S = 0.05  # longest sleep of a waiting host
-_ANY = -1
 _CALL_SCHEMA = [str, str, ([int, str],), ([int, str],)]
 _OFFER_SCHEMA = [int, int, str, str, Either(None, bytes)]
 _ENDS = {"left": "rank {} has left the group", "ended": "the process of rank {}, {}, has ended"}
@@ -89,7 +88,7 @@ class TcpOperation:
         self.needs: Counter[int] = Counter()
         self.failure = ""
         self.differs = False
-        self.source = _ANY
+        self.source = ANY
         self.done = threading.Event()
         self._engine = engine
         self._open = 1  # frames and tasks that are not over, and the caller that begins it
@@ -212,7 +211,7 @@ class TcpBackend(FlatBackend):
         self._receipts: dict[int, list[_End]] = {}
         self._offered: dict[int, _End] = {}  # number -> message that this rank sends
         self._accepted: dict[tuple[int, int], _End] = {}  # (rank, number) -> receipt
-        self._monitored = Monitored(place, lambda rank: self._why_lost(place.ranks.index(rank)))
+        self._monitored = Monitored(place, lambda rank: self.why_gone(place.ranks.index(rank)))
         connections = connect_peers(place)
         self._processes = [
             text.decode().partition(" ")[0]
@@ -349,7 +348,7 @@ class TcpBackend(FlatBackend):
                 self._links.lock.wait_for(
                     lambda: all(rank in found or self._links.lost(rank) for rank in others), _PATIENCE_S
                 )
-                found = found | {self.place.rank: self._open_calls[number].announcement(_ANY)}
+                found = found | {self.place.rank: self._open_calls[number].announcement(ANY)}
             lines = [
                 found[rank][0] if rank in found else f"rank {of_all} does not wait for it"
                 for rank, of_all in enumerate(self.place.ranks)
@@ -365,7 +364,7 @@ class TcpBackend(FlatBackend):
         number = operation.number
         key = peer, number, sub
         if self._links.lost(peer) and (sends or key not in self._early):
-            operation.fail(self._why_lost(peer))
+            operation.fail(self.why_gone(peer))
         elif sends:
             if memory.nbytes <= SMALL or key in self._ready:
                 self._ready.discard(key)
@@ -399,8 +398,7 @@ class TcpBackend(FlatBackend):
             operation = end.operation = TcpOperation(self, 0, keep)
             (self._send if sends else self._receive)(end, tag, operation)
             operation.release()
-        peer = None if call.peer == _ANY else call.peer
-        return TcpWork(shown, self, operation, [(what, peer)], after, site)
+        return TcpWork(shown, self, operation, [(what, call.peer)], after, site, tag)
 
     def _send(self, end: _End, tag: int, operation: TcpOperation) -> None:
         self._messages += 1
@@ -419,20 +417,20 @@ class TcpBackend(FlatBackend):
     def _receive(self, end: _End, tag: int, operation: TcpOperation) -> None:
         operation.hold()
         for offer in self._offers.get(tag, ()):
-            if end.peer in (_ANY, offer.peer):
+            if end.peer in (ANY, offer.peer):
                 self._offers[tag].remove(offer)
                 self._meet(offer, end)
                 return
         self._receipts.setdefault(tag, []).append(end)
-        if end.peer != _ANY:
+        if end.peer != ANY:
             operation.needs[end.peer] += 1
         self._fail_without(operation)
 
     def _match_offer(self, offer: _End, tag: int) -> None:
         for receipt in self._receipts.get(tag, ()):
-            if receipt.peer in (_ANY, offer.peer):
+            if receipt.peer in (ANY, offer.peer):
                 self._receipts[tag].remove(receipt)
-                if receipt.peer != _ANY:
+                if receipt.peer != ANY:
                     assert receipt.operation is not None
                     receipt.operation.needs[receipt.peer] -= 1
                 self._meet(offer, receipt)
@@ -470,7 +468,7 @@ class TcpBackend(FlatBackend):
 
     def _end_message(self, end: _End) -> None:
         assert end.operation is not None
-        end.operation.release(end.operation.source if end.operation.source != _ANY else end.peer)
+        end.operation.release(end.operation.source if end.operation.source != ANY else end.peer)
 
     def _refuse(self, number: int, text: str) -> None:
         end = self._offered.pop(number)
@@ -549,23 +547,23 @@ class TcpBackend(FlatBackend):
     def lose(self, rank: int, why: str) -> None:
         for operation in list(self.operations):
             if operation.needs[rank] > 0:
-                operation.fail(self._why_lost(rank))
+                operation.fail(self.why_gone(rank))
         for offers in self._offers.values():
             offers[:] = [offer for offer in offers if offer.peer != rank]
         if all(self._links.lost(other) for other in range(self.place.size) if other != self.place.rank):
-            for receipt in [end for ends in self._receipts.values() for end in ends if end.peer == _ANY]:
+            for receipt in [end for ends in self._receipts.values() for end in ends if end.peer == ANY]:
                 assert receipt.operation is not None
-                receipt.operation.fail("no other rank of the group is left")
+                receipt.operation.fail(f"no other rank of the group is left: {self.why_gone(rank)}")
         self._links.lock.notify_all()
 
     def _fail_without(self, operation: TcpOperation) -> None:
         """Fail an operation that has just begun and needs a rank that has gone."""
         for rank, count in list(operation.needs.items()):
             if count > 0 and self._links.lost(rank):
-                operation.fail(self._why_lost(rank))
+                operation.fail(self.why_gone(rank))
                 return
 
-    def _why_lost(self, rank: int) -> str:
+    def why_gone(self, rank: int) -> str:
         """Return why a rank will never answer; "" if it may."""
         why, of_all = self._links.lost(rank), self.place.ranks[rank]
         if why in _ENDS:
@@ -593,8 +591,9 @@ class TcpWork(ProcessWork):
         calls: Sequence[tuple[str, int | None]],
         after: Callable[[], None],
         site: Site,
+        tag: int = 0,
     ) -> None:
-        super().__init__(results, backend, calls, operation.number, site)
+        super().__init__(results, backend, calls, operation.number, site, tag)
         self.operation = operation
         self._backend = backend
         self._after = after

@@ -1,8 +1,14 @@
-"""`Waits`: what ranks that are processes wait for in MPI, as they tell each other: a circle is told, and is no hang.
+"""`Waits`: what ranks that are processes wait for in CPU transports, as they publish it: deadlocks are reported.
 
-A rank that has waited for a while says so in the store all ranks share: for which of its group's collectives, or for
-whose message; and says it again with each look. Whoever waits too reads what the others say. Ranks of which none can go
-on before another of them does are told with all their lines, when each has asked MPI again several times since.
+# Note [Deadlocks of processes]
+Problem: ranks that wait for each other hang until a timeout of half an hour, without a word.
+Rule: each wait names the ranks that can end it, and whether one of them is enough: a collective needs all ranks of its
+group, a message its other end, a message from any source or a key of the store any one of the others. Ranks of which
+none can go on before another of them does are deadlocked (`stuck`). All are reported with their lines once each has
+asked its transport again several times (`Confirmation`).
+Who looks: a rank that waits in a transport publishes its wait in the store that all ranks share, and reads the others'.
+Who serves the store also sees who waits for keys, and looks too (`stalls.py`).
+Consequences: a rank that polls (`store.check`, `is_completed`) counts as going on, and so do those that wait for it.
 """
 
 from __future__ import annotations
@@ -18,37 +24,50 @@ from typing import Any
 from flambeau.core.ipc.codec import fits
 from flambeau.distributed.errors import DistError
 
-_SURE = 3  # looks at which all of a circle were where they are, and had asked MPI again
+_SURE = 3  # looks at which all of a circle were where they are, and had asked their transport again
 _FORM = {  # the schema of each field of a `Wait` in the store
-    "mark": int, "text": str, "group": str, "number": int, "sends": bool, "peers": (int,), "looks": int, "report": str,
+    "mark": int, "text": str, "group": str, "number": int, "tag": int, "sends": bool, "peers": (int,), "any_peer": bool,
+    "looks": int, "report": str,
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Wait:
-    """One rank's. Ranks are those of all. `number` of the group's collectives, 0: a message.
+    """A wait of one rank. Ranks are those of all.
 
-    peers: who must come, of a message its other end; none: anyone. looks: how often it has looked.
+    Attributes:
+        mark: Number of the wait among those of its rank.
+        text: The rank, the line of its program and what it waits for.
+        group: Name of the group.
+        number: Number of the collective in its group; 0 for messages and keys of the store.
+        tag: Tag of a message.
+        sends: True for the sending end of a message.
+        peers: Ranks that can end the wait, without those that have ended.
+        any_peer: True if one of them is enough; otherwise all are needed.
+        looks: How often the rank has looked since the wait began.
+        report: The report of a deadlock that the rank has raised; "" if there is none.
     """
 
     mark: int
     text: str
-    group: str
-    number: int
-    sends: bool
-    peers: tuple[int, ...]
+    group: str = ""
+    number: int = 0
+    tag: int = 0
+    sends: bool = False
+    peers: tuple[int, ...] = ()
+    any_peer: bool = False
     looks: int = 0
-    report: str = ""  # it was told that it waits in vain
+    report: str = ""
 
     def meets(self, other: Wait, me: int) -> bool:
-        """Whether another rank waits for the same, so that neither keeps the other."""
-        if self.group != other.group or self.number != other.number:
+        """Return True if another rank waits for the same, so that neither keeps the other."""
+        if (self.group, self.number, self.tag) != (other.group, other.number, other.tag):
             return False
-        return bool(self.number) or (self.sends != other.sends and (not other.peers or me in other.peers))
+        return bool(self.number) or (self.sends != other.sends and me in other.peers)
 
 
 def stuck(waits: Mapping[int, Wait]) -> set[int]:
-    """The ranks that cannot go on before another of them does, by what those that wait say."""
+    """Return the ranks that cannot go on before another of them does."""
     left = set(waits)
     while True:
         free = {rank for rank in left if not _is_kept(rank, waits, left)}
@@ -59,8 +78,30 @@ def stuck(waits: Mapping[int, Wait]) -> set[int]:
 
 def _is_kept(rank: int, waits: Mapping[int, Wait], left: set[int]) -> bool:
     mine = waits[rank]
-    others = [peer for peer in mine.peers if peer != rank or not mine.number]  # of a message: itself, too
-    return any(peer in left and not mine.meets(waits[peer], rank) for peer in others)
+    others = [peer for peer in mine.peers if peer != rank or not (mine.number or mine.any_peer)]
+    kept = [peer in left and not mine.meets(waits[peer], rank) for peer in others]
+    return all(kept) if mine.any_peer else any(kept)
+
+
+class Confirmation:
+    """Counts looks at which the same ranks were stuck in the same waits and each had looked again."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, int]] = {}  # mark and looks of each rank
+        self._sure = 0
+
+    def clear(self) -> None:
+        self._seen, self._sure = {}, 0
+
+    def confirm(self, circle: Mapping[int, Wait]) -> bool:
+        """Note one look at ranks that are stuck. Return True if they certainly are."""
+        now = {rank: (wait.mark, wait.looks) for rank, wait in circle.items()}
+        same = {r: mark for r, (mark, _) in now.items()} == {r: mark for r, (mark, _) in self._seen.items()}
+        if not now or not same:
+            self._sure, self._seen = 0, now
+        elif all(now[rank][1] > looks for rank, (_, looks) in self._seen.items()):
+            self._sure, self._seen = self._sure + 1, now
+        return self._sure >= _SURE
 
 
 class Waits:
@@ -71,17 +112,16 @@ class Waits:
         self._rank = rank
         self._size = size
         self._marks = itertools.count(1)
-        self._seen: dict[int, tuple[int, int]] = {}  # of a circle: mark and looks of each rank
-        self._sure = 0
+        self._confirmation = Confirmation()
         self._told = False
         store.set(key_of(rank), "{}")
 
     def mark(self) -> int:
-        """The number of a wait that begins."""
+        """Return the number of a wait that begins."""
         return next(self._marks)
 
     def look(self, mine: Wait) -> str:
-        """Say that this rank waits, still. The report, if it waits in vain; "" as far as anyone knows."""
+        """Publish that this rank still waits. Return the report of a deadlock; "" if none is known."""
         if any(
             not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()
         ):
@@ -94,28 +134,19 @@ class Waits:
                 return wait.report
         circle = stuck({rank: wait for rank, wait in waits.items() if not wait.report})
         here = {rank: waits[rank] for rank in sorted(circle)} if self._rank in circle else {}
-        if not self._is_sure(here):
+        if not self._confirmation.confirm(here):
             return ""
-        lines = [waits[rank].text for rank in sorted(circle)]
+        lines = [wait.text for wait in here.values()]
         report = "\n  ".join(["deadlock: these ranks wait for each other", *lines])
         self._say(mine, report)
         return report
 
     def over(self) -> None:
-        """This rank's wait is over; what it was told stays, for those that have not heard it."""
-        self._sure, self._seen = 0, {}
+        """This rank's wait is over; a report stays, for ranks that have not read it."""
+        self._confirmation.clear()
         if not self._told:
             with suppress(DistError):
                 self._store.set(key_of(self._rank), "{}")
-
-    def _is_sure(self, circle: Mapping[int, Wait]) -> bool:
-        now = {rank: (wait.mark, wait.looks) for rank, wait in circle.items()}
-        same = {r: mark for r, (mark, _) in now.items()} == {r: mark for r, (mark, _) in self._seen.items()}
-        if not now or not same:
-            self._sure, self._seen = 0, now
-        elif all(now[rank][1] > looks for rank, (_, looks) in self._seen.items()):
-            self._sure, self._seen = self._sure + 1, now
-        return self._sure >= _SURE
 
     def _say(self, wait: Wait, report: str = "") -> None:
         self._told = bool(report)
