@@ -1,0 +1,139 @@
+"""Simulated times beside real ones, for workloads drawn at random.
+
+    python -m bench.accuracy measure FILE        # on a machine with a GPU and PyTorch: writes the measurements
+    python -m bench.accuracy compare FILE        # anywhere: the same workloads on a virtual GPU, worst rows last
+
+Each family's workloads are drawn by the seed in the file. Every second one, by a fixed random split, is for fitting
+the cost model; the others are held out, and the table is about them unless `--fitting` is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.accuracy import kernels, programs
+from bench.accuracy.kernels import Family, Params
+from bench.accuracy.measure import measure
+
+FAMILIES = {family.name: family for family in (*kernels.FAMILIES, *programs.FAMILIES)}
+SEED = 26
+
+
+def draw_workloads(seed: int) -> Iterator[tuple[Family, Params, bool]]:
+    """Yield each workload: its family, parameters, and whether it is held out."""
+    for family in FAMILIES.values():
+        random = Random(f"{seed} {family.name}")
+        for _ in range(family.count):
+            params = family.draw(random)
+            yield family, params, random.random() < 0.5
+
+
+def run_real(path: Path, seed: int, rounds: int, limit: float) -> None:
+    """Measure all workloads under PyTorch, until `limit` seconds have passed, and write them to a file."""
+    import torch
+
+    rows: list[dict[str, Any]] = []
+    begin = time.monotonic()
+    for family, params, held in draw_workloads(seed):
+        if time.monotonic() - begin > limit:
+            print(f"stopped after {limit} s, before {family.name}")
+            break
+        row: dict[str, Any] = {"family": family.name, "held": held, "params": params}
+        try:
+            row |= measure(torch, family, params, time.perf_counter_ns, rounds)
+        except (RuntimeError, NotImplementedError, ValueError, AttributeError) as error:
+            row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:150]}"
+            print(family.name, params, row["error"])
+            torch.cuda.synchronize()
+        rows.append(row)
+        torch.cuda.empty_cache()
+    data = {
+        "machine": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(),
+        "software": f"PyTorch {torch.__version__}", "seed": seed, "workloads": rows,
+    }  # fmt: skip
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    head = json.dumps({key: value for key, value in data.items() if key != "workloads"})
+    path.write_text(f'{head[:-1]}, "workloads": [\n{lines}\n]}}\n')
+    print(f"{len(rows)} workloads in {time.monotonic() - begin:.0f} s")
+
+
+def simulate(family: Family, params: Params, profile: str) -> dict[str, float]:
+    """Return what `measure` finds on a virtual GPU."""
+    import flambeau
+
+    with flambeau.virtual(devices=1, profile=profile, data=family.reads(params)) as machine:
+        return measure(flambeau, family, params, machine.driver.time_ns, 1)
+
+
+def compare(path: Path, profile: str, fitting: bool, only: str) -> None:
+    """Print simulated beside measured times: a row per family, then the worst workloads."""
+    rows = []
+    for row in json.loads(path.read_text())["workloads"]:
+        if "error" in row or row["held"] is fitting or only not in row["family"]:
+            continue
+        family = FAMILIES[row["family"]]
+        try:
+            found = simulate(family, row["params"], profile)
+        except Exception as error:  # one workload that fails does not end the table
+            print(
+                f"{family.name} {row['params']}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr
+            )
+            continue
+        rows.append((family, row, found, found["ns"] / row["ns"], found["peak"] == row["peak"]))
+    print(
+        f"{'family':24}{'number':>7}{'median error':>14}{'within 1.5':>12}{'beyond 3':>10}{'peak equal':>12}"
+    )
+    for name in [*FAMILIES, *dict.fromkeys(f.kind for f in FAMILIES.values())]:
+        print_row(name, [r for r in rows if name in (r[0].name, r[0].kind)])
+    print()
+    for family, row, found, ratio, _ in sorted(rows, key=lambda r: abs(math.log(r[3])))[-40:]:
+        times = f"{row['ns'] / 1e3:11.1f} us, simulated {found['ns'] / 1e3:11.1f}"
+        print(f"{ratio:8.2f}  {times}  {family.name} {row['params']}")
+
+
+def print_row(name: str, rows: Sequence[Any]) -> None:
+    if not rows:
+        return
+    ratios = [row[3] for row in rows]
+    errors = [abs(ratio - 1) for ratio in ratios]
+    spread = [max(ratio, 1 / ratio) for ratio in ratios]
+    shares = [sum(s <= 1.5 for s in spread), sum(s > 3 for s in spread), sum(row[4] for row in rows)]
+    print(
+        f"{name:24}{len(rows):7}{statistics.median(errors):14.1%}"
+        f"{shares[0] / len(rows):12.0%}{shares[1] / len(rows):10.0%}{shares[2] / len(rows):12.0%}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("measure", "compare"))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=300, help="seconds")
+    parser.add_argument("--profile", default="h100")
+    parser.add_argument(
+        "--fitting", action="store_true", help="the workloads for fitting, not the held-out ones"
+    )
+    parser.add_argument("--only", default="", help="families with this text in their name")
+    given = parser.parse_args()
+    if given.command == "measure":
+        run_real(given.file, given.seed, given.rounds, given.limit)
+    else:
+        compare(given.file, given.profile, given.fitting, given.only)
+
+
+if __name__ == "__main__":
+    main()
