@@ -38,3 +38,14 @@ def test_a_walk_that_raises_calls_no_ending():
     with pytest.raises(KeyError, match="of the hook"):
         y.sum().backward()
     assert called == []
+
+
+def test_libraries_queue_callbacks_by_the_engine_of_variable():
+    x, called = flambeau.ones(2, requires_grad=True), []
+    engine = flambeau.autograd.Variable._execution_engine
+    with pytest.raises(RuntimeError, match="can only be installed during backward pass"):
+        engine.queue_callback(print)
+    y = x * 2
+    y.register_hook(lambda grad: engine.queue_callback(lambda: called.append(x.grad.tolist())))
+    y.sum().backward()
+    assert called == [[2, 2]]

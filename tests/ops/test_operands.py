@@ -114,6 +114,45 @@ def test_devices_that_differ_are_refused_in_pytorchs_words_and_nothing_changes(f
     assert a.tolist() == b.tolist() == [1, 1, 1]
 
 
+CHECKED = [  # as PyTorch's builds for CUDA word it
+    ("mat2 is on {b}, different from other tensors on {a} (when checking argument in method wrapper_CUDA_mm)",
+     lambda a, b: a @ b),
+    ("mat2 is on {b}, different from other tensors on {a} (when checking argument in method wrapper_CUDA_bmm)",
+     lambda a, b: a[None] @ b[None]),
+    ("mat is on {a}, different from other tensors on {b} (when checking argument in method wrapper_CUDA_addmv_)",
+     lambda a, b: flambeau.mv(a, b[0])),
+    ("tensor is on {b}, different from other tensors on {a} (when checking argument in method wrapper_CUDA__dot)",
+     lambda a, b: flambeau.dot(a[0], b[0])),
+    ("mat1 is on {b}, different from other tensors on {a} (when checking argument in method wrapper_CUDA_addmm)",
+     lambda a, b: flambeau.nn.functional.linear(b, a, a[0])),
+    ("tensors is on {b}, different from other tensors on {a} (when checking argument in method wrapper_CUDA_cat)",
+     lambda a, b: flambeau.cat([a, b])),
+    ("index is on {b}, different from other tensors on {a} (when checking argument in method "
+     "wrapper_CUDA__index_select)", lambda a, b: flambeau.nn.functional.embedding(b[0].long(), a)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("a, b", [("cuda:0", "cuda:1"), ("cuda:0", "cpu"), ("cpu", "cuda:0")])
+@pytest.mark.parametrize("message, run", CHECKED)
+def test_the_argument_on_another_device_is_named(message, run, a, b):
+    one, other = flambeau.ones(3, 3, device=a), flambeau.ones(3, 3, device=b)
+    with pytest.raises(RuntimeError) as error:
+        run(one, other)
+    text = message.format(a=a, b=b)
+    assert str(error.value) == f"Expected all tensors to be on the same device, but got {text}"
+
+
+@pytest.mark.parametrize("a, b", [("cuda:0", "cpu"), ("cpu", "cuda:0")])
+def test_convolutions_name_the_types_of_devices_that_differ(a, b):
+    image, weight = flambeau.ones(1, 1, 3, device=a), flambeau.ones(1, 1, 3, device=b)
+    with pytest.raises(RuntimeError) as error:
+        flambeau.nn.functional.conv1d(image, weight)
+    assert (
+        str(error.value)
+        == f"Input type ({image.type()}) and weight type ({weight.type()}) should be the same"
+    )
+
+
 def test_a_0_dim_cuda_tensor_of_another_gpu_is_refused():
     with pytest.raises(RuntimeError, match=r"found at least two devices, cuda:0 and cuda:1"):
         cuda([1.0, 2.0]) + cuda(1.0, index=1)

@@ -258,6 +258,50 @@ def test_parameters_of_every_kind(make: Any, recording: bool) -> None:
             assert torch.allclose(mine, its, rtol=1e-2, atol=1e-2)
 
 
+class Scaled(nn.Module):
+    """A module with a buffer that requires gradients and one that does not."""
+
+    def __init__(self, scale: Any) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Buffer(scale), nn.Buffer(scale.clone().detach())
+
+    def forward(self, x: Any) -> Any:
+        return x * self.scale + self.shift
+
+
+def test_gradients_reach_buffers_that_require_them() -> None:
+    net = Scaled(torch.randn(5, device="cuda", dtype=torch.float64, requires_grad=True))
+    parallel, x = nn.DataParallel(net, [0, 1]), torch.randn(2, 5, device="cuda", dtype=torch.float64)
+    for fast in (False, True):
+        assert torch.autograd.gradcheck(lambda scale: parallel(x), (net.scale,), fast_mode=fast)
+
+
+class Reader(nn.Module):
+    """A module that reports the parameters that a replica sees."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__()
+        self.data: Any = data
+
+    def forward(self, x: Any) -> Any:
+        values = self.data.values() if isinstance(self.data, nn.ParameterDict) else self.data
+        seen = list(values)
+        assert len(self.data) == len(seen) == 2
+        assert all(p.requires_grad and p.grad_fn is not None and p.device == x.device for p in seen)
+        return x * sum(seen)
+
+
+@pytest.mark.parametrize("kind", ["list", "dict"])
+def test_replicas_of_parameter_containers_hold_copies_and_warn_of_nothing(kind: str) -> None:
+    one, two = nn.Parameter(torch.rand(3)), nn.Parameter(torch.rand(3))
+    data: Any = nn.ParameterList([one, two]) if kind == "list" else nn.ParameterDict({"a": one, "b": two})
+    net = Reader(data).cuda()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nn.DataParallel(net, [0, 1])(torch.ones(4, 3, device="cuda")).sum().backward()
+    assert [p.grad.tolist() for p in net.parameters()] == [[4.0] * 3] * 2
+
+
 def test_scalars_become_a_vector() -> None:
     needs(2)
 

@@ -142,10 +142,23 @@ def _numeric_along(
     func: Callable[..., Any], args: Sequence[Any], place: int, step: Any, eps: float
 ) -> list[Any]:
     """Return how each output changes as an input is moved along `step`."""
+    moved = _elements(args, place)
+    return _column(func, args, moved, moved.new_tensor(step).view(moved.shape), eps)
+
+
+def _elements(args: Sequence[Any], place: int) -> Any:
+    """Return an input without history. Writes to it reach the function's other references, but count as no change.
+
+    Raises RuntimeError: if elements of the input share memory.
+    """
     t = args[place]
-    own = t.detach().clone().contiguous().requires_grad_()
-    perturbed = [own if i == place else x for i, x in enumerate(args)]
-    return _column(func, perturbed, own.detach().view(-1), own.detach().new_tensor(step), eps)
+    if any(size > 1 and stride == 0 for size, stride in zip(t.meta.shape, t.meta.strides, strict=True)):
+        raise RuntimeError(
+            f"The {place}th input has a dimension with stride 0. gradcheck only supports inputs that are "
+            "non-overlapping to be able to compute the numerical gradients correctly. You should call .contiguous on "
+            "the input before passing it to gradcheck."
+        )
+    return t.data
 
 
 def _directions(t: Any) -> list[complex]:
@@ -189,24 +202,20 @@ def _numeric(func: Callable[..., Any], args: Sequence[Any], place: int, eps: flo
     t = args[place]
     if not t.meta.numel:
         return [np.zeros((len(_to_real(output)), 0)) for output in _outputs(func, args)]
-    own = t.detach().clone().contiguous().requires_grad_()  # the function may take gradients
-    flat = own.detach().view(-1)
-    perturbed = [own if i == place else x for i, x in enumerate(args)]
-    columns = [_column(func, perturbed, flat[k : k + 1], 1.0, eps) for k in range(t.meta.numel)]
+    data = _elements(args, place)
+    columns = [_column(func, args, data[index], 1.0, eps) for index in np.ndindex(t.meta.shape)]
     return [np.stack(given, axis=1) for given in zip(*columns, strict=True)]
 
 
-def _column(
-    func: Callable[..., Any], perturbed: Sequence[Any], moved: Any, step: Any, eps: float
-) -> list[Any]:
-    """How each output changes as `moved`, a view of one of `perturbed`, moves along `step`."""
+def _column(func: Callable[..., Any], args: Sequence[Any], moved: Any, step: Any, eps: float) -> list[Any]:
+    """How each output changes as `moved`, a view of one of `args`, moves along `step`."""
     original = moved.clone()
     changes = []
     for direction in _directions(moved):
         moved.copy_(original + eps * direction * step)
-        above = [_to_real(output) for output in _outputs(func, perturbed)]
+        above = [_to_real(output) for output in _outputs(func, args)]
         moved.copy_(original - eps * direction * step)
-        below = [_to_real(output) for output in _outputs(func, perturbed)]
+        below = [_to_real(output) for output in _outputs(func, args)]
         changes.append([direction * (a - b) / (2 * eps) for a, b in zip(above, below, strict=True)])
     moved.copy_(original)
     return [sum(along) for along in zip(*changes, strict=True)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
+from flambeau.tape.mode import mode
 from flambeau.tensor.tensor import Tensor
 
 
@@ -13,11 +15,34 @@ class _AnyTensor(type):
         return isinstance(instance, Tensor)
 
 
+class ImperativeEngine:
+    """The backward engine, as libraries reach it by `Variable._execution_engine`."""
+
+    def queue_callback(self, callback: Callable[[], Any]) -> None:
+        """Call a function when the running backward pass has computed all gradients.
+
+        Args:
+            callback: A function without arguments. It may queue others.
+
+        Raises:
+            RuntimeError: if no backward pass runs in this thread.
+        """
+        if mode.engine is None:
+            raise RuntimeError("Final callbacks can only be installed during backward pass.")
+        mode.engine.final_callbacks.append(callback)
+
+    def is_checkpoint_valid(self) -> bool:
+        """Return True if the running backward pass accumulates gradients, so reentrant checkpoints may run."""
+        return mode.engine is None or mode.engine.slots is None
+
+
 class Variable(metaclass=_AnyTensor):
     """`Variable(data, requires_grad=False)` is a tensor with the memory of `data`, off the tape; every tensor is one.
 
     Raises TypeError if `data` is no tensor. `volatile` has no effect, and warns.
     """
+
+    _execution_engine = ImperativeEngine()
 
     def __new__(cls, data: Any = None, requires_grad: bool = False, volatile: bool = False) -> Any:
         if volatile:

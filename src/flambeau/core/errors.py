@@ -115,6 +115,14 @@ def devices_differ(first: object, second: object) -> str:
     )
 
 
+def argument_elsewhere(name: str, here: object, others: object, routine: str) -> str:
+    """Return PyTorch's text for CUDA operators that check their arguments' devices before they run."""
+    return (
+        f"Expected all tensors to be on the same device, but got {name} is on {here}, different from other tensors on "
+        f"{others} (when checking argument in method wrapper_CUDA_{routine})"
+    )
+
+
 def argument_type(function: str, name: str, position: int, expected: str, got: object) -> str:
     """The text of PyTorch's argument parser."""
     text = f"{function}(): argument '{name}' (position {position}) must be {expected}, not {type_name(got)}"

@@ -172,10 +172,26 @@ def common_device(operands: Sequence[Operand]) -> device:
     return devices[0] if devices else CPU
 
 
-def one_device(operands: Sequence[Operand]) -> device:
-    """The device of all tensors. Raises RuntimeError where they differ: no 0-dim tensor travels."""
-    metas = [x for x in operands if isinstance(x, Meta)]
-    for meta in metas[1:]:
-        if meta.device is not metas[0].device:
-            raise RuntimeError(errors.devices_differ(metas[0].device, meta.device))
-    return metas[0].device
+def one_device(operands: Sequence[Operand], routine: str = "", names: Sequence[str] = ()) -> device:
+    """Return the device of all tensors.
+
+    Args:
+        operands: The inputs; a 0-dim CPU tensor is not taken by value.
+        routine: PyTorch's name of the CUDA function that checks the devices; "" if the message has no name.
+        names: PyTorch's names of the inputs.
+
+    Raises:
+        RuntimeError: if two tensors are on different devices.
+    """
+    where: device | None = None
+    for i, x in enumerate(operands):
+        if not isinstance(x, Meta) or x.device is where:
+            continue
+        if where is None:
+            where = x.device
+        elif routine and "cuda" in (where.type, x.device.type):
+            raise RuntimeError(errors.argument_elsewhere(names[i], x.device, where, routine))
+        else:
+            raise RuntimeError(errors.devices_differ(where, x.device))
+    assert where is not None
+    return where

@@ -162,3 +162,40 @@ def test_refusals_have_pytorchs_type(run: Any) -> None:
         run(torch)
     with pytest.raises(theirs.type):
         run(flambeau)
+
+
+FILLS = {
+    "normal_": (), "uniform_": (), "exponential_": (), "cauchy_": (), "log_normal_": (), "geometric_": (0.5,),
+    "random_": (), "bernoulli_": (),
+}  # fmt: skip
+KINDS = (
+    "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "float16", "bfloat16", "float64", "complex64",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", [*FILLS, "rrelu", "randn", "rand", "randperm", "bernoulli"])
+def test_a_dtype_is_filled_or_refused_as_by_pytorch(name: str, kind: str) -> None:
+    """float16 `rrelu` is the exception: PyTorch's CPU build has no kernel for it, a GPU does."""
+
+    def run(lib: Any) -> Any:
+        dtype = getattr(lib, kind)
+        if name in FILLS:
+            return getattr(lib.zeros(3, dtype=dtype), name)(*FILLS[name])
+        if name == "rrelu":
+            return lib.nn.functional.rrelu(lib.zeros(3, dtype=dtype), training=True)
+        return (
+            lib.bernoulli(lib.zeros(3, dtype=dtype))
+            if name == "bernoulli"
+            else getattr(lib, name)(3, dtype=dtype)
+        )
+
+    if (name, kind) == ("rrelu", "float16"):
+        pytest.skip("PyTorch's CPU build lacks it")
+    outcomes = []
+    for lib in (torch, flambeau):
+        try:
+            outcomes.append(("filled", str(run(lib).dtype)))
+        except Exception as error:
+            outcomes.append((type(error).__name__, str(error)))
+    assert outcomes[0] == outcomes[1]

@@ -9,7 +9,6 @@ from flambeau.core.dtype import BOOL, INTEGRAL, bool_, dtype, float64, promote_t
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import wrap_dim
 from flambeau.ops.copy import checked_scalar
-from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.ops.pointwise import activation as ops
 from flambeau.ops.pointwise import pointwise_functions as functions
@@ -311,7 +310,10 @@ def rrelu(
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
     if not input.dtype.is_floating_point:
-        raise NotImplementedError(f"\"rrelu_with_noise_out_cpu\" not implemented for '{c_name(input.dtype)}'")
+        where = "cuda" if input.device.type == "cuda" else "cpu"
+        raise NotImplementedError(
+            f"\"rrelu_with_noise_out_{where}\" not implemented for '{input.dtype.torch_name}'"
+        )
     negative = input <= 0
     slopes = creation.empty(int(negative.sum()), dtype=float64, device=input.device)
     slopes.uniform_(lower, upper, generator=generator)

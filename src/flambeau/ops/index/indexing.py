@@ -255,7 +255,8 @@ index_put = define(
 def _index_select_rule(operands: Sequence[Operand], params: Params) -> Signature:
     x, index = operands
     assert isinstance(x, Meta) and isinstance(index, Meta)
-    where, dim = one_device(operands), wrap_dim(params[0], x.ndim)
+    where = one_device(operands, "_index_select", ("self", "index"))
+    dim = wrap_dim(params[0], x.ndim)
     _index_vector(index, "index_select")
     if x.ndim == 0:
         if index.numel != 1:

@@ -116,7 +116,8 @@ def _check_grid(index: Meta, x: Meta, dim: int, name: str, other: str, apart: bo
 def _gather_rule(operands: Sequence[Operand], params: Params) -> Signature:
     x, index = operands
     assert isinstance(x, Meta) and isinstance(index, Meta)
-    where, dim = one_device(operands), wrap_dim(params[0], x.ndim)
+    where = one_device(operands, "gather", ("self", "index"))
+    dim = wrap_dim(params[0], x.ndim)
     if index.dtype not in INDEX_TYPES:
         raise RuntimeError("gather(): Expected dtype int32/int64 for index")
     if index.numel:

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.device import device
 from flambeau.core.dtype import FLOATING, bfloat16, bool_, dtype, float16, float32, float64, int64
 from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
 from flambeau.ops.gradients import conj, refused
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, common_device, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import ALL, wide
 from flambeau.ops.view import expand
@@ -127,8 +128,8 @@ def _room(a: Meta, b: Meta, where: str) -> str:
 
 
 _C_NAMES = {
-    "bool": "bool", "uint8": "unsigned char", "int8": "signed char", "int16": "short", "int32": "int",
-    "int64": "long int",
+    "bool": "bool", "uint8": "unsigned char", "int8": "signed char", "int16": "short int", "int32": "int",
+    "int64": "long int", "uint16": "short unsigned int", "uint32": "unsigned int", "uint64": "long unsigned int",
     "float16": "c10::Half", "bfloat16": "c10::BFloat16", "float32": "float", "float64": "double",
     "complex32": "c10::complex<c10::Half>", "complex64": "c10::complex<float>",
     "complex128": "c10::complex<double>",
@@ -266,7 +267,7 @@ def _times(grad: Any, factor: Any) -> Any:
 def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     a, b = operands
     assert isinstance(a, Meta) and isinstance(b, Meta)
-    where = _device(operands)
+    where = _product_device(a, b)
     left, right, shape = _laid_out(a, b)
     _check(a, b, where.type)
     return Signature((Meta.contiguous_of(shape, a.dtype, where),), (left, right), _rounded_only(b, params))
@@ -277,15 +278,29 @@ def _rounded_only(b: Meta, params: tuple[Any, ...]) -> tuple[Any, ...]:
     return params if b.ndim > 1 else (*params[:-1], False)
 
 
-def _device(operands: Sequence[Operand]) -> Any:
-    """Matrices lie on one device; none travels by value."""
-    return common_device([x.with_((1,), (1,)) for x in operands if isinstance(x, Meta)])
+def _product_device(a: Meta, b: Meta) -> device:
+    """Return the device of both. Errors name the function that PyTorch calls for such shapes."""
+    if b.ndim == 1:
+        if a.ndim == 1:
+            return one_device((a, b), "_dot", ("self", "tensor"))
+        return one_device((b, a), "addmv_", ("self", "mat"))
+    return one_device((a, b), "bmm" if b.ndim > 2 else "mm", ("self", "mat2"))
+
+
+def _sum_device(added: Meta, a: Meta, b: Meta) -> device:
+    """Return the device of all three, with errors as `_product_device`."""
+    routine, *names = (
+        ("addmv", "mat", "vec") if b.ndim == 1
+        else ("baddbmm", "batch1", "batch2") if b.ndim > 2
+        else ("addmm", "mat1", "mat2")
+    )  # fmt: skip
+    return one_device((added, a, b), routine, ("self", *names))
 
 
 def _added_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     added, a, b, beta, alpha = operands
     assert isinstance(added, Meta) and isinstance(a, Meta) and isinstance(b, Meta)
-    where = _device([added, a, b])
+    where = _sum_device(added, a, b)
     left, right, shape = _laid_out(a, b)
     _check_added(added, a, b)
     _check(a, b, where.type)

@@ -73,7 +73,8 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     x, weight, *bias = operands
     how = params[0]
     assert isinstance(x, Meta) and isinstance(weight, Meta)
-    where = one_device(operands)
+    _check_kinds(x, weight, bias)
+    where = one_device(operands, "_cudnn_convolution", ("input", "weight", "bias"))
     _check_dtypes(x, weight, bias, how)
     _check_geometry(how, weight)
     channels = _check_channels(x, weight, bias, how)
@@ -88,6 +89,17 @@ def _is_last(x: Meta, weight: Meta) -> bool:
     if x.dtype is float64 and (x.ndim == 5 or x.device.type == "cuda"):
         return False
     return x.channels_last or weight.channels_last
+
+
+def _check_kinds(x: Meta, weight: Meta, bias: Sequence[Operand]) -> None:
+    """Raise PyTorch's error for a CPU tensor that meets a CUDA tensor."""
+    for name, y in zip(("weight", "bias"), (weight, *bias), strict=False):
+        if isinstance(y, Meta) and {x.device.type, y.device.type} == {"cpu", "cuda"}:
+            one, other = (
+                f"torch{'.cuda' if t.device.type == 'cuda' else ''}.{t.dtype.torch_name}Tensor"
+                for t in (x, y)
+            )
+            raise RuntimeError(f"Input type ({one}) and {name} type ({other}) should be the same")
 
 
 def _check_dtypes(x: Meta, weight: Meta, bias: Sequence[Operand], how: Geometry) -> None:

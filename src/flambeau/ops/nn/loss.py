@@ -121,7 +121,7 @@ def _nll_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
     x, target, *weight = operands
     reduction, _ = params
     assert isinstance(x, Meta) and isinstance(target, Meta)
-    where = one_device(operands)
+    where = one_device(operands, "nll_loss_forward", ("self", "target", "weight"))
     if x.ndim < 1:
         raise RuntimeError("input tensor should be 1D or 2D")
     expected = x.shape[:1] + x.shape[2:] if x.ndim > 1 else ()

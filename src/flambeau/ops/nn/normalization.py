@@ -132,7 +132,7 @@ def _infer_back(grad: Any, a: Any, b: Any, c: Any, d: Any, params: Any) -> list[
 def _layer_rule(operands: Sequence[Operand], params: Params) -> Signature:
     metas = _metas(operands)
     x, (ndim, _, _) = metas[0], params
-    where = one_device(metas)
+    where = one_device(metas, "_native_layer_norm", ("input", "weight", "bias"))
     _refuse(x, "LayerNormKernelImpl")
     _same_kind(metas, "mixed dtype (CPU): all the parameters share one dtype")
     for other in metas[1:]:

@@ -15,7 +15,6 @@ import numpy as np
 
 from flambeau.core import random as rng
 from flambeau.core.dtype import (
-    DTYPES,
     FLOATING,
     bfloat16,
     bool_,
@@ -30,16 +29,39 @@ from flambeau.core.layout import is_dense, memory_order
 from flambeau.core.meta import Meta
 from flambeau.core.random import Array, MersenneTwister, Policy
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Source
+from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Op, Operand, Signature, define
+from flambeau.ops.pointwise.pointwise import NUMBERS, REALS
 
 FLOATS = (float16, bfloat16, float32, float64)
 # Digits of the significand: how many low bits of a word make a uniform number or a `random_()` integer.
 DIGITS = {float16: 11, bfloat16: 8, float32: 24, float64: 53}
 
+# What PyTorch's errors call the routine of a distribution.
+_ROUTINES = {
+    "normal_": "normal_kernel_{}", "uniform_": "check_uniform_bounds", "log_normal_": "log_normal_{}",
+    "geometric_": "geometric_{}", "random_": "random_kernel_{}", "bernoulli_": "bernoulli_scalar_{}_",
+    "randperm": "randperm", "bernoulli_ of a tensor": "bernoulli_tensor_{}_self_",
+    "bernoulli of probabilities": "bernoulli_tensor_{}_p_",
+}  # fmt: skip
+
 Twister = Callable[[MersenneTwister, int, dtype, Sequence[Any]], Array]
 """The CPU's sampler: (engine, count, dtype, parameters) -> values in order."""
 Transform = Callable[[Array, dtype, Sequence[Any]], Array]
 """The GPU's: (Philox words (4, threads), dtype, parameters) -> values (per draw, threads)."""
+
+
+def refusal(name: str, meta: Meta) -> Exception:
+    """Return PyTorch's error for a tensor whose dtype the distribution `name` does not fill."""
+    kind = meta.dtype
+    if name in ("exponential_", "cauchy_"):
+        got = kind.torch_name if name == "exponential_" else c_name(kind)
+        return RuntimeError(
+            f"{name[:-1].capitalize()} distribution is a continuous probability distribution. dtype must be a "
+            f"floating point but you specified {got}"
+        )
+    routine = _ROUTINES[name].format("cuda" if meta.device.type == "cuda" else "cpu")
+    return NotImplementedError(f"\"{routine}\" not implemented for '{kind.torch_name}'")
 
 
 def _distribution(
@@ -60,7 +82,7 @@ def _distribution(
     def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
         meta, policy = params[:2]
         if meta.dtype not in dtypes:
-            raise NotImplementedError(f"\"{name}\" not implemented for '{meta.dtype.torch_name}'")
+            raise refusal(name, meta)
         return Signature((meta,), (*_source(policy), *parameters), params)
 
     def host(launch: Launch) -> Body:
@@ -324,7 +346,7 @@ _DEAL_INTEGERS = """
   }, PUT(into_range(v, p0, p1)));
 """
 integers = _distribution(
-    "random_", DTYPES, (int64, uint64, bool_), _twist_integers, _philox_integers, _is_wide, _DEAL_INTEGERS
+    "random_", REALS, (int64, uint64, bool_), _twist_integers, _philox_integers, _is_wide, _DEAL_INTEGERS
 )
 
 
@@ -388,10 +410,10 @@ def _geometric(u: Array, cuda: bool, p: float) -> Array:
     return np.ceil(np.log(u) / np.log1p(-kind(p)))
 
 
-bernoulli = _by_inverse("bernoulli_", DTYPES, 1, _bernoulli, "v < (F)p0 ? F(1) : F(0)")
+bernoulli = _by_inverse("bernoulli_", REALS, 1, _bernoulli, "v < (F)p0 ? F(1) : F(0)")
 exponential = _by_inverse("exponential_", FLOATS, 1, _exponential, "exponential(v, p0)")
 cauchy = _by_inverse("cauchy_", FLOATS, 2, _cauchy, "cauchy(v, p0, p1)")
-geometric = _by_inverse("geometric_", DTYPES, 1, _geometric, "geometric(v, p0)")
+geometric = _by_inverse("geometric_", NUMBERS, 1, _geometric, "geometric(v, p0)")
 
 
 def _twist_log_normal(engine: MersenneTwister, count: int, dtype: dtype, parameters: Sequence[Any]) -> Array:
@@ -414,6 +436,8 @@ log_normal = _distribution(
 
 def _randperm_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     meta, policy = params[:2]
+    if meta.dtype not in NUMBERS:
+        raise refusal("randperm", meta)
     return Signature((meta,), _source(policy), params)
 
 
@@ -477,7 +501,7 @@ randperm = define(
         "randperm",
         _randperm_rule,
         Kernel("randperm", _randperm_host, cuda=Routine("index.permutation:randperm"), draws=True),
-        DTYPES,
+        NUMBERS,
         lambda make, dtype: [],
         derivative=NOT_DIFFERENTIABLE,
     )

@@ -47,7 +47,7 @@ def _cat_rule(operands: Sequence[Operand], params: Params) -> Signature:
     for i, meta in enumerate(metas):
         if meta.ndim == 0:
             raise RuntimeError(f"zero-dimensional tensor (at position {i}) cannot be concatenated")
-    where = one_device(metas)
+    where = one_device(metas, "cat", ["tensors"] * len(metas))
     first = next((m for m in metas if m.shape != (0,)), metas[0])
     dim = wrap_dim(params[0], first.ndim)
     length = 0

@@ -19,6 +19,7 @@ from flambeau.core.random import PORTABLE, Policy
 from flambeau.core.typeinfo import finfo
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Derivative, Op
+from flambeau.ops.pointwise.pointwise import REALS
 from flambeau.ops.random import random as ops
 from flambeau.ops.random.dropout import EACH, native_dropout
 from flambeau.runtime import generator, system
@@ -204,9 +205,9 @@ def _limits(dtype: dtype) -> tuple[int, int]:
 @method
 def bernoulli_(self: Tensor, p: float | Tensor = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Fill with 1 with probability `p` (a number, or a tensor of probabilities), else 0."""
-    if self.dtype.is_complex:
-        raise NotImplementedError(f"\"bernoulli_scalar_cpu_\" not implemented for '{c_name(self.dtype)}'")
     if isinstance(p, Tensor):
+        if self.dtype.is_complex:
+            raise ops.refusal("bernoulli_ of a tensor", self.meta)
         return self.copy_(_compare_with_uniform(p.to(self.device).expand(self.shape), generator))
     if not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p:g}")
@@ -378,6 +379,8 @@ def normal(
         raise TypeError("normal() of two numbers needs a size")
     like = mean if isinstance(mean, Tensor) else std
     shape = (mean + std).shape if isinstance(mean, Tensor) and isinstance(std, Tensor) else like.shape
+    if isinstance(std, Tensor) and std.dtype.is_complex:
+        raise RuntimeError("normal expects standard deviation to be non-complex")
     if isinstance(std, Tensor) and std.numel() and std.device is not META and bool((std < 0).any()):
         raise RuntimeError("normal expects all elements of std >= 0.0")
     if out is not None:
@@ -408,10 +411,9 @@ def bernoulli(
     if p is not None:
         made = creation.empty_like(input) if out is None else out
         return bernoulli_(made, p, generator=generator)
-    if input.dtype.category < FLOATING:
-        raise NotImplementedError(
-            f"bernoulli needs probabilities of a floating-point dtype, not {input.dtype}"
-        )
+    if not input.dtype.is_floating_point:
+        kind = "bernoulli of probabilities" if input.dtype in REALS else "bernoulli_ of a tensor"
+        raise ops.refusal(kind, input.meta)
     if out is not None:
         drawn = _compare_with_uniform(input, generator)
         return (out if out.shape == drawn.shape else out.resize_(drawn.shape)).copy_(drawn)
