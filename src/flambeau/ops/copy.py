@@ -28,7 +28,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import AUTOCAST, Body, Expression, Kernel, Launch
 from flambeau.ops.cache_blocks import BLOCK, copy_tiles, transposes
-from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]
 Store = Callable[[Array, Array], None]
@@ -216,6 +216,15 @@ def _copy_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(0, 2),), (kind, (0, 2))
 
 
+def _copy_name(metas: Sequence[Meta | None], params: tuple[Any, ...]) -> str:
+    """Return the node's name of `copy_`, which has no params, of `clone` or of `to`."""
+    if not params:
+        return "CopyBackwards"
+    source = metas[0]
+    same = source is not None and params[0] is source.dtype and params[2:] in ((), (source.device,))
+    return "CloneBackward0" if same else "ToCopyBackward0"
+
+
 copy = define(
     Op(
         "copy",
@@ -223,7 +232,7 @@ copy = define(
         Kernel("copy", _copy_host, cuda=Expression("a")),
         DTYPES,
         _copy_samples,
-        derivative=Derivative(lambda grad: grad),
+        derivative=Derivative(lambda grad: grad, name=_copy_name),
     )
 )
 weight_cast = copy.with_(kernel=copy.kernel.with_(name=AUTOCAST))  # `copy`, but for its name in reports
@@ -254,7 +263,7 @@ fill = define(
         Kernel("fill", _fill_host, cuda=Expression("a")),
         DTYPES,
         _fill_samples,
-        derivative=NOT_DIFFERENTIABLE,
+        derivative=Derivative(None, name="FillBackward2"),
     )
 )
 

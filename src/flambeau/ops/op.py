@@ -67,6 +67,7 @@ Sample = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
 Formula = Callable[..., Any]
+NodeName = str | Callable[[Sequence[Meta | None], tuple[Any, ...]], str]
 INPUTS = "abcdefghijkl"
 
 
@@ -75,7 +76,7 @@ class Derivative:
 
     formulas: one for each input; None where no gradient passes. whole: one formula that gives all of them.
     name: PyTorch's name of the node, where it is not the operator's in camel case and "Backward0"; where it differs
-        from call to call, a function of the first input's meta and the params.
+        from call to call, a function of the metas of the inputs (None for scalars) and the params.
     outputs: how many of the operator's outputs, from the first, take part (default: all).
     takes: the inputs to which gradients pass; None: to all.
     """
@@ -86,7 +87,7 @@ class Derivative:
         self,
         *formulas: Formula | None,
         whole: Formula | None = None,
-        name: str | Callable[[Meta, tuple[Any, ...]], str] | None = None,
+        name: NodeName | None = None,
         outputs: int | None = None,
     ) -> None:
         self.formulas = formulas

@@ -236,7 +236,7 @@ def transpose(meta: Meta, dim0: int, dim1: int) -> Layout:
     return Layout(tuple(shape), tuple(strides))
 
 
-def _squeezed(meta: Meta, params: tuple[Any, ...]) -> str:
+def _squeezed(metas: Any, params: tuple[Any, ...]) -> str:
     dims = params[0]
     return f"SqueezeBackward{0 if dims is None else 1 if len(dims) == 1 else 2}"
 

@@ -221,7 +221,7 @@ def differentiable(op: Op) -> str:
         return "not yet"
     if isinstance(op.derivative, Refusal):
         return "refused"
-    return "no" if op.derivative is NOT_DIFFERENTIABLE else "yes"
+    return "no" if op.derivative is NOT_DIFFERENTIABLE or op.derivative.takes == frozenset() else "yes"
 
 
 def dtypes_of(op: Op) -> str:

@@ -335,6 +335,12 @@ def _added_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(2, 3, 2), make(2, 3, 4), make(2, 4, 2), 2, 3), ()
 
 
+def _product_name(metas: Sequence[Meta | None], params: tuple[Any, ...]) -> str:
+    left, right = (0 if m is None else m.ndim for m in metas)
+    found = {(1, 1): "Dot", (2, 1): "Mv", (2, 2): "Mm", (3, 3): "Bmm"}.get((left, right))
+    return f"{found}Backward0" if found else "UnsafeViewBackward0"
+
+
 _ROUTINE = Routine("linalg.products:direct_product", library="linalg.products:product")
 matmul = define(
     Op(
@@ -344,7 +350,7 @@ matmul = define(
         PRODUCTS,
         _samples,
         flags=("matmul_allow_tf32",),
-        derivative=Derivative(_left_back, _right_back),
+        derivative=Derivative(_left_back, _right_back, name=_product_name),
     )
 )
 addmm = define(

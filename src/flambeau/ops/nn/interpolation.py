@@ -187,8 +187,8 @@ _NAMES = {
 }  # fmt: skip
 
 
-def _name(x: Meta, params: Params) -> str:
-    how, dims = params[0], x.ndim - 2
+def _name(metas: Any, params: Params) -> str:
+    how, dims = params[0], metas[0].ndim - 2
     return f"Upsample{_NAMES[how.mode][dims - 1]}{dims}D{'Aa' if how.antialias else ''}Backward0"
 
 

@@ -211,6 +211,12 @@ def _nll_back(grad: Any, b: Any, c: Any, metas: Any, params: Any, call: Any) -> 
     return call(nll_loss_backward, (grad, b) if c is None else (grad, b, c), (*params, metas[0].shape))
 
 
+def _nll_name(metas: Sequence[Meta | None], params: tuple[Any, ...]) -> str:
+    """Return the node's name of classes of rows, or of pixels."""
+    scores = metas[0]
+    return "NllLoss2DBackward0" if scores is not None and scores.ndim > 2 else "NllLossBackward0"
+
+
 nll_loss = define(
     Op(
         "nll_loss",
@@ -218,7 +224,7 @@ nll_loss = define(
         Kernel("nll_loss", _nll_host, _flops, cuda=Routine("nn.losses:nll_loss")),
         FLOATS,
         _nll_samples,
-        derivative=Derivative(_nll_back),
+        derivative=Derivative(_nll_back, name=_nll_name),
     )
 )
 

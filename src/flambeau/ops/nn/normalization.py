@@ -195,7 +195,9 @@ layer_norm = define(
         Kernel("layer_norm", _rows_host(_standard), _flops, cuda=Routine("nn.normalizing:layer_norm")),
         FLOATS,
         _layer_samples,
-        derivative=Derivative(whole=gradients.given_to(gradients.layer_norm_backward)),
+        derivative=Derivative(
+            whole=gradients.given_to(gradients.layer_norm_backward), name="NativeLayerNormBackward0"
+        ),
     )
 )
 rms_norm = define(
@@ -268,7 +270,9 @@ group_norm = define(
         Kernel("group_norm", _group_host, _flops, cuda=Routine("nn.normalizing:group_norm")),
         FLOATS,
         _group_samples,
-        derivative=Derivative(whole=gradients.given_to(gradients.group_norm_backward)),
+        derivative=Derivative(
+            whole=gradients.given_to(gradients.group_norm_backward), name="NativeGroupNormBackward0"
+        ),
     )
 )
 
@@ -362,7 +366,7 @@ batch_norm_train = define(
         Kernel("batch_norm_train", _train_host, _flops, cuda=Routine("nn.normalizing:batch_norm_train")),
         FLOATS,
         _train_samples,
-        derivative=Derivative(whole=gradients.of_batch, outputs=1),
+        derivative=Derivative(whole=gradients.of_batch, outputs=1, name="NativeBatchNormBackward0"),
     )
 )
 batch_norm_infer = define(

@@ -123,9 +123,9 @@ def _flops(launch: Launch) -> int:
     return launch.outputs[0].numel * math.prod(launch.params[0].kernel)
 
 
-def _named(form: str) -> Callable[[Meta, tuple[Any, ...]], str]:
+def _named(form: str) -> Callable[[Any, tuple[Any, ...]], str]:
     """PyTorch pools one dimension as two."""
-    return lambda x, params: form.format(max(x.ndim - 2, 2)) + "Backward0"
+    return lambda metas, params: form.format(max(metas[0].ndim - 2, 2)) + "Backward0"
 
 
 def _max_back(grad: Any, out1: Any, metas: Any, params: Any, call: Any) -> Any:
@@ -322,8 +322,8 @@ def _adaptive_avg_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
     return call(gradients.adaptive_avg_pool_backward, (grad,), (metas[0].shape[2:], last))
 
 
-def _adaptive_avg_name(x: Meta, params: tuple[Any, ...]) -> str:
-    return "MeanBackward1" if _is_one(params[0]) else _named("AdaptiveAvgPool{}D")(x, params)
+def _adaptive_avg_name(metas: Any, params: tuple[Any, ...]) -> str:
+    return "MeanBackward1" if _is_one(params[0]) else _named("AdaptiveAvgPool{}D")(metas, params)
 
 
 def _adaptive_max_back(grad: Any, out1: Any, metas: Any, call: Any) -> Any:

@@ -217,7 +217,9 @@ grid_sample = define(
         Kernel("grid_sample", _grid_host, _grid_flops, cuda=Routine("nn.sampling:grid_sample")),
         FLOATS,
         _grid_samples,
-        derivative=Derivative(whole=_grid_back, name=lambda x, params: f"GridSampler{x.ndim - 2}DBackward0"),
+        derivative=Derivative(
+            whole=_grid_back, name=lambda metas, params: f"GridSampler{metas[0].ndim - 2}DBackward0"
+        ),
     )
 )
 
@@ -331,7 +333,7 @@ grid_sample_backward = define(
         _backward_samples,
         flags=("deterministic",),
         derivative=Derivative(
-            whole=gradient, name=lambda grad, params: f"GridSampler{grad.ndim - 2}DBackwardBackward0"
+            whole=gradient, name=lambda metas, params: f"GridSampler{metas[0].ndim - 2}DBackwardBackward0"
         ),
     )
 )

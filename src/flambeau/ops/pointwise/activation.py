@@ -115,6 +115,7 @@ prelu = pointwise(
     derivative=Derivative(
         lambda grad, a, b, call: straight(grad.where(a > 0, b * grad), a, call),
         lambda grad, a: (a * grad).where(a <= 0, 0),
+        name="PreluKernelBackward0",
     ),
 )
 glu = pointwise(

@@ -108,7 +108,7 @@ add_alpha = pointwise(
     examples=((1,),),
     scalars=(0, 1),
     cuda="add(a, mul(c, b))",
-    derivative=Derivative(lambda grad: grad, lambda grad, c: grad * conj(c)),
+    derivative=Derivative(lambda grad: grad, lambda grad, c: grad * conj(c), name="AddBackward0"),
 )
 moving_average = pointwise(
     "batch_norm.moving_average",
@@ -151,7 +151,7 @@ sub_alpha = pointwise(
     examples=((2,),),
     scalars=(0, 1),
     cuda="sub(a, mul(c, b))",
-    derivative=Derivative(lambda grad: grad, lambda grad, c: -grad * conj(c)),
+    derivative=Derivative(lambda grad: grad, lambda grad, c: -grad * conj(c), name="SubBackward0"),
 )
 mul = pointwise(
     "mul",
@@ -376,6 +376,11 @@ def _exponent_back(grad: Any, a: Any, b: Any, out: Any) -> Any:
     return (grad * conj(out * a.log())).masked_fill((a == 0) & still, 0)
 
 
+def _power_name(metas: Sequence[Meta | None], params: tuple[Any, ...]) -> str:
+    base, exponent = metas
+    return "PowBackward2" if base is None else f"PowBackward{0 if exponent is None else 1}"
+
+
 pow_ = pointwise(
     "pow",
     Lazy(_power),
@@ -387,7 +392,7 @@ pow_ = pointwise(
     flops=10,
     low=0,
     cuda=_power_text,
-    derivative=Derivative(_base_back, _exponent_back),
+    derivative=Derivative(_base_back, _exponent_back, name=_power_name),
 )
 float_power = pointwise(
     "float_power",
@@ -497,6 +502,7 @@ clamp = pointwise(
         lambda grad, a, b, c: grad.where((a >= b) & (a <= c), 0),
         lambda grad, a, b, c: grad.where((b < c) & (a < b), 0),
         lambda grad, a, b, c: grad.where((a > c) | (c < b), 0),
+        name="ClampBackward1",
     ),
 )
 clamp_min = pointwise(
@@ -508,7 +514,11 @@ clamp_min = pointwise(
     check=_no_complex_clamp,
     checked=(1,),
     cuda="greater(a, b)",
-    derivative=Derivative(lambda grad, a, b: grad.where(a >= b, 0), lambda grad, a, b: grad.where(a < b, 0)),
+    derivative=Derivative(
+        lambda grad, a, b: grad.where(a >= b, 0),
+        lambda grad, a, b: grad.where(a < b, 0),
+        name="ClampBackward1",
+    ),
 )
 clamp_max = pointwise(
     "clamp_max",
@@ -585,6 +595,7 @@ lerp = pointwise(
         lambda grad, c: grad * (1 - conj(c)),
         lambda grad, c: grad * conj(c),
         lambda grad, a, b: grad * conj(b - a),
+        name=lambda metas, params: f"LerpBackward{0 if metas[2] is None else 1}",
     ),
 )
 addcmul = pointwise(

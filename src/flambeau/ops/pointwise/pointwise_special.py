@@ -301,7 +301,6 @@ xlog1py = _binary(
     derivative=Derivative(
         lambda grad, a, b: _xlog1py_back(grad, a, b),
         lambda grad, a, b: grad * a / (b + 1),
-        name="SpecialXlog1Py",
     ),
 )
 

@@ -341,7 +341,14 @@ _FIRST_LEAST = ("Placed<T>", "{highest<T>(), NOWHERE}", "{x, i}", "first_least(a
 # -- the records -------------------------------------------------------------------
 
 
-sum_ = reduction("sum", reduce_rows.total, _summed, cuda=_SUM, derivative=Derivative(summed_back))
+def _form_name(stem: str) -> Callable[[Any, tuple[Any, ...]], str]:
+    """Return the node's name of two forms: of all elements, and along dimensions."""
+    return lambda metas, params: f"{stem}Backward{0 if params and params[0] is None else 1}"
+
+
+sum_ = reduction(
+    "sum", reduce_rows.total, _summed, cuda=_SUM, derivative=Derivative(summed_back, name=_form_name("Sum"))
+)
 nansum = reduction(
     "nansum",
     reduce_rows.nansum,
@@ -356,7 +363,7 @@ mean = reduction(
     _averaged,
     dtypes=FLOATING_OR_COMPLEX,
     cuda=_form("T", "T{}", "x", "a + b", "over(s, n)"),
-    derivative=Derivative(mean_back),
+    derivative=Derivative(mean_back, name=_form_name("Mean")),
 )
 nanmean = reduction(
     "nanmean",
@@ -371,7 +378,7 @@ prod = reduction(
     reduce_rows.product,
     _summed,
     cuda=_form("T", "one<T>()", "x", "mul(a, b)", "s"),
-    derivative=Derivative(prod_back),
+    derivative=Derivative(prod_back, name=_form_name("Prod")),
 )
 amax = reduction(
     "amax",
@@ -410,7 +417,9 @@ max_all = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_GREATEST,
-    derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
+    derivative=Derivative(
+        lambda grad, a, out, params: extreme_back(grad, a, out, params), name="MaxBackward1"
+    ),
 )
 min_all = reduction(
     "min_all",
@@ -420,7 +429,9 @@ min_all = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_LEAST,
-    derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
+    derivative=Derivative(
+        lambda grad, a, out, params: extreme_back(grad, a, out, params), name="MinBackward1"
+    ),
 )
 
 
@@ -569,7 +580,8 @@ norm = reduction(
     "norm", reduce_rows.norm, _normed, dtypes=FLOATING_OR_COMPLEX, extra=((2.0,), (1.0,), (math.inf,), (3.0,), (0.0,)),
     check=_check_norm,
     cuda=_form("double", "k0 == -INF ? (double)INF : 0.0", "norm_lift(absolute(x), k0)", "norm_join(a, b, k0)",
-               "norm_lower(s, k0)", constants=_extra), derivative=Derivative(norm_back),
+               "norm_lower(s, k0)", constants=_extra),
+    derivative=Derivative(norm_back, name="LinalgVectorNormBackward0"),
 )  # fmt: skip
 logsumexp = reduction(
     "logsumexp",
@@ -588,7 +600,9 @@ median = reduction(
     dtypes=_NUMBERS,
     global_form=False,
     cuda=Routine("index.ranks:median"),
-    derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
+    derivative=Derivative(
+        lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params), name="MedianBackward1"
+    ),
 )
 nanmedian = reduction(
     "nanmedian",
@@ -599,7 +613,9 @@ nanmedian = reduction(
     dtypes=_NUMBERS,
     global_form=False,
     cuda=Routine("index.ranks:nanmedian"),
-    derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
+    derivative=Derivative(
+        lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params), name="NanmedianBackward1"
+    ),
 )
 median_all = reduction(
     "median_all",
@@ -607,7 +623,9 @@ median_all = reduction(
     _ranked,
     dtypes=_NUMBERS,
     cuda=Routine("index.ranks:median"),
-    derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
+    derivative=Derivative(
+        lambda grad, a, out, params: extreme_back(grad, a, out, params), name="MedianBackward0"
+    ),
 )
 nanmedian_all = reduction(
     "nanmedian_all",
@@ -615,7 +633,9 @@ nanmedian_all = reduction(
     _ranked,
     dtypes=_NUMBERS,
     cuda=Routine("index.ranks:nanmedian"),
-    derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
+    derivative=Derivative(
+        lambda grad, a, out, params: extreme_back(grad, a, out, params), name="NanmedianBackward0"
+    ),
 )
 mode = reduction(
     "mode",

@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 from flambeau.core.meta import Meta
-from flambeau.ops.node_names import NAMES
 from flambeau.ops.op import Op
 from flambeau.ops.view import View
 from flambeau.tape.node import Edge, Node
@@ -41,21 +40,11 @@ def node_class(base: type, record: Op | View, metas: tuple[Meta | None, ...], pa
 
 def _make_class(base: type, record: Op | View) -> Any:
     """The class; or, where nodes are named by call, what chooses among several."""
-    make_class = functools.cache(_class_of)
-    table = {} if isinstance(record, View) else NAMES
-    if record.name in table:
-        named: Any = table[record.name]
-        choose = named
-    else:
-        named = record.node if isinstance(record, View) else record.derivative.name
-
-        def choose(metas: Any, params: Any) -> str:
-            found: str = named(metas[0], params)
-            return found
-
+    named = record.node if isinstance(record, View) else record.derivative.name
     if not callable(named):
         return _class_of(base, record, named or _node_name(record.name))
-    return lambda metas, params: make_class(base, record, choose(metas, params))
+    make_class = functools.cache(_class_of)
+    return lambda metas, params: make_class(base, record, named(metas, params))
 
 
 def _class_of(base: type, record: Op | View, name: str) -> Any:
@@ -63,5 +52,5 @@ def _class_of(base: type, record: Op | View, name: str) -> Any:
 
 
 def _node_name(name: str) -> str:
-    words = name.replace(".", "_").split("_")
-    return "".join([w[:1].upper() + w[1:] for w in words]) + "Backward0"
+    """PyTorch's rule: each word, and each letter after a digit, begins with a capital."""
+    return "".join([word.title() for word in name.replace(".", "_").split("_")]) + "Backward0"
