@@ -32,6 +32,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.frozen import Record
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Kernel
+from flambeau.ops.autocast_rules import UNCHANGED, AutocastRule
 
 Operand = Meta | type
 """What a rule sees of an input: a tensor's meta, or the type of a Python scalar (bool, int, float, complex)."""
@@ -129,6 +130,7 @@ class Op(Record):
         otherwise an `out=` of another dtype goes through a temporary.
     flags: names of the flags that it depends on; their values come to the rule at the end of `params`.
     derivative: how gradients pass it backward.
+    autocast: to which dtypes autocast casts its inputs.
     planned: what a CUDA device loads for it is a library's plan, kept in that device's bounded cache of them.
     """
 
@@ -141,6 +143,7 @@ class Op(Record):
     flags: tuple[str, ...] = ()
     planned: bool = False
     derivative: Derivative = MISSING
+    autocast: AutocastRule = UNCHANGED
 
 
 table: dict[str, Op] = {}

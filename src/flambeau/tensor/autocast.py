@@ -1,9 +1,8 @@
 """Autocast: which dtype operators run in where a program leaves that choice. Owner of that state.
 
 # Note [Autocast]
-PyTorch's lists say, for each kind of device, which functions take their inputs in the lower precision, which in
-float32, and which in the widest dtype among them. Where a function is one record, the engine casts the record's
-inputs; a function that is made of several says so itself (`cast`, `call_cast`). In-place and `out=` calls are
+An operator's definition names its rule (`ops/autocast_rules.py`), by which the engine casts the inputs of a call. A
+function that is made of several operators names its rule itself (`cast`, `call_cast`). In-place and `out=` calls are
 left alone.
 
 The casts of weights are kept in a cache as PyTorch's is: one for all threads and all streams, cleared by every thread
@@ -16,15 +15,15 @@ thread autocasts, so that then, and only then, every call comes by `cast_inputs`
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.dtype import bfloat16, dtype, float16, float32, float64
 from flambeau.core.host.turn_scheduler import seat
+from flambeau.ops.autocast_rules import AutocastRule
 from flambeau.ops.copy import weight_cast
-from flambeau.ops.op import Op, table
+from flambeau.ops.op import Op
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.tensor import Tensor
 
@@ -164,55 +163,12 @@ def _is_weight(t: Tensor) -> bool:
     return history is not None and history.base is None and t.is_leaf and t.requires_grad
 
 
-# -- the lists --------------------------------------------------------------------------------------------
-
-Policy = Callable[[Sequence[Any], str], list[Any]]
-_LISTS: dict[str, dict[Policy, str]] = {
-    "cuda": {
-        _lower: (
-            "matmul addmm convolution prelu scaled_dot_product_attention einsum linear addr linalg_vecdot lstm gru "
-            "rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
-        ),
-        _float32: (
-            "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm "
-            "group_norm rms_norm norm logsumexp interpolate softmax log_softmax cumprod cumsum prod sum "
-            "nll_loss mse_loss huber_loss smooth_l1_loss l1_loss kl_div binary_cross_entropy_with_logits "
-            "multi_margin_loss multilabel_margin_loss poisson_nll_loss cosine_embedding_loss hinge_embedding_loss "
-            "margin_ranking_loss soft_margin_loss triplet_margin_loss cosine_similarity pdist dist cdist renorm "
-            "matrix_norm vector_norm"
-        ),
-        _widest: (
-            "addcdiv addcmul atan2 bilinear linalg_cross dot vdot grid_sample index_put tensordot scatter_add"
-        ),
-        _refuse: "binary_cross_entropy",
-    },
-    "cpu": {
-        _lower: (
-            "matmul addmm convolution prelu scaled_dot_product_attention linear linalg_vecdot lstm"
-        ),
-        _float32: (
-            "nll_loss cross_entropy mse_loss huber_loss smooth_l1_loss l1_loss kl_div binary_cross_entropy "
-            "binary_cross_entropy_with_logits multi_margin_loss multilabel_margin_loss poisson_nll_loss "
-            "cosine_embedding_loss hinge_embedding_loss margin_ranking_loss soft_margin_loss triplet_margin_loss "
-            "ctc_loss cdist grid_sample prod quantile polar trace max_unpool fft "
-            "reflect_pad1d reflect_pad2d replicate_pad1d replicate_pad2d replicate_pad3d geqrf linalg_cholesky_ex "
-            "linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh linalg_householder_product linalg_inv_ex "
-            "linalg_lstsq linalg_qr linalg_solve_ex linalg_svd linalg_svdvals"
-        ),
-        _volumes: "avg_pool max_pool adaptive_avg_pool adaptive_max_pool",
-        _as_is: "mv addmv dot vdot",
-    },
+_POLICIES: dict[str, Callable[[Sequence[Any], str], list[Any]]] = {
+    "lower": _lower, "float32": _float32, "widest": _widest, "volumes": _volumes, "as_is": _as_is, "refuse": _refuse,
 }  # fmt: skip
-_policies: dict[str, dict[str, Policy]] = {
-    kind: {name: policy for policy, names in lists.items() for name in names.split()}
-    for kind, lists in _LISTS.items()
-}
 
 
-@functools.cache
-def _policies_of_operators(kind: str) -> dict[Op, Policy]:
-    """The policies of records; asked for first when all records are there."""
-    return {table[name]: policy for name, policy in _policies[kind].items() if name in table}
+# -- calls ------------------------------------------------------------------------------------------------
 
 
 def _kind_of(args: Sequence[Any]) -> str | None:
@@ -229,28 +185,27 @@ def _kind_of(args: Sequence[Any]) -> str | None:
     return kind if kind is not None and local.enabled[kind] else None
 
 
+def _policy_of(rule: AutocastRule, kind: str | None) -> Callable[[Sequence[Any], str], list[Any]] | None:
+    return None if kind is None else _POLICIES.get(rule.cuda if kind == "cuda" else rule.cpu)
+
+
 def cast_inputs(op: Op, args: Sequence[Any]) -> Sequence[Any]:
-    """The inputs of a call as the lists want them: `args` itself where nothing changes."""
-    kind = _kind_of(args)
-    policy = None if kind is None else _policies_of_operators(kind).get(op)
-    if policy is None:
-        return args
-    assert kind is not None
-    cast = policy(args, kind)
-    return args if all([a is b for a, b in zip(cast, args, strict=True)]) else cast  # noqa: C419 (faster than a generator)
+    """Return the inputs of a call as the operator's rule casts them: `args` itself if nothing changes."""
+    cast_args = cast(op.autocast, *args)
+    return args if all([a is b for a, b in zip(cast_args, args, strict=True)]) else cast_args  # noqa: C419 (faster than a generator)
 
 
-def cast(name: str, *tensors: Any) -> Sequence[Any]:
-    """The inputs (some may be None) of a function of several records as the lists want them."""
+def cast(rule: AutocastRule, *tensors: Any) -> Sequence[Any]:
+    """Return the inputs (some may be None) of a function of several operators as its rule casts them."""
     kind = _kind_of(tensors)
-    policy = None if kind is None else _policies[kind].get(name)
+    policy = _policy_of(rule, kind)
     return tensors if policy is None else policy(tensors, kind)  # type: ignore[arg-type]
 
 
-def call_cast(name: str, function: Callable[..., Any], tensors: Sequence[Any], *more: Any) -> Any:
-    """`function(*tensors, *more)` with tensors as the lists want them, after which nothing inside is cast."""
+def call_cast(rule: AutocastRule, function: Callable[..., Any], tensors: Sequence[Any], *more: Any) -> Any:
+    """Return `function(*tensors, *more)` with tensors as the rule casts them; nothing inside is cast again."""
     kind = _kind_of(tensors)
-    policy = None if kind is None else _policies[kind].get(name)
+    policy = _policy_of(rule, kind)
     if policy is None:
         return function(*tensors, *more)
     tensors = policy(tensors, kind)  # type: ignore[arg-type]

@@ -48,8 +48,7 @@ def scaled_dot_product_attention(
             "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True"
         )
     if autocast.threads:
-        name = "scaled_dot_product_attention"
-        query, key, value, attn_mask = autocast.cast(name, query, key, value, attn_mask)
+        query, key, value, attn_mask = autocast.cast(op.autocast, query, key, value, attn_mask)
     if enable_gqa:
         key, value = _repeated(query, key), _repeated(query, value)
     factor = (

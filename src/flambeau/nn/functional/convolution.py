@@ -11,6 +11,7 @@ from flambeau.core.callsite import warn_program
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.padding import constant_pad
+from flambeau.ops.autocast_rules import LOWER, WIDEST_ON_CUDA
 from flambeau.ops.nn import convolution as ops
 from flambeau.ops.nn.convolution import Geometry
 from flambeau.tensor import autocast
@@ -29,7 +30,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input (..., in) @ weight (out, in) transposed, plus bias (out)."""
     checked(weight, "linear", "weight", 2)
     if autocast.threads:
-        input, weight, bias = autocast.cast("linear", input, weight, bias)
+        input, weight, bias = autocast.cast(LOWER, input, weight, bias)
     turned = weight.t()
     if bias is not None and bias.meta.ndim == 1:
         if checked(input, "linear").meta.ndim == 2:
@@ -45,7 +46,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """sum over i, j of input1[..., i] weight[o, i, j] input2[..., j], plus bias (o)."""
     if autocast.threads:
-        return autocast.call_cast("bilinear", _bilinear, (input1, input2, weight, bias))
+        return autocast.call_cast(WIDEST_ON_CUDA, _bilinear, (input1, input2, weight, bias))
     return _bilinear(input1, input2, weight, bias)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flambeau.autograd.grad_mode import no_grad
 from flambeau.nn.functional.activation import checked
+from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
 from flambeau.ops.linalg import geometry
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments.public import function, functions
@@ -26,7 +27,7 @@ def pairwise_distance(
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along `dim`; norms are eps at least. Floats of one kind."""
     if autocast.threads:
-        x1, x2 = autocast.cast("cosine_similarity", x1, x2)
+        x1, x2 = autocast.cast(FLOAT32_ON_CUDA, x1, x2)
     kind = x1.dtype if x1.dtype is x2.dtype else functions["result_type"](x1, x2)
     if eps < 0:
         raise RuntimeError(f"eps must be non-negative, got: {eps:g}")
@@ -56,7 +57,7 @@ def _length(x: Tensor, dim: int, eps: float) -> Tensor:
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distances of every two rows (i < j) of a matrix."""
     if autocast.threads:
-        (input,) = autocast.cast("pdist", input)
+        (input,) = autocast.cast(FLOAT32_ON_CUDA, input)
     if checked(input, "pdist").dim() != 2:
         raise RuntimeError(f"pdist only supports 2D tensors, got: {input.dim()}D")
     if not input.dtype.is_floating_point or input.dtype.itemsize < 4:

@@ -12,6 +12,7 @@ from flambeau.core.errors import argument_type
 from flambeau.core.layout import broadcast_shapes
 from flambeau.nn.functional.activation import checked, logsigmoid, refuse_gradient
 from flambeau.nn.functional.distance import pairwise_distance
+from flambeau.ops.autocast_rules import FLOAT32, FLOAT32_ON_CPU
 from flambeau.ops.nn import loss as ops
 from flambeau.ops.nn.ctc import ctc_loss as ctc_op
 from flambeau.ops.op import Derivative, Op, names_of
@@ -123,7 +124,7 @@ def l1_loss(
 ) -> Tensor:  # fmt: skip
     """The absolute difference."""
     if autocast.threads:
-        input, target = autocast.cast("l1_loss", input, target)
+        input, target = autocast.cast(FLOAT32, input, target)
     (input, target), mode = _pair(input, target, "l1_loss"), reduction_of(size_average, reduce, reduction)
     if weight is not None and weight.shape != input.shape:
         raise ValueError("Weights and input must have the same size.")
@@ -136,7 +137,7 @@ def smooth_l1_loss(
 ) -> Tensor:  # fmt: skip
     """Half the squared difference over beta, or past beta a line. Raises RuntimeError: beta < 0."""
     if autocast.threads:
-        input, target = autocast.cast("smooth_l1_loss", input, target)
+        input, target = autocast.cast(ops.smooth_l1_loss.autocast, input, target)
     pair, mode = _pair(input, target, "smooth_l1_loss"), reduction_of(size_average, reduce, reduction)
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
@@ -207,7 +208,7 @@ def cross_entropy(
     if not label_smoothing > 0:  # negative, or NaN: PyTorch does not smooth
         label_smoothing = 0.0
     if autocast.threads:
-        input, target, weight = autocast.cast("cross_entropy", input, target, weight)
+        input, target, weight = autocast.cast(FLOAT32_ON_CPU, input, target, weight)
     x, y = checked(input, "cross_entropy_loss").meta, checked(target, "cross_entropy_loss", "target", 2).meta
     axis = 0 if x.ndim == 1 else 1
     if x.shape == y.shape and x.ndim:
@@ -334,7 +335,7 @@ def binary_cross_entropy(
             "Please ensure they have the same size."
         )
     if autocast.threads:
-        input, target, weight = autocast.cast("binary_cross_entropy", input, target, weight)
+        input, target, weight = autocast.cast(ops.binary_cross_entropy.autocast, input, target, weight)
     if target.dtype is not input.dtype:
         raise RuntimeError(f"Found dtype {target.dtype.torch_name} but expected {input.dtype.torch_name}")
     if weight is None:
@@ -357,7 +358,7 @@ def binary_cross_entropy_with_logits(
         raise ValueError(f"Target size ({target.shape}) must be the same as input size ({input.shape})")
     if autocast.threads:
         input, target, weight, pos_weight = autocast.cast(
-            "binary_cross_entropy_with_logits", input, target, weight, pos_weight
+            ops.binary_cross_entropy_with_logits.autocast, input, target, weight, pos_weight
         )
     alike = input.dtype is target.dtype
     if pos_weight is None and weight is None and alike:
@@ -400,7 +401,7 @@ def kl_div(
             UserWarning,
         )
     if autocast.threads:
-        input, target = autocast.cast("kl_div", input, target)
+        input, target = autocast.cast(FLOAT32, input, target)
     loss = target.exp() * (target - input) if log_target else target.xlogy(target) - target * input
     return _reduced(loss, mode) / input.shape[0] if batch and input.dim() else _reduced(loss, mode)
 
@@ -417,7 +418,7 @@ def poisson_nll_loss(
         if not isinstance(flag, bool):
             raise TypeError(argument_type("poisson_nll_loss", name, place, "bool", flag))
     if autocast.threads:
-        input, target = autocast.cast("poisson_nll_loss", input, target)
+        input, target = autocast.cast(FLOAT32, input, target)
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
         stirling = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
@@ -470,7 +471,7 @@ def cosine_embedding_loss(
             f"{list(input1.shape)} and {list(input2.shape)}."
         )
     if autocast.threads:
-        input1, input2 = autocast.cast("cosine_embedding_loss", input1, input2)
+        input1, input2 = autocast.cast(FLOAT32, input1, input2)
     product = (input1 * input2).sum(-1)
     lengths = [(x * x).sum(-1) + 1e-12 for x in (input1, input2)]
     cosine = product / (lengths[0] * lengths[1]).sqrt()
@@ -491,7 +492,7 @@ def margin_ranking_loss(
             f"input1: {input1.shape}, input2: {input2.shape}, target: {target.shape} "
         )
     if autocast.threads:
-        input1, input2, target = autocast.cast("margin_ranking_loss", input1, input2, target)
+        input1, input2, target = autocast.cast(FLOAT32, input1, input2, target)
     return _reduced((-target * (input1 - input2) + float(margin)).clamp_min(0), mode)
 
 
@@ -502,7 +503,7 @@ def hinge_embedding_loss(
     """x where target is 1, and margin - x (0 at least) where it is -1."""
     mode = reduction_of(size_average, reduce, reduction)
     if autocast.threads:
-        input, target = autocast.cast("hinge_embedding_loss", input, target)
+        input, target = autocast.cast(FLOAT32, input, target)
     zeros = creation.zeros_like(input)
     margin = (
         int(margin) if input.dtype.category == INTEGRAL else float(margin)
@@ -519,7 +520,7 @@ def soft_margin_loss(
     checked(input, "soft_margin_loss")
     checked(target, "soft_margin_loss", "target", 2)
     if autocast.threads:
-        input, target = autocast.cast("soft_margin_loss", input, target)
+        input, target = autocast.cast(FLOAT32, input, target)
     if input.dtype.category <= INTEGRAL:
         raise RuntimeError(
             f"result type Float can't be cast to the desired output type {input.dtype.torch_name}"
@@ -543,7 +544,7 @@ def triplet_margin_loss(
     """How much nearer the anchor's positive must come than its negative, with a margin > 0."""
     mode = reduction_of(size_average, reduce, reduction)
     if autocast.threads:
-        anchor, positive, negative = autocast.cast("triplet_margin_loss", anchor, positive, negative)
+        anchor, positive, negative = autocast.cast(FLOAT32, anchor, positive, negative)
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
         return pairwise_distance(a, b, p, eps)

@@ -7,6 +7,7 @@ from typing import Any
 
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
+from flambeau.ops.autocast_rules import FLOAT32_ON_CPU
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.shape.padding import pad as op
 from flambeau.tensor import autocast
@@ -80,8 +81,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
             f"Expected {dims + 1}D or {dims + 2}D (batch mode) tensor with possibly 0 batch size and other non-zero "
             f"dimensions for input, but got: {list(input.shape)}"
         )
-    if autocast.threads:
-        (input,) = autocast.cast(f"{mode}_pad{dims}d", input)
+    if autocast.threads and mode != "circular" and (mode, dims) != ("reflect", 3):
+        (input,) = autocast.cast(FLOAT32_ON_CPU, input)
     if mode == "circular" and min(pad) < 0:  # what is cut off is not what comes round
         input = constant_pad(input, [min(n, 0) for n in pad])
         pad = [max(n, 0) for n in pad]

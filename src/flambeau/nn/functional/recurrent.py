@@ -11,6 +11,7 @@ from flambeau.core.errors import RaceError
 from flambeau.nn.functional.convolution import linear
 from flambeau.nn.functional.dropout import dropout as drop
 from flambeau.nn.functional.recurrence import Recurrence, Steps, joined
+from flambeau.ops.autocast_rules import LOWER, LOWER_ON_CUDA
 from flambeau.ops.nn import recurrent as ops
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments.arg_errors import TensorList, explain_mismatch
@@ -93,8 +94,8 @@ def _layers(
     """Each layer takes what the one below gives, of both directions side by side."""
     states, cells = _states(mode, hx)
     if autocast.threads:
-        name = "linear" if mode.startswith("RNN") else mode.lower()  # PyTorch's is made of linear maps
-        data, *tensors = autocast.cast(name, data, *states, *cells, *params)
+        rule = LOWER_ON_CUDA if mode == "GRU" else LOWER  # PyTorch's RNN is made of linear maps
+        data, *tensors = autocast.cast(rule, data, *states, *cells, *params)
         count = len(states)
         states, cells, params = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
     directions = 2 if bidirectional else 1
@@ -191,7 +192,7 @@ def lstm_cell(
     if len(hx) != 2:
         raise RuntimeError("lstm_cell expects two hidden states")
     if autocast.threads:
-        input, *hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("lstm_cell", input, *hx, w_ih, w_hh, b_ih, b_hh)
+        input, *hx, w_ih, w_hh, b_ih, b_hh = autocast.cast(LOWER_ON_CUDA, input, *hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, hx, w_ih, w_hh, 4)
     gates = _gates(input, hx[0], w_ih, w_hh, b_ih, b_hh)
     state: tuple[Tensor, Tensor] = call(ops.lstm_cell, _widest(gates, hx[1]))
@@ -204,7 +205,7 @@ def gru_cell(
 ) -> Tensor:
     """The state after one step of a GRU from hx (B, H) and input (B, I)."""
     if autocast.threads:
-        input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("gru_cell", input, hx, w_ih, w_hh, b_ih, b_hh)
+        input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast(LOWER_ON_CUDA, input, hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, (hx,), w_ih, w_hh, 3)
     state: Tensor = call(ops.gru_cell, _widest(linear(input, w_ih, b_ih), linear(hx, w_hh, b_hh), hx))
     return state
@@ -216,7 +217,7 @@ def rnn_tanh_cell(
 ) -> Tensor:
     """tanh of the input's and the state's products with the weights, plus biases."""
     if autocast.threads:
-        input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("rnn_tanh_cell", input, hx, w_ih, w_hh, b_ih, b_hh)
+        input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast(LOWER_ON_CUDA, input, hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, (hx,), w_ih, w_hh, 1)
     return _gates(input, hx, w_ih, w_hh, b_ih, b_hh).tanh()
 
@@ -227,6 +228,6 @@ def rnn_relu_cell(
 ) -> Tensor:
     """relu of the input's and the state's products with the weights, plus biases."""
     if autocast.threads:
-        input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("rnn_relu_cell", input, hx, w_ih, w_hh, b_ih, b_hh)
+        input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast(LOWER_ON_CUDA, input, hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, (hx,), w_ih, w_hh, 1)
     return _gates(input, hx, w_ih, w_hh, b_ih, b_hh).relu()

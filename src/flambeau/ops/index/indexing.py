@@ -23,6 +23,7 @@ from flambeau.core.layout import (
 )
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Touches
+from flambeau.ops.autocast_rules import WIDEST_ON_CUDA
 from flambeau.ops.index.scattering import reduce_at, scatter_back, scatter_source_back
 from flambeau.ops.index.ufunc_at import fold_at
 from flambeau.ops.index_common import (
@@ -247,6 +248,7 @@ index_put = define(
         _index_put_samples,
         flags=("deterministic",),
         derivative=Derivative(_index_put_back, _index_values_back),
+        autocast=WIDEST_ON_CUDA,
     )
 )
 # -- along one dimension: index_select, index_add, index_copy, index_fill, index_reduce ----------------

@@ -14,6 +14,7 @@ from flambeau.core.dtype import DTYPES, dtype, int64
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Touches
+from flambeau.ops.autocast_rules import UNCHANGED, WIDEST_ON_CUDA, AutocastRule
 from flambeau.ops.gradients import refused
 from flambeau.ops.index.ufunc_at import fold_at
 from flambeau.ops.index_common import (
@@ -298,12 +299,12 @@ def _to_source(grad: Any, meta: Any) -> Any:
     return whole
 
 
-def _scatter(name: str, how: str, derivative: Derivative) -> Op:
+def _scatter(name: str, how: str, derivative: Derivative, autocast: AutocastRule = UNCHANGED) -> Op:
     """The functions that scatter differ in `how` alone; and in what they save, so that each has its record."""
     return define(
         Op(
             name, _scatter_rule, _SCATTER, DTYPES, _scatter_samples(how),
-            flags=("deterministic",), derivative=derivative,
+            flags=("deterministic",), derivative=derivative, autocast=autocast,
         )
     )  # fmt: skip
 
@@ -326,6 +327,7 @@ scatter_add = _scatter(
         None,
         _gathered_back,
     ),
+    autocast=WIDEST_ON_CUDA,
 )
 scatter_reduce = _scatter("scatter_reduce", "sum", Derivative(scatter_back, None, scatter_source_back))
 scatter_reducing = _scatter("scatter.reduce", "multiply", refused("scatter"))  # `scatter` with `reduce`

@@ -12,6 +12,7 @@ from flambeau.core.dtype import bool_, dtype, float32, float64
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.autocast_rules import WIDEST_ON_CUDA
 from flambeau.ops.linalg import linalg_gradients as back
 from flambeau.ops.linalg.linalg import broadcast, pair_of
 from flambeau.ops.linalg.matmul import expanded
@@ -73,6 +74,7 @@ cross = define(
         tuple(d for d in ALL if d is not bool_),
         _cross_samples,
         derivative=Derivative(back.cross_left, back.cross_right),
+        autocast=WIDEST_ON_CUDA,
     )
 )
 

@@ -31,6 +31,7 @@ from flambeau.core.dtype import (
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, UNCHANGED, AutocastRule
 from flambeau.ops.gradients import Refusal
 from flambeau.ops.linalg import linalg_gradients as back
 from flambeau.ops.linalg.matmul import expanded
@@ -226,9 +227,10 @@ def _op(
     *,
     cuda: str,
     derivative: Derivative,
+    autocast: AutocastRule = UNCHANGED,
 ) -> Op:
     kernel = Kernel(name, host, _flops(factor), cuda=Routine(library=f"linalg.{cuda}"))
-    return define(Op(name, rule, kernel, dtypes, samples, derivative=derivative))
+    return define(Op(name, rule, kernel, dtypes, samples, derivative=derivative, autocast=autocast))
 
 
 def _square_samples(*params: tuple[Any, ...]) -> Callable[[Make, dtype], Iterable[Sample]]:
@@ -310,6 +312,7 @@ inv_ex = _op(
     _square_samples(),
     cuda="linear_solve:inverse",
     derivative=Derivative(back.inverse),
+    autocast=FLOAT32_ON_CPU,
 )
 solve_ex = _op(
     "linalg_solve_ex",
@@ -319,6 +322,7 @@ solve_ex = _op(
     1,
     cuda="linear_solve:solve",
     derivative=Derivative(whole=back.solve),
+    autocast=FLOAT32_ON_CPU,
 )
 det = _op(
     "linalg_det",
@@ -486,6 +490,7 @@ cholesky_ex = _op(
     1 / 3,
     cuda="linear_solve:cholesky",
     derivative=Derivative(back.cholesky),
+    autocast=FLOAT32_ON_CPU,
 )
 lu_factor_ex = _op(
     "linalg_lu_factor_ex",
@@ -664,6 +669,7 @@ qr = _op(
     _tall_and_wide(("reduced",), ("complete",), ("r",)),
     cuda="linear_solve:qr",
     derivative=Derivative(back.qr),
+    autocast=FLOAT32_ON_CPU,
 )
 geqrf = _op(
     "geqrf",
@@ -672,6 +678,7 @@ geqrf = _op(
     _tall_and_wide(),
     cuda="linear_solve:geqrf",
     derivative=Refusal(back.no_geqrf),
+    autocast=FLOAT32_ON_CPU,
 )
 householder_product = _op(
     "linalg_householder_product",
@@ -680,6 +687,7 @@ householder_product = _op(
     _householder_samples,
     cuda="linear_solve:householder_product",
     derivative=Derivative(whole=back.householder_product),
+    autocast=FLOAT32_ON_CPU,
 )
 
 
@@ -759,7 +767,7 @@ def _eig_rule(name: str, vectors: bool) -> Callable[..., Signature]:
 
 svd = _op(
     "linalg_svd", _svd_rule, _of_finite(lambda a, full: tuple(np.linalg.svd(a, full))),
-    _tall_and_wide((True,), (False,)), 12, cuda="spectra:svd", derivative=Derivative(back.svd),
+    _tall_and_wide((True,), (False,)), 12, cuda="spectra:svd", derivative=Derivative(back.svd), autocast=FLOAT32_ON_CPU,
 )  # fmt: skip
 svdvals = _op(
     "linalg_svdvals",
@@ -769,10 +777,11 @@ svdvals = _op(
     4,
     cuda="spectra:svdvals",
     derivative=Derivative(back.svdvals, name="LinalgSvdBackward0"),
+    autocast=FLOAT32_ON_CPU,
 )
 eigh = _op(
     "linalg_eigh", _eigh_rule(True), _of_finite(lambda a, uplo: tuple(np.linalg.eigh(a, uplo))),
-    _square_samples(("L",), ("U",)), 9, cuda="spectra:eigh", derivative=Derivative(back.eigh),
+    _square_samples(("L",), ("U",)), 9, cuda="spectra:eigh", derivative=Derivative(back.eigh), autocast=FLOAT32_ON_CPU,
 )  # fmt: skip
 eigvalsh = _op(
     "linalg_eigvalsh",
@@ -782,15 +791,22 @@ eigvalsh = _op(
     4 / 3,
     cuda="spectra:eigvalsh",
     derivative=Derivative(back.eigvalsh, name="LinalgEighBackward0"),
+    autocast=FLOAT32_ON_CPU,
 )
 eig = _op(
     "linalg_eig", _eig_rule("linalg.eig", True), _of_finite(lambda a: tuple(np.linalg.eig(a))),
-    _square_samples(), 25, cuda="spectra:eig", derivative=Derivative(back.eig),
+    _square_samples(), 25, cuda="spectra:eig", derivative=Derivative(back.eig), autocast=FLOAT32_ON_CPU,
 )  # fmt: skip
 eigvals = _op(
-    "linalg_eigvals", _eig_rule("linalg.eigvals", False), _of_finite(np.linalg.eigvals),
-    _square_samples(), 10, cuda="spectra:eigvals", derivative=Derivative(back.eigvals, name="LinalgEigBackward0"),
-)  # fmt: skip
+    "linalg_eigvals",
+    _eig_rule("linalg.eigvals", False),
+    _of_finite(np.linalg.eigvals),
+    _square_samples(),
+    10,
+    cuda="spectra:eigvals",
+    derivative=Derivative(back.eigvals, name="LinalgEigBackward0"),
+    autocast=FLOAT32_ON_CPU,
+)
 
 
 # -- least squares ------------------------------------------------------------------------------------------------
@@ -830,4 +846,5 @@ lstsq = _op(
     12,
     cuda="spectra:lstsq",
     derivative=Derivative(whole=back.lstsq, outputs=1),
+    autocast=FLOAT32_ON_CPU,
 )

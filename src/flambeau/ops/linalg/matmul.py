@@ -20,6 +20,7 @@ from flambeau.core.dtype import FLOATING, bfloat16, bool_, dtype, float16, float
 from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
+from flambeau.ops.autocast_rules import LOWER
 from flambeau.ops.gradients import conj, refused
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
@@ -351,6 +352,7 @@ matmul = define(
         _samples,
         flags=("matmul_allow_tf32",),
         derivative=Derivative(_left_back, _right_back, name=_product_name),
+        autocast=LOWER,
     )
 )
 addmm = define(
@@ -361,7 +363,7 @@ addmm = define(
             lambda grad, d: _times(grad, d),
             lambda grad, c, metas, e: _times(_left_back(grad, c, metas[1:]), e),
             lambda grad, b, metas, e: _times(_right_back(grad, b, metas[1:]), e),
-        ),
+        ), autocast=LOWER,
     )
 )  # fmt: skip
 

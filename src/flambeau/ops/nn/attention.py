@@ -20,6 +20,7 @@ from flambeau.core.dtype import bool_, dtype
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.autocast_rules import LOWER
 from flambeau.ops.linalg.matmul import c_name, product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.nn.attention_gradients import attention_backward
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
@@ -148,6 +149,6 @@ attention = define(
         "scaled_dot_product_attention", _rule,
         Kernel("attention", _host, _flops, rate=product_rate, cuda=Routine("nn.attention:attention")), FLOATS, _samples,
         flags=("matmul_allow_tf32",),
-        derivative=Derivative(whole=_back, name="ScaledDotProductAttentionBackward0", outputs=1),
+        derivative=Derivative(whole=_back, name="ScaledDotProductAttentionBackward0", outputs=1), autocast=LOWER,
     )
 )  # fmt: skip

@@ -19,6 +19,7 @@ import numpy as np
 from flambeau.core.dtype import complex32, dtype, float64, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.autocast_rules import LOWER
 from flambeau.ops.gradients import conj
 from flambeau.ops.linalg.matmul import c_name, product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.nn.windows import Ints, padded, spread, windows
@@ -302,6 +303,7 @@ convolution = define(
         _samples,
         flags=FLAGS,
         derivative=Derivative(_x_back, _w_back, _bias_back),
+        autocast=LOWER,
     )
 )
 

@@ -18,6 +18,7 @@ import numpy as np
 from flambeau.core.dtype import dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.autocast_rules import FLOAT32_ON_CPU
 from flambeau.ops.gradients import refused
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 
@@ -166,6 +167,7 @@ ctc_loss = define(
         (float32, float64),
         _samples,
         derivative=Derivative(_back),
+        autocast=FLOAT32_ON_CPU,
     )
 )
 

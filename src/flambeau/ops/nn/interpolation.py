@@ -16,6 +16,7 @@ import numpy as np
 from flambeau.core.dtype import dtype, float64, uint8
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
 from flambeau.ops.nn.windows import summed_at
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise.compute_dtype import to_computing
@@ -196,7 +197,7 @@ interpolate = define(
     Op(
         "interpolate", _interpolate_rule,
         Kernel("interpolate", _interpolate_host, _flops, cuda=Routine("nn.resampling:interpolate")), (*FLOATS, uint8),
-        _interpolate_samples, derivative=Derivative(_back, name=_name),
+        _interpolate_samples, derivative=Derivative(_back, name=_name), autocast=FLOAT32_ON_CUDA,
     )
 )  # fmt: skip
 

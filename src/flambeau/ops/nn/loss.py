@@ -14,6 +14,7 @@ import numpy as np
 from flambeau.core.dtype import dtype, int64, uint8
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.autocast_rules import FLOAT32, AutocastRule
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATS, NUMBERS, pointwise
@@ -59,6 +60,7 @@ mse_loss = _paired(
     flops=2,
     cuda="(a - b) * (a - b)",
     derivative=Derivative(lambda grad, a, b: grad * 2 * (a - b), lambda grad, a, b: grad * 2 * (b - a)),
+    autocast=FLOAT32,
 )
 smooth_l1_loss = _paired(
     "smooth_l1_loss",
@@ -73,6 +75,7 @@ smooth_l1_loss = _paired(
         lambda grad, a, b, c: grad * _smooth_slope(a - b, c),
         lambda grad, a, b, c: -grad * _smooth_slope(a - b, c),
     ),
+    autocast=FLOAT32,
 )
 huber_loss = _paired(
     "huber_loss",
@@ -86,6 +89,7 @@ huber_loss = _paired(
     derivative=Derivative(
         lambda grad, a, b, c: grad * (a - b).clamp(-c, c), lambda grad, a, b, c: grad * (b - a).clamp(-c, c)
     ),
+    autocast=FLOAT32,
 )
 binary_cross_entropy = _paired(
     "binary_cross_entropy",
@@ -101,6 +105,7 @@ binary_cross_entropy = _paired(
         lambda grad, a, b: (a - b) * grad / (a * (1 - a)).clamp(min=1e-12),
         lambda grad, a: grad * ((1 - a).log().clamp(min=-100) - a.log().clamp(min=-100)),
     ),
+    autocast=AutocastRule("refuse", "float32"),
 )
 binary_cross_entropy_with_logits = _paired(
     "binary_cross_entropy_with_logits",
@@ -111,6 +116,7 @@ binary_cross_entropy_with_logits = _paired(
     flops=24,
     cuda="(1 - b) * a - (lesser(a, T(0)) - log1p_(exp_(-absolute(a))))",
     derivative=Derivative(lambda grad, a, b: (a.sigmoid() - b) * grad, lambda grad, a: -grad * a),
+    autocast=FLOAT32,
 )
 
 
@@ -225,6 +231,7 @@ nll_loss = define(
         FLOATS,
         _nll_samples,
         derivative=Derivative(_nll_back, name=_nll_name),
+        autocast=FLOAT32,
     )
 )
 
@@ -373,6 +380,7 @@ multi_margin_loss = define(
         FLOATS,
         _margin_samples,
         derivative=Derivative(_margin_back),
+        autocast=FLOAT32,
     )
 )
 
@@ -431,6 +439,6 @@ def _multilabel_back(grad: Any, a: Any, b: Any) -> Any:
 multilabel_margin_loss = define(
     Op("multilabel_margin_loss", _multilabel_rule,
        Kernel("multilabel_margin_loss", _multilabel_host, _flops, cuda=Routine("nn.losses:multilabel_margin_loss")),
-       FLOATS, _multilabel_samples, derivative=Derivative(_multilabel_back),
+       FLOATS, _multilabel_samples, derivative=Derivative(_multilabel_back), autocast=FLOAT32,
 )
 )  # fmt: skip

@@ -16,6 +16,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.layout import result_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
 from flambeau.ops.cache_blocks import contiguous, row_blocks
 from flambeau.ops.gradients import laid
 from flambeau.ops.nn import normalization_gradients as gradients
@@ -198,6 +199,7 @@ layer_norm = define(
         derivative=Derivative(
             whole=gradients.given_to(gradients.layer_norm_backward), name="NativeLayerNormBackward0"
         ),
+        autocast=FLOAT32_ON_CUDA,
     )
 )
 rms_norm = define(
@@ -208,6 +210,7 @@ rms_norm = define(
         FLOATS,
         _rms_samples,
         derivative=Derivative(whole=gradients.given_to(gradients.rms_norm_backward)),
+        autocast=FLOAT32_ON_CUDA,
     )
 )
 
@@ -273,6 +276,7 @@ group_norm = define(
         derivative=Derivative(
             whole=gradients.given_to(gradients.group_norm_backward), name="NativeGroupNormBackward0"
         ),
+        autocast=FLOAT32_ON_CUDA,
     )
 )
 

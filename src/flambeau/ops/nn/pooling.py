@@ -15,6 +15,7 @@ import numpy as np
 from flambeau.core.dtype import bool_, dtype, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, VOLUMES_ON_CPU
 from flambeau.ops.cache_blocks import contiguous
 from flambeau.ops.nn import pooling_gradients as gradients
 from flambeau.ops.nn.windows import Array, Ints, Windows, bounds_of, divisors, padded, taps
@@ -140,6 +141,7 @@ max_pool = define(
         NUMBERS,
         _max_samples,
         derivative=Derivative(_max_back, name=_named("MaxPool{}DWithIndices"), outputs=1),
+        autocast=VOLUMES_ON_CPU,
     )
 )
 
@@ -198,6 +200,7 @@ avg_pool = define(
         (*FLOATS, int64),
         _avg_samples,
         derivative=Derivative(_avg_back, name=_named("AvgPool{}D")),
+        autocast=VOLUMES_ON_CPU,
     )
 )
 
@@ -314,7 +317,9 @@ def _adaptive(
     name: str, rule: Callable[..., Signature], host: Callable[[Launch], Body], derivative: Derivative
 ) -> Op:
     kernel = Kernel(name, host, _source_flops, cuda=Routine(f"nn.pooling:{name}"))
-    return define(Op(name, rule, kernel, FLOATS, _adaptive_samples, derivative=derivative))
+    return define(
+        Op(name, rule, kernel, FLOATS, _adaptive_samples, derivative=derivative, autocast=VOLUMES_ON_CPU)
+    )
 
 
 def _adaptive_avg_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
@@ -392,5 +397,6 @@ max_unpool = define(
             lambda grad, b, call: call(gradients.max_unpool_backward, (grad, b)),
             name=_named("MaxUnpool{}D"),
         ),
+        autocast=FLOAT32_ON_CPU,
     )
 )

@@ -12,6 +12,7 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.autocast_rules import AutocastRule
 from flambeau.ops.nn.interpolation import cubic_slopes, cubic_weights
 from flambeau.ops.nn.sampling_gradients import gradient
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
@@ -220,6 +221,7 @@ grid_sample = define(
         derivative=Derivative(
             whole=_grid_back, name=lambda metas, params: f"GridSampler{metas[0].ndim - 2}DBackward0"
         ),
+        autocast=AutocastRule("widest", "float32"),
     )
 )
 

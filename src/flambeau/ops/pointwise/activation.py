@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.ops.autocast_rules import LOWER
 from flambeau.ops.op import Derivative
 from flambeau.ops.pointwise.pointwise import FLOATS, NUMBERS, Into, pointwise
 from flambeau.ops.pointwise.pointwise_backward import straight
@@ -117,6 +118,7 @@ prelu = pointwise(
         lambda grad, a: (a * grad).where(a <= 0, 0),
         name="PreluKernelBackward0",
     ),
+    autocast=LOWER,
 )
 glu = pointwise(
     "glu",

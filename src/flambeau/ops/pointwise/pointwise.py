@@ -46,6 +46,7 @@ from flambeau.core.frozen import Record
 from flambeau.core.layout import broadcast_shapes, expand_strides, result_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Steps
+from flambeau.ops.autocast_rules import UNCHANGED, AutocastRule
 from flambeau.ops.copy import caster
 from flambeau.ops.op import (
     MISSING,
@@ -176,6 +177,7 @@ def pointwise(
     params: tuple[tuple[Any, ...], ...] = ((),),
     examples: tuple[tuple[Any, ...], ...] = (),
     derivative: Derivative = MISSING,
+    autocast: AutocastRule = UNCHANGED,
     functions: str = "",
     listed: bool = True,
 ) -> Pointwise:
@@ -314,7 +316,8 @@ def pointwise(
         derivative = NOT_DIFFERENTIABLE
     record = Pointwise(
         name, rule, Kernel(name, host, count, cuda=form), taken, samples,
-        casts_output=True, flags=("default_dtype",), derivative=derivative, compute=compute, promotion=promotion,
+        casts_output=True, flags=("default_dtype",), derivative=derivative, autocast=autocast, compute=compute,
+        promotion=promotion,
         conditions=conditions, static=params != ((),), arity=arity, scalars=scalars, summary=summary,
     )  # fmt: skip
     return define(record) if listed else record  # type: ignore[return-value]

@@ -11,6 +11,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, FLOATING, INTEGRAL, bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
+from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA, WIDEST_ON_CUDA
 from flambeau.ops.gradients import conj, refused, zeros
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Operand
 from flambeau.ops.pointwise.pointwise import (
@@ -393,6 +394,7 @@ pow_ = pointwise(
     low=0,
     cuda=_power_text,
     derivative=Derivative(_base_back, _exponent_back, name=_power_name),
+    autocast=FLOAT32_ON_CUDA,
 )
 float_power = pointwise(
     "float_power",
@@ -613,6 +615,7 @@ addcmul = pointwise(
     derivative=Derivative(
         lambda grad: grad, lambda grad, c, d: grad * conj(c * d), lambda grad, b, d: grad * conj(b * d)
     ),
+    autocast=WIDEST_ON_CUDA,
 )
 addcdiv = pointwise(
     "addcdiv",
@@ -632,6 +635,7 @@ addcdiv = pointwise(
         lambda grad, c, d: grad * conj(d / c),
         lambda grad, b, c, d: -grad * conj(d * b / (c * c)),
     ),
+    autocast=WIDEST_ON_CUDA,
 )
 gcd = pointwise(
     "gcd",

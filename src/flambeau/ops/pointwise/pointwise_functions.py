@@ -15,6 +15,7 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
+from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, FLOAT32_ON_CUDA, WIDEST_ON_CUDA
 from flambeau.ops.cache_blocks import choose, in_blocks
 from flambeau.ops.gradients import CONSTANT, conj, zeros
 from flambeau.ops.op import Derivative, Operand
@@ -81,6 +82,7 @@ rsqrt = _named(
     "One over the square root of each element.",
     cuda="one<T>() / sqrt_(a)",
     derivative=Derivative(lambda grad, out: -0.5 * grad * conj(out) ** 3),
+    autocast=FLOAT32_ON_CUDA,
 )
 reciprocal = _named(
     "reciprocal",
@@ -89,6 +91,7 @@ reciprocal = _named(
     high=3,
     cuda="one<T>() / a",
     derivative=Derivative(lambda grad, out: -grad * conj(out * out)),
+    autocast=FLOAT32_ON_CUDA,
 )
 exp = _named(
     "exp",
@@ -96,6 +99,7 @@ exp = _named(
     "e to the power of each element.",
     high=3,
     derivative=Derivative(lambda grad, out: grad * conj(out)),
+    autocast=FLOAT32_ON_CUDA,
 )
 exp2 = _named(
     "exp2",
@@ -111,6 +115,7 @@ expm1 = _named(
     "e to the power of each element, less 1; exact near 0.",
     high=3,
     derivative=Derivative(lambda grad, out: grad * (conj(out) + 1)),
+    autocast=FLOAT32_ON_CUDA,
 )
 log = _named(
     "log",
@@ -118,6 +123,7 @@ log = _named(
     "The natural logarithm of each element.",
     high=9,
     derivative=Derivative(lambda grad, a: grad / conj(a)),
+    autocast=FLOAT32_ON_CUDA,
 )
 log2 = _named(
     "log2",
@@ -125,6 +131,7 @@ log2 = _named(
     "The logarithm to base 2 of each element.",
     high=9,
     derivative=Derivative(lambda grad, a: grad / (conj(a) * LN2)),
+    autocast=FLOAT32_ON_CUDA,
 )
 log10 = _named(
     "log10",
@@ -132,6 +139,7 @@ log10 = _named(
     "The logarithm to base 10 of each element.",
     high=9,
     derivative=Derivative(lambda grad, a: grad / (conj(a) * LN10)),
+    autocast=FLOAT32_ON_CUDA,
 )
 log1p = _named(
     "log1p",
@@ -139,6 +147,7 @@ log1p = _named(
     "The logarithm of 1 plus each element; exact near 0.",
     high=9,
     derivative=Derivative(lambda grad, a: grad / (conj(a) + 1)),
+    autocast=FLOAT32_ON_CUDA,
 )
 sin = _named(
     "sin",
@@ -161,18 +170,21 @@ tan = _named(
     np.tan,
     "The tangent of each element, in radians.",
     derivative=Derivative(lambda grad, out: grad * conj(1 + out * out)),
+    autocast=FLOAT32_ON_CUDA,
 )
 asin = _named(
     "asin",
     np.arcsin,
     "The arcsine of each element, in radians.",
     derivative=Derivative(lambda grad, a: grad * conj((1 - a * a).rsqrt())),
+    autocast=FLOAT32_ON_CUDA,
 )
 acos = _named(
     "acos",
     np.arccos,
     "The arccosine of each element, in radians.",
     derivative=Derivative(lambda grad, a: -grad * conj((1 - a * a).rsqrt())),
+    autocast=FLOAT32_ON_CUDA,
 )
 atan = _named(
     "atan",
@@ -185,12 +197,14 @@ sinh = _named(
     np.sinh,
     "The hyperbolic sine of each element.",
     derivative=Derivative(lambda grad, a: grad * conj(a.cosh())),
+    autocast=FLOAT32_ON_CUDA,
 )
 cosh = _named(
     "cosh",
     np.cosh,
     "The hyperbolic cosine of each element.",
     derivative=Derivative(lambda grad, a: grad * conj(a.sinh())),
+    autocast=FLOAT32_ON_CUDA,
 )
 tanh = _named(
     "tanh",
@@ -286,6 +300,7 @@ erfinv = _special(
     low=-0.9,
     high=0.9,
     derivative=Derivative(lambda grad, a: grad * a.erfinv().square().exp() * (root(pi) / 2)),
+    autocast=FLOAT32_ON_CUDA,
 )
 
 
@@ -383,6 +398,7 @@ atan2 = pointwise(
     derivative=Derivative(
         lambda grad, a, b: grad * _over_square(b, a, b), lambda grad, a, b: -grad * _over_square(a, a, b)
     ),
+    autocast=WIDEST_ON_CUDA,
 )
 hypot = pointwise(
     "hypot",
@@ -679,6 +695,7 @@ polar = pointwise(
         lambda grad, b: grad.real * b.cos() + grad.imag * b.sin(),
         lambda grad, a, b: (grad.imag * b.cos() - grad.real * b.sin()) * a,
     ),
+    autocast=FLOAT32_ON_CPU,
 )
 nan_to_num = pointwise(
     "nan_to_num",
@@ -787,6 +804,7 @@ softplus = pointwise(
     derivative=Derivative(
         lambda grad, a, b, c, call: call(kept, (a * b > c, grad, grad * (a * b).sigmoid()))
     ),
+    autocast=FLOAT32_ON_CUDA,
 )
 leaky_relu = pointwise(
     "leaky_relu",

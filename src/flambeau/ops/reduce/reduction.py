@@ -24,6 +24,7 @@ from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Steps
 from flambeau.driver.api import Fold as Form
+from flambeau.ops.autocast_rules import FLOAT32, FLOAT32_ON_CPU, FLOAT32_ON_CUDA, UNCHANGED, AutocastRule
 from flambeau.ops.cache_blocks import SHORT
 from flambeau.ops.op import (
     MISSING,
@@ -201,6 +202,7 @@ def reduction(
     check: Callable[[Meta, tuple[int, ...], tuple[Any, ...]], None] | None = None,
     cuda: Form | Routine | None = None,
     derivative: Derivative = MISSING,
+    autocast: AutocastRule = UNCHANGED,
 ) -> Op:
     """Define a reduction. Its params are (dims, keepdim, dtype or None, *extra).
 
@@ -238,7 +240,9 @@ def reduction(
 
     flags = ("default_dtype",) if default else ()
     kernel = Kernel(name, _host(fold), _flops, cuda=cuda)
-    return define(Op(name, rule, kernel, dtypes, samples, flags=flags, derivative=derivative))
+    return define(
+        Op(name, rule, kernel, dtypes, samples, flags=flags, derivative=derivative, autocast=autocast)
+    )
 
 
 def _flops(launch: Launch) -> int:
@@ -347,7 +351,12 @@ def _form_name(stem: str) -> Callable[[Any, tuple[Any, ...]], str]:
 
 
 sum_ = reduction(
-    "sum", reduce_rows.total, _summed, cuda=_SUM, derivative=Derivative(summed_back, name=_form_name("Sum"))
+    "sum",
+    reduce_rows.total,
+    _summed,
+    cuda=_SUM,
+    derivative=Derivative(summed_back, name=_form_name("Sum")),
+    autocast=FLOAT32_ON_CUDA,
 )
 nansum = reduction(
     "nansum",
@@ -379,6 +388,7 @@ prod = reduction(
     _summed,
     cuda=_form("T", "one<T>()", "x", "mul(a, b)", "s"),
     derivative=Derivative(prod_back, name=_form_name("Prod")),
+    autocast=FLOAT32,
 )
 amax = reduction(
     "amax",
@@ -581,7 +591,7 @@ norm = reduction(
     check=_check_norm,
     cuda=_form("double", "k0 == -INF ? (double)INF : 0.0", "norm_lift(absolute(x), k0)", "norm_join(a, b, k0)",
                "norm_lower(s, k0)", constants=_extra),
-    derivative=Derivative(norm_back, name="LinalgVectorNormBackward0"),
+    derivative=Derivative(norm_back, name="LinalgVectorNormBackward0"), autocast=FLOAT32_ON_CUDA,
 )  # fmt: skip
 logsumexp = reduction(
     "logsumexp",
@@ -590,6 +600,7 @@ logsumexp = reduction(
     default=True,
     cuda=_form("LogSum<T>", "{-INF, T{}}", "log_lift(x)", "a + b", "log_lower(s)"),
     derivative=Derivative(logsumexp_back),
+    autocast=FLOAT32_ON_CUDA,
 )
 median = reduction(
     "median",
@@ -710,6 +721,7 @@ quantile = define(
         FLOATING_OR_COMPLEX[2:4],
         _quantile_samples,
         derivative=Derivative(quantile_gradients.by_values, quantile_gradients.by_levels),
+        autocast=FLOAT32_ON_CPU,
     )
 )
 
@@ -741,5 +753,6 @@ trace = define(
         ALL,
         lambda make, kind: [((make(3, 4),), ())],
         derivative=Derivative(lambda grad, metas: grad * _identity(grad, metas[0].shape)),
+        autocast=FLOAT32_ON_CPU,
     )
 )

@@ -26,6 +26,7 @@ from flambeau.core.errors import devices_differ
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Scan
+from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA, UNCHANGED, AutocastRule
 from flambeau.ops.cache_blocks import BLOCK, row_blocks
 from flambeau.ops.gradients import by_place, conj, refused
 from flambeau.ops.index_common import as_counted
@@ -58,6 +59,7 @@ def scanner(
     widens: bool = False,
     places: bool = False,
     derivative: Derivative = MISSING,
+    autocast: AutocastRule = UNCHANGED,
 ) -> Op:
     """Define a scan. Its params are (dim, dtype or None). `join`: of states a and b in C++; floats of 16 bits are
     float32 there. `widens`: integers become int64. `places`: indices too, and a state has a value v and a place at.
@@ -93,7 +95,15 @@ def scanner(
 
     form = _placed_scan(join) if places else _scan("decltype(widen(T{}))", "widen(x)", join, ("s",))
     return define(
-        Op(name, rule, Kernel(name, host, _flops, cuda=form), dtypes, samples, derivative=derivative)
+        Op(
+            name,
+            rule,
+            Kernel(name, host, _flops, cuda=form),
+            dtypes,
+            samples,
+            derivative=derivative,
+            autocast=autocast,
+        )
     )
 
 
@@ -276,6 +286,7 @@ cumsum = scanner(
     "add(a, b)",
     widens=True,
     derivative=Derivative(lambda grad, params: _back_sums(grad, params[0])),
+    autocast=FLOAT32_ON_CUDA,
 )
 cumprod = scanner(
     "cumprod",
@@ -285,6 +296,7 @@ cumprod = scanner(
     "mul(a, b)",
     widens=True,
     derivative=Derivative(_cumprod_back),
+    autocast=FLOAT32_ON_CUDA,
 )
 cummax = scanner(
     "cummax",

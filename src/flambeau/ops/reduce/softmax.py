@@ -11,6 +11,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
 from flambeau.ops.cache_blocks import contiguous, fold_rows, row_blocks
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise.compute_dtype import to_computing
@@ -83,7 +84,9 @@ def _define(name: str, rows: Rows, stub: str, derivative: Derivative) -> Op:
     kernel = Kernel(
         name, _host_of(rows), lambda launch: 12 * launch.outputs[0].numel, cuda=Routine(f"nn.softmax:{name}")
     )
-    return define(Op(name, _rule_of(stub), kernel, REALS, _samples, derivative=derivative))
+    return define(
+        Op(name, _rule_of(stub), kernel, REALS, _samples, derivative=derivative, autocast=FLOAT32_ON_CUDA)
+    )
 
 
 def _softmax_back(grad: Any, out: Any, params: Any, call: Any) -> Any:

@@ -17,6 +17,7 @@ from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import wrap_dim
+from flambeau.ops.autocast_rules import FLOAT32_ON_CPU
 from flambeau.ops.linalg import fft as ops
 from flambeau.ops.op import Op
 from flambeau.tensor import autocast
@@ -321,7 +322,7 @@ def _scale(norm: Any, forward: bool) -> str:
 def _promote(x: Tensor, to_complex: bool = False) -> Tensor:
     """Integers and bools in the default dtype; then, where wanted, complex."""
     if autocast.threads:
-        (x,) = autocast.cast("fft", x)
+        (x,) = autocast.cast(FLOAT32_ON_CPU, x)
     kind = x.dtype if x.dtype.category >= FLOATING else flags.default_dtype
     if not ops.supported(kind, x.device.type != "cuda"):
         raise RuntimeError(f"Unsupported dtype {kind.torch_name}")

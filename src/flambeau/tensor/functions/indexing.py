@@ -505,7 +505,7 @@ def index_put_(self: Tensor, indices: Sequence[Any], values: Tensor, accumulate:
 def index_put(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Tensor:
     """`index_put_` on a copy."""
     if autocast.threads:
-        input, values = autocast.cast("index_put", input, values)
+        input, values = autocast.cast(ops.index_put.autocast, input, values)
     return index_put_(input.clone(), indices, values, accumulate)
 
 
@@ -616,7 +616,7 @@ def scatter_(
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Tensor | None = None) -> Tensor:
     """`src` added at the places that `index` names along `dim`; repeated places add up."""
     if autocast.threads and out is None:
-        input, src = autocast.cast("scatter_add", input, src)
+        input, src = autocast.cast(scattering.scatter_add.autocast, input, src)
     return _into(scattering.scatter_add, out, (input, _grid_index(index), src), (dim, "sum", True, "scatter"))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING, bfloat16, bool_, float16, int64
 from flambeau.core.layout import broadcast_shapes, wrap_dim
+from flambeau.ops.autocast_rules import LOWER
 from flambeau.ops.linalg import geometry
 from flambeau.ops.linalg import linalg as ops
 from flambeau.tensor import autocast
@@ -145,7 +146,7 @@ def _check_chain_dims(tensors: Sequence[Tensor]) -> None:
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1, out: Tensor | None = None) -> Tensor:
     """The dot product of vectors along `dim`, the first conjugated; broadcast."""
     if autocast.threads:
-        return autocast.call_cast("linalg_vecdot", _vecdot, (x, y), dim, out)
+        return autocast.call_cast(LOWER, _vecdot, (x, y), dim, out)
     return _vecdot(x, y, dim, out)
 
 

@@ -12,6 +12,7 @@ from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING, bool_, dtype, promote_types
 from flambeau.core.errors import argument_type, type_name
 from flambeau.core.layout import wrap_dim
+from flambeau.ops.autocast_rules import AS_IS_ON_CPU, LOWER_ON_CUDA, WIDEST_ON_CUDA, AutocastRule
 from flambeau.ops.linalg import matmul as ops
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments.arg_errors import Number
@@ -21,6 +22,8 @@ from flambeau.tensor.call import call
 from flambeau.tensor.functions import out_dtype_matmul
 from flambeau.tensor.outputs import deliver, require_dtype, run
 from flambeau.tensor.tensor import Tensor
+
+_VECTORS = AutocastRule("widest", "as_is")
 
 
 @both
@@ -96,7 +99,9 @@ def _check_batches(a: Tensor, b: Tensor) -> None:
 @both
 def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The product of a matrix and a vector."""
-    return autocast.call_cast("mv", _mv, (input, vec), out) if autocast.threads else _mv(input, vec, out)
+    return (
+        autocast.call_cast(AS_IS_ON_CPU, _mv, (input, vec), out) if autocast.threads else _mv(input, vec, out)
+    )
 
 
 def _mv(input: Tensor, vec: Tensor, out: Tensor | None) -> Tensor:
@@ -112,7 +117,7 @@ def _mv(input: Tensor, vec: Tensor, out: Tensor | None) -> Tensor:
 def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The sum of the products of two vectors of one length."""
     return (
-        autocast.call_cast("dot", _dot, (input, tensor), out)
+        autocast.call_cast(_VECTORS, _dot, (input, tensor), out)
         if autocast.threads
         else _dot(input, tensor, out)
     )
@@ -127,7 +132,7 @@ def _dot(input: Tensor, tensor: Tensor, out: Tensor | None) -> Tensor:
 def vdot(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """`dot` with the first vector conjugated."""
     return (
-        autocast.call_cast("vdot", _vdot, (input, other), out)
+        autocast.call_cast(_VECTORS, _vdot, (input, other), out)
         if autocast.threads
         else _vdot(input, other, out)
     )
@@ -300,7 +305,7 @@ def addmv(
 ) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
     if autocast.threads:
-        return autocast.call_cast("addmv", _addmv, (input, mat, vec), beta, alpha, out)
+        return autocast.call_cast(AS_IS_ON_CPU, _addmv, (input, mat, vec), beta, alpha, out)
     return _addmv(input, mat, vec, beta, alpha, out)
 
 
@@ -332,7 +337,7 @@ def addr(
 ) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
     if autocast.threads:
-        return autocast.call_cast("addr", _addr, (input, vec1, vec2), beta, alpha, out)
+        return autocast.call_cast(LOWER_ON_CUDA, _addr, (input, vec1, vec2), beta, alpha, out)
     return _addr(input, vec1, vec2, beta, alpha, out)
 
 
@@ -394,7 +399,7 @@ for _define in (addmm, baddbmm, addbmm, addmv, addr):
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Tensor | None = None) -> Tensor:
     """The product summed over pairs of dimensions: the last `dims` of `a` with the first of `b`, or lists."""
     if autocast.threads:
-        return autocast.call_cast("tensordot", _tensordot, (a, b), dims, out)
+        return autocast.call_cast(WIDEST_ON_CUDA, _tensordot, (a, b), dims, out)
     return _tensordot(a, b, dims, out)
 
 
@@ -536,7 +541,7 @@ def einsum(*args: Any) -> Tensor:
     """
     equation, operands = _einsum_arguments(args)
     if autocast.threads:
-        operands = list(autocast.cast("einsum", *operands))
+        operands = list(autocast.cast(LOWER_ON_CUDA, *operands))
     inputs, output = _parse_equation(equation, operands)
     _check_sizes(inputs, operands)
     terms = [_diagonal(t, labels) for t, labels in zip(operands, inputs, strict=True)]

@@ -14,6 +14,7 @@ from typing import Any
 from flambeau.core.dtype import COMPLEX, FLOATING, dtype, int64, promote_types
 from flambeau.core.layout import wrap_dim
 from flambeau.core.typeinfo import finfo
+from flambeau.ops.autocast_rules import FLOAT32, FLOAT32_ON_CUDA
 from flambeau.ops.linalg import geometry
 from flambeau.ops.linalg import linalg as ops
 from flambeau.ops.linalg.linalg_gradients import pseudo_inverse
@@ -168,7 +169,7 @@ def linalg_norm(
 def dist(input: Tensor, other: Tensor, p: Number = 2) -> Tensor:
     """The p-norm of the difference of two broadcast tensors."""
     if autocast.threads:
-        input, other = autocast.cast("dist", input, other)
+        input, other = autocast.cast(FLOAT32_ON_CUDA, input, other)
     away = functions["sub"](input, other)
     if away.dtype.category < FLOATING:
         raise RuntimeError(
@@ -314,7 +315,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = _MO
     if compute_mode is not None and compute_mode not in _MODES:
         raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
     if autocast.threads:
-        return autocast.call_cast("cdist", _cdist, (x1, x2), p, compute_mode)
+        return autocast.call_cast(FLOAT32, _cdist, (x1, x2), p, compute_mode)
     return _cdist(x1, x2, p, compute_mode)
 
 

@@ -461,7 +461,7 @@ def _quantile(
     name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str, out: Tensor | None
 ) -> Tensor:
     if autocast.threads:
-        (input,) = autocast.cast("quantile", input)
+        (input,) = autocast.cast(ops.quantile.autocast, input)
     if input.numel() == 0:
         raise RuntimeError("quantile() input tensor must be non-empty")
     if input.dtype not in (float32, float64):

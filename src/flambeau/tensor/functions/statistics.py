@@ -9,6 +9,7 @@ from typing import Any
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, float32, float64, uint8
 from flambeau.core.layout import wrap_dim
+from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments import return_types
@@ -367,7 +368,7 @@ def _renorm(input: Any, p: Any, dim: int, maxnorm: Any) -> Any:
 def renorm(input: Tensor, p: Number, dim: int, maxnorm: Number, *, out: Any = None) -> Any:
     """The slices along `dim`, each scaled down to a p-norm of `maxnorm` where its own is larger."""
     if autocast.threads and out is None:
-        (input,) = autocast.cast("renorm", input)
+        (input,) = autocast.cast(FLOAT32_ON_CUDA, input)
     found = _renorm(input, p, dim, maxnorm)
     if out is not None:
         require_dtype(found.dtype, out)

@@ -1,0 +1,39 @@
+"""Rules of autocast, which an operator's definition or a public function names. `tensor/autocast.py` applies them.
+
+PyTorch's lists say, for each kind of device, which functions take their inputs in the lower precision, which in
+float32, and which in the widest dtype among them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from flambeau.core.frozen import Record
+
+Policy = Literal["", "lower", "float32", "widest", "volumes", "as_is", "refuse"]
+
+
+class AutocastRule(Record):
+    """The dtypes to which autocast casts the inputs of an operator or a function, for each kind of device.
+
+    Attributes:
+        cuda: What autocast does with tensors on CUDA devices. "": nothing. "lower": it casts them to the lower
+            precision. "float32": to float32. "widest": to float32 if one of them is of float32, else to the
+            lower precision. "volumes": to float32 if the first one has five dimensions. "as_is": nothing, nor
+            for the operators inside of the function. "refuse": it raises.
+        cpu: The same for tensors on the CPU.
+    """
+
+    cuda: Policy = ""
+    cpu: Policy = ""
+
+
+UNCHANGED = AutocastRule()
+LOWER = AutocastRule("lower", "lower")
+LOWER_ON_CUDA = AutocastRule(cuda="lower")
+FLOAT32 = AutocastRule("float32", "float32")
+FLOAT32_ON_CUDA = AutocastRule(cuda="float32")
+FLOAT32_ON_CPU = AutocastRule(cpu="float32")
+WIDEST_ON_CUDA = AutocastRule(cuda="widest")
+VOLUMES_ON_CPU = AutocastRule(cpu="volumes")
+AS_IS_ON_CPU = AutocastRule(cpu="as_is")
