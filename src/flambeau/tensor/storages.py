@@ -180,7 +180,7 @@ class Face:
 
     def __setitem__(self, at: Any, value: Any) -> None:
         if isinstance(at, slice):
-            self._row[at].fill_(value)  # type: ignore[index]
+            self._row[at].fill_(value)
         else:
             self._element(at).fill_(value)
 

@@ -105,6 +105,6 @@ def _init_subclass(cls: type[Any], /, **named: Any) -> None:
 
 
 Tensor.__init_subclass__ = classmethod(_init_subclass)  # type: ignore[assignment, method-assign]
-Tensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]
-Tensor._make_subclass = staticmethod(make_subclass)  # type: ignore[attr-defined]
-Tensor._make_wrapper_subclass = staticmethod(_make_wrapper_subclass)  # type: ignore[attr-defined]
+Tensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[method-assign, assignment]
+Tensor._make_subclass = staticmethod(make_subclass)  # type: ignore[method-assign]
+Tensor._make_wrapper_subclass = staticmethod(_make_wrapper_subclass)  # type: ignore[method-assign]

@@ -23,6 +23,12 @@ Steps = tuple[Any, Any, tuple[Any, ...]] | None
 """How a view comes from its base: (the steps before, view record, params)."""
 
 
+if TYPE_CHECKING:  # the methods that tensor/arguments/public.py binds
+    from flambeau.tensor.tensor_methods import TensorMethods
+else:
+    TensorMethods = object
+
+
 NO_GRAD, INFERENCE, SEVERAL, CUSTOM = "no_grad", "inference", "several", "custom"
 """Views that may not be changed in place on the tape: made while nothing was recorded (and `inference_mode`), one of
 several outputs of a node, or of a custom Function."""
@@ -59,7 +65,7 @@ class ViewMeta(AutogradMeta):
     __slots__ = ("base", "base_node", "restriction", "steps", "version")
 
 
-class Tensor:
+class Tensor(TensorMethods):
     """A strided array of one dtype on one device.
 
     `meta` says all but the bytes: the storage `memory` holds them, `ptr` is the address of the first element.
@@ -73,11 +79,6 @@ class Tensor:
     ptr: int
     counter: Counter
     history: AutogradMeta | None
-
-    if TYPE_CHECKING:  # most methods are bound by tensor/arguments/public.py
-
-        def __add__(self, other: Any) -> Any: ...
-        def __lt__(self, other: Any) -> Any: ...
 
     @property
     def dtype(self) -> dtype:
@@ -93,14 +94,16 @@ class Tensor:
     def ndim(self) -> int:
         return self.meta.ndim
 
-    def __getattr__(self, name: str) -> Any:
-        """Called for names that are nowhere, and for properties that raise AttributeError: these say why themselves."""
-        there = getattr(type(self), name, None)
-        if isinstance(there, property) and there.fget is not None:
-            return there.fget(self)
-        raise AttributeError(
-            f"'{type(self).__name__}' object has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
-        )
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise for absent names, and for properties that raise AttributeError: these say why themselves."""
+            there = getattr(type(self), name, None)
+            if isinstance(there, property) and there.fget is not None:
+                return there.fget(self)
+            raise AttributeError(
+                f"'{type(self).__name__}' object has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
+            )
 
     @property
     def base(self) -> Tensor | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature, unwrap
 from types import FunctionType, NoneType
 from typing import Any, NamedTuple
 
@@ -307,10 +307,18 @@ def _parse_listed(text: str) -> CallSignature:
     return CallSignature(text, parameters)
 
 
+def stated_signature(define: Callable[..., Any]) -> Signature:
+    """Return the signature that the innermost definition states, whatever `help()` shows of it."""
+    innermost: Any = unwrap(define)
+    bare = FunctionType(innermost.__code__, {}, "f", innermost.__defaults__, innermost.__closure__)
+    bare.__kwdefaults__, bare.__annotations__ = innermost.__kwdefaults__, innermost.__annotations__
+    return signature(bare)
+
+
 def _read_annotations(define: Callable[..., Any], method: bool) -> CallSignature:
     """Return the signature that a function's own annotations say, without the tensor of a method."""
     parameters, more, others = [], None, False
-    for parameter in [*signature(define).parameters.values()][method:]:
+    for parameter in [*stated_signature(define).parameters.values()][method:]:
         if parameter.kind is Parameter.VAR_POSITIONAL:
             more = Expected(parameter.name, _kinds(parameter.name, str(parameter.annotation)), True, False)
         elif parameter.kind is Parameter.VAR_KEYWORD:

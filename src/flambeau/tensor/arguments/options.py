@@ -123,7 +123,7 @@ def integer(x: Any, function: str, name: str, position: int) -> int:
 
 
 def creates(define: F) -> F:
-    """Give a creation the keyword `requires_grad`: its result is a leaf that requires a gradient."""
+    """Handle the keyword `requires_grad` of a creation: its result is a leaf that requires a gradient."""
 
     @wraps(define)
     def create(*args: Any, **given: Any) -> Any:

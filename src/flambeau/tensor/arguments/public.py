@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter, Signature
+from types import FunctionType, MappingProxyType
 from typing import Any, TypeVar
 
 from flambeau.tensor.arguments.arg_aliases import PARSED, accepting
@@ -15,6 +18,39 @@ Front = Callable[[Any], Any]
 
 functions: dict[str, Any] = {}
 """The functions of the `torch` namespace by name."""
+
+
+class PublicSignature(Signature):
+    """The documented signature of a public function, read from its definition when it is first needed."""
+
+    __slots__ = ("_built", "_define", "_method", "_name")
+
+    def __init__(self, define: Callable[..., Any], name: str, method: bool) -> None:
+        self._define, self._name, self._method = define, name, method
+        self._built: Any = None
+
+    def _build(self) -> Any:
+        if self._built is None:
+            module = import_module("flambeau.tensor.arguments.public_signatures")
+            self._built = module.documented_signature(self._define, self._name, self._method)
+        return self._built
+
+    @property
+    def parameters(self) -> MappingProxyType[str, Parameter]:
+        """The parameters by name, in order."""
+        return self._build().parameters
+
+    @property
+    def return_annotation(self) -> Any:
+        """What the function returns."""
+        return self._build().return_annotation
+
+    def replace(self, **changes: Any) -> Any:
+        """Return a signature with other parameters or another result."""
+        return self._build().replace(**changes)
+
+    def __reduce__(self) -> Any:
+        return self._build().__reduce__()
 
 
 # In-place methods that the torch namespace has too: torch.exp_, torch.zero_. The others it has not.
@@ -36,7 +72,11 @@ def _bind_method(name: str, define: Any, plain: bool = False, front: Front | Non
         define.__qualname__ = f"Tensor.{name}"  # which errors name
     plain = plain and name not in PARSED
     bound = define if plain else accepting(define, name, method=True)
-    setattr(Tensor, name, bound if front is None else _put_before(bound, front, define))
+    setattr(
+        Tensor,
+        name,
+        _document(bound if front is None else _put_before(bound, front, define), define, name, True),
+    )
     if name in _FUNCTIONS_IN_PLACE:
         _bind_function(name, define)
 
@@ -45,7 +85,19 @@ def _bind_function(name: str, define: Any, front: Front | None = None) -> None:
     if name in functions:
         raise ValueError(f"torch.{name} is bound twice")
     bound = accepting(define, name)
-    functions[name] = bound if front is None else _put_before(bound, front, define)
+    functions[name] = _document(bound if front is None else _put_before(bound, front, define), define, name)
+
+
+def _document(bound: Any, define: Any, name: str, method: bool = False) -> Any:
+    """Let `bound` show its documented signature, unless it is a definition that states its parameters; return it."""
+    if isinstance(bound, FunctionType) and not (bound is define and _states_parameters(define)):
+        bound.__signature__ = PublicSignature(define, name, method)  # type: ignore[attr-defined]
+    return bound
+
+
+def _states_parameters(define: FunctionType) -> bool:
+    further = define.__code__.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
+    return not further and ... not in (define.__defaults__ or ())
 
 
 def _put_before(bound: Any, front: Front, define: Any) -> Any:
@@ -69,7 +121,7 @@ def function(define: F) -> F:
 def plain_function(define: F) -> F:
     """Make it `torch.<name>` without a call around it: one that is called often, and reads NumPy's names itself."""
     name = define.__name__
-    functions[name] = accepting(define, name) if name in PARSED else define
+    functions[name] = _document(accepting(define, name) if name in PARSED else define, define, name)
     return define
 
 

@@ -190,7 +190,9 @@ alias("__cuda_array_interface__", property(_cuda_array_interface), as_function=F
 
 @function
 @creates
-def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0) -> Tensor:
+def frombuffer(
+    buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False
+) -> Tensor:
     """A 1-d CPU tensor over a buffer's memory: `count` elements (-1: all) from byte `offset` on.
 
     Raises ValueError: no buffer, or sizes that do not fit it.
@@ -245,7 +247,9 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 @function
 @creates
-def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
+def asarray(
+    obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
+) -> Tensor:
     """A tensor of a tensor, a NumPy array, a DLPack capsule's owner, a buffer, a number or a sequence.
 
     Shares memory where it can; `copy` forces a copy (True) or forbids one (False: ValueError if needed).

@@ -452,7 +452,14 @@ def _rename_async(given: dict[str, Any], function: str) -> None:
 
 
 @method
-def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **old: Any) -> Tensor:
+def cuda(
+    self: Tensor,
+    device: Any = None,
+    non_blocking: bool = False,
+    *,
+    memory_format: memory_format = preserve_format,
+    **old: Any,
+) -> Tensor:
     """This tensor on a CUDA device (None: the current one); itself if it lies there."""
     _rename_async(old, "cuda")
     non_blocking = old.pop("non_blocking", non_blocking)
@@ -461,7 +468,7 @@ def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **old: An
     where = place("cuda" if device is None else device)
     if where.type != "cuda":
         raise RuntimeError(f"Invalid device, must be cuda device, but got {where}")
-    return to(self, where, non_blocking=non_blocking)
+    return to(self, where, non_blocking=non_blocking, memory_format=memory_format)
 
 
 @method
