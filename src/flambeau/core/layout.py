@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 from operator import index
+from typing import Any
 
 from flambeau.core import errors
 
@@ -180,6 +181,13 @@ def expand_strides(shape: Sequence[int], strides: Sequence[int], target: Sequenc
     )
 
 
+def plain_dim(dim: Any) -> int:
+    """Return a dimension as an int. Raises TypeError for a bool, and for what is not an integer."""
+    if dim.__class__ is bool:
+        raise TypeError("a dimension must be int, not bool")
+    return index(dim)
+
+
 def wrap_dim(dim: int, ndim: int) -> int:
     """Return `dim` counted from the front, where -1 is the last dimension; a 0-dim tensor accepts 0 and -1.
 
@@ -188,7 +196,7 @@ def wrap_dim(dim: int, ndim: int) -> int:
         TypeError: `dim` is no integer.
     """
     if dim.__class__ is not int:
-        dim = index(dim)
+        dim = plain_dim(dim)
     limit = max(ndim, 1)
     if not -limit <= dim < limit:
         raise IndexError(errors.dim_out_of_range(dim, limit))

@@ -235,6 +235,14 @@ def _make_traced(
 
 
 _MOST = 2**63 - 1
+_MOST_DIMS = 64  # of NumPy's arrays
+
+
+def _too_many_dims(shape: tuple[int, ...]) -> RuntimeError:
+    return RuntimeError(
+        f"only tensors with up to {_MOST_DIMS} dims are supported, but got {len(shape)}: NumPy's arrays, with which "
+        "reference implementations compute, have no more. Merge dimensions with flatten() or reshape()"
+    )
 
 
 def _overflow(meta: Meta) -> RuntimeError:
@@ -255,6 +263,8 @@ def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device
 def _fill(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device, numel: int, plain: bool
 ) -> Meta:
+    if len(shape) > _MOST_DIMS:
+        raise _too_many_dims(shape)
     meta = object.__new__(Meta)
     meta.shape, meta.strides, meta.dtype, meta.device = shape, strides, dtype, device
     meta.itemsize = size = dtype.itemsize

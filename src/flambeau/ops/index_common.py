@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,30 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype, int32, int64
 from flambeau.core.layout import dense_strides, numel
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
+from flambeau.driver.api import Body, Launch
 from flambeau.ops.op import Operand
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
 INDEX_TYPES = (int64, int32)
+
+
+_MOST_DIMS = 32  # of NumPy's iterators over indices; with more of them some end the process
+
+
+def indexes(host: Callable[[Launch], Body]) -> Callable[[Launch], Body]:
+    """Return a reference implementation that indexes arrays, and refuses tensors of more dimensions than NumPy does."""
+
+    def checked(launch: Launch) -> Body:
+        most = max(meta.ndim for meta in launch.operands)
+        if most > _MOST_DIMS:
+            raise RuntimeError(
+                f"{launch.kernel.name}: only tensors with up to {_MOST_DIMS} dims are supported, but got {most}: NumPy, "
+                "with which reference implementations compute, indexes no more. Merge dimensions with flatten() or reshape()"
+            )
+        return host(launch)
+
+    return checked
 
 
 def by_value(x: Operand, like: Meta) -> Meta | dtype:

@@ -60,6 +60,10 @@ CPU with PyTorch.
   gradients have the other format than PyTorch's: `mse_loss`, `huber_loss`, `smooth_l1_loss`,
   `take`, channel and pixel shuffles, and `*_scatter` of views. Strides of dimensions with one
   element, and of empty tensors, may differ.
+- **Dimensions.** A tensor has at most 64 dimensions, on every device: NumPy's arrays, with which
+  reference implementations compute, have no more. Those that sort, scatter or index take at most 32
+  dimensions. A call with more raises RuntimeError; so does one that needs a step with more (`tile`,
+  `kron`). PyTorch has no general limit.
 - **Conjugation is computed immediately.** For complex tensors `x.conj()`, `x.adjoint()`, `x.mH` and
   `x.H` are new tensors. PyTorch's are views that share `x`'s memory, so in-place changes are
   visible in both. A lazy conjugation would have to be checked by all code that reads or writes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from flambeau.core.callsite import warn_program
@@ -305,6 +306,9 @@ def rrelu(
     """
     if not isinstance(training, bool):
         raise TypeError(argument_type("rrelu", "training", 4, "bool", training))
+    for name, bound in (("lower", lower), ("upper", upper)):
+        if not math.isfinite(bound):
+            raise RuntimeError(f"rrelu: {name} bound must be finite, got {bound}")
     if lower > upper:
         raise RuntimeError("Lower bound should be less than or equal to the upper bound")
     if not training:

@@ -24,8 +24,8 @@ def _each(x: Any, ndim: int) -> tuple[Any, ...]:
 def _starts(samples: Any, size: int, count: int, window: int) -> Any:
     """Where each of `count` windows begins in a dimension of `size`: (N, C, count), from samples (N, C) in [0, 1)."""
     last = creation.full((*samples.shape, 1), size - window, dtype=int64, device=samples.device)
-    if count == 1:
-        return last
+    if count <= 1:
+        return last[..., :count]
     steps = creation.arange(count - 1, dtype=samples.dtype, device=samples.device)
     alpha = creation.full((), size - window, dtype=samples.dtype, device=samples.device) / (count - 1)
     sample = samples.unsqueeze(-1)
@@ -67,7 +67,16 @@ def _pool(
     else:
         counts = ints_of(_each(output_size, ndim), name, "output_size", 3)
     windows = ints_of(_each(kernel_size, ndim), name, "kernel_size", 2)
+    if not all(batch.shape[1:]):
+        raise RuntimeError(
+            f"{name}(): Expected input to have non-zero size for non-batch dimensions, but got {list(x.shape)}"
+        )
     for axis, size, window, count in zip(_AXES[ndim], sizes, windows, counts, strict=True):
+        if count < 0 or window < 1:
+            raise RuntimeError(
+                f"{name}(): output_size must not be negative and kernel_size must be positive, but got output {axis} "
+                f"{count} and kernel {axis} {window}"
+            )
         if count + window - 1 > size:
             raise RuntimeError(f"{name}(): pool {axis} {window} too large relative to input {axis} {size}")
     refuse_gradient(name, "random_samples", samples)

@@ -385,15 +385,15 @@ def kl_div(
     reduction: str = "mean", log_target: bool = False,
 ) -> Tensor:  # fmt: skip
     """The Kullback-Leibler divergence of log-probabilities `input` from `target`; also reduction "batchmean"."""
+    batch = reduction == "batchmean"
+    mode = reduction_of(size_average, reduce, "sum" if batch else reduction)
     if input.dtype.category <= INTEGRAL or target.dtype.category <= INTEGRAL:
         raise RuntimeError("kl_div: Integral inputs not supported.")
     if input.dtype.is_complex or target.dtype.is_complex:
         raise RuntimeError("kl_div: Complex inputs not supported.")
     if not isinstance(log_target, bool):
         raise TypeError(argument_type("kl_div", "log_target", 4, "bool", log_target))
-    batch = reduction == "batchmean" and size_average is None and reduce is None
-    mode = "sum" if batch else reduction_of(size_average, reduce, reduction)
-    if mode == "mean":
+    if size_average is None and reduce is None and reduction == "mean":
         warn_program(
             "reduction: 'mean' divides the total loss by both the batch size and the support size.'batchmean' "
             "divides only by the batch size, and aligns with the KL div math definition.'mean' will be changed to "
@@ -431,9 +431,11 @@ def gaussian_nll_loss(
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """The negative log-likelihood of normal numbers of mean `input` and variance `var` (eps at least)."""
-    spread = var * creation.ones_like(input) if isinstance(var, (int, float)) else var
+    spread = var * creation.ones_like(input) if isinstance(var, float) else var
     if not isinstance(spread, Tensor):
         raise TypeError(argument_type("gaussian_nll_loss", "var", 3, "Tensor or float", var))
+    if bool((spread < 0).any()):
+        raise ValueError("var has negative entry/entries")
     if spread.shape != input.shape:
         if tuple(input.shape[:-1]) == tuple(spread.shape):
             spread = spread.unsqueeze(-1)
@@ -441,9 +443,8 @@ def gaussian_nll_loss(
             raise ValueError("var is of incorrect size")
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(reduction + " is not valid")
-    if bool((spread < 0).any()):
-        raise ValueError("var has negative entry/entries")
-    spread = spread.clamp(min=eps)
+    spread = spread.clone()
+    spread.detach().clamp_(min=eps)  # gradients pass as if nothing were clamped
     loss = 0.5 * (spread.log() + (input - target) ** 2 / spread)
     return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 

@@ -28,16 +28,18 @@ def constant_pad(input: Tensor, pad: Sequence[int], value: Number = 0) -> Tensor
             "Length of pad should be no more than twice the number of dimensions of the input. Pad length is "
             f"{len(pad)}while the input has {input.dim()}dimensions."
         )
-    if input.dtype.is_complex and not isinstance(value, complex):
-        value = complex(value)
-    fill = value if isinstance(value, Tensor) else checked_scalar(value, input.dtype)
-    return call(op, (input, fill), ("constant", _pairs(pad, input.dim())))
+    number = value.item() if isinstance(value, Tensor) else value
+    return call(op, (input, checked_scalar(number, input.dtype)), ("constant", _pairs(pad, input.dim())))
 
 
 def _pairs(pad: Sequence[int], ndim: int) -> tuple[tuple[int, int], ...]:
     """One (before, after) for each dimension: `pad` begins with the last."""
     given = [(int(pad[i]), int(pad[i + 1])) for i in range(0, len(pad), 2)]
     return (*[(0, 0)] * (ndim - len(given)), *reversed(given))
+
+
+def _is_one_number(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.dim()
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
@@ -52,7 +54,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
         raise TypeError(argument_type("pad", "mode", 3, "str", mode))
     if {*map(type, pad)} != {int}:
         pad = ints_of(pad, "pad", "pad", 2)
-    if mode == "constant" and not (value is None or isinstance(value, int | float | complex | Tensor)):
+    if mode == "constant" and not (value is None or isinstance(value, int | float | complex) or _is_one_number(value)):
         raise TypeError(argument_type("pad", "value", 4, "float", value))
     if len(pad) % 2:
         raise RuntimeError("Padding length must be divisible by 2")

@@ -129,9 +129,9 @@ def _unpool(ndim: int, name: str) -> Callable[..., Tensor]:
         input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
         output_size: Any = None,
     ) -> Tensor:  # fmt: skip
-        kernel = _ints(kernel_size, ndim, name, "kernel_size")
-        steps = kernel if stride is None else _ints(_leading(stride, ndim), ndim, name, "stride")
-        pads = _ints(_leading(padding, ndim), ndim, name, "padding")
+        kernel = _ints(_counts(kernel_size), ndim, name, "kernel_size")
+        steps = kernel if stride is None else _ints(_counts(_leading(stride, ndim)), ndim, name, "stride")
+        pads = _ints(_counts(_leading(padding, ndim)), ndim, name, "padding")
         if input.dim() < ndim:
             raise ValueError(f"Input dimension should be at least {ndim + 1}, got {input.dim()}")
         natural = [
@@ -146,6 +146,13 @@ def _unpool(ndim: int, name: str) -> Callable[..., Tensor]:
         return _run(ops.max_unpool, name, input, ndim, (ints_of(size, name, "output_size", 6),), indices)
 
     return _named(max_unpool, name, f"Maxima put back where `max_pool{ndim}d` found them; 0 elsewhere.")
+
+
+def _counts(values: Any) -> Any:
+    """Return a bool, or bools among several values, as ints: PyTorch computes with them in Python."""
+    if isinstance(values, tuple | list):
+        return tuple([int(each) if isinstance(each, bool) else each for each in values])
+    return int(values) if isinstance(values, bool) else values
 
 
 def _leading(values: Any, ndim: int) -> Any:

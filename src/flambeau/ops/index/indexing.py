@@ -34,6 +34,7 @@ from flambeau.ops.index_common import (
     changed,
     contiguous,
     in_range,
+    indexes,
     sample_indices,
     start_from,
     tensor_at,
@@ -133,6 +134,7 @@ def _selection(x: Array | Meta, indices: Sequence[Array], dims: tuple[int, ...])
     return tuple(places)
 
 
+@indexes
 def _index_host(launch: Launch) -> Body:
     dims = launch.params[0]
 
@@ -181,6 +183,7 @@ def _fitted(values: Meta, shape: tuple[int, ...]) -> Meta:
     return values.with_(shape, expand_strides(values.shape, values.strides, shape))
 
 
+@indexes
 def _index_put_host(launch: Launch) -> Body:
     dims, accumulate = launch.params[:2]
 
@@ -368,6 +371,7 @@ def _slices(dim: int, places: Array) -> tuple[Any, ...]:
     return (*[slice(None)] * dim, places)
 
 
+@indexes
 def _index_add_host(launch: Launch) -> Body:
     dim = launch.params[0]
     kind = launch.outputs[0].dtype.numpy
@@ -385,6 +389,7 @@ def _index_add_host(launch: Launch) -> Body:
     return body
 
 
+@indexes
 def _index_copy_host(launch: Launch) -> Body:
     dim = launch.params[0]
 
@@ -424,6 +429,7 @@ def reductions(kind: dtype) -> tuple[str, ...]:
     return ("prod", "mean") if kind.is_complex else ("prod", "amax", "amin", "mean")
 
 
+@indexes
 def _index_reduce_host(launch: Launch) -> Body:
     dim, how, include_self = launch.params
 
@@ -454,6 +460,7 @@ def _index_fill_rule(operands: Sequence[Operand], params: Params) -> Signature:
     return Signature((changed(x),), (x, index, by_value(value, x)), (wrap_dim(params[0], x.ndim),))
 
 
+@indexes
 def _index_fill_host(launch: Launch) -> Body:
     dim = launch.params[0]
 

@@ -24,6 +24,7 @@ from flambeau.ops.index_common import (
     changed,
     contiguous,
     in_range,
+    indexes,
     sample_indices,
     start_from,
     tensor_at,
@@ -182,6 +183,7 @@ def _scatter_rule(operands: Sequence[Operand], params: Params) -> Signature:
     return Signature((contiguous(x),), (x, index, value), (dim, how, include_self, fixed))
 
 
+@indexes
 def _scatter_host(launch: Launch) -> Body:
     dim, how, include_self = launch.params[:3]
 
@@ -395,6 +397,7 @@ def _put_rule(operands: Sequence[Operand], params: Params) -> Signature:
     return Signature((changed(x),), (x, index, source), params)
 
 
+@indexes
 def _put_host(launch: Launch) -> Body:
     accumulate = launch.params[0]
 

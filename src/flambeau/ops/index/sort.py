@@ -17,6 +17,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.cache_blocks import contiguous
 from flambeau.ops.gradients import Refusal, by_place
+from flambeau.ops.index_common import indexes
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,
     Derivative,
@@ -82,6 +83,7 @@ def _topk_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatur
     return Signature((values, values.with_(dtype=int64)), (x,), (dim, largest, k))
 
 
+@indexes
 def _sort_host(launch: Launch) -> Body:
     dim, descending, count = launch.params
     source = launch.inputs[0]
@@ -99,6 +101,7 @@ def _sort_host(launch: Launch) -> Body:
     return body
 
 
+@indexes
 def _topk_host(launch: Launch) -> Body:
     dim, largest, count = launch.params
     source = launch.inputs[0]
@@ -283,6 +286,7 @@ def _searchsorted_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
     return Signature((out,), (boundaries, values, *rest), (right, common))
 
 
+@indexes
 def _searchsorted_host(launch: Launch) -> Body:
     right, common = launch.params
     side: Literal["left", "right"] = "right" if right else "left"

@@ -13,6 +13,7 @@ from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import WIDEST_ON_CUDA
+from flambeau.ops.index_common import indexes
 from flambeau.ops.linalg import linalg_gradients as back
 from flambeau.ops.linalg.linalg import broadcast, pair_of
 from flambeau.ops.linalg.matmul import expanded
@@ -93,6 +94,7 @@ _BLOCK = 1 << 17  # differences that are held at a time: they stay in a core's c
 _SHORT = 32  # columns up to which sums run across rows, not along them
 
 
+@indexes
 def _cdist_host(launch: Launch) -> Body:
     (p,) = launch.params
     first = launch.inputs[0]

@@ -89,8 +89,12 @@ _ON_CUDA = {
 """Where PyTorch's name for a routine on CUDA devices is not that for CPUs with another end."""
 
 
+_UNREACHED = {"cholesky", "linalg_eigh", "linalg_svd", "lu"}
+"""Routines that PyTorch does not call for matrices without elements, which therefore may have any dtype."""
+
+
 def check_implemented(routine: str, x: Meta) -> None:
-    if x.dtype not in MATRICES:
+    if x.dtype not in MATRICES and (x.numel or routine not in _UNREACHED):
         name = f"{routine}_cpu" if x.device.type != "cuda" else _ON_CUDA.get(routine, f"{routine}_cuda")
         raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
 
@@ -144,6 +148,11 @@ def pair_of(operands: Sequence[Operand]) -> tuple[Meta, Meta]:
 # -- bodies -----------------------------------------------------------------------------------------------
 
 
+def _in_known_dtypes(inputs: Sequence[Array]) -> list[Array]:
+    """Return matrices in dtypes that LAPACK knows; those without elements may have another (`_UNREACHED`)."""
+    return [x if x.size or x.dtype.char in "fdFD" else x.astype(np.float64) for x in inputs]
+
+
 def _plain(run: Run) -> Callable[[Launch], Body]:
     """A body for a routine that always has an answer: `run(*inputs, *params)`, one array for each output."""
 
@@ -151,7 +160,7 @@ def _plain(run: Run) -> Callable[[Launch], Body]:
         params = launch.params
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
-            found = run(*inputs, *params)
+            found = run(*_in_known_dtypes(inputs), *params)
             for target, value in zip(outputs, found if isinstance(found, tuple) else (found,), strict=True):
                 np.copyto(target, value, casting="unsafe")
 
@@ -168,6 +177,7 @@ def _with_info(run: Run, code: Callable[[Array], int]) -> Callable[[Launch], Bod
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
             *results, info = outputs
+            inputs = _in_known_dtypes(inputs)
 
             def store(at: Any) -> None:
                 found = run(*[x[at] for x in inputs], *params)

@@ -347,24 +347,22 @@ class Parser:
         name: The name of the function in errors.
         signatures: The ways to call it.
         fitting: Types of arguments, and names and types of keywords, that fit whatever the values are.
-        other_names: For each signature, other names of its parameters -> its names. The others are those of the
-            definition, and of the other signatures, at the same position.
+        other_names: For each signature, names that only the definition has -> those of its parameters at the same
+            positions.
     """
 
     def __init__(self, define: Callable[..., Any], name: str, method: bool, fitting: set[Any]) -> None:
         own = _read_annotations(define, method)
         self.name, self.method, self.fitting = name.removeprefix("F."), method, fitting
         self.signatures = [_parse_listed(text) for text in signatures_of(name, method)] or [own]
-        forms = [own, *self.signatures]
-        names = [{parameter.name for parameter in signature.parameters} for signature in self.signatures]
+        taken = {parameter.name for signature in self.signatures for parameter in signature.parameters}
         self.other_names = [
             {
                 other.name: its.name
-                for form in forms
-                for other, its in zip(form.parameters, signature.parameters, strict=False)
+                for other, its in zip(own.parameters, signature.parameters, strict=False)
                 if not (other.by_keyword or its.by_keyword) and other.name not in taken
             }
-            for signature, taken in zip(self.signatures, names, strict=True)
+            for signature in self.signatures
         ]
 
     def mistake(self, args: tuple[Any, ...], given: dict[str, Any]) -> TypeError | None:

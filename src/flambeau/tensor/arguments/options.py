@@ -16,6 +16,7 @@ from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import Shape
 from flambeau.runtime import current, system
+from flambeau.tensor.arguments.extents import int_of
 from flambeau.tensor.arguments.typing import layout, strided
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,9 +118,7 @@ def number(x: Any, function: str, name: str, position: int) -> Any:
 
 def integer(x: Any, function: str, name: str, position: int) -> int:
     """An int, or what acts as one. Raises TypeError."""
-    if _is_int(x):
-        return index(x)
-    raise TypeError(argument_type(function, name, position, "int", x))
+    return int_of(x, function, name, position)
 
 
 def creates(define: F) -> F:

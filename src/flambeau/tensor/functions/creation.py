@@ -428,8 +428,8 @@ def range(start: Number = 0, end: Number | None = None, step: Number = 1, **give
     _count(*numbers)
     count = math.floor((numbers[1] - numbers[0]) / numbers[2]) + 1
     kind = _kind(options, flags.default_dtype)
-    if kind is bool_:
-        raise NotImplementedError("\"range_cpu\" not implemented for 'Bool'")
+    if kind is bool_ or kind.is_complex:
+        raise NotImplementedError(f"\"range_cpu\" not implemented for '{kind.torch_name}'")
     return _create_computed(ops.arange, (numbers[0], numbers[2]), (count,), kind, (), options)
 
 
@@ -468,7 +468,5 @@ def _create_spaced(
     kind = _kind(options, default_complex() if complexes else flags.default_dtype)
     if kind.category == BOOL:
         raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'")
-    if kind.category == INTEGRAL:  # between whole numbers, as PyTorch has it
-        start, end = int(start), int(end)
-    start, end = checked_scalar(start, kind), checked_scalar(end, kind)
+    start, end = checked_scalar(start, kind), checked_scalar(end, kind)  # of integers between whole numbers
     return _create_computed(op, (start, end), (count,), kind, own, options)

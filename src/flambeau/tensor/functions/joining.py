@@ -13,7 +13,7 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import META
 from flambeau.core.dtype import dtype
-from flambeau.core.layout import wrap_dim
+from flambeau.core.layout import plain_dim, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.ops import view as records
 from flambeau.ops.pointwise.pointwise import result_type
@@ -40,15 +40,17 @@ def _cat(tensors: TensorList, dim: int = 0, *, out: Tensor | None = None) -> Ten
     if not listed:
         raise ValueError("torch.cat(): expected a non-empty list of Tensors")
     result: Tensor
+    if dim.__class__ is not int:
+        dim = plain_dim(dim)
     if out is None:
-        result = call(ops.cat, listed, (as_int(dim),))
+        result = call(ops.cat, listed, (dim,))
         return result
-    kind = ops.cat.rule([t.meta for t in listed], (as_int(dim),)).outputs[0].dtype
+    kind = ops.cat.rule([t.meta for t in listed], (dim,)).outputs[0].dtype
     if not dtypes.can_cast(kind, out.meta.dtype):
         raise TypeError(
             f"torch.cat(): input types can't be cast to the desired output type {out.meta.dtype.torch_name}"
         )
-    result = call_into(ops.cat, (out,), listed, (as_int(dim),), resize=True)
+    result = call_into(ops.cat, (out,), listed, (dim,), resize=True)
     return result
 
 

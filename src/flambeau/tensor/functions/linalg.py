@@ -218,6 +218,11 @@ def triangular_solve(
     out: Out = None,
 ) -> Any:
     """`torch.linalg.solve_triangular` by its older name and order: the solution, and A."""
+    if b.dtype is not A.dtype:
+        raise RuntimeError(
+            f"Expected b and A to have the same dtype, but found b of type {b.dtype.torch_name} and A of type "
+            f"{A.dtype.torch_name} instead."
+        )
     a = A.mT if transpose else A
     found = _triangular(a, b, upper != transpose, unitriangular)
     return _return_named(types.triangular_solve, (found, A.mT.clone(memory_format=contiguous_format).mT), out)
@@ -697,7 +702,7 @@ def _check_full_rank(rank: Any, wanted: int) -> None:
 
 @function
 def svd_lowrank(
-    A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor | None = None
+    A: Tensor, q: int | bool | None = 6, niter: int | bool | None = 2, M: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(U, S, V) with A - M about U diag(S) V^H, of `q` singular values; the basis begins with random numbers."""
     _require_matrix(A)
@@ -725,7 +730,7 @@ def _basis_of(A: Any, count: int, times: int) -> Any:
 
 @function
 def pca_lowrank(
-    A: Tensor, q: int | None = None, center: Any = True, niter: int = 2
+    A: Tensor, q: int | bool | None = None, center: Any = True, niter: int | bool = 2
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`svd_lowrank` of A less its columns' means: V's columns are the principal directions."""
     _require_matrix(A)

@@ -243,6 +243,8 @@ def tensorinv(A: Tensor, ind: int = 2, *, out: Tensor | None = None) -> Tensor:
     """The inverse of A as a map from its dimensions from `ind` on to those before."""
     if ind <= 0:
         raise RuntimeError(f"Expected a strictly positive integer for 'ind', but got {ind}")
+    if ind > A.ndim:
+        raise RuntimeError(f"ArrayRef: invalid slice, N = {ind}; size = {A.ndim}")
     before, after = A.meta.shape[:ind], A.meta.shape[ind:]
     rows, columns = math.prod(before), math.prod(after)
     if rows != columns:

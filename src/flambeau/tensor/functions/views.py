@@ -13,7 +13,8 @@ from typing import Any
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import INTEGRAL, dtype
-from flambeau.core.layout import Shape, broadcast_shapes, view_strides, wrap_dim
+from flambeau.core.errors import type_name
+from flambeau.core.layout import Shape, broadcast_shapes, plain_dim, view_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.core.size import Size, size_of
 from flambeau.ops import view as records
@@ -46,7 +47,7 @@ def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
     try:
         if values and values[0].__class__ is bool:
             raise TypeError
-        return tuple(map(index, values))
+        plain = tuple(map(index, values))
     except TypeError:
         if isinstance(values[0], bool):
             raise TypeError(f"{function}(): argument '{name}' must be tuple of ints, not bool") from None
@@ -55,6 +56,9 @@ def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
             f"{function}(): argument '{name}' must be tuple of ints, but found element of type "
             f"{type(bad).__name__}"
         ) from None
+    if any([n.bit_length() > 63 for n in plain]):
+        return ints_of(plain, function, name, 1)
+    return plain
 
 
 def given_ints(args: tuple[Any, ...], keyword: Any, function: str, name: str) -> tuple[int, ...]:
@@ -62,6 +66,10 @@ def given_ints(args: tuple[Any, ...], keyword: Any, function: str, name: str) ->
     if keyword is not None:
         if args:
             raise TypeError(f"{function}() got multiple values for argument '{name}'")
+        if name != "dim" and not isinstance(keyword, list | tuple):
+            raise TypeError(
+                f"{function}(): argument '{name}' must be tuple of ints, not {type_name(keyword)}"
+            )
         return ints((keyword,), function, name)
     if not args:
         raise TypeError(f'{function}() missing 1 required positional arguments: "{name}"')
@@ -195,7 +203,12 @@ def _front_of_view(view: Any) -> Any:
                 for value in values:
                     if value.__class__ is not int:
                         return checked(self, *args)
-                return view(self, values)
+                try:
+                    return view(self, values)
+                except (IndexError, RuntimeError):
+                    if max(map(int.bit_length, values)) > 63:
+                        return checked(self, *args)
+                    raise
             return checked(self, *args, **given)
 
         return call
@@ -218,6 +231,10 @@ def _permute_to(t: Tensor, dims: Shape) -> Tensor:
 @behind(_front_of_view(_view_as_shape), as_function=False)
 def view(self: Tensor, *shape: Any, size: Any = None, dtype: dtype | None = None) -> Tensor:
     """The same memory as another shape (one size may be -1), or as another dtype."""
+    if dtype is not None and (shape or size is not None):
+        raise TypeError(
+            "view() received an invalid combination of arguments - a dtype is viewed alone, without a size"
+        )
     kind: Any = shape[0] if len(shape) == 1 and size is None and dtype is None else dtype
     if _is_dtype(kind):
         offset, ratio = self.storage_offset(), kind.itemsize // self.meta.itemsize
@@ -387,7 +404,9 @@ method_of(permute, _permute, _front_of_view(_permute_to))
 @both
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """Two dimensions swapped."""
-    return run(records.transpose, input, index(dim0), index(dim1))
+    first = dim0 if dim0.__class__ is int else plain_dim(dim0)
+    second = dim1 if dim1.__class__ is int else plain_dim(dim1)
+    return run(records.transpose, input, first, second)
 
 
 @both
@@ -445,7 +464,7 @@ method_of(squeeze, _squeeze)
 @both
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """With a new dimension of size 1 at `dim`."""
-    return run(records.unsqueeze, input, index(dim))
+    return run(records.unsqueeze, input, dim if dim.__class__ is int else plain_dim(dim))
 
 
 @both
