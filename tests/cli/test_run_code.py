@@ -42,13 +42,3 @@ def test_a_race_in_code_is_reported_with_its_lines() -> None:
     assert "<stdin>:4" in said.stdout + said.stderr
     assert "x.mul_(2)" in said.stdout + said.stderr
     assert "raise ValueError('the end')" in said.stderr
-
-
-def test_a_pipe_without_a_reader_ends_a_command_quietly() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "flambeau", "doctor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=environment(FLAMBEAU_VIRTUAL_DEVICES="1"),
-    ) as process:  # fmt: skip
-        assert process.stdout is not None and process.stderr is not None
-        process.stdout.close()
-        assert (process.stderr.read(), process.wait(300)) == (b"", 141)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from flambeau import version
 from flambeau.cli import doctor, explore, launch, memory, run, trace
+from flambeau.cli.output.console import escape_unencodable
 from flambeau.runtime.devices import configuration
 
 PIPE_STATUS = 141  # as shells show a process that SIGPIPE ended
@@ -19,6 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = build_parser("launch" in (sys.argv if argv is None else argv)).parse_args(argv)
     for message in configuration.unknown_variables():
         print(f"flambeau: {message}", file=sys.stderr)
+    if options.command not in ("run", "trace"):  # stdout of those is the program's
+        escape_unencodable(sys.stdout)
     try:
         status: int = options.do(options)
         if sys.stdout is not None and not sys.stdout.closed:  # the program may have closed it

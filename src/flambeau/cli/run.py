@@ -23,6 +23,7 @@ from zipfile import is_zipfile
 
 from flambeau.cli import import_hook
 from flambeau.cli.environment import export_options, why_no_machine, why_not_readable
+from flambeau.cli.output.console import escape_unencodable
 from flambeau.cli.output.run_report import write_screen
 from flambeau.cli.output.timelines import write_picture, write_trace
 from flambeau.cli.outputs import add_outputs, why_no_outputs, write_files, write_outputs
@@ -432,5 +433,6 @@ def _write_fixes(options: argparse.Namespace, document: Document) -> None:
     diff = fix_diff([Edit(**edit) for race in races for edit in race["fix"]["edits"]], root)
     if races and not diff:
         _say(options, f"no fix is a line of a file below {root}")
+    escape_unencodable(sys.stdout)
     sys.stdout.write(diff)
     sys.stdout.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from io import TextIOWrapper
 from textwrap import wrap
 from typing import TextIO
 
@@ -13,18 +14,41 @@ _INNER = 20  # the same for entries within an entry
 BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "1;31", "1;32", "1;33"
 
 
+def has_colours(file: TextIO) -> bool:
+    """Return True if output to `file` is coloured: NO_COLOR, FORCE_COLOR and TERM, in Python's own order."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (file.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def escape_unencodable(file: TextIO | None) -> None:
+    """Make `file` write characters that its encoding lacks as escapes, as Python's stderr does."""
+    if isinstance(file, TextIOWrapper):
+        file.reconfigure(errors="backslashreplace")
+
+
+def _rule_of(file: TextIO) -> str:
+    """Return the character of horizontal lines: ASCII if the encoding of `file` has no other."""
+    try:
+        "─".encode(getattr(file, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return "-"
+    return "─"
+
+
 class Screen:
     """Lines of at most WIDTH columns, labels on their left."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._colours = file.isatty() and not os.environ.get("NO_COLOR")
+        self._colours = has_colours(file)
+        self._rule = _rule_of(file)
 
     def title(self, text: str) -> None:
-        self.line(f"── {text} ".ljust(WIDTH, "─"), DIM)
+        self.line(f"{self._rule * 2} {text} ".ljust(WIDTH, self._rule), DIM)
 
     def end(self) -> None:
-        self.line("─" * WIDTH, DIM)
+        self.line(self._rule * WIDTH, DIM)
 
     def line(self, text: str = "", style: str = "") -> None:
         print(f"\x1b[{style}m{text}\x1b[0m" if style and self._colours else text, file=self._file)

@@ -1,0 +1,111 @@
+"""What the commands print where a terminal or its encoding is limited: colours, ASCII, pipes whose reader has gone."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_kit import environment, program
+
+from flambeau.cli.output.console import RED, Screen
+
+RACY = """
+    import torch
+    torch.cuda.memory._record_memory_history()
+    side = torch.cuda.Stream()
+    größe = torch.zeros(100, device="cuda")
+    größe.fill_(1.0)
+    with torch.cuda.stream(side):
+        y = größe * 2
+    torch.cuda.synchronize()
+    torch.cuda.memory._dump_snapshot("s.pickle")
+"""
+COMMANDS = [
+    "run --races error --apply-fixes racy.py",
+    "explore racy.py",
+    "memory s.pickle -o ä.html",
+    "memory replay s.pickle",
+    "launch --nproc-per-node 1 racy.py",
+    "doctor",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("terminals")
+    program(path, RACY, "racy.py")
+    subprocess.run(
+        [sys.executable, "-m", "flambeau", "run", "--quiet", "racy.py"],
+        cwd=path, env=environment(), check=True,
+    )  # fmt: skip
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ascii_suffices(folder: Path, command: str) -> None:
+    plain = environment(PYTHONIOENCODING="ascii", FLAMBEAU_KERNEL_CACHE=str(folder / "ä"))
+    done = subprocess.run(
+        [sys.executable, "-m", "flambeau", *command.split()], capture_output=True, cwd=folder, env=plain
+    )
+    for text in (done.stdout.decode("ascii"), done.stderr.decode("ascii")):
+        assert "UnicodeEncodeError" not in text and "\\u2500" not in text
+    found_a_race = "explore" in command or "--races error" in command
+    assert done.returncode == (3 if found_a_race else 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "broken"),
+    [
+        *[(command, "stdout") for command in COMMANDS if not command.startswith("launch")],
+        ("run racy.py", "stderr"),
+    ],
+)
+def test_a_reader_that_has_gone_ends_the_command_quietly(folder: Path, command: str, broken: str) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    other = "stderr" if broken == "stdout" else "stdout"
+    done = subprocess.run(
+        [sys.executable, "-m", "flambeau", *command.split()], cwd=folder, env=environment(), text=True,
+        **{broken: writes, other: subprocess.PIPE},
+    )  # fmt: skip
+    os.close(writes)
+    remaining = done.stderr if broken == "stdout" else done.stdout
+    assert "BrokenPipe" not in remaining and "Broken pipe" not in remaining
+    assert done.returncode == 141
+
+
+class Terminal(io.StringIO):
+    """A file that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("file", "variables", "coloured"),
+    [
+        (Terminal, {}, True),
+        (io.StringIO, {}, False),
+        (io.StringIO, {"FORCE_COLOR": "1"}, True),
+        (io.StringIO, {"FORCE_COLOR": ""}, False),
+        (Terminal, {"NO_COLOR": "1"}, False),
+        (Terminal, {"NO_COLOR": ""}, True),
+        (Terminal, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        (Terminal, {"TERM": "dumb"}, False),
+        (Terminal, {"TERM": "dumb", "FORCE_COLOR": "1"}, True),
+    ],
+)
+def test_colours_follow_the_environment(
+    monkeypatch: pytest.MonkeyPatch, file: type[io.StringIO], variables: dict[str, str], coloured: bool
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    written = file()
+    Screen(written).line("text", RED)
+    assert written.getvalue() == ("\x1b[1;31mtext\x1b[0m\n" if coloured else "text\n")
