@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from flambeau import version
-from flambeau.cli import doctor, explore, launch, memory, run, trace
+from flambeau.cli import completion, doctor, explore, launch, memory, run, trace
 from flambeau.cli.output.console import escape_unencodable
 from flambeau.runtime.devices import configuration
 
@@ -52,6 +52,7 @@ def build_parser(launch_wanted: bool = True) -> argparse.ArgumentParser:
     memory.add_parser(commands)
     launch.add_parser(commands, wanted=launch_wanted)
     doctor.add_parser(commands)
+    completion.add_parser(commands)
     return found
 
 
