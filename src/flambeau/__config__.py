@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.tensor.settings import get_num_threads
 from flambeau.version import __version__
 
-__getattr__ = lacking("torch.__config__")
+explain_absent_names(globals(), "torch.__config__")
 
 
 def show() -> str:

@@ -41,6 +41,7 @@ from flambeau.core.errors import (
     OutOfMemoryError,
     RaceError,
 )
+from flambeau.core.names import lacking as _lacking
 from flambeau.core.names import publish as _publish
 from flambeau.core.size import Size
 from flambeau.core.torch_alias import install_alias_finder as _install_alias_finder
@@ -158,6 +159,9 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
 )  # fmt: skip
 
 
+_raise_absence = _lacking("torch")
+
+
 def load_ipython_extension(shell: _Any) -> None:
     """Do what an import under IPython does; `%load_ext flambeau` calls it."""
     _import_module("flambeau.report.notebook").install(shell)
@@ -179,4 +183,8 @@ def __getattr__(name: str) -> _Any:
         _publish({"__name__": __name__, name: found})
         globals()[name] = found
         return found
-    raise AttributeError(f"module 'torch' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)")
+    _raise_absence(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

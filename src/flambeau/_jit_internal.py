@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.jit._internal import (
     BroadcastingList1,
     BroadcastingList2,
@@ -30,4 +30,4 @@ from flambeau.jit._internal import (
     unused,
 )
 
-__getattr__ = lacking("torch._jit_internal")
+explain_absent_names(globals(), "torch._jit_internal")

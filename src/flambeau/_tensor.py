@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.tensor.exchange.pickling import rebuild_subclass as _rebuild_from_type_v2
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["Tensor", "_rebuild_from_type_v2"]
 
-__getattr__ = lacking("torch._tensor")
+explain_absent_names(globals(), "torch._tensor")

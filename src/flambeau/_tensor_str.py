@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.tensor import printing
 from flambeau.tensor.printing import PrintOptions, get_printoptions, set_printoptions
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["PRINT_OPTS", "get_printoptions", "printoptions", "set_printoptions"]
 
-__getattr__ = lacking("torch._tensor_str")
+explain_absent_names(globals(), "torch._tensor_str")
 
 
 class _Options:

@@ -10,7 +10,7 @@ from typing import Any
 from flambeau.core.device import device as _device
 from flambeau.core.dtype import dtype as _dtype
 from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.parallel.coalescing import buckets, flattened, unflattened
 from flambeau.nn.parameter import _rebuild_parameter, _rebuild_parameter_with_state
 from flambeau.runtime import current, system
@@ -22,7 +22,7 @@ __all__ = [
     "_rebuild_tensor_v2", "_take_tensors", "_unflatten_dense_tensors",
 ]  # fmt: skip
 
-__getattr__ = lacking("torch._utils")
+explain_absent_names(globals(), "torch._utils")
 
 
 def _flatten_dense_tensors(tensors: Sequence[Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 from flambeau import cuda
 from flambeau.core.device import device as _device
 from flambeau.core.dtype import DTYPES
-from flambeau.core.names import lacking, publish
+from flambeau.core.names import explain_absent_names, publish
 from flambeau.cuda import (
     current_stream,
     device_count,
@@ -130,4 +130,4 @@ class device_index:
 
 
 publish(globals())
-__getattr__ = lacking("torch.accelerator")
+explain_absent_names(globals(), "torch.accelerator")

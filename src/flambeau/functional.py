@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import flambeau
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 _NAMES = (
     "align_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_shapes", "broadcast_tensors",
@@ -12,4 +12,4 @@ _NAMES = (
 )  # fmt: skip
 globals().update({name: getattr(flambeau, name) for name in _NAMES if hasattr(flambeau, name)})
 __all__ = [name for name in _NAMES if name in globals()]
-__getattr__ = lacking("torch.functional")
+explain_absent_names(globals(), "torch.functional")

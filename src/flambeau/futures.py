@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.future import Future, collect_all, wait_all
 
 __all__ = ["Future", "collect_all", "wait_all"]
 
-__getattr__ = lacking("torch.futures")
+explain_absent_names(globals(), "torch.futures")

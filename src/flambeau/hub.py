@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.serialization.hub import HASH_REGEX as HASH_REGEX
 from flambeau.serialization.hub import (
     download_url_to_file,
@@ -15,4 +15,4 @@ from flambeau.serialization.hub import (
 )
 
 __all__ = ["download_url_to_file", "get_dir", "help", "list", "load", "load_state_dict_from_url", "set_dir"]
-__getattr__ = lacking("torch.hub")
+explain_absent_names(globals(), "torch.hub")

@@ -19,7 +19,7 @@ from flambeau._library.operators import Operator, OpOverload
 from flambeau._library.recording import record_by_formula, refuse_backward
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import lacking, publish
+from flambeau.core.names import explain_absent_names, publish
 
 __all__ = [
     "CustomOpDef", "Library", "custom_op", "define", "fallthrough_kernel", "get_ctx", "get_kernel", "impl",
@@ -464,4 +464,4 @@ def wrap_triton(triton_kernel: Any, /) -> NoReturn:
 
 
 publish(globals())
-__getattr__ = lacking("torch.library")
+explain_absent_names(globals(), "torch.library")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.absent_backend import build_classes, build_refusals
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 _REFUSED = (
     "compile_shader", "current_allocated_memory", "driver_allocated_memory", "empty_cache", "get_rng_state",
@@ -35,4 +35,4 @@ def _error(name: str) -> Exception:
 _values: dict[str, Any] = build_refusals(__name__, _REFUSED, _error) | build_classes(__name__, ["Event"])
 globals().update(_values)
 __all__ = sorted([*_values, "device_count", "is_available", "manual_seed"])
-__getattr__ = lacking("torch.mps")
+explain_absent_names(globals(), "torch.mps")

@@ -6,7 +6,7 @@ from typing import Any
 
 from flambeau.core.absent_backend import DeviceGuard, build_answers, build_classes, build_refusals
 from flambeau.core.errors import absent_device
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 _BACKEND = (
     "attach_out_of_memory_observer", "current_device", "current_stream", "default_stream", "empty_cache",
@@ -48,4 +48,4 @@ _values |= build_refusals(__name__, _BUILD, lambda name: absent_device("mtia"))
 _values |= build_classes(__name__, ("Event", "MTIAGraph", "Stream", "graph"))
 globals().update(_values)
 __all__ = sorted([*_values.keys() - {"Event", "Stream"}, "device", "stream"])
-__getattr__ = lacking("torch.mtia")
+explain_absent_names(globals(), "torch.mtia")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau.core.absent import absent_class, absent_function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = [
     "ExportableModule",
@@ -31,4 +31,4 @@ ExportableModule = absent_class("torch.onnx", "ExportableModule", _ADVICE)
 InputObserver = absent_class("torch.onnx", "InputObserver", _ADVICE)
 ONNXProgram = absent_class("torch.onnx", "ONNXProgram", _ADVICE)
 
-__getattr__ = lacking("torch.onnx")
+explain_absent_names(globals(), "torch.onnx")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
-from flambeau.core.names import lacking, publish
+from flambeau.core.names import explain_absent_names, publish
 from flambeau.tensor.arguments import torch_function
 from flambeau.tensor.arguments.torch_function import TorchFunctionMode
 from flambeau.tensor.subclasses import kept_plain
@@ -104,6 +104,6 @@ def resolve_name(f: Any) -> str | None:
     return torch_function.name_of(f)
 
 
-__getattr__ = lacking("torch.overrides")
+explain_absent_names(globals(), "torch.overrides")
 torch_function.arm()
 publish(globals())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from flambeau.ao import quantization as _quantization
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = list(_quantization.__all__)
 globals().update({name: getattr(_quantization, name) for name in __all__})
 
-__getattr__ = lacking("torch.quantization")
+explain_absent_names(globals(), "torch.quantization")

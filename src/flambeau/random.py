@@ -1,6 +1,6 @@
 """torch.random: the default generator of the CPU."""
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.runtime.generator import Generator
 from flambeau.runtime.generator import default_cpu as default_generator
 from flambeau.tensor.functions.random import (
@@ -26,4 +26,4 @@ def thread_safe_generator() -> Generator | None:
     return None
 
 
-__getattr__ = lacking("torch.random")
+explain_absent_names(globals(), "torch.random")

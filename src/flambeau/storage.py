@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.serialization import load
 from flambeau.tensor.storages import TypedStorage, UntypedStorage
 
 __all__ = ["TypedStorage", "UntypedStorage"]
 
-__getattr__ = lacking("torch.storage")
+explain_absent_names(globals(), "torch.storage")
 
 
 def _load_from_bytes(b: bytes) -> Any:

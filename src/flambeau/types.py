@@ -8,7 +8,7 @@ from typing import IO, TypeAlias
 
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.core.size import Size
 from flambeau.tape.node import GradientEdge
 from flambeau.tensor.arguments.typing import layout
@@ -38,4 +38,4 @@ FloatLikeType: TypeAlias = float
 BoolLikeType: TypeAlias = bool
 py_sym_types: tuple[type, ...] = ()
 
-__getattr__ = lacking("torch.types")
+explain_absent_names(globals(), "torch.types")

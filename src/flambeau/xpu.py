@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.core.absent_backend import DeviceGuard, build_answers, build_classes, build_refusals
 from flambeau.core.errors import absent_device
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 _CLASSES = (
     "Event", "MemPool", "Stream", "StreamContext", "XPUGraph", "XPUPluggableAllocator", "graph",
@@ -81,4 +81,4 @@ _values |= build_refusals(
 _values |= build_classes(__name__, _CLASSES)
 globals().update(_values)
 __all__ = sorted([*_values, "default_generators", "device", "device_of", "stream"])
-__getattr__ = lacking("torch.xpu")
+explain_absent_names(globals(), "torch.xpu")

@@ -269,7 +269,7 @@ def test_what_graphs_and_events_lack_says_so() -> None:
         torch.cuda.Event(external=True)
     assert torch.cuda.Event(external=False).device is None
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    for name in ("get_graph_data", "replaay"):
+    for name in ("get_graph_data", "no_such_name"):
         with pytest.raises(
             AttributeError, match=f"'CUDAGraph' object has no attribute '{name}': Flambeau lacks it"
         ):

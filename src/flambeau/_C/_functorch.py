@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.absent import absent_function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 _ADVICE = "torch.vmap calls its function for one sample after another, so there are no batched tensors."
 _ABSENT = (
@@ -58,4 +58,4 @@ def maybe_current_level() -> int | None:
 
 
 globals().update({name: absent_function("torch._C._functorch", name, _ADVICE) for name in _ABSENT})
-__getattr__ = lacking("torch._C._functorch")
+explain_absent_names(globals(), "torch._C._functorch")

@@ -38,7 +38,7 @@ from flambeau._dynamo.eval_frame import (
     optimize_assert,
 )
 from flambeau._dynamo.external_utils import is_compiling
-from flambeau.core.names import lacking, publish
+from flambeau.core.names import explain_absent_names, publish
 from flambeau.nn.compile_options import list_backends, lookup_backend, register_backend
 
 __all__ = [
@@ -50,5 +50,5 @@ __all__ = [
     "step_unsupported", "substitute_in_graph",
 ]  # fmt: skip
 
-__getattr__ = lacking("torch._dynamo")
+explain_absent_names(globals(), "torch._dynamo")
 publish(globals())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["TransformGetItemToIndex"]
 
-__getattr__ = lacking("torch._dynamo._trace_wrapped_higher_order_op")
+explain_absent_names(globals(), "torch._dynamo._trace_wrapped_higher_order_op")
 
 
 class TransformGetItemToIndex:

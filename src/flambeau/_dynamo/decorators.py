@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from flambeau._dynamo import config
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.compilation import (
     CompileContext,
     DisableContext,
@@ -483,4 +483,4 @@ def override_cudagraphs(fwd: bool | None = None, bwd: bool | None = None) -> Con
     return _NoEffect()
 
 
-__getattr__ = lacking("torch._dynamo.decorators")
+explain_absent_names(globals(), "torch._dynamo.decorators")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.compilation import CompileContext, DisableContext, DynamoStance, OptimizedModule
 from flambeau.nn.compilation import NullDecorator as _NullDecorator
 from flambeau.nn.compilation import find_innermost as innermost_fn
@@ -79,4 +79,4 @@ def export(f: Callable[..., Any], *extra_args: Any, **extra_kwargs: Any) -> NoRe
     )
 
 
-__getattr__ = lacking("torch._dynamo.eval_frame")
+explain_absent_names(globals(), "torch._dynamo.eval_frame")

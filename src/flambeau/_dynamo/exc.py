@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.compile_options import InvalidBackend, TorchDynamoException
 
 __all__ = [
@@ -108,4 +108,4 @@ class FailOnRecompileLimitHit(Exception):
     """The error of a function that was compiled too often."""
 
 
-__getattr__ = lacking("torch._dynamo.exc")
+explain_absent_names(globals(), "torch._dynamo.exc")

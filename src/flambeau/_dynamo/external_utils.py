@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.tensor.exchange.interop import as_tensor
 from flambeau.tensor.tensor import Tensor
 
@@ -54,4 +54,4 @@ def _map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
     return change(value)
 
 
-__getattr__ = lacking("torch._dynamo.external_utils")
+explain_absent_names(globals(), "torch._dynamo.external_utils")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["compile_times", "counters", "graph_break_reasons", "guard_failures", "is_compile_supported"]
 
@@ -31,4 +31,4 @@ def compile_times(repr: str = "str", aggregate: bool = False) -> Any:
     return ([], []) if repr == "csv" else None
 
 
-__getattr__ = lacking("torch._dynamo.utils")
+explain_absent_names(globals(), "torch._dynamo.utils")

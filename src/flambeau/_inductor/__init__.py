@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau._inductor import config
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.compile_options import list_mode_options
 from flambeau.nn.compiler_settings import settings_of
 
@@ -15,4 +15,4 @@ def list_options() -> list[str]:
     return list(settings_of("torch._inductor.config").copy())
 
 
-__getattr__ = lacking("torch._inductor")
+explain_absent_names(globals(), "torch._inductor")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flambeau._subclasses import fake_tensor
 from flambeau._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["FakeTensor", "FakeTensorMode"]
 
-__getattr__ = lacking("torch._subclasses")
+explain_absent_names(globals(), "torch._subclasses")

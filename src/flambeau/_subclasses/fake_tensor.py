@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flambeau.core.absent import absent_class
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["FakeTensor", "FakeTensorMode", "is_fake", "maybe_get_fake_mode", "unset_fake_temporarily"]
 
@@ -30,4 +30,4 @@ def unset_fake_temporarily() -> Iterator[None]:
     yield
 
 
-__getattr__ = lacking("torch._subclasses.fake_tensor")
+explain_absent_names(globals(), "torch._subclasses.fake_tensor")

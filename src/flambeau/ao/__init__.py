@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flambeau.ao import quantization
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["quantization"]
 
-__getattr__ = lacking("torch.ao")
+explain_absent_names(globals(), "torch.ao")

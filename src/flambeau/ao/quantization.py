@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.absent import absent_class, absent_function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.modules.module import Module
 
 _ADVICE = "Quantize with PyTorch: save the weights here by `torch.save(module.state_dict(), file)`."
@@ -67,4 +67,4 @@ _values: dict[str, Any] = {name: absent_class("torch.ao.quantization", name, _AD
 _values |= {name: absent_function("torch.ao.quantization", name, _ADVICE) for name in _FUNCTIONS}
 globals().update(_values)
 __all__ = sorted(["DeQuantStub", "QuantStub", "QuantWrapper", *_values])
-__getattr__ = lacking("torch.ao.quantization")
+explain_absent_names(globals(), "torch.ao.quantization")

@@ -105,4 +105,8 @@ def __getattr__(name: str) -> Any:
     return _import_module("flambeau.autograd.variable").Variable if name == "Variable" else _lacking(name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), "Variable", "profiler"})
+
+
 _lacking = _missing("torch.autograd")

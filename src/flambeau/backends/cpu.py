@@ -1,10 +1,10 @@
 """`torch.backends.cpu`: the CPU's vector instructions."""
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["get_cpu_capability"]
 
-__getattr__ = lacking("torch.backends.cpu")
+explain_absent_names(globals(), "torch.backends.cpu")
 
 
 def get_cpu_capability() -> str:

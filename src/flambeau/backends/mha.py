@@ -4,11 +4,11 @@ There is none here: modules compute the same, whatever is set. What programs set
 """
 
 from flambeau.core.flags import flags
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["get_fastpath_enabled", "set_fastpath_enabled"]
 
-__getattr__ = lacking("torch.backends.mha")
+explain_absent_names(globals(), "torch.backends.mha")
 
 
 def get_fastpath_enabled() -> bool:

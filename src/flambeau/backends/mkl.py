@@ -1,10 +1,10 @@
 """`torch.backends.mkl`: MKL, which Flambeau does not use. Programs ask whether it is available."""
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["is_available"]
 
-__getattr__ = lacking("torch.backends.mkl")
+explain_absent_names(globals(), "torch.backends.mkl")
 
 
 def is_available() -> bool:

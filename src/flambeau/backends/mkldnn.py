@@ -1,10 +1,10 @@
 """torch.backends.mkldnn: Intel's oneDNN, which Flambeau does not use. Programs that tune it ask."""
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["is_available"]
 
-__getattr__ = lacking("torch.backends.mkldnn")
+explain_absent_names(globals(), "torch.backends.mkldnn")
 
 enabled = False
 

@@ -1,10 +1,10 @@
 """torch.backends.mps: Apple's GPUs, of which there are none here. Programs that look for a device ask."""
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["is_available", "is_built"]
 
-__getattr__ = lacking("torch.backends.mps")
+explain_absent_names(globals(), "torch.backends.mps")
 
 
 def is_built() -> bool:

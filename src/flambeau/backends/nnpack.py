@@ -1,10 +1,10 @@
 """`torch.backends.nnpack`: NNPACK, which Flambeau does not use. Programs ask whether it is available."""
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["is_available"]
 
-__getattr__ = lacking("torch.backends.nnpack")
+explain_absent_names(globals(), "torch.backends.nnpack")
 
 
 def is_available() -> bool:

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["get_opt_einsum", "is_available"]
 
-__getattr__ = lacking("torch.backends.opt_einsum")
+explain_absent_names(globals(), "torch.backends.opt_einsum")
 
 enabled = False
 strategy = None

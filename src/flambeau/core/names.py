@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from inspect import unwrap
 from types import FunctionType
 from typing import Any, NoReturn
@@ -49,15 +50,59 @@ def is_inner(module: str) -> bool:
     return package == "flambeau" and rest.partition(".")[0] in _INNER
 
 
-def lacking(module: str) -> Callable[[str], Any]:
-    """`__getattr__` of a public module: AttributeError, so that `hasattr` is False, with the one who lacks it."""
+class _Explanation:
+    """The text of an AttributeError, with the nearest name: it is found when the text is read, so `hasattr` is fast.
 
-    def absent(name: str) -> NoReturn:
-        raise AttributeError(
-            f"module '{module}' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)", name=name
-        )
+    Attributes:
+        text: What has no such attribute.
+        name: The absent name.
+        owner: The module, class or object whose names are compared.
+    """
 
-    return absent
+    __slots__ = ("name", "owner", "text")
+
+    def __init__(self, text: str, name: str, owner: object) -> None:
+        self.text, self.name, self.owner = text, name, owner
+
+    def __str__(self) -> str:
+        advice = import_module("flambeau.core.absent_names").advice_for(self.name)
+        near = None if advice else self._nearest()
+        if near is not None:
+            return f"{self.text}. Did you mean: '{near}'?"
+        return f"{self.text}: Flambeau lacks it{f'. {advice}.' if advice else ' (PyTorch may have it)'}"
+
+    __repr__ = __str__
+
+    def _nearest(self) -> str | None:
+        names = [name for name in dir(self.owner) if name[:1] != "_" or self.name[:1] == "_"]
+        return next(iter(import_module("difflib").get_close_matches(self.name, names, 1, 0.75)), None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+
+def absence(text: str, name: str, owner: object) -> AttributeError:
+    """Return the AttributeError of an absent name, which suggests the nearest name of `owner`."""
+    return AttributeError(_Explanation(text, name, owner), name=name)
+
+
+def lacking(module: str) -> Callable[[str], NoReturn]:
+    """Return `__getattr__` of a public module: it raises AttributeError, so that `hasattr` is False.
+
+    Args:
+        module: The name of the module in PyTorch.
+    """
+
+    def raise_absence(name: str) -> NoReturn:
+        owner = sys.modules.get(f"flambeau{module.removeprefix('torch')}")
+        raise absence(f"module '{module}' has no attribute '{name}'", name, owner)
+
+    return raise_absence
+
+
+def explain_absent_names(namespace: dict[str, Any], module: str) -> None:
+    """Let a public module raise `lacking`'s error; type checkers, which see no `__getattr__`, find misspelled names."""
+    namespace["__getattr__"] = lacking(module)
 
 
 def not_copied(self: object, protocol: int) -> NoReturn:
@@ -67,8 +112,4 @@ def not_copied(self: object, protocol: int) -> NoReturn:
 
 def lacks(self: object, name: str) -> NoReturn:
     """The same of a public class."""
-    raise AttributeError(
-        f"'{type(self).__name__}' object has no attribute '{name}': Flambeau lacks it (PyTorch may have it)",
-        name=name,
-        obj=self,
-    )
+    raise absence(f"'{type(self).__name__}' object has no attribute '{name}'", name, type(self))

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.cpu import amp
 
 __all__ = [
@@ -160,4 +160,4 @@ def get_capabilities() -> Mapping[str, Any]:
     return MappingProxyType(found)
 
 
-__getattr__ = lacking("torch.cpu")
+explain_absent_names(globals(), "torch.cpu")

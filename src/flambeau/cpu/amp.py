@@ -5,7 +5,7 @@ from __future__ import annotations
 from flambeau import amp
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import bfloat16, dtype
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["autocast"]
 
@@ -27,4 +27,4 @@ class autocast(amp.autocast):
         super().__init__("cpu", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
 
 
-__getattr__ = lacking("torch.cpu.amp")
+explain_absent_names(globals(), "torch.cpu.amp")

@@ -103,27 +103,23 @@ has_half = True
 has_magma = False  # linear algebra runs by cuSOLVER
 
 
-_LATER = (
-    "_utils",
-    "amp",
-    "comm",
-    "jiterator",
-    "nccl",
-    "nvtx",
-    "profiler",
-    "sparse",
-)  # modules that are imported when they are first asked for
+_LATER = {  # name -> the module that is imported when it is first asked for
+    **{name: name for name in ("_utils", "amp", "comm", "jiterator", "nccl", "nvtx", "profiler", "sparse")},
+    **dict.fromkeys(("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus", "cudart"), "library"),
+    "_get_device_index": "_utils",
+    "elementwise": "elementwise_kernel",
+    "make_graphed_callables": "graphed",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name == "default_generators":
         return cuda_defaults()
-    if name == "elementwise":
-        return import_module("flambeau.cuda.elementwise_kernel").elementwise
-    if name == "_get_device_index":
-        return import_module("flambeau.cuda._utils")._get_device_index
-    if name in ("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus", "cudart"):
-        return getattr(import_module("flambeau.cuda.library"), name)
-    if name == "make_graphed_callables":
-        return import_module("flambeau.cuda.graphed").make_graphed_callables
-    return import_module(f"flambeau.cuda.{name}") if name in _LATER else _lacking(name)
+    if name not in _LATER:
+        _lacking(name)
+    module = import_module(f"flambeau.cuda.{_LATER[name]}")
+    return module if _LATER[name] == name else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER, "default_generators"})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.runtime import current
 
-__getattr__ = lacking("torch.cuda._utils")
+explain_absent_names(globals(), "torch.cuda._utils")
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:

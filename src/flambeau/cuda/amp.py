@@ -8,7 +8,7 @@ from typing import Any
 from flambeau import amp
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import dtype, float16
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.runtime.system import is_available
 
 
@@ -58,4 +58,4 @@ def amp_definitely_not_available() -> bool:
     return not is_available()
 
 
-__getattr__ = lacking("torch.cuda.amp")
+explain_absent_names(globals(), "torch.cuda.amp")

@@ -1,6 +1,6 @@
 """torch.cuda.comm: copies and sums of tensors over several GPUs."""
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.parallel.comm import (
     broadcast,
     broadcast_coalesced,
@@ -12,4 +12,4 @@ from flambeau.nn.parallel.comm import (
 
 __all__ = ["broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced", "scatter"]
 
-__getattr__ = lacking("torch.cuda.comm")
+explain_absent_names(globals(), "torch.cuda.comm")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.ops.op import Op
 from flambeau.ops.pointwise.expression import MOST
 from flambeau.ops.pointwise.expression_cpp import functions_of, kernel_of
@@ -92,4 +92,4 @@ def _create_multi_output_jit_fn(code_string: str, num_outputs: int, **kwargs: An
     return _JittedFunction(code_string, return_by_ref=True, num_outputs=num_outputs, **kwargs)
 
 
-__getattr__ = lacking("torch.cuda.jiterator")
+explain_absent_names(globals(), "torch.cuda.jiterator")

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.files import replacing
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.runtime import current, system
 from flambeau.runtime.graphs.mempool import MemPool, use_mem_pool
 from flambeau.runtime.memory.allocator import CachingAllocator
@@ -51,7 +51,7 @@ _ENABLED = (None, "state", "all")
 _CONTEXTS = (None, "state", "alloc", "all")
 _STACKS = ("python", "all")
 
-__getattr__ = lacking("torch.cuda.memory")
+explain_absent_names(globals(), "torch.cuda.memory")
 
 
 def memory_allocated(device: Any = None) -> int:

@@ -14,7 +14,7 @@ from warnings import warn
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import is_contiguous
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.driver.api import Collective
 from flambeau.driver.registry import nccl_version
 from flambeau.runtime import current, system
@@ -298,4 +298,4 @@ def _wrong(text: str) -> NoReturn:
     raise RuntimeError(text)
 
 
-__getattr__ = lacking("torch.cuda.nccl")
+explain_absent_names(globals(), "torch.cuda.nccl")

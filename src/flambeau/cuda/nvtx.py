@@ -6,14 +6,14 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.driver.registry import nvtx_tool
 from flambeau.runtime.hooks import annotations
 from flambeau.runtime.hooks.annotations import pop, push
 
 __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
 
-__getattr__ = lacking("torch.cuda.nvtx")
+explain_absent_names(globals(), "torch.cuda.nvtx")
 
 
 def range_push(msg: str) -> int:

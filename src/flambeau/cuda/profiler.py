@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.driver.registry import tools_range
 from flambeau.runtime import system
 from flambeau.runtime.hooks import annotations
 
 __all__ = ["profile", "start", "stop"]
 
-__getattr__ = lacking("torch.cuda.profiler")
+explain_absent_names(globals(), "torch.cuda.profiler")
 
 
 def start() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.core.device import device
 from flambeau.core.flags import flags
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.runtime import generator, system
 from flambeau.runtime.generator import Generator
 from flambeau.tensor.functions.random import get_state, set_state
@@ -18,7 +18,7 @@ __all__ = [
     "seed_all", "set_portable", "set_rng_state", "set_rng_state_all",
 ]  # fmt: skip
 
-__getattr__ = lacking("torch.cuda.random")
+explain_absent_names(globals(), "torch.cuda.random")
 
 
 def _default(where: Any) -> Generator:

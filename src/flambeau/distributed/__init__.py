@@ -45,4 +45,8 @@ def __getattr__(name: str) -> _Any:
     return _absent(name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER, *_NAMES})
+
+
 _publish(globals())

@@ -13,7 +13,7 @@ import warnings
 from typing import Any
 
 from flambeau.autograd.function import Function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.collectives import collective_checks
 from flambeau.distributed.collectives.reduce_op import RedOpType
 from flambeau.distributed.device_mesh import DeviceMesh
@@ -32,7 +32,7 @@ __all__ = [
     "reduce_scatter_tensor", "reduce_scatter_tensor_autograd", "reduce_scatter_tensor_coalesced", "wait_tensor",
 ]  # fmt: skip
 
-__getattr__: Any = lacking("torch.distributed._functional_collectives")
+explain_absent_names(globals(), "torch.distributed._functional_collectives")
 
 
 class AsyncCollectiveTensor:

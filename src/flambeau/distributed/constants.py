@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["default_pg_nccl_timeout", "default_pg_timeout"]
 
-__getattr__: Any = lacking("torch.distributed.constants")
+explain_absent_names(globals(), "torch.distributed.constants")
 
 default_pg_timeout = timedelta(minutes=30)
 default_pg_nccl_timeout = timedelta(minutes=10)

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from flambeau.core.dtype import int32
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed import mesh_layout
 from flambeau.distributed.debug import DebugLevel, level_of
 from flambeau.distributed.groups import (
@@ -32,7 +32,7 @@ from flambeau.tensor.tensor import Tensor
 
 __all__ = ["DeviceMesh", "init_device_mesh"]
 
-__getattr__: Any = lacking("torch.distributed.device_mesh")
+explain_absent_names(globals(), "torch.distributed.device_mesh")
 
 logger = logging.getLogger("torch.distributed.device_mesh")
 Override = tuple[

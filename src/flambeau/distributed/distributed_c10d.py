@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NewType
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.backends.backend_registry import (
     is_gloo_available,
     is_mpi_available,
@@ -241,4 +241,4 @@ def _get_default_store() -> Store:
 
 
 group_calls.bind()
-__getattr__ = lacking("torch.distributed.distributed_c10d")
+explain_absent_names(globals(), "torch.distributed.distributed_c10d")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau.core.absent import absent_class, absent_function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 _HERE = "torch.distributed.pipelining"
 _ADVICE = "Send activations between the stages by torch.distributed.send and recv."
@@ -22,4 +22,4 @@ build_stage = absent_function(_HERE, "build_stage", _ADVICE)
 pipe_split = absent_function(_HERE, "pipe_split", _ADVICE)
 pipeline = absent_function(_HERE, "pipeline", _ADVICE)
 
-__getattr__ = lacking(_HERE)
+explain_absent_names(globals(), _HERE)

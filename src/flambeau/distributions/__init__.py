@@ -1,6 +1,6 @@
 """`torch.distributions`: probability distributions whose parameters are tensors."""
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributions import constraint_registry, constraints, kl, kl_formulas, transforms, utils
 from flambeau.distributions.bernoulli import Bernoulli
 from flambeau.distributions.beta import Beta
@@ -59,4 +59,4 @@ __all__ = [
     *transforms.__all__,
 ]  # fmt: skip
 
-__getattr__ = lacking("torch.distributions")
+explain_absent_names(globals(), "torch.distributions")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core import dtype as dtypes
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.core.typeinfo import finfo
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions import linalg
@@ -381,4 +381,4 @@ def is_dependent(constraint: object) -> bool:
     return isinstance(constraint, _Dependent)
 
 
-__getattr__ = lacking("torch.distributions.constraints")
+explain_absent_names(globals(), "torch.distributions.constraints")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributions.bernoulli import Bernoulli
 from flambeau.distributions.beta import Beta
 from flambeau.distributions.categorical import Categorical
@@ -213,4 +213,4 @@ def _transformed_pair(p: TransformedDistribution, q: TransformedDistribution) ->
     return kl_divergence(p.base_dist, q.base_dist)
 
 
-__getattr__ = lacking("torch.distributions.kl")
+explain_absent_names(globals(), "torch.distributions.kl")

@@ -1,6 +1,6 @@
 """`torch.distributions.transforms`: bijections with the logarithm of their derivative."""
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributions.event_transforms import (
     CatTransform,
     CorrCholeskyTransform,
@@ -36,4 +36,4 @@ __all__ = [
     "identity_transform",
 ]  # fmt: skip
 
-__getattr__ = lacking("torch.distributions.transforms")
+explain_absent_names(globals(), "torch.distributions.transforms")

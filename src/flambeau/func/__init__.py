@@ -1,6 +1,6 @@
 """`torch.func`: modules as functions of their parameters, gradients and Jacobians of functions, vmap."""
 
-from flambeau.core.names import lacking, publish
+from flambeau.core.names import explain_absent_names, publish
 from flambeau.func.batching import vmap
 from flambeau.func.gradients import grad, grad_and_value
 from flambeau.func.jacobians import hessian, jacfwd, jacrev, jvp, linearize, vjp
@@ -12,4 +12,4 @@ __all__ = [
 ]  # fmt: skip
 
 publish(globals())
-__getattr__ = lacking("torch.func")
+explain_absent_names(globals(), "torch.func")

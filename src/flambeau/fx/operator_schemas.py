@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from flambeau.core.names import lacking, publish
+from flambeau.core.names import explain_absent_names, publish
 
 __all__ = ["ArgsKwargsPair", "get_signature_for_torch_op", "normalize_function", "normalize_module"]
 
@@ -86,4 +86,4 @@ def _normalize(signatures: Any, args: Any, kwargs: Any, has_only_keywords: bool)
 
 
 publish(globals())
-__getattr__ = lacking("torch.fx.operator_schemas")
+explain_absent_names(globals(), "torch.fx.operator_schemas")

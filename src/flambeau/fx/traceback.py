@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from flambeau.core.names import lacking, publish
+from flambeau.core.names import explain_absent_names, publish
 
 __all__ = [
     "annotate", "annotate_fn", "format_stack", "get_current_meta", "has_preserved_node_meta", "preserve_node_meta",
@@ -102,5 +102,5 @@ def get_current_meta() -> dict[str, Any]:
     return _current.meta
 
 
-__getattr__ = lacking("torch.fx.traceback")
+explain_absent_names(globals(), "torch.fx.traceback")
 publish(globals())

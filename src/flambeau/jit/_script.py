@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.modules.module import Module
 
 __all__ = ["RecursiveScriptModule", "ScriptFunction", "ScriptModule", "interface", "script", "script_method"]
@@ -68,4 +68,4 @@ def _unwrap_optional(x: _T | None) -> _T:
     return x
 
 
-__getattr__ = lacking("torch.jit._script")
+explain_absent_names(globals(), "torch.jit._script")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from textwrap import indent
 from typing import Any, TypeVar
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.jit._script import ScriptModule
 
 __all__ = [
@@ -111,4 +111,4 @@ def _script_if_tracing(fn: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-__getattr__ = lacking("torch.jit._trace")
+explain_absent_names(globals(), "torch.jit._trace")

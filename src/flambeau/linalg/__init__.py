@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from flambeau.core.errors import LinAlgError, _LinAlgError
+from flambeau.core.names import explain_absent_names as _explain_absent_names
 from flambeau.core.names import publish as _publish
 from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
 from flambeau.tensor.functions.linalg import (
@@ -78,9 +79,4 @@ __all__ = [
 ]  # fmt: skip
 globals().update({_name: _accepting(globals()[_name], f"linalg_{_name}") for _name in __all__})
 _publish(globals())
-
-
-def __getattr__(name: str) -> object:
-    raise AttributeError(
-        f"module 'torch.linalg' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
-    )
+_explain_absent_names(globals(), "torch.linalg")

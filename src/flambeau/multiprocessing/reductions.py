@@ -13,7 +13,7 @@ from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
 from flambeau.core.ipc.shared_memory import Anonymous, Door
 from flambeau.core.meta import Meta
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.parameter import Parameter
 from flambeau.runtime import system
 from flambeau.runtime.devices.device_ipc import Parcel
@@ -197,4 +197,4 @@ def init_reductions() -> None:
 
 
 init_reductions()
-__getattr__ = lacking("torch.multiprocessing.reductions")
+explain_absent_names(globals(), "torch.multiprocessing.reductions")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module as _import_module
 from typing import Any
 
+from flambeau.core.names import lacking as _lacking
 from flambeau.nn import functional
 from flambeau.nn.functional import namespace as _namespace  # binds the torch namespace's own forms
 from flambeau.nn.functional import recurrent as _recurrent  # the same
@@ -18,6 +19,7 @@ _LATER = {
 }
 _ROOMS = ("attention", "grad", "init", "modules", "parallel", "parameter", "utils")
 __all__ = [*_LATER, *_ROOMS, "functional"]
+_raise_absence = _lacking("torch.nn")
 
 
 def __getattr__(name: str) -> Any:
@@ -26,9 +28,7 @@ def __getattr__(name: str) -> Any:
     elif name in _ROOMS:
         found = _import_module(f"flambeau.nn.{name}")
     else:
-        raise AttributeError(
-            f"module 'torch.nn' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)", name=name
-        )
+        _raise_absence(name)
     globals()[name] = found
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flambeau.core.names import explain_absent_names as _explain_absent_names
 from flambeau.optim import lr_scheduler, swa_utils
 from flambeau.optim.adadelta import Adadelta
 from flambeau.optim.adafactor import Adafactor
@@ -21,8 +22,4 @@ from flambeau.optim.rprop import Rprop
 from flambeau.optim.sgd import SGD
 from flambeau.optim.sparse_adam import SparseAdam
 
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(
-        f"module 'torch.optim' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
-    )
+_explain_absent_names(globals(), "torch.optim")

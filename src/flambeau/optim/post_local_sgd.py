@@ -8,13 +8,13 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.algorithms.model_averaging.averagers import ModelAverager
 from flambeau.optim.optimizer import Optimizer
 
 __all__ = ["PostLocalSGDOptimizer"]
 
-__getattr__: Any = lacking("torch.distributed.optim.post_localSGD_optimizer")
+explain_absent_names(globals(), "torch.distributed.optim.post_localSGD_optimizer")
 
 
 class PostLocalSGDOptimizer(Optimizer):

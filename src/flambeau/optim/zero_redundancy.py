@@ -11,7 +11,7 @@ from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.algorithms.join import Join, Joinable, JoinHook
 from flambeau.distributed.collectives.objects import gather_object
 from flambeau.distributed.ddp.replicas import _broadcast_coalesced
@@ -21,7 +21,7 @@ from flambeau.tensor.tensor import Tensor
 
 __all__ = ["ZeroRedundancyOptimizer"]
 
-__getattr__: Any = lacking("torch.distributed.optim.zero_redundancy_optimizer")
+explain_absent_names(globals(), "torch.distributed.optim.zero_redundancy_optimizer")
 
 _MESSAGE = 25 * 1024 * 1024  # bytes of parameters that travel together
 

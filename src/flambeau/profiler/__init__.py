@@ -17,7 +17,7 @@ from flambeau.autograd.profiler_events import DeviceType
 from flambeau.autograd.profiler_list import EventList
 from flambeau.autograd.profiler_trace import chrome_trace
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import lacking, lacks
+from flambeau.core.names import explain_absent_names, lacks
 from flambeau.runtime import system
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "supported_activities", "tensorboard_trace_handler",
 ]  # fmt: skip
 
-__getattr__ = lacking("torch.profiler")
+explain_absent_names(globals(), "torch.profiler")
 
 
 class ProfilerActivity(enum.Enum):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from flambeau.core.device import device
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.serialization.checkpoint import get_unsafe_globals_in_checkpoint, load, save
 from flambeau.serialization.places import default_restore_location, location_tag
 from flambeau.serialization.safety import (
@@ -27,4 +27,4 @@ MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | device | str | dict[str, s
 DEFAULT_PROTOCOL = 2
 MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | device | str | dict[str, str] | None
 
-__getattr__ = lacking("torch.serialization")
+explain_absent_names(globals(), "torch.serialization")

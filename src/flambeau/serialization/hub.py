@@ -20,11 +20,11 @@ from urllib.parse import urlparse
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.files import replacing
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.serialization.checkpoint import load as _load_file
 
 __all__ = ["download_url_to_file", "get_dir", "help", "list", "load", "load_state_dict_from_url", "set_dir"]
-__getattr__ = lacking("torch.hub")
+explain_absent_names(globals(), "torch.hub")
 
 HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")
 _FOLDER: dict[str, str] = {}  # "folder" -> that of `set_dir`

@@ -9,7 +9,7 @@ from flambeau.core.dtype import bool_ as _bool
 from flambeau.core.dtype import int64 as _int64
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import wrap_dim
-from flambeau.core.names import lacking as _lacking
+from flambeau.core.names import explain_absent_names as _explain_absent_names
 from flambeau.core.names import publish as _publish
 from flambeau.tensor.arguments.options import kind_of as _kind_of
 from flambeau.tensor.arguments.public import functions as _functions
@@ -155,4 +155,4 @@ class SparseSemiStructuredTensor:
 globals().update(_old_types("cpu", __name__))
 _announce(globals())
 _publish(globals())
-__getattr__ = _lacking("torch.sparse")
+_explain_absent_names(globals(), "torch.sparse")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from inspect import unwrap
 
+from flambeau.core.names import lacking as _lacking
 from flambeau.core.names import publish as _publish
 from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
 from flambeau.tensor.arguments.public import functions as _functions
@@ -63,6 +64,7 @@ globals().update(
     }
 )
 _publish(globals())
+_raise_absence = _lacking("torch.special")
 
 
 def __dir__() -> list[str]:
@@ -74,6 +76,4 @@ def __getattr__(name: str) -> object:
         found = globals()[name] = _accepting(unwrap(_functions[name]), f"special_{name}")
         _publish({"__name__": __name__, name: found})
         return found
-    raise AttributeError(
-        f"module 'torch.special' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
-    )
+    _raise_absence(name)

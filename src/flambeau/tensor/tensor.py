@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
+from flambeau.core.names import absence
 from flambeau.runtime.context import Block, Context
 from flambeau.tape.mode import shared_mode
 from flambeau.tape.node import Node
@@ -101,9 +102,7 @@ class Tensor(TensorMethods):
             there = getattr(type(self), name, None)
             if isinstance(there, property) and there.fget is not None:
                 return there.fget(self)
-            raise AttributeError(
-                f"'{type(self).__name__}' object has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
-            )
+            raise absence(f"'{type(self).__name__}' object has no attribute '{name}'", name, type(self))
 
     @property
     def base(self) -> Tensor | None:

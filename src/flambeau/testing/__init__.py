@@ -36,3 +36,7 @@ def __getattr__(name: str) -> Any:
         return _absent(name)
     found = globals()[name] = getattr(import_module(_LATER[name]), name)
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER, *_CALLED})

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flambeau.core.memory import bytes_at
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed import world
 from flambeau.distributed.backends.thread_backend import Hub, Part
 from flambeau.distributed.setup import destroy_process_group
@@ -31,7 +31,7 @@ from flambeau.driver.meetings import PAIRED, perform, spans
 from flambeau.runtime import system
 from flambeau.testing.ranks import environment
 
-__getattr__: Any = lacking("flambeau.testing.cluster")
+explain_absent_names(globals(), "flambeau.testing.cluster")
 
 
 @contextmanager

@@ -16,3 +16,7 @@ _MODULES = (
 
 def __getattr__(name: str) -> Any:
     return import_module(f"flambeau.utils.{name}") if name in _MODULES else _lacking(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.autograd.grad_mode import DecoratorContextManager as _DecoratorContextManager
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["_DecoratorContextManager", "_NoParamDecoratorContextManager"]
 
-__getattr__ = lacking("torch.utils._contextlib")
+explain_absent_names(globals(), "torch.utils._contextlib")
 
 
 class _NoParamDecoratorContextManager(_DecoratorContextManager):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.tensor.tensor import Tensor
 
-__getattr__ = lacking("torch.utils._foreach_utils")
+explain_absent_names(globals(), "torch.utils._foreach_utils")
 
 
 def _get_foreach_kernels_supported_devices() -> list[str]:

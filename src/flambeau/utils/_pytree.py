@@ -10,7 +10,7 @@ from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from flambeau.core.names import lacking, publish
+from flambeau.core.names import explain_absent_names, publish
 from flambeau.core.size import Size
 from flambeau.tensor.arguments.return_types import NamedResult
 
@@ -573,5 +573,5 @@ def _with_paths(path: KeyPath, tree: Any, is_leaf: IsLeaf) -> Iterator[tuple[Key
         yield from _with_paths((*path, key), child, is_leaf)
 
 
-__getattr__ = lacking("torch.utils._pytree")
+explain_absent_names(globals(), "torch.utils._pytree")
 publish(globals())

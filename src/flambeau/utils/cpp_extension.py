@@ -5,7 +5,7 @@ from __future__ import annotations
 from shutil import which
 
 from flambeau.core.absent import absent_class, absent_function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 CUDA_HOME = ROCM_HOME = None
 _HERE = "torch.utils.cpp_extension"
@@ -44,4 +44,4 @@ def verify_ninja_availability() -> None:
         raise RuntimeError("Ninja is required to load C++ extensions (pip install ninja to get it)")
 
 
-__getattr__ = lacking(_HERE)
+explain_absent_names(globals(), _HERE)

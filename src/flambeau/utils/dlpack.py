@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.tensor.exchange.dlpack import from_dlpack
 from flambeau.tensor.tensor import Tensor
 
@@ -37,4 +37,4 @@ def to_dlpack(tensor: Tensor) -> Any:
     return tensor.__dlpack__()
 
 
-__getattr__ = lacking("torch.utils.dlpack")
+explain_absent_names(globals(), "torch.utils.dlpack")

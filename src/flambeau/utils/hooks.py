@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.tape.node import RemovableHandle
 from flambeau.tensor.exchange.sharing import unserializable_hook, warn_if_has_hooks
 
 __all__ = ["RemovableHandle", "unserializable_hook", "warn_if_has_hooks"]
-__getattr__ = lacking("torch.utils.hooks")
+explain_absent_names(globals(), "torch.utils.hooks")

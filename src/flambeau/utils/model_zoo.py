@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.serialization.hub import load_state_dict_from_url
 
 __all__ = ["load_state_dict_from_url", "load_url"]
-__getattr__ = lacking("torch.utils.model_zoo")
+explain_absent_names(globals(), "torch.utils.model_zoo")
 
 load_url = load_state_dict_from_url

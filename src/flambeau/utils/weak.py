@@ -6,12 +6,12 @@ import weakref
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Generic, TypeVar
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["TensorWeakRef", "WeakIdKeyDictionary", "WeakIdRef", "WeakTensorKeyDictionary"]
 
-__getattr__ = lacking("torch.utils.weak")
+explain_absent_names(globals(), "torch.utils.weak")
 V = TypeVar("V")
 _MISSING: Any = object()
 

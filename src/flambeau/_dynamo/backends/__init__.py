@@ -1,6 +1,6 @@
 """torch._dynamo.backends: the table of compilers, which Flambeau does not call."""
 
 from flambeau._dynamo.backends import registry
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
-__getattr__ = lacking("torch._dynamo.backends")
+explain_absent_names(globals(), "torch._dynamo.backends")

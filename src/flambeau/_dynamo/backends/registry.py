@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.compile_options import (
     get_default_backend,
     list_backends,
@@ -21,4 +21,4 @@ __all__ = [
 register_debug_backend = functools.partial(register_backend, tags=("debug",))
 register_experimental_backend = functools.partial(register_backend, tags=("experimental",))
 
-__getattr__ = lacking("torch._dynamo.backends.registry")
+explain_absent_names(globals(), "torch._dynamo.backends.registry")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -16,4 +16,4 @@ __all__ = [
     "CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "fully_shard",
     "register_fsdp_forward_method",
 ]  # fmt: skip
-__getattr__ = lacking("torch.distributed._composable.fsdp")
+explain_absent_names(globals(), "torch.distributed._composable.fsdp")

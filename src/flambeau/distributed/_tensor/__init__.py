@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed._tensor import experimental
 from flambeau.distributed.tensor import *  # noqa: F403
 
-__getattr__ = lacking("torch.distributed._tensor")
+explain_absent_names(globals(), "torch.distributed._tensor")

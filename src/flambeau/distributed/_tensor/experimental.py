@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.tensor.experimental import *  # noqa: F403
 
-__getattr__ = lacking("torch.distributed._tensor.experimental")
+explain_absent_names(globals(), "torch.distributed._tensor.experimental")

@@ -12,13 +12,13 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 from warnings import warn
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.ddp.replicas import reduced
 from flambeau.tensor.functions.creation import ones, zeros
 
 __all__ = ["Join", "JoinHook", "Joinable"]
 
-__getattr__: Any = lacking("torch.distributed.algorithms.join")
+explain_absent_names(globals(), "torch.distributed.algorithms.join")
 
 _SKEW = 1000  # inputs less than others: then a warning says so
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.checkpoint.names import DefaultLoadPlanner, DefaultSavePlanner
 
 __all__ = ["DefaultLoadPlanner", "DefaultSavePlanner"]
-__getattr__ = lacking("torch.distributed.checkpoint.default_planner")
+explain_absent_names(globals(), "torch.distributed.checkpoint.default_planner")

@@ -6,7 +6,7 @@ Flambeau does not write one checkpoint from several ranks.
 from __future__ import annotations
 
 from flambeau.core.absent import absent_class, absent_function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = [
     "BroadcastingTorchSaveReader", "DynamicMetaLoadPlanner", "_EmptyStateDictLoadPlanner", "_load_state_dict",
@@ -15,7 +15,7 @@ __all__ = [
 
 _HERE = "torch.distributed.checkpoint.format_utils"
 _ADVICE = "Use torch.save and torch.load, one file a rank or from rank 0."
-__getattr__ = lacking(_HERE)
+explain_absent_names(globals(), _HERE)
 
 BroadcastingTorchSaveReader = absent_class(_HERE, "BroadcastingTorchSaveReader", _ADVICE)
 DynamicMetaLoadPlanner = absent_class(_HERE, "DynamicMetaLoadPlanner", _ADVICE)

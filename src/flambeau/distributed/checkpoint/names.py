@@ -6,7 +6,7 @@ Flambeau does not write one checkpoint from several ranks.
 from __future__ import annotations
 
 from flambeau.core.absent import absent_class, absent_function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = [
     "DefaultLoadPlanner", "DefaultSavePlanner", "FileSystemReader", "FileSystemWriter",
@@ -17,7 +17,7 @@ __all__ = [
 
 _HERE = "torch.distributed.checkpoint"
 _ADVICE = "Use torch.save and torch.load, one file a rank or from rank 0."
-__getattr__ = lacking(_HERE)
+explain_absent_names(globals(), _HERE)
 
 DefaultLoadPlanner = absent_class(_HERE, "DefaultLoadPlanner", _ADVICE)
 DefaultSavePlanner = absent_class(_HERE, "DefaultSavePlanner", _ADVICE)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.checkpoint.names import load_sharded_optimizer_state_dict
 
 __all__ = ["load_sharded_optimizer_state_dict"]
-__getattr__ = lacking("torch.distributed.checkpoint.optimizer")
+explain_absent_names(globals(), "torch.distributed.checkpoint.optimizer")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flambeau.core.absent import absent_function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = [
     "StateDictOptions",
@@ -18,7 +18,7 @@ __all__ = [
 
 _HERE = "torch.distributed.checkpoint.state_dict"
 _ADVICE = "Use the module's and the optimizer's state_dict() and load_state_dict()."
-__getattr__ = lacking(_HERE)
+explain_absent_names(globals(), _HERE)
 
 get_model_state_dict = absent_function(_HERE, "get_model_state_dict", _ADVICE)
 get_optimizer_state_dict = absent_function(_HERE, "get_optimizer_state_dict", _ADVICE)

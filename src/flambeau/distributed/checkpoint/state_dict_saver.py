@@ -6,7 +6,7 @@ Flambeau does not write one checkpoint from several ranks.
 from __future__ import annotations
 
 from flambeau.core.absent import absent_function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = [
     "async_save", "save", "save_state_dict",
@@ -14,7 +14,7 @@ __all__ = [
 
 _HERE = "torch.distributed.checkpoint.state_dict_saver"
 _ADVICE = "Use torch.save and torch.load, one file a rank or from rank 0."
-__getattr__ = lacking(_HERE)
+explain_absent_names(globals(), _HERE)
 
 async_save = absent_function(_HERE, "async_save", _ADVICE)
 save = absent_function(_HERE, "save", _ADVICE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from flambeau.core.dtype import dtype
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.modules.batchnorm import _BatchNorm
 from flambeau.nn.modules.module import Module
 
@@ -17,7 +17,7 @@ __all__ = [
     "ShardedOptimStateDictConfig", "ShardedStateDictConfig", "ShardingStrategy", "StateDictConfig",
     "StateDictSettings", "StateDictType",
 ]  # fmt: skip
-__getattr__ = lacking("torch.distributed.fsdp.api")
+explain_absent_names(globals(), "torch.distributed.fsdp.api")
 
 
 class ShardingStrategy(Enum):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.fsdp import FullyShardedDataParallel
 from flambeau.distributed.fsdp.api import *  # noqa: F403
 from flambeau.distributed.fsdp.api import __all__ as _options
 
 __all__ = ["FullyShardedDataParallel", *_options]
-__getattr__ = lacking("torch.distributed.fsdp.fully_sharded_data_parallel")
+explain_absent_names(globals(), "torch.distributed.fsdp.fully_sharded_data_parallel")

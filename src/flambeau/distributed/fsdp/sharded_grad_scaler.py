@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from flambeau.amp.grad_scaler import GradScaler
 from flambeau.core.absent import absent_class
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 _HERE = "torch.distributed.fsdp.sharded_grad_scaler"
-__getattr__ = lacking(_HERE)
+explain_absent_names(globals(), _HERE)
 
 ShardedGradScaler = absent_class(_HERE, "ShardedGradScaler", "Use torch.amp.GradScaler.", GradScaler)

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.modules.activation import MultiheadAttention
 from flambeau.nn.modules.container import ModuleDict, ModuleList
 from flambeau.nn.modules.module import Module
@@ -19,7 +19,7 @@ __all__ = [
     "CustomPolicy", "ModuleWrapPolicy", "always_wrap_policy", "enable_wrap", "lambda_auto_wrap_policy",
     "size_based_auto_wrap_policy", "transformer_auto_wrap_policy", "wrap",
 ]  # fmt: skip
-__getattr__ = lacking("torch.distributed.fsdp.wrap")
+explain_absent_names(globals(), "torch.distributed.fsdp.wrap")
 
 Policy = Callable[..., bool]
 

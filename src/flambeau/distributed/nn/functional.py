@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.autograd.function import Function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.collectives import collectives
 from flambeau.distributed.collectives.reduce_op import ReduceOp
 from flambeau.distributed.groups import get_global_rank, get_rank, get_world_size, group_or_default
@@ -24,7 +24,7 @@ __all__ = [
     "scatter",
 ]  # fmt: skip
 
-__getattr__: Any = lacking("torch.distributed.nn.functional")
+explain_absent_names(globals(), "torch.distributed.nn.functional")
 
 
 def broadcast(tensor: Any, src: int, group: Any = None) -> Any:

@@ -6,13 +6,13 @@ Flambeau has no tensors that are sharded over a mesh.
 from __future__ import annotations
 
 from flambeau.core.absent import absent_function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["context_parallel", "implicit_replication", "local_map", "register_sharding"]
 
 _HERE = "torch.distributed.tensor.experimental"
 _ADVICE = "Use plain tensors with the collectives of torch.distributed."
-__getattr__ = lacking(_HERE)
+explain_absent_names(globals(), _HERE)
 
 context_parallel = absent_function(_HERE, "context_parallel", _ADVICE)
 implicit_replication = absent_function(_HERE, "implicit_replication", _ADVICE)

@@ -6,7 +6,7 @@ Flambeau does not divide a module over ranks.
 from __future__ import annotations
 
 from flambeau.core.absent import absent_class, absent_function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = [
     "ColwiseParallel", "ParallelStyle", "PrepareModuleInput", "PrepareModuleInputOutput", "PrepareModuleOutput",
@@ -17,7 +17,7 @@ _HERE = "torch.distributed.tensor.parallel"
 _ADVICE = (
     "Use DistributedDataParallel, or divide the module by hand with the collectives of torch.distributed."
 )
-__getattr__ = lacking(_HERE)
+explain_absent_names(globals(), _HERE)
 
 ParallelStyle = absent_class(_HERE, "ParallelStyle", _ADVICE)
 ColwiseParallel = absent_class(_HERE, "ColwiseParallel", _ADVICE, ParallelStyle)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flambeau.core.absent import absent_class
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 
 __all__ = ["Partial", "Placement", "Replicate", "Shard"]
-__getattr__ = lacking("torch.distributed.tensor.placement_types")
+explain_absent_names(globals(), "torch.distributed.tensor.placement_types")
 
 
 class Placement:

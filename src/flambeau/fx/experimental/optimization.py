@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import flambeau as torch
-from flambeau.core.names import lacking, publish
+from flambeau.core.names import explain_absent_names, publish
 from flambeau.fx._symbolic_trace import symbolic_trace
 from flambeau.fx.graph import Graph
 from flambeau.fx.graph_module import GraphModule
@@ -101,4 +101,4 @@ def extract_subgraph(
 
 
 publish(globals())
-__getattr__ = lacking("torch.fx.experimental.optimization")
+explain_absent_names(globals(), "torch.fx.experimental.optimization")

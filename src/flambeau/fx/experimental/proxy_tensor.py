@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import lacking, publish
+from flambeau.core.names import explain_absent_names, publish
 
 __all__ = ["get_proxy_mode", "make_fx"]
 
@@ -26,4 +26,4 @@ def get_proxy_mode() -> None:
 
 
 publish(globals())
-__getattr__ = lacking("torch.fx.experimental.proxy_tensor")
+explain_absent_names(globals(), "torch.fx.experimental.proxy_tensor")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from flambeau.core.dtype import bool_, float32, float64, int32
 from flambeau.core.errors import NotSupportedError, RaceError
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.functional.padding import pad
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions.creation import arange, ones
@@ -29,7 +29,7 @@ _HERE = "torch.nn.attention.flex_attention"
 _DEFAULT_SPARSE_BLOCK_SIZE = 128
 _MOST_ELEMENTS = 1 << 16
 Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-__getattr__ = lacking(_HERE)
+explain_absent_names(globals(), _HERE)
 
 
 class AuxRequest(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flambeau.core.names import explain_absent_names as _explain_absent_names
 from flambeau.core.names import publish as _publish
 from flambeau.nn.functional.activation import (
     celu,
@@ -161,9 +162,4 @@ globals().update(
 )
 _publish(globals())
 _threshold = globals()["threshold"]  # PyTorch's name of it in graphs of torch.fx
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(
-        f"module 'torch.nn.functional' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
-    )
+_explain_absent_names(globals(), "torch.nn.functional")

@@ -6,6 +6,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from flambeau.core.names import lacking as _lacking
+
 _FAMILIES = {
     "activation": (
         "CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid LogSoftmax Mish "
@@ -59,6 +61,7 @@ _FAMILIES = {
 FILES = (*_FAMILIES, "hooks", "lazy", "state", "utils")
 NAMES = {name: file for file, names in _FAMILIES.items() for name in names.split()}
 __all__ = list(NAMES)
+_raise_absence = _lacking("torch.nn.modules")
 
 
 def __getattr__(name: str) -> Any:
@@ -67,9 +70,7 @@ def __getattr__(name: str) -> Any:
     elif name in FILES:
         found = import_module(f"{__name__}.{name}")
     else:
-        raise AttributeError(
-            f"module 'torch.nn.modules' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
-        )
+        _raise_absence(name)
     globals()[name] = found
     return found
 

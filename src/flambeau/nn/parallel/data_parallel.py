@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from warnings import warn
 
 from flambeau.core.device import device
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.modules.module import Module
 from flambeau.nn.parallel.parallel_apply import parallel_apply
 from flambeau.nn.parallel.replicate import replicate
@@ -19,7 +19,7 @@ from flambeau.tape.mode import mode
 
 __all__ = ["DataParallel", "data_parallel"]
 
-__getattr__: Any = lacking("torch.nn.parallel.data_parallel")
+explain_absent_names(globals(), "torch.nn.parallel.data_parallel")
 
 T = TypeVar("T", bound=Module)
 

@@ -17,7 +17,7 @@ from warnings import warn
 
 from flambeau.core.device import device as Device
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.algorithms.join import Join, Joinable, JoinHook
 from flambeau.distributed.collectives import collective_checks
 from flambeau.distributed.ddp.buckets import GradBucket, assign
@@ -48,7 +48,7 @@ from flambeau.tensor.tensor import Tensor
 
 __all__ = ["DistributedDataParallel"]
 
-__getattr__: Any = lacking("torch.nn.parallel.distributed")
+explain_absent_names(globals(), "torch.nn.parallel.distributed")
 
 _MIB = 1024 * 1024
 _DEFAULT_BUCKET_CAP_MB = 25

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.modules.module import Module
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.guards import device
@@ -14,7 +14,7 @@ from flambeau.tape.mode import mode, recording
 
 __all__ = ["parallel_apply"]
 
-__getattr__: Any = lacking("torch.nn.parallel.parallel_apply")
+explain_absent_names(globals(), "torch.nn.parallel.parallel_apply")
 
 
 def parallel_apply(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.modules.module import Module
 from flambeau.nn.parallel import comm
 from flambeau.nn.parallel._functions import Broadcast
@@ -14,7 +14,7 @@ from flambeau.tensor.tensor import Tensor
 
 __all__ = ["replicate"]
 
-__getattr__: Any = lacking("torch.nn.parallel.replicate")
+explain_absent_names(globals(), "torch.nn.parallel.replicate")
 
 T = TypeVar("T", bound=Module)
 

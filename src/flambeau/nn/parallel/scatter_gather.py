@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.nn.parallel._functions import Gather, Scatter
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["gather", "scatter", "scatter_kwargs"]
 
-__getattr__: Any = lacking("torch.nn.parallel.scatter_gather")
+explain_absent_names(globals(), "torch.nn.parallel.scatter_gather")
 
 
 def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from flambeau.core.names import lacking as _lacking
+
 # Files that have the name of their function: imported later they would take its place here.
 from flambeau.nn.utils.spectral_norm import remove_spectral_norm as remove_spectral_norm
 from flambeau.nn.utils.spectral_norm import spectral_norm as spectral_norm
@@ -31,6 +33,7 @@ __all__ = [
     *NAMES, "parametrizations", "parametrize", "remove_spectral_norm", "remove_weight_norm", "rnn", "spectral_norm",
     "stateless", "weight_norm",
 ]  # fmt: skip
+_raise_absence = _lacking("torch.nn.utils")
 
 
 def __getattr__(name: str) -> Any:
@@ -39,10 +42,7 @@ def __getattr__(name: str) -> Any:
     elif name in _FILES:
         found = import_module(f"{__name__}.{name}")
     else:
-        raise AttributeError(
-            f"module 'torch.nn.utils' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)",
-            name=name,
-        )
+        _raise_absence(name)
     globals()[name] = found
     return found
 

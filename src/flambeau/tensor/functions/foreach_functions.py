@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.tensor.functions.norms import vector_norm
 from flambeau.tensor.tensor import Tensor
 
@@ -123,4 +123,4 @@ def _foreach_norm(self: Any, ord: Any = 2, dtype: Any = None) -> tuple[Any, ...]
     return tuple([vector_norm(x, ord, dtype=dtype) for x in _check_tensors(self)])
 
 
-__getattr__ = lacking("torch")
+explain_absent_names(globals(), "torch")

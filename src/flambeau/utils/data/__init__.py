@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau.core.absent import absent_class, absent_function
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.utils.data import dataloader, dataset, distributed, sampler
 from flambeau.utils.data.dataloader import (
     DataLoader,
@@ -52,4 +52,4 @@ guaranteed_datapipes_determinism = absent_class(_HERE, "guaranteed_datapipes_det
 non_deterministic = absent_class(_HERE, "non_deterministic", _ADVICE)
 runtime_validation_disabled = absent_class(_HERE, "runtime_validation_disabled", _ADVICE)
 
-__getattr__ = lacking("torch.utils.data")
+explain_absent_names(globals(), "torch.utils.data")

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from flambeau.autograd.graph import save_on_cpu
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.fsdp.wrap import Policy, lambda_auto_wrap_policy, wrap_by_policy
 from flambeau.nn.modules.module import Module
 from flambeau.utils.checkpoint import checkpoint
 
-__getattr__ = lacking("torch.distributed.algorithms._checkpoint.checkpoint_wrapper")
+explain_absent_names(globals(), "torch.distributed.algorithms._checkpoint.checkpoint_wrapper")
 
 _CHECKPOINT_WRAPPED_MODULE = "_checkpoint_wrapped_module"
 _CHECKPOINT_PREFIX = _CHECKPOINT_WRAPPED_MODULE + "."

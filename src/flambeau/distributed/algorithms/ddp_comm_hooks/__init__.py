@@ -6,7 +6,7 @@ import enum
 from functools import partial
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.algorithms.ddp_comm_hooks import (
     debugging_hooks,
     default_hooks,
@@ -16,7 +16,7 @@ from flambeau.distributed.algorithms.ddp_comm_hooks import (
 
 __all__ = ["DDPCommHookType", "register_ddp_comm_hook"]
 
-__getattr__: Any = lacking("torch.distributed.algorithms.ddp_comm_hooks")
+explain_absent_names(globals(), "torch.distributed.algorithms.ddp_comm_hooks")
 
 
 def _register(model: Any, state: Any, hook: Any) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.ddp.buckets import GradBucket
 from flambeau.distributed.future import Future
 
 __all__ = ["noop_hook"]
 
-__getattr__: Any = lacking("torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks")
+explain_absent_names(globals(), "torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks")
 
 
 def noop_hook(_: Any, bucket: GradBucket) -> Future:

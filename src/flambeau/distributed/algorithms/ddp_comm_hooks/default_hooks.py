@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.dtype import bfloat16, dtype, float16
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.ddp.buckets import GradBucket
 from flambeau.distributed.ddp.comm_hooks import mean, mean_as
 from flambeau.distributed.future import Future
@@ -19,7 +19,7 @@ __all__ = [
     "fp16_compress_wrapper",
 ]
 
-__getattr__: Any = lacking("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
+explain_absent_names(globals(), "torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
 
 Hook = Callable[[Any, GradBucket], Future]
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.ddp.buckets import GradBucket
 from flambeau.distributed.ddp.comm_hooks import mean
 from flambeau.distributed.future import Future
 
 __all__ = ["PostLocalSGDState", "post_localSGD_hook"]
 
-__getattr__: Any = lacking("torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook")
+explain_absent_names(globals(), "torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook")
 
 
 class PostLocalSGDState:

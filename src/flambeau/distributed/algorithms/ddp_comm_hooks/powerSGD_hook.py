@@ -19,7 +19,7 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.ddp.buckets import GradBucket, copy_all
 from flambeau.distributed.ddp.comm_hooks import mean
 from flambeau.distributed.ddp.replicas import reduced
@@ -37,7 +37,7 @@ from flambeau.tensor.functions.random import randn
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 
-__getattr__: Any = lacking("torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook")
+explain_absent_names(globals(), "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook")
 
 _logger = getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.algorithms.model_averaging import averagers, hierarchical_model_averager, utils
 
 __all__ = ["averagers", "hierarchical_model_averager", "utils"]
 
-__getattr__: Any = lacking("torch.distributed.algorithms.model_averaging")
+explain_absent_names(globals(), "torch.distributed.algorithms.model_averaging")

@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.algorithms.model_averaging import utils
 from flambeau.distributed.world import world
 
 __all__ = ["ModelAverager", "PeriodicModelAverager"]
 
-__getattr__: Any = lacking("torch.distributed.algorithms.model_averaging.averagers")
+explain_absent_names(globals(), "torch.distributed.algorithms.model_averaging.averagers")
 
 
 class ModelAverager(ABC):

@@ -7,14 +7,14 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.algorithms.model_averaging import utils
 from flambeau.distributed.algorithms.model_averaging.averagers import TOO_OFTEN, ModelAverager
 from flambeau.distributed.setup import new_subgroups
 
 __all__ = ["HierarchicalModelAverager"]
 
-__getattr__: Any = lacking("torch.distributed.algorithms.model_averaging.hierarchical_model_averager")
+explain_absent_names(globals(), "torch.distributed.algorithms.model_averaging.hierarchical_model_averager")
 
 
 class HierarchicalModelAverager(ModelAverager):

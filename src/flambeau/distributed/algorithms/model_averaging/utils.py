@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.distributed.ddp.replicas import reduced
 from flambeau.distributed.world import NON_GROUP_MEMBER, world
 from flambeau.ops.shape.joining import cat
@@ -15,7 +15,7 @@ from flambeau.tensor.tensor import Tensor
 
 __all__ = ["average_parameters", "average_parameters_or_parameter_groups", "get_params_to_average"]
 
-__getattr__: Any = lacking("torch.distributed.algorithms.model_averaging.utils")
+explain_absent_names(globals(), "torch.distributed.algorithms.model_averaging.utils")
 
 
 def average_parameters(params: Iterable[Any], process_group: Any) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from flambeau.core.names import lacking
+from flambeau.core.names import explain_absent_names
 from flambeau.data.worker import WorkerInfo, get_worker_info
 
 __all__ = ["WorkerInfo", "_generate_state", "get_worker_info"]
 
-__getattr__ = lacking("torch.utils.data._utils.worker")
+explain_absent_names(globals(), "torch.utils.data._utils.worker")
 
 
 def _generate_state(base_seed: int, worker_id: int) -> list[int]:
