@@ -11,10 +11,14 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn
 
+from flambeau.tensor import dispatch
+
 __all__ = ["ops"]
 
 _TABLE = "flambeau._library.operators"  # not imported before the program defines an operator
 _ATEN = "flambeau._aten.table"  # the operators of PyTorch's own; not imported before the program names one
+
+dispatch.load_lowering_with(lambda: import_module("flambeau._aten.lowering"))
 
 _OPERATORS = frozenset(
     f"__{i}{name}__" for i in ("", "i") for name in ("and", "lshift", "or", "rshift", "xor")
@@ -41,7 +45,7 @@ class _OpNamespace(ModuleType):
         dunder = op_name.startswith("__") and op_name not in _OPERATORS
         if table is None or dunder or not table.overloads_of(f"{self.name}::{op_name}"):
             raise AttributeError(f"'_OpNamespace' '{self.name}' object has no attribute '{op_name}'")
-        packet = table.OpOverloadPacket(f"{self.name}::{op_name}")
+        packet = table.packet_of(f"{self.name}::{op_name}")
         setattr(self, op_name, packet)
         return packet
 

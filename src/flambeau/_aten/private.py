@@ -26,6 +26,7 @@ from flambeau.ops.random.dropout import masked_scale
 from flambeau.tape.mode import recording
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.autograd.autograd_meta import run
+from flambeau.tensor.autograd.grad_validation import forget_base
 from flambeau.tensor.call import call
 from flambeau.tensor.tensor import Tensor
 
@@ -91,7 +92,9 @@ def alias(x: Tensor) -> Tensor:
 
 @_kernel
 def _unsafe_view(x: Tensor, size: Sequence[int]) -> Tensor:
-    return x.reshape(size)
+    if not x.is_contiguous():
+        return x.reshape(size)
+    return forget_base(run(views._unsafe_view, x, views.infer_shape(size, x.numel())))
 
 
 @_kernel

@@ -86,6 +86,11 @@ class AtenOperator(Operator):
         self._outputs = [a.name for a in schema.arguments if a.kwarg_only and a.is_write]
         self._kernel: Any = None
 
+    @property
+    def is_decomposed(self) -> bool:
+        """True if PyTorch composes the operator of others, above autograd."""
+        return self.is_composite
+
     def _compute(self, *args: Any, **kwargs: Any) -> Any:
         if self._kernel is None:
             self._kernel = kernel_of(self.schema)

@@ -14,9 +14,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from flambeau._library.schema import Argument, FunctionSchema, bind_arguments, parse_schema
+from flambeau.tape.mode import mode
+from flambeau.tensor import dispatch, interception
 from flambeau.tensor.tensor import Tensor
 
 Kernel = Callable[..., Any]
@@ -132,6 +135,11 @@ class Operator:
             )
         return self._run(kernel, positional, keywords)
 
+    @property
+    def is_decomposed(self) -> bool:
+        """True if a call runs other operators, which handlers of `__torch_dispatch__` see instead of it."""
+        return list(self.kernels) == ["CompositeImplicitAutograd"]
+
     def _kernel_of(self, kind: str) -> Kernel | None:
         own = self.kernels.get(_DEVICES.get(kind, kind.upper()))
         if own is None and kind == "meta":
@@ -144,6 +152,10 @@ class Operator:
         return kernel(*shown, **{k: v for k, v in keywords.items() if not is_default(named[k], v)})
 
     def count_shown(self, positional: list[Any]) -> int:
+        """Return the number of positional arguments that a kernel is passed."""
+        return self.count_given(positional)
+
+    def count_given(self, positional: list[Any]) -> int:
         """Return the number of positional arguments up to the last one that is not its default."""
         arguments = [a for a in self.schema.arguments if not a.kwarg_only]
         count = len(positional)
@@ -331,7 +343,22 @@ class OpOverload:
         return str(k).removeprefix("DispatchKey.") in self._operator.kernels
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if interception.count and dispatch.is_shown((*args, *kwargs.values())):
+            return self._call_shown(args, kwargs)
         return self._operator.call(args, kwargs)
+
+    def _call_shown(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Show a call to dispatch handlers, unless it is to be recorded or decomposed: then its parts are shown."""
+        operator = self._operator
+        positional, keywords = operator.bind(args, kwargs)
+        tensors = find_tensors([*positional, *keywords.values()])
+        if operator.is_decomposed or (mode.recording and any(t.requires_grad for t in tensors)):
+            return operator.call(args, kwargs)
+        named = {a.name: a for a in operator.schema.arguments}
+        shown = tuple(positional[: operator.count_given(positional)])
+        return dispatch.run_handlers(
+            self, shown, {k: v for k, v in keywords.items() if k not in named or not is_default(named[k], v)}
+        )
 
     def __str__(self) -> str:
         return f"{self._overloadpacket}.{self._overloadname}"
@@ -341,6 +368,12 @@ class OpOverload:
 
     def __deepcopy__(self, memo: Any = None) -> OpOverload:
         return self
+
+
+@cache
+def packet_of(qualname: str) -> OpOverloadPacket:
+    """Return the overloads of an operator: always the same object for a name."""
+    return OpOverloadPacket(qualname)
 
 
 class OpOverloadPacket:
@@ -374,14 +407,15 @@ class OpOverloadPacket:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         names, errors = self.overloads(), []
         for name in names:
-            operator: Operator = getattr(self, name)._operator
+            overload = getattr(self, name)
+            operator: Operator = overload._operator
             if len(names) > 1:
                 try:
                     operator.bind(args, kwargs)
                 except RuntimeError as error:
                     errors.append(str(error))
                     continue
-            return operator.call(args, kwargs)
+            return overload(*args, **kwargs)
         raise RuntimeError(
             "Overloaded torch operator invoked from Python failed to match any schema:\n" + "\n".join(errors)
         )

@@ -11,6 +11,7 @@ import math
 from flambeau.core.callsite import warn_program
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
+from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.random import dropout_on_cuda
@@ -39,7 +40,10 @@ def _drop(input: Tensor, p: float, train: bool, inplace: bool, feature: bool, al
     noise = _channel_noise(input) if feature else creation.empty_like(input)
     noise.bernoulli_(1 - p)
     if not alpha:
-        noise.div_(1 - p)
+        if interception.count and dispatch.is_shown((noise,)):
+            dispatch.show("div_.Scalar", noise, 1 - p)
+        else:
+            noise.div_(1 - p)
         return input.mul_(noise) if inplace else input.mul(noise)
     a = 1 / math.sqrt((_ALPHA * _ALPHA * p + 1) * (1 - p))
     shift = noise.add(-1).mul_(_ALPHA * a).add_(_ALPHA * a * p)

@@ -17,7 +17,7 @@ from flambeau.ops.nn import loss as ops
 from flambeau.ops.nn.ctc import ctc_loss as ctc_op
 from flambeau.ops.op import Derivative, Op, names_of
 from flambeau.ops.reduce.softmax import log_softmax
-from flambeau.tensor import autocast
+from flambeau.tensor import autocast, dispatch, interception
 from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.autograd.composites import Composite, record_composite, wants_node
 from flambeau.tensor.call import call
@@ -49,6 +49,8 @@ def _reduced(loss: Tensor, mode: str) -> Tensor:
 
 def _loss(op: Op, args: Sequence[Any], mode: str) -> Tensor:
     """An elementwise loss, reduced: as in PyTorch, one node of the tape."""
+    if interception.count and dispatch.is_shown(args):
+        return dispatch.compose("loss", op.name, args, mode)  # type: ignore[no-any-return]
     if mode == "none" or not wants_node(args):
         return _reduced(call(op, args), mode)
     if autocast.threads:

@@ -12,6 +12,7 @@ from flambeau.nn.functional.padding import pad
 from flambeau.nn.functional.pooling import avg_pool2d, avg_pool3d
 from flambeau.ops.nn import normalization as ops
 from flambeau.ops.pointwise.pointwise_arithmetic import moving_average
+from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.arg_errors import IntTuple
 from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.arguments.public import function
@@ -53,6 +54,11 @@ def _batch_norm(
     more, given = _present(weight, bias)
     refuse_gradient("native_batch_norm", "running_mean", running_mean)
     refuse_gradient("native_batch_norm", "running_var", running_var)
+    if interception.count and dispatch.is_shown((input, running_mean, running_var, weight, bias)):
+        if training:
+            _per_channel(input)
+        arguments = (running_mean, running_var, weight, bias, training, momentum, float(eps))
+        return dispatch.compose("batch_norm", input, *arguments)  # type: ignore[no-any-return]
     if not training:
         return call(ops.batch_norm_infer, (input, running_mean, running_var, *more), (float(eps), given))
     if input.ndim < 2:

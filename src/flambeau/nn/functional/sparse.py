@@ -11,7 +11,7 @@ from flambeau.nn.functional.activation import checked
 from flambeau.ops.index.embedding import embedding as embedding_op
 from flambeau.tape.mode import mode as recording_mode
 from flambeau.tape.mode import recording
-from flambeau.tensor import layouts
+from flambeau.tensor import dispatch, interception, layouts
 from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.call import call
@@ -42,6 +42,8 @@ def embedding(
             raise TypeError(argument_type("embedding_renorm_", "max_norm", 3, "float", max_norm))
         _shrink(weight, input, max_norm, norm_type)
     padding = None if padding_idx is None else padding_idx % weight.shape[0]
+    if interception.count and not sparse and dispatch.is_shown((input, weight)):
+        return dispatch.compose("embedding", weight, input, padding, scale_grad_by_freq)  # type: ignore[no-any-return]
     flat = input if input.meta.ndim == 1 else input.reshape(-1)
     op: Any = layouts.find("sparse_embedding") if sparse else embedding_op
     rows: Tensor = call(op, (weight, flat), (padding, scale_grad_by_freq))

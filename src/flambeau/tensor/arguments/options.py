@@ -16,6 +16,7 @@ from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import Shape
 from flambeau.runtime import current, system
+from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.extents import int_of
 from flambeau.tensor.arguments.typing import layout, strided
 
@@ -126,6 +127,8 @@ def creates(define: F) -> F:
 
     @wraps(define)
     def create(*args: Any, **given: Any) -> Any:
+        if interception.count and dispatch.is_shown(args):
+            return dispatch.create(define, args, given)
         if "requires_grad" not in given:
             return define(*args, **given)
         wanted = given.pop("requires_grad")

@@ -171,9 +171,9 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
     result = make(plan.meta, t.memory, t.ptr + plan.offset)
     result.counter = t.counter
     if t.history is None:
-        result.history = _history_of_view(t, view, params, None if mode.recording else _current_restriction())
+        result.history = history_of_view(t, view, params, None if mode.recording else current_restriction())
     else:
-        result.history = _recorded_view(t, view, params, plan)
+        result.history = recorded_view(t, view, params, plan)
     return result
 
 
@@ -212,19 +212,19 @@ def _limit_to_storage(t: Tensor, plan: ViewPlan) -> ViewPlan:
     return plan
 
 
-def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...], plan: ViewPlan) -> ViewMeta | None:
+def recorded_view(t: Tensor, view: View, params: tuple[Any, ...], plan: ViewPlan) -> ViewMeta | None:
     if view.derivative is None and requires_grad(t):
         return None
     if not mode.recording:
-        return _history_of_view(t, view, params, _current_restriction())
+        return history_of_view(t, view, params, current_restriction())
     edge = edge_of(t)
-    result = _history_of_view(t, view, params, None)
+    result = history_of_view(t, view, params, None)
     if edge is not None or requires_grad(t):
         result.node = plan.node(edge, t.meta, params, plan.outputs)
     return result
 
 
-def _history_of_view(t: Tensor, view: View, params: tuple[Any, ...], restriction: str | None) -> ViewMeta:
+def history_of_view(t: Tensor, view: View, params: tuple[Any, ...], restriction: str | None) -> ViewMeta:
     """That of a view without a node."""
     history, base, before = t.history, t, None
     if history is not None and history.base is not None:
@@ -239,7 +239,7 @@ def _history_of_view(t: Tensor, view: View, params: tuple[Any, ...], restriction
     return result
 
 
-def _current_restriction() -> str | None:
+def current_restriction() -> str | None:
     return None if mode.recording else INFERENCE if mode.inference else NO_GRAD
 
 
@@ -254,15 +254,26 @@ def run_several(
         if seen is not NotImplemented:
             return seen
     results = [_make_view(t, view, params) for view, params in parts]
+    record_several(kind, t, dim, parts, results)
+    return tuple(results)
+
+
+def record_several(
+    kind: type[RecordedParts],
+    t: Tensor,
+    dim: int,
+    parts: Sequence[tuple[View, tuple[Any, ...]]],
+    results: Sequence[Tensor],
+) -> None:
+    """Record several views of `t` as the outputs of one node."""
     edge = edge_of(t) if mode.recording else None
-    restriction = _current_restriction()
+    restriction = current_restriction()
     node: Any = None
     if mode.recording and (edge is not None or requires_grad(t)):
         node = kind(edge, t.meta, dim, tuple([result.meta for result in results]))
     for i, (result, (view, params)) in enumerate(zip(results, parts, strict=True)):
-        result.history = history = _history_of_view(t, view, params, restriction)
+        result.history = history = history_of_view(t, view, params, restriction)
         history.node, history.index, history.restriction = node, i, history.restriction or SEVERAL
-    return tuple(results)
 
 
 def _make_view(t: Tensor, view: View, params: tuple[Any, ...]) -> Tensor:

@@ -7,6 +7,8 @@ from typing import Any
 
 from flambeau.core.meta import Meta
 from flambeau.ops.reduce.reduction import sum_
+from flambeau.tensor import dispatch, interception
+from flambeau.tensor.arguments.typing import strided
 from flambeau.tensor.tensor import AutogradMeta, Tensor
 
 callers: list[Callable[..., Any]] = []
@@ -19,6 +21,8 @@ def set_callers(call: Callable[..., Any], empty: Callable[..., Any]) -> None:
 
 
 def zeros_of(meta: Meta) -> Any:
+    if interception.count and dispatch.is_shown():
+        return dispatch.show("zeros", list(meta.shape), dtype=meta.dtype, layout=strided, device=meta.device)
     plain = Meta.contiguous_of(meta.shape, meta.dtype, meta.device)
     return callers[1](plain).zero_()
 

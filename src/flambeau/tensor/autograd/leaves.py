@@ -9,6 +9,7 @@ from typing import Any
 from flambeau.core.layout import contiguous_strides, is_dense
 from flambeau.core.meta import Meta
 from flambeau.tape.node import Leaf
+from flambeau.tensor import dispatch, interception
 from flambeau.tensor.tensor import AutogradMeta, Tensor
 
 _LAYOUTS = 20_000  # as many are kept as plans of calls
@@ -68,7 +69,7 @@ def _steal_or_copy(grad: Any, meta: Meta, references: int) -> Any:
     fits = grad.meta.strides == wanted
     unshared = getrefcount(grad) <= _REFERENCES + references and getrefcount(grad.memory) <= _HOLDERS
     if fits and unshared and grad.history is None:
-        return grad
+        return dispatch.show("detach", grad) if interception.count and dispatch.is_shown((grad,)) else grad
     if fits:
         return grad.clone()
     return grad.new_empty_strided(meta.shape, wanted).copy_(grad)

@@ -13,6 +13,7 @@ from flambeau.core.dtype import FLOATING
 from flambeau.core.meta import Meta
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Edge, Leaf, Node
+from flambeau.tensor import dispatch, interception
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import AutogradMeta, Counter, Tensor, make, new_object
 
@@ -51,6 +52,8 @@ class SavedTensor:
             raise RuntimeError(_describe_change(self, self.source(node), self.index))
         t = make(self.meta, self.memory, self.ptr)
         t.counter = self.counter
+        if interception.count and self.node is None and self.index >= 0 and dispatch.is_shown():
+            return dispatch.show("detach", t)
         return t
 
 
@@ -87,6 +90,8 @@ def save(t: Tensor, edge: Edge = None, own: int = -1) -> SavedTensor:
     Raises RuntimeError for a tensor made in `inference_mode`.
     """
     memory = t.memory
+    if interception.count and own >= 0 and t.history is not None and dispatch.is_shown((t,)):
+        t = dispatch.show("detach", t)  # as PyTorch does with an output that its own node saves
     if memory.version < 0:
         raise RuntimeError(NOT_SAVED)
     if mode.pack_hooks:

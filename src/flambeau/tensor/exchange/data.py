@@ -17,6 +17,7 @@ from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
 from flambeau.ops.copy import caster
 from flambeau.runtime import system
+from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.options import (
     default_device,
     kind_of,
@@ -102,6 +103,10 @@ def new(data: Any, kind: dtype | None, where: device | None, pin: bool = False) 
         return copy_as(data, meta.with_(strides=strides_like(meta, None)), pin=pin)
     where = default_device() if where is None else where
     here = _from_array(data, kind) if isinstance(data, np.ndarray) else _from_sequence(data, kind)
+    if interception.count and dispatch.is_shown():
+        with dispatch.without_modes():
+            made = here if where is CPU and not pin else copy_as(here, here.meta.with_(device=where), pin=pin)
+        return dispatch.show("lift_fresh", made)
     if where is CPU and not pin:
         return here
     return copy_as(here, here.meta.with_(device=where), pin=pin)

@@ -35,11 +35,13 @@ from flambeau.runtime.streams.accelerator_event import Event
 from flambeau.runtime.streams.accelerator_stream import Stream
 from flambeau.runtime.streams.wait_reason import because
 from flambeau.tape.mode import mode, recording
-from flambeau.tensor import layouts
+from flambeau.tensor import dispatch, interception, layouts
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.arguments.options import kind_of, place, place_copy, shape_of
 from flambeau.tensor.arguments.public import both, method
 from flambeau.tensor.arguments.typing import (
+    channels_last,
+    channels_last_3d,
     contiguous_format,
     lies_in,
     memory_format,
@@ -81,7 +83,9 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
     node = None
     if (self.history is not None or src.history is not None) and mode.recording:
         node = begin_in_place(RecordPlan(ops.copy, (), (src,), (self.meta,)), (src,), self)
-    if self.meta.sparse or src.meta.sparse:
+    if interception.count and dispatch.is_shown((self, src)):
+        dispatch.show("copy_", self, src, non_blocking)
+    elif self.meta.sparse or src.meta.sparse:
         layouts.find("copy_")(self, src)
     elif self.ptr != src.ptr or self.meta is not src.meta:
         write(self, src, non_blocking)
@@ -257,6 +261,8 @@ def empty_pinned(meta: Meta) -> Tensor:
 
 def copy_as(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = False) -> Tensor:
     """A new tensor of `meta` (dense) with the elements of `source`."""
+    if interception.count and dispatch.is_shown((source,)):
+        return _copy_shown(source, meta, non_blocking)
     if (
         meta.plain and meta.device is source.meta.device and not pin
     ):  # the operator's own layout: no need to make the result first
@@ -268,6 +274,24 @@ def copy_as(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = 
     write(result, source, non_blocking)
     if source.history is not None:
         record_result(ops.copy, (meta.dtype, meta.shape, meta.device), (source,), (result,))
+    return result
+
+
+def _copy_shown(source: Tensor, meta: Meta, non_blocking: bool) -> Tensor:
+    """Show handlers a copy: with its dtype and device if they change, and the format in memory if it does."""
+    given: dict[str, Any] = {}
+    if meta.strides != strides_like(source.meta, None):
+        formats = (contiguous_format, channels_last, channels_last_3d)
+        given["memory_format"] = next(f for f in formats if strides_like(meta, f) == meta.strides)
+    if meta.dtype is source.meta.dtype and meta.device is source.meta.device:
+        result: Tensor = dispatch.show("clone", source, **given)
+    else:
+        if meta.dtype is not source.meta.dtype:
+            given["dtype"] = meta.dtype
+        if meta.device is not source.meta.device:
+            given |= {"device": meta.device, "non_blocking": non_blocking}
+        result = dispatch.show("_to_copy", source, **given)
+    record_result(ops.copy, (meta.dtype, meta.shape, meta.device), (source,), (result,))
     return result
 
 
@@ -343,6 +367,8 @@ def item(self: Tensor) -> bool | int | float | complex:
     """The one element as a Python number. A CUDA tensor's current stream is synchronized."""
     if self.meta.numel != 1:
         raise RuntimeError(f"a Tensor with {self.meta.numel} elements cannot be converted to Scalar")
+    if interception.count and dispatch.is_shown((self,)):
+        return dispatch.show("_local_scalar_dense", self)
     if self.meta.device is META:
         raise RuntimeError("Tensor.item() cannot be called on meta tensors")
     here = on_host(self)  # named: a window does not keep its memory
@@ -638,6 +664,8 @@ def fill_(self: Tensor, value: Any) -> Tensor:
                 "fill_ only supports 0-dimension value tensor but got tensor with "
                 f"{value.meta.ndim} dimensions."
             )
+        if interception.count and dispatch.is_shown((self, value)):
+            return _fill_shown(self, "fill_.Tensor", value, ops.copy)
         copy_(_once(self), value.clone() if value.memory is self.memory else value)
         return self
     if isinstance(value, (str, bytes)):
@@ -645,6 +673,8 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     number = ops.checked_scalar(value, self.meta.dtype)
     if self.meta.sparse:
         return layouts.find("fill_")(self, number)
+    if interception.count and dispatch.is_shown((self,)):
+        return _fill_shown(self, "fill_.Scalar", number, ops.fill)
     target = _once(self)
     meta = target.meta
     params = (meta.dtype, meta.shape, meta.device)
@@ -654,6 +684,18 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     call_into(ops.fill, (target,), (number,), params)
     if node is not None:
         finish_in_place(node, (number,), self)
+    return self
+
+
+def _fill_shown(self: Tensor, name: str, value: Any, op: Any) -> Tensor:
+    """Show handlers a fill, and record it."""
+    node = None
+    if mode.recording:
+        params = (self.meta.dtype, self.meta.shape, self.meta.device)
+        node = begin_in_place(RecordPlan(op, params, (value,), (self.meta,)), (value,), self)
+    dispatch.show(name, self, *([] if name == "zero_" else [value]))
+    if node is not None:
+        finish_in_place(node, (value,), self)
     return self
 
 
@@ -672,6 +714,8 @@ def _once(t: Tensor) -> Tensor:
 @method
 def zero_(self: Tensor) -> Tensor:
     """Set every element to zero. Returns itself."""
+    if interception.count and dispatch.is_shown((self,)):
+        return _fill_shown(self, "zero_", 0, ops.fill)
     return fill_(self, 0)
 
 

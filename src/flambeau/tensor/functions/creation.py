@@ -21,7 +21,7 @@ from flambeau.core.meta import Meta
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.shape import creation as ops
 from flambeau.runtime import current, system
-from flambeau.tensor import layouts
+from flambeau.tensor import dispatch, interception, layouts
 from flambeau.tensor.arguments.arg_errors import IntTuple, Number
 from flambeau.tensor.arguments.extents import ints_of, require_layout
 from flambeau.tensor.arguments.options import (
@@ -105,6 +105,8 @@ def _sizes(function: str, size: tuple[Any, ...], given: Sized) -> Shape:
 @function
 def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of uninitialized memory, of the default dtype unless told otherwise."""
+    if interception.count and dispatch.is_shown():
+        return dispatch.create(empty, sizes, dict(given))
     key, meta = find_meta("empty", sizes, given)
     if meta is not None:
         return allocate(meta)
@@ -193,6 +195,8 @@ def empty_permuted(size: Any, physical_layout: Any, **given: Unpack[Given]) -> T
 def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -> Tensor:
     """Zeros or ones of the default dtype, unless told otherwise. See Note [Repeated creations]."""
     function = define.__name__
+    if interception.count and dispatch.is_shown():
+        return dispatch.create(define, sizes, dict(given))
     key, meta = find_meta(function, sizes, given)
     if meta is not None:
         return filled_with(meta, value)

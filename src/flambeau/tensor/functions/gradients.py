@@ -16,7 +16,9 @@ from flambeau.tape import engine
 from flambeau.tape.function_base import engine_node
 from flambeau.tape.mode import mode
 from flambeau.tape.node import GradientEdge, Leaf, Node, add_hook
+from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.public import alias, both, method
+from flambeau.tensor.arguments.typing import preserve_format
 from flambeau.tensor.autograd.autograd_meta import edge_of, node_of, requires_grad
 from flambeau.tensor.autograd.grad_validation import zeros_of
 from flambeau.tensor.autograd.leaves import make_leaf, release_leaf
@@ -390,6 +392,8 @@ def _first_gradient(t: Any, grad: Any, position: int, create: bool) -> Any:
             raise RuntimeError(
                 f"grad can be implicitly created only for real scalar outputs but got {t.meta.dtype}"
             )
+        if interception.count and dispatch.is_shown((t,)):
+            return dispatch.show("ones_like", t, pin_memory=False, memory_format=preserve_format)
         return new_filled(t.meta, 1)
     if not isinstance(grad, Tensor):
         raise TypeError(argument_type("backward", "gradient", 1, "Tensor", grad))

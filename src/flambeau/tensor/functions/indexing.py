@@ -27,7 +27,7 @@ from flambeau.ops.index import indexing as ops
 from flambeau.ops.index import masks, scattering
 from flambeau.ops.index_common import INDEX_TYPES
 from flambeau.ops.op import Op
-from flambeau.tensor import autocast, layouts
+from flambeau.tensor import autocast, dispatch, interception, layouts
 from flambeau.tensor.arguments.extents import require_data
 from flambeau.tensor.arguments.public import alias, both, functions, method
 from flambeau.tensor.autograd.autograd_meta import run
@@ -301,6 +301,8 @@ def _check_mask(t: Tensor, dim: int, mask: Tensor) -> None:
 
 
 def _nonzero(t: Tensor) -> Tensor:
+    if interception.count and dispatch.is_shown((t,)):
+        return dispatch.show("nonzero", t)
     require_data(t, "nonzero")
     count, before = call(masks.nonzero_count, (t,))
     result: Tensor = call(masks.nonzero, (t, before), (int(count.item()),))
@@ -337,6 +339,8 @@ def masked_select(input: Tensor, mask: Tensor, *, out: Tensor | None = None) -> 
     """The elements where the (broadcast) mask is True, as a vector. Synchronizes with the device."""
     if mask.meta.dtype is not dtypes.bool_:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
+    if interception.count and out is None and dispatch.is_shown((input, mask)):
+        return dispatch.compose("masked_select", input, mask)
     shape = _common_shape(input, mask)
     x, where = run(records.expand, input, shape), run(records.expand, mask, shape)
     return _select_by_mask(x, where, out)
@@ -344,6 +348,8 @@ def masked_select(input: Tensor, mask: Tensor, *, out: Tensor | None = None) -> 
 
 def _select_by_mask(x: Tensor, mask: Tensor, out: Tensor | None = None, indexed: bool = False) -> Tensor:
     """The elements that a mask of x's shape chooses."""
+    if interception.count and out is None and dispatch.is_shown((x, mask)):
+        return dispatch.compose("index_by_mask", x, mask)
     require_data(mask, "masked_select")
     count, before = call(masks.nonzero_count, (mask,))
     return _into(masks.masked_select, out, (x, mask, before), (int(count.item()), indexed))

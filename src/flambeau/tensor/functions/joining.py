@@ -18,6 +18,7 @@ from flambeau.core.meta import Meta
 from flambeau.ops import view as records
 from flambeau.ops.pointwise.pointwise import result_type
 from flambeau.ops.shape import joining as ops
+from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.arg_errors import IntOrTuple, IntTuple, Number, TensorList
 from flambeau.tensor.arguments.options import place
 from flambeau.tensor.arguments.public import alias, both, function, functions, method
@@ -71,6 +72,8 @@ def stack(tensors: TensorList, dim: int = 0, *, out: Tensor | None = None) -> Te
                 f"stack expects each tensor to be equal size, but got {list(listed[0].meta.shape)} at entry "
                 f"0 and {list(t.meta.shape)} at entry {i}"
             )
+    if interception.count and out is None and dispatch.is_shown(listed):
+        return dispatch.compose("stack", listed, d)
     parts = [unsqueeze(t, d) for t in listed]
     if out is not None or d == listed[0].meta.ndim:
         return _cat(parts, d, out=out)
@@ -199,6 +202,8 @@ def repeat(self: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
     full = tuple([t * n for t, n in zip(times, shape, strict=True)])
     if any(t < 0 for t in times):
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(full)}: {list(full)}")
+    if interception.count and dispatch.is_shown((self,)):
+        return dispatch.compose("repeat", self, times)
     pairs = tuple(itertools.chain.from_iterable(zip(times, shape, strict=True)))
     spread = reshape(self, tuple(itertools.chain.from_iterable((1, n) for n in shape)))
     return reshape(run(records.expand, spread, pairs).clone(memory_format=contiguous_format), full)

@@ -14,7 +14,7 @@ from flambeau.core.errors import argument_type, type_name
 from flambeau.core.layout import wrap_dim
 from flambeau.ops.autocast_rules import AS_IS_ON_CPU, LOWER_ON_CUDA, WIDEST_ON_CUDA, AutocastRule
 from flambeau.ops.linalg import matmul as ops
-from flambeau.tensor import autocast
+from flambeau.tensor import autocast, dispatch, interception
 from flambeau.tensor.arguments.arg_errors import Number
 from flambeau.tensor.arguments.public import alias, both, function, functions, method
 from flambeau.tensor.arguments.torch_function import arm_for
@@ -32,12 +32,16 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
 
     RuntimeError: sizes that do not fit, different dtypes or devices, a 0-dim operand.
     """
+    if interception.count and out is None and dispatch.is_shown((input, other)):
+        return dispatch.compose("matmul", input, other)
     return run(ops.matmul, (input, other), (), out)
 
 
 @method
 def __matmul__(self: Tensor, other: Any) -> Any:
     if isinstance(other, Tensor):
+        if interception.count and dispatch.is_shown((self, other)):
+            return dispatch.compose("matmul", self, other)
         return call(ops.matmul, (self, other))
     return __matmul__(self, other) if arm_for((other,)) else NotImplemented
 

@@ -24,9 +24,11 @@ from flambeau.ops.random import random as ops
 from flambeau.ops.random.dropout import EACH, native_dropout
 from flambeau.runtime import generator, system
 from flambeau.runtime.generator import Generator
+from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.options import creates, number
 from flambeau.tensor.arguments.public import both, function, functions, method
 from flambeau.tensor.autograd.composites import Composite, record_composite
+from flambeau.tensor.autograd.recording import record_result
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.exchange.data import tensor
 from flambeau.tensor.functions import creation
@@ -36,6 +38,9 @@ from flambeau.tensor.tensor import Tensor
 
 def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wide: bool = False) -> Tensor:
     """Fill `target` from a generator (its device's default one if None)."""
+    if interception.count and dispatch.is_shown((target,)):
+        name = "bernoulli_.float" if op is ops.bernoulli else op.name
+        return dispatch.show(name, target, *parameters, **_generator_argument(source))
     where, count = target.meta.device, target.meta.numel
     source = _source(where, source)
     if not count or where is META:
@@ -48,6 +53,10 @@ def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wi
     increment = policy.increment(count, 2 if wide else 4)
     call_into(op, (target,), (*source.reserve(increment), *parameters), (target.meta, policy))
     return target
+
+
+def _generator_argument(source: Generator | None) -> dict[str, Any]:
+    return {} if source is None else {"generator": source}
 
 
 def _source(where: device, given: Generator | None) -> Generator:
@@ -92,6 +101,10 @@ def dropout_on_cuda(x: Tensor, p: float) -> Tensor:
     """A CUDA tensor's elements over 1 - p, each zeroed with probability p (0 < p < 1), in one kernel."""
     where = x.meta.device
     policy = _policy(where)
+    if interception.count and dispatch.is_shown((x,)):
+        out, mask = dispatch.show("native_dropout", x, p, True)
+        record_result(native_dropout, (policy,), (x, 0, 0, 1 - p), (out, mask))
+        return out
     drawn = generator.default_of(where).reserve(policy.increment(x.meta.numel, EACH))
     out, _ = call(native_dropout, (x, *drawn, 1 - p), (policy,))
     return out
@@ -178,6 +191,10 @@ def random_(self: Tensor, *bounds: int, generator: Generator | None = None, **na
     Without bounds: all non-negative integers that the dtype holds exactly.
     Raises RuntimeError: an empty range, or one that the dtype cannot hold.
     """
+    if interception.count and dispatch.is_shown((self,)):
+        values = [*bounds, *[named[n] for n in ("from", "to") if n in named]]
+        overload = ("random_", "random_.to", "random_.from")[len(values)]
+        return dispatch.show(overload, self, *values, **_generator_argument(generator))
     low, high, wide = ops.random_range(self.dtype)
     if bounds or named:
         given = (0, *bounds) if len(bounds) == 1 and not named else bounds
@@ -417,6 +434,10 @@ def bernoulli(
     if out is not None:
         drawn = _compare_with_uniform(input, generator)
         return (out if out.shape == drawn.shape else out.resize_(drawn.shape)).copy_(drawn)
+    if interception.count and dispatch.is_shown((input,)):
+        return record_composite(
+            _BERNOULLI, (input,), lambda: dispatch.show("bernoulli", input, **_generator_argument(generator))
+        )
     return record_composite(
         _BERNOULLI, (input,), lambda: _compare_with_uniform(input, generator).to(input.dtype)
     )
@@ -465,6 +486,8 @@ def multinomial(
     With replacement on a CUDA device, the numbers are not PyTorch's; else they are.
     Raises RuntimeError: weights that are negative, not finite or all zero (read on the host), too few to draw from.
     """
+    if interception.count and dispatch.is_shown((input,)):
+        return dispatch.show("multinomial", input, num_samples, replacement, **_generator_argument(generator))
     weights = input.detach()
     _check_weights(weights, num_samples, replacement)
     if weights.device is CPU:

@@ -19,7 +19,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.size import Size, size_of
 from flambeau.ops import view as records
 from flambeau.tape.node import Leaf
-from flambeau.tensor import layouts
+from flambeau.tensor import dispatch, interception, layouts
 from flambeau.tensor.arguments.arg_errors import IntTuple
 from flambeau.tensor.arguments.extents import int_of, ints_of, require_within
 from flambeau.tensor.arguments.integers import int_or_none
@@ -150,6 +150,8 @@ def numel(input: Tensor) -> int:
 @both
 def detach(input: Tensor) -> Tensor:
     """The same memory and version counter, cut off from any history."""
+    if interception.count and dispatch.is_shown((input,)):
+        return dispatch.show("detach", input)
     alike = make(input.meta, input.memory, input.ptr)
     alike.counter = input.counter
     if input.meta.sparse:  # whose changes in place may give it other parts
@@ -168,6 +170,8 @@ class _OwnCounter:
 
 def _data(self: Tensor) -> Tensor:
     """The same memory with a version counter of its own: changes through it are not noticed."""
+    if interception.count and dispatch.is_shown((self,)):
+        return dispatch.show("detach", self)
     alike = make(self.meta, self.memory, self.ptr)
     if self.meta.sparse:
         alike.memory = self.memory.copy()  # type: ignore[attr-defined]
