@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
+from module_stubs import import_all, module_stub, public_packages
+
 import flambeau
 from flambeau.core.dtype import dtype
-from flambeau.core.names import is_inner
 from flambeau.tensor.arguments import public, return_types
 from flambeau.tensor.arguments.public_signatures import call_signatures, documented_signature
 
@@ -86,26 +88,31 @@ def main() -> int:
 @cache
 def stubs() -> dict[Path, str]:
     """Return the text of each stub."""
-    return {
-        PACKAGE / "__init__.pyi": namespace_stub(),
+    packages = public_packages(PACKAGE)
+    for name in packages:
+        import_all(name)  # as a package imports names from where another module defines them
+    return {path_of(name): package_stub(name) for name in packages} | {
         PACKAGE / "tensor" / "tensor_methods.pyi": tensor_stub(),
         PACKAGE / "tensor" / "arguments" / "return_types.pyi": return_types_stub(),
     }
 
 
+def path_of(module: str) -> Path:
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    return path / "__init__.pyi" if path.is_dir() else path.with_suffix(".pyi")
+
+
 # -- functions --------------------------------------------------------------------------------------------
 
 
-def function_stub(name: str, define: Any, method: bool, indent: str = "") -> list[str]:
-    """Return the lines of a function: one for each way to call it."""
-    key = f"Tensor.{name}" if method else name
-    written = WRITTEN.get(key)
+def function_stub(name: str, define: Any, method: bool, indent: str = "", key: str = "") -> list[str]:
+    """Return the lines of a function: one for each way to call it. `key` is its name in the tables."""
+    key = key or name
+    written = WRITTEN.get(f"Tensor.{name}" if method else key)
     if written is None:
-        shown = documented_signature(define, name, method)
+        shown = documented_signature(define, key, method)
         calls = [
-            text
-            for each in call_signatures(define, name, method)
-            for text in spread(each, shown, name, method)
+            text for each in call_signatures(define, key, method) for text in spread(each, shown, key, method)
         ]
     else:
         calls = [f"(self, {line[1:]}".replace("(self, )", "(self)") if method else line for line in written]
@@ -246,72 +253,56 @@ WRITTEN = {
     "Tensor.view": ["(dtype: _dtype) -> Tensor", "(size: _Ints) -> Tensor", "(*size: _int) -> Tensor"],
 }  # fmt: skip
 
-# -- the torch namespace ----------------------------------------------------------------------------------
+# -- packages ---------------------------------------------------------------------------------------------
 
 
-def namespace_stub() -> str:
-    names = {name for name in (*vars(flambeau), *flambeau._LATER) if name[0] != "_"}
-    lines, imports = [], []
-    for name in [*sorted(names - {"annotations"}), "__version__"]:
-        value = getattr(flambeau, name)
-        if name == "annotations" or (
-            isinstance(value, ModuleType) and is_inner(value.__name__) and name != "return_types"
-        ):
-            continue
-        if isinstance(value, FunctionType) and public.functions.get(name) is value:
-            lines += function_stub(name, value, False)
-        elif isinstance(value, ModuleType):
-            package, _, last = value.__name__.rpartition(".")
-            imports.append(f"from {package} import {last} as {name}")
-        elif isinstance(value, dtype):
-            lines.append(f"{name}: _dtype")
-        elif site := site_of(value):
-            imports.append(f"from {site[0]} import {site[1]} as {name}")
-        elif name.endswith(("Storage", "Tensor")):
-            base = "Tensor" if name.endswith("Tensor") else "_TypedStorage"
-            lines += [
-                f"class {name}({base}):",
-                "    def __init__(self, *args: Any, **kwargs: Any) -> None: ...",
-            ]
-        elif isinstance(value, type):
-            lines += [f"class {name}:", "    def __init__(self, *args: Any, **kwargs: Any) -> None: ..."]
-        elif isinstance(value, FunctionType):
-            signature = inspect.signature(value)
-            lines.append(
-                f"def {name}{text_of([*signature.parameters.values()], translate(signature.return_annotation))}: ..."
-            )
-        else:
-            lines.append(f"{name}: {type_of(value)}")
-    body = "\n".join([*imports, "", *lines])
-    return f"{HEADER.format(summary='The torch namespace.')}{ALIASES}\n{body}\n"
+def package_stub(name: str) -> str:
+    """Return the stub of the torch namespace, or of another package."""
+    text = module_stub(name, partial(describe, name))
+    tensors = "" if name == "flambeau" else "\nfrom flambeau.tensor.tensor import Tensor\n"
+    described = re.search(r"\b_(int|bool|str|float|dtype|layout|memory_format|Number|TypedStorage)\b", text)
+    aliases = f"{tensors}{ALIASES}" if described else ""
+    version = "\n__version__: str\n" if name == "flambeau" else ""
+    typing = "\nfrom typing import Any\n" if not aliases and re.search(r": Any\b", text) else ""
+    return (
+        f"{HEADER.format(summary=f'The names of {public_name(name)}.')}{aliases}{typing}\n{text}\n{version}"
+    )
+
+
+def public_name(module: str) -> str:
+    return f"torch{module.removeprefix('flambeau')}"
+
+
+PREFIXES = {f"flambeau.{package}": f"{package}_" for package in ("fft", "linalg", "special")}
+
+
+def describe(package: str, name: str, value: Any, has_text: bool) -> list[str] | None:
+    """Return the lines of a name of a package; None if its stub imports the name."""
+    parsed = package in PREFIXES or (package == "flambeau" and public.functions.get(name) is value)
+    if parsed and isinstance(value, FunctionType):
+        return function_stub(name, value, False, key=f"{PREFIXES.get(package, '')}{name}")
+    if isinstance(value, dtype):
+        return [f"{name}: _dtype"]
+    if has_text:
+        return None
+    if name.endswith(("Storage", "Tensor")):
+        return made_class(name, "Tensor" if name.endswith("Tensor") else "_TypedStorage")
+    if isinstance(value, type):
+        return made_class(name)
+    if isinstance(value, FunctionType):
+        return [plain_stub(name, value)]
+    return [f"{name}: {type_of(value)}"]
+
+
+def made_class(name: str, *bases: str) -> list[str]:
+    """Return a class that a call makes, not a class statement."""
+    head = f"class {name}({', '.join(bases)}):" if bases else f"class {name}:"
+    return [head, "    def __init__(self, *args: Any, **kwargs: Any) -> None: ..."]
 
 
 def type_of(value: Any) -> str:
     kind = type(value).__name__
-    if kind == "NoneType":
-        return "None"
-    return TYPES.get(kind, "Any")
-
-
-def site_of(value: Any) -> tuple[str, str] | None:
-    """Return the module in whose text a class or function stands, and its name there."""
-    for module_name, module in sorted(sys.modules.items()):
-        if not module_name.startswith("flambeau.") or module is None:
-            continue
-        for own, found in vars(module).items():
-            if found is value and own in defined_in(module_name):
-                return module_name, own
-    return None
-
-
-@cache
-def defined_in(module_name: str) -> set[str]:
-    """Return the names of the classes and functions in the text of a module."""
-    path = getattr(sys.modules[module_name], "__file__", None)
-    if path is None or not path.endswith(".py"):
-        return set()
-    body = ast.parse(Path(path).read_text()).body
-    return {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    return "None" if value is None else TYPES.get(kind, "Any")
 
 
 # -- Tensor -----------------------------------------------------------------------------------------------

@@ -54,7 +54,9 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
         raise TypeError(argument_type("pad", "mode", 3, "str", mode))
     if {*map(type, pad)} != {int}:
         pad = ints_of(pad, "pad", "pad", 2)
-    if mode == "constant" and not (value is None or isinstance(value, int | float | complex) or _is_one_number(value)):
+    if mode == "constant" and not (
+        value is None or isinstance(value, int | float | complex) or _is_one_number(value)
+    ):
         raise TypeError(argument_type("pad", "value", 4, "float", value))
     if len(pad) % 2:
         raise RuntimeError("Padding length must be divisible by 2")

@@ -1,0 +1,59 @@
+# Written by tools/stubs.py. Edit the definitions, and run it again.
+"""The names of torch.serialization."""
+
+
+from flambeau.tensor.tensor import Tensor
+
+from builtins import bool as _bool, complex as _complex, float as _float, int as _int, str as _str
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NoReturn, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from flambeau.core.device import device as _device
+from flambeau.core.dtype import dtype as _dtype
+from flambeau.core.handle import RemovableHandle as _RemovableHandle
+from flambeau.core.size import Size as _Size
+from flambeau.core.typeinfo import finfo as _finfo, iinfo as _iinfo
+from flambeau.runtime.generator import Generator as _Generator
+from flambeau.runtime.streams.event import Event as _Event
+from flambeau.tape.node import Node as _Node
+from flambeau.tensor.arguments import return_types as _return_types
+from flambeau.tensor.arguments.typing import layout as _layout, memory_format as _memory_format
+from flambeau.tensor.storages import TypedStorage as _TypedStorage, UntypedStorage as _UntypedStorage
+
+_Number: TypeAlias = _bool | _int | _float | _complex
+_Ints: TypeAlias = Sequence[_int]
+_IntOrInts: TypeAlias = _int | Sequence[_int]
+_Tensors: TypeAlias = Sequence[Tensor]
+_Device: TypeAlias = _str | _int | _device | None
+
+from typing import TypeAlias
+MAP_LOCATION: TypeAlias
+MAP_LOCATION: TypeAlias
+from flambeau.serialization.safety import add_safe_globals as add_safe_globals
+from flambeau.serialization import archive as archive
+from flambeau.serialization import checkpoint as checkpoint
+from flambeau.serialization.safety import clear_safe_globals as clear_safe_globals
+from flambeau.serialization.places import default_restore_location as default_restore_location
+from flambeau.core.device import device as device
+from flambeau.core.names import explain_absent_names as explain_absent_names
+from flambeau.serialization.safety import get_safe_globals as get_safe_globals
+from flambeau.serialization.checkpoint import get_unsafe_globals_in_checkpoint as get_unsafe_globals_in_checkpoint
+from flambeau.serialization import hub as hub
+from flambeau.serialization import legacy as legacy
+from flambeau.serialization.checkpoint import load as load
+from flambeau.serialization.places import location_tag as location_tag
+from flambeau.serialization import machine as machine
+from flambeau.serialization import names as names
+from flambeau.serialization import places as places
+from flambeau.serialization import reader as reader
+from flambeau.serialization.safety import safe_globals as safe_globals
+from flambeau.serialization import safety as safety
+from flambeau.serialization.checkpoint import save as save
+from flambeau.serialization import unpickler as unpickler
+from flambeau.serialization import writer as writer
+
+DEFAULT_PROTOCOL: _int
+MAP_LOCATION: Any

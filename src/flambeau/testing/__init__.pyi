@@ -1,0 +1,20 @@
+# Written by tools/stubs.py. Edit the definitions, and run it again.
+"""The names of torch.testing."""
+
+
+def called(module: str) -> None:
+    ...
+from flambeau.testing import answers as answers
+from flambeau.testing.closeness import assert_close as assert_close
+from flambeau.testing import closeness as closeness
+from flambeau.testing import conflicts as conflicts
+from flambeau.testing import exploration as exploration
+from flambeau.testing import explore as explore
+from flambeau.testing import failures as failures
+from flambeau.core.names import lacking as lacking
+from flambeau.testing import orders as orders
+from flambeau.testing import outcome as outcome
+from flambeau.testing import ranks as ranks
+from flambeau.testing import runs as runs
+from flambeau.testing import soundness as soundness
+

@@ -1,0 +1,15 @@
+# Written by tools/stubs.py. Edit the definitions, and run it again.
+"""The names of torch.utils."""
+
+
+from flambeau.utils import checkpoint as checkpoint
+from flambeau.utils import cpp_extension as cpp_extension
+from flambeau.utils import data as data
+from flambeau.utils import deterministic as deterministic
+from flambeau.utils import dlpack as dlpack
+from flambeau.utils import flop_counter as flop_counter
+from flambeau.utils import hooks as hooks
+from flambeau.core.names import lacking as lacking
+from flambeau.utils import model_zoo as model_zoo
+from flambeau.utils import weak as weak
+
