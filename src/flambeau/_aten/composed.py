@@ -59,7 +59,7 @@ def matmul(a: Tensor, b: Tensor) -> Any:
         )
     if dims[1] <= 2 and _folds(a, b):
         return _fold(a, b)
-    if dims[0] <= 2 and _folds(b.mT if dims[1] > 1 else b, a):
+    if dims[0] <= 2 and _folds(b.mT if dims[1] > 1 else b, a, comes_first=True):
         found = _fold(b.mT, a if dims[0] == 1 else a.t())
         return found.mT if dims[0] == 2 else found
     batch = functions["broadcast_shapes"](a.shape[:-2], b.shape[:-2])
@@ -72,13 +72,15 @@ def matmul(a: Tensor, b: Tensor) -> Any:
     return _aten("_unsafe_view", functions["bmm"](left, right), list(shape))
 
 
-def _folds(wide: Tensor, narrow: Tensor) -> bool:
-    """Return True if PyTorch computes a product of a batch as one of a tall matrix."""
+def _folds(wide: Tensor, narrow: Tensor, comes_first: bool = False) -> bool:
+    """Return True if PyTorch computes a product of a batch as one of a tall matrix; `narrow` may come first."""
     if wide.dim() < 3 or narrow.dim() > 2:
         return False
-    if narrow.requires_grad and wide.dim() >= 3 and not wide.requires_grad:
+    if narrow.requires_grad:
         return True
-    if narrow.dim() == 1 or wide.numel() == 0:
+    if comes_first and narrow.dim() == 2:
+        return False
+    if wide.numel() == 0:
         return True
     strides, shape = wide.stride(), wide.shape
     return all(strides[i] == strides[i + 1] * shape[i + 1] for i in range(wide.dim() - 2))

@@ -16,6 +16,7 @@ from flambeau._aten import composed, structured  # noqa: F401
 from flambeau._aten.creations import show_creation
 from flambeau._aten.overloads import find_overload, own_overload
 from flambeau._aten.translations import SEVERAL, VIEWS, Call, Translation, translation_of
+from flambeau._library.operators import overloads_of, packet_of
 from flambeau.core.frozen import Record
 from flambeau.ops.op import Derivative, Op
 from flambeau.tape.mode import mode, recording
@@ -136,7 +137,11 @@ def _show(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return find_overload(name)(*args, **kwargs)
 
 
-dispatch.show_with(_show, show_creation)
+def _find_packet(name: str) -> Any:
+    return packet_of(f"aten::{name}") if overloads_of(f"aten::{name}") else None
+
+
+dispatch.show_with(_show, show_creation, _find_packet)
 interception.add_layer(
     SimpleNamespace(
         intercept=intercept,

@@ -516,6 +516,72 @@ def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
     return call(masked_scale, (grad, mask, scale))
 
 
+# -- attention ------------------------------------------------------------------------------------------------------
+
+
+def _attention_scale(query: Tensor, scale: float | None) -> float:
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+def _refuse_dropout(name: str, p: float) -> None:
+    if p:
+        raise NotImplementedError(
+            f"torch.ops.aten.{name}: dropout_p={p} is not implemented; apply dropout yourself"
+        )
+
+
+@_kernel
+def _scaled_dot_product_flash_attention_for_cpu(
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
+    attn_mask: Given = None, scale: float | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    _refuse_dropout("_scaled_dot_product_flash_attention_for_cpu", dropout_p)
+    masks = () if attn_mask is None else (attn_mask,)
+    params = (is_causal, _attention_scale(query, scale))
+    found: tuple[Tensor, ...] = call(
+        table["scaled_dot_product_attention"], (query, key, value, *masks), params
+    )
+    return found
+
+
+@_kernel
+def _scaled_dot_product_flash_attention_for_cpu_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, dropout_p: float,
+    is_causal: bool, *, attn_mask: Given = None, scale: float | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    masks = () if attn_mask is None else (attn_mask,)
+    params = (is_causal, _attention_scale(query, scale), False)
+    inputs = (grad, query, key, value, out, logsumexp, *masks)
+    found: tuple[Any, ...] = call(table["scaled_dot_product_attention_backward"], inputs, params)
+    return found[:3]
+
+
+@_kernel
+def _scaled_dot_product_efficient_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_bias: Given, compute_log_sumexp: bool, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    _refuse_dropout("_scaled_dot_product_efficient_attention", dropout_p)
+    found = _scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal, attn_mask=attn_bias, scale=scale
+    )
+    seed = query.new_zeros((), dtype=int64)
+    return (*found, seed, seed.clone())
+
+
+@_kernel
+def _scaled_dot_product_efficient_attention_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_bias: Given, out: Tensor, logsumexp: Tensor,
+    philox_seed: Tensor, philox_offset: Tensor, dropout_p: float, mask: Sequence[bool], is_causal: bool = False, *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    masks = () if attn_bias is None else (attn_bias,)
+    params = (is_causal, _attention_scale(query, scale), attn_bias is not None and mask[3])
+    inputs = (grad, query, key, value, out, logsumexp, *masks)
+    found = (*call(table["scaled_dot_product_attention_backward"], inputs, params), None)[:4]
+    return tuple([g if wanted else None for g, wanted in zip(found, mask, strict=True)])
+
+
 # -- losses ---------------------------------------------------------------------------------------------------------
 
 

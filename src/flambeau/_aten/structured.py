@@ -11,6 +11,7 @@ from typing import Any
 
 from flambeau._aten.overloads import find_overload
 from flambeau._aten.translations import TABLE, Args, Call, Params, Translation, translates
+from flambeau.core.dtype import int64
 from flambeau.ops.op import Derivative, names_of, table
 from flambeau.tape.mode import mode
 from flambeau.tensor.tensor import Tensor
@@ -302,6 +303,35 @@ def _group_norm(args: Args, params: Params) -> Call:
 
 
 # -- attention: query, key, value and a mask; params (is_causal, scale) ---------------------------------------------
+
+
+@either("scaled_dot_product_attention")
+def _attention_back(grad: Any, a: Any, b: Any, c: Any, d: Any, outs: Any, params: Any, needs: Any) -> Any:
+    out, sums = outs
+    causal, scale = params
+    if a.is_cuda or (len(needs) > 3 and needs[3]):
+        seed = _aten("empty.memory_format", [], dtype=int64, device=a.device)
+        mask = [*needs, *[False] * (4 - len(needs))]
+        inputs = (grad, a, b, c, d, out, sums, seed, seed, 0.0, mask, causal)
+        return list(_aten("_scaled_dot_product_efficient_attention_backward", *inputs, scale=scale))[
+            : len(needs)
+        ]
+    inputs = (grad, a, b, c, out, sums, 0.0, causal)
+    found = _aten("_scaled_dot_product_flash_attention_for_cpu_backward", *inputs, attn_mask=d, scale=scale)
+    return [*found, None][: len(needs)]
+
+
+@translates("scaled_dot_product_attention", derivative=_attention_back)
+def _attention(args: Args, params: Params) -> Any:
+    query, key, value, *more = args
+    mask = more[0] if more else None
+    causal, scale = params
+    if query.is_cuda:
+        inputs = (query, key, value, mask, True, 0.0, causal)
+        return tuple(_aten("_scaled_dot_product_efficient_attention", *inputs, scale=scale)[:2])
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    return Call(name, (query, key, value, 0.0, causal), {"attn_mask": mask, "scale": scale})
+
 
 # -- losses ---------------------------------------------------------------------------------------------------------
 

@@ -81,6 +81,8 @@ class AtenOperator(Operator):
         super().__init__(schema, [*marks, operators.Tag.pt2_compliant_tag])
         self.kernels["CompositeImplicitAutograd"] = self._compute
         self._binding = schema if schema.name not in _NUMBERS_AS_TENSORS else _with_numbers(schema)
+        if schema.name == "aten::_scaled_dot_product_efficient_attention_backward":
+            self._binding = _without_bias(schema)
         self._positional = [a for a in schema.arguments if not a.kwarg_only]
         self._named = {a.name: a for a in schema.arguments}
         self._outputs = [a.name for a in schema.arguments if a.kwarg_only and a.is_write]
@@ -130,6 +132,12 @@ def _with_numbers(schema: FunctionSchema) -> FunctionSchema:
     numbers = schema._replace(arguments=(first, *relaxed))
     numbers.text = str(schema)  # type: ignore[attr-defined]
     return numbers
+
+
+def _without_bias(schema: FunctionSchema) -> FunctionSchema:
+    """Return a copy of a schema whose `attn_bias` may be None, which PyTorch's C++ passes for it."""
+    relaxed = [a._replace(rest="?") if a.name == "attn_bias" else a for a in schema.arguments]
+    return schema._replace(arguments=tuple(relaxed))
 
 
 def _as_public(argument: Argument | None, value: Any) -> Any:

@@ -157,6 +157,15 @@ def create(define: Callable[..., Tensor], args: tuple[Any, ...], given: dict[str
     return made.requires_grad_() if wanted else made
 
 
+def find_packet(name: str) -> Any:
+    """Return the operator `torch.ops.aten.<name>`; None if Flambeau has none."""
+    _load[0]()
+    return _packet[0](name)
+
+
+_packet: list[Callable[..., Any]] = []  # set by `_aten/lowering.py`
+
+
 composed: dict[str, Callable[..., Any]] = {}  # filled by `_aten/composed.py`
 
 
@@ -171,6 +180,6 @@ _show: list[Callable[..., Any]] = []  # set by `_aten/lowering.py`
 _create: list[Callable[..., Any]] = []  # set by `_aten/lowering.py`
 
 
-def show_with(function: Callable[..., Any], create: Callable[..., Any]) -> None:
-    """Let `show` call `function(name, args, kwargs)`, and `create` call `create(name, args, kwargs)`."""
-    _show[:], _create[:] = [function], [create]
+def show_with(function: Callable[..., Any], create: Callable[..., Any], packet: Callable[[str], Any]) -> None:
+    """Let `show` call `function(name, args, kwargs)`, `create` call `create`, and `find_packet` call `packet`."""
+    _show[:], _create[:], _packet[:] = [function], [create], [packet]

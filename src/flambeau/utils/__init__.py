@@ -10,7 +10,7 @@ from flambeau.core.names import lacking
 _lacking = lacking("torch.utils")
 _MODULES = (
     "_contextlib", "_foreach_utils", "_python_dispatch", "_pytree", "checkpoint", "cpp_extension", "data",
-    "deterministic", "dlpack", "flop_counter", "hooks", "model_zoo", "weak",
+    "deterministic", "dlpack", "flop_counter", "hooks", "model_zoo", "module_tracker", "weak",
 )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from flambeau import amp
 from flambeau.autograd.function import Function
 from flambeau.autograd.graph import saved_tensors_hooks
-from flambeau.core.absent import absent_function
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import device
 from flambeau.core.meta import Meta
@@ -23,6 +21,15 @@ from flambeau.tensor.autograd.autograd_meta import edge_of, requires_grad
 from flambeau.tensor.autograd.saved import SavedTensor, save
 from flambeau.tensor.functions.gradients import run_backward
 from flambeau.tensor.tensor import Tensor
+from flambeau.utils._selective_checkpoint import (
+    CheckpointPolicy as CheckpointPolicy,
+)
+from flambeau.utils._selective_checkpoint import (
+    SelectiveCheckpointContext as SelectiveCheckpointContext,
+)
+from flambeau.utils._selective_checkpoint import (
+    create_selective_checkpoint_contexts as create_selective_checkpoint_contexts,
+)
 
 
 class CheckpointError(RuntimeError):
@@ -32,22 +39,6 @@ class CheckpointError(RuntimeError):
 def noop_context_fn() -> tuple[Any, Any]:
     """Two context managers that do nothing."""
     return contextlib.nullcontext(), contextlib.nullcontext()
-
-
-class CheckpointPolicy(enum.Enum):
-    """The ways in which a selective checkpoint treats the result of an operator."""
-
-    MUST_SAVE = 0
-    PREFER_SAVE = 1
-    MUST_RECOMPUTE = 2
-    PREFER_RECOMPUTE = 3
-    MUST_CPU_OFFLOAD = 4
-    PREFER_CPU_OFFLOAD = 5
-
-
-create_selective_checkpoint_contexts = absent_function(
-    "torch.utils.checkpoint", "create_selective_checkpoint_contexts", "Checkpoint smaller functions instead."
-)
 
 
 def get_device_states(*args: Any) -> tuple[list[int], list[Tensor]]:
