@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -150,6 +151,23 @@ def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path, monkeypatch: 
         replace_file(tmp_path / "x", b"")
 
 
+def test_errors_of_a_full_disk_name_the_file(tmp_path: Path, kind: str) -> None:
+    for path, outcome in ((tmp_path / "x", "no file was written"), (tmp_path / "x", "the old file is kept")):
+        with pytest.raises(OSError, match=outcome) as caught, replacing(path) as file:
+            file.write(b"new")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
+        path.write_bytes(b"old")
+    with pytest.raises(
+        OSError, match=r"No space left on device; what was written is incomplete: '/dev/full'"
+    ):
+        replace_file("/dev/full", b"new")
+    for other in (OSError(errno.EPIPE, "of a pipe"), OSError(errno.ENOSPC, "of another file", "y")):
+        with pytest.raises(OSError, match=other.strerror) as caught, replacing(tmp_path / "x"):
+            raise other
+        assert caught.value is other
+
+
 # -- checkpoints: full disks and killed programs --------------------------------------------------------------
 
 
@@ -162,14 +180,14 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:
     torch.save(torch.zeros(100_000), sys.argv[1])
 except OSError as error:
-    print(error.strerror)
+    print(error.strerror, error.filename == sys.argv[1])
 """
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.pt"
     torch.save(torch.arange(3), path)
-    assert in_child(FULL, path, kind).stdout == "File too large\n"
+    assert in_child(FULL, path, kind).stdout == "File too large; the old file is kept True\n"
     assert torch.load(path).tolist() == [0, 1, 2] and names(tmp_path) == ["x.pt"]
 
 
@@ -264,6 +282,8 @@ with torch.virtual(devices=1):
             except OSError as error:
                 if path.read_bytes() != b"old":
                     print(name, "is damaged")
+                if error.filename != str(path) or "the old file is kept" not in error.strerror:
+                    print(name, error)
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             write(path)
             if path.read_bytes() == b"old":

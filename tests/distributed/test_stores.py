@@ -448,3 +448,28 @@ def test_sums_of_more_than_64_bits_are_refused() -> None:
         with pytest.raises(ValueError, match="more than 64 bits"):
             store.add("m", 1)
         assert store.add("m", -1) == (1 << 63) - 2
+
+
+_FULL = """
+import resource, sys
+import flambeau.distributed as dist
+store, other = dist.FileStore(sys.argv[1], 2), dist.FileStore(sys.argv[1], 2)
+store.set("a", "1")
+limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+for room in (0, 5):  # nothing, or a part of the change, fits
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(open(sys.argv[1], "rb").read()) + room, limit[1]))
+    try:
+        store.set("b", "2")
+    except OSError as error:
+        print(error.strerror, error.filename == sys.argv[1], store.check(["b"]), other.check(["b"]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    store.set("c", "3")
+    print(other.get("a"), other.get("c"))
+"""
+
+
+def test_a_full_disk_leaves_a_file_store_as_before(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _FULL, str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    wanted = "File too large; the store is as before True False False\nb'1' b'3'\n"
+    assert done.stdout == wanted * 2, done.stderr

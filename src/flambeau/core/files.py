@@ -24,6 +24,7 @@ _ADVICE = (
     ". A file is replaced by one that is written beside it. Fix: make its folder writable, or pass an open file, "
     "which is written into"
 )
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of writes, which name no file
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes | str, durable: bool = True) -> None:
@@ -43,11 +44,11 @@ def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[Bi
         durable: Wait until the disk has it, so that it survives a loss of power, too.
 
     Raises:
-        OSError: If the folder or the old file is not writable, or the disk is full.
+        OSError: If the folder or the old file is not writable, or the disk is full. It names the file.
     """
     before = _status(path)
     if not _is_replaceable(path, before):
-        with open(path, "wb") as file:
+        with naming(path, "what was written is incomplete"), open(path, "wb") as file:
             yield file
         return
     target = os.path.realpath(path)
@@ -57,15 +58,32 @@ def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[Bi
         folder = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+    outcome = "no file was written" if before is None else "the old file is kept"
     try:
-        beside = _Beside(folder, os.path.basename(target))
-        try:
-            yield beside.file
-            beside.finish(before, durable)
-        finally:
-            beside.discard()
+        with naming(path, outcome):
+            beside = _Beside(folder, os.path.basename(target))
+            try:
+                yield beside.file
+                beside.finish(before, durable)
+            finally:
+                beside.discard()
     finally:
         os.close(folder)
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str], outcome: str) -> Iterator[None]:
+    """Let errors of a disk that is full or broken name the file, and say what has become of it.
+
+    Raises:
+        OSError: If the block raises one; with the same number.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS or error.filename is not None:
+            raise
+        raise OSError(error.errno, f"{error.strerror}; {outcome}", os.fspath(path)) from None
 
 
 class _Beside:
@@ -85,6 +103,8 @@ class _Beside:
             try:
                 fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
             except OSError as error:
+                if error.errno in _DISK_ERRORS:
+                    raise OSError(error.errno, error.strerror) from None
                 raise OSError(error.errno, f"{error.strerror}{_ADVICE}", target) from None
             self.name = name
         self.file = os.fdopen(fd, "w+b")

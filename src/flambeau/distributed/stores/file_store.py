@@ -12,8 +12,10 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from io import RawIOBase
 from typing import Any, NoReturn
 
+from flambeau.core.files import naming
 from flambeau.core.ipc.codec import Inbox, frame_message
 from flambeau.distributed.stores.kv_store import CHANGES, Table
 from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, seconds, told
@@ -94,11 +96,15 @@ class _Log:
 
     def __init__(self, path: str) -> None:
         self.path = os.fspath(path)
+        self._forget()
+        with self._locked():
+            pass
+
+    def _forget(self) -> None:
+        """Let the next operation read the file from its beginning."""
         self._table = Table()
         self._inbox = Inbox(_LARGEST)
         self._read = 0
-        with self._locked():
-            pass
 
     def do(self, operation: str, args: Sequence[Any]) -> Any:
         """Do an operation of the table; what it changed is appended."""
@@ -124,7 +130,18 @@ class _Log:
                 self._table.do(operation, args)
 
             def append(message: bytes) -> None:
-                file.write(message)
+                try:
+                    with naming(self.path, "the store is as before"):
+                        _write_all(file, message)
+                except OSError:
+                    file.truncate(self._read)  # a part would be read as the beginning of what follows
+                    self._forget()
+                    raise
                 self._read += len(message)
 
             yield append
+
+
+def _write_all(file: RawIOBase, data: bytes) -> None:
+    while data:
+        data = data[file.write(data) :]
