@@ -32,9 +32,37 @@ def test_a_key_that_no_rank_will_set_is_a_deadlock(tmp_path: Path, backend: str)
     program = script(tmp_path, LEFT.format(backend=backend))
     done = finish(start("-m", "flambeau", "launch", "--nproc-per-node", "2", program))
     assert done.status == 1
-    assert "DistStoreError: deadlock: no rank can go on" in done.err
+    assert "DeadlockError: deadlock: no rank can go on" in done.err
     assert "has ended, exit status 0" in done.err
     assert "waits for '/default_pg/1/never' of the store at program.py:7" in done.err
+
+
+MIXED = """
+import threading, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+store, x = dist.distributed_c10d._get_default_store(), torch.ones(4)
+if dist.get_rank() == 0:
+    {first}
+{second}
+"""
+SECOND = {
+    "store.get('never')": "waits for '/default_pg/1/never' of the store at program.py:7",
+    "dist.new_group([0, 1])": " of the store at program.py:7",
+    "dist.monitored_barrier()": "waits for '/default_pg/1/0/monitored/1/over' of the store at program.py:7",
+}
+
+
+@pytest.mark.parametrize("transport", ["", "tcp"])
+@pytest.mark.parametrize("second", SECOND)
+def test_waits_for_keys_and_messages_are_a_deadlock(tmp_path: Path, second: str, transport: str) -> None:
+    program = script(tmp_path, MIXED.format(first="dist.recv(x)", second=second))
+    done = finish(
+        start("-m", "flambeau", "launch", "--nproc-per-node", "2", program, FLAMBEAU_GLOO=transport)
+    )
+    assert done.status == 1
+    assert "DeadlockError: deadlock: no rank can go on" in done.err
+    assert "waits for others at program.py:6: recv of 4 float32 from any rank in group 0" in done.err
+    assert SECOND[second] in done.err
 
 
 def test_ranks_that_disagree_on_their_number_are_told(tmp_path: Path) -> None:
@@ -55,6 +83,7 @@ class Server:
     def __init__(self, waiting: set[int], connected: set[int]) -> None:
         self.waiting, self.connected = waiting, connected
         self.reports: list[str] = []
+        self.process = 0
 
     def call(self, function: Any) -> None:
         function()
@@ -90,7 +119,7 @@ def ranks() -> Any:
 
 def looked(server: Server, ranks: list[Worker], times: int = 10) -> list[str]:
     said: list[str] = []
-    stall = Stalls(server, ranks, said.append)  # type: ignore[arg-type]
+    stall = Stalls(server, lambda: ranks, said.append)  # type: ignore[arg-type]
     for _ in range(times):
         stall.look()
     return said
@@ -120,7 +149,7 @@ def test_only_waits_of_all_ranks_are_given_up(ranks: list[Worker]) -> None:
 
 WAIT = {
     "mark": 1, "text": "rank 0 at x.py:3: all_reduce", "group": "g", "number": 1, "tag": 0, "sends": False,
-    "peers": [1], "any_peer": False, "looks": 2, "report": "",
+    "peers": [1], "any_peer": False, "alone": True, "looks": 2, "report": "",
 }  # fmt: skip
 
 
@@ -141,6 +170,26 @@ def test_only_waits_count_of_what_stands_under_the_key_of_a_wait(ranks: list[Wor
         server = Server(set(), set())
         server.value_of = lambda ending, text=text: text  # type: ignore[method-assign, misc]
         assert looked(server, ranks, 1) == []
+
+
+def test_waits_in_transports_count_if_only_others_can_end_them(ranks: list[Worker]) -> None:
+    first, second = (worker.process.pid for worker in ranks)
+    for change, given_up in (
+        ({}, True),
+        ({"alone": False}, False),  # a thread of rank 0 may set the key
+        ({"any_peer": True, "peers": [0]}, True),
+        ({"peers": [2]}, False),
+        ({"looks": 5}, False),  # it has not looked again
+    ):
+        server, looks = Server({second}, {first, second}), iter(range(1000))
+
+        def published(ending: str, change: Any = change, looks: Any = looks) -> bytes:
+            wait = WAIT | {"number": 0, "looks": next(looks)} | change
+            return json.dumps(wait).encode() if ending == "waits/0" else b"{}"
+
+        server.value_of = published  # type: ignore[method-assign]
+        looked(server, ranks)
+        assert bool(server.reports) is given_up, change
 
 
 def test_a_wait_that_moves_on_is_not_given_up(ranks: list[Worker]) -> None:

@@ -27,6 +27,10 @@ class DistStoreError(DistError):
     __module__ = "flambeau.distributed"
 
 
+class DeadlockError(DistStoreError):
+    """No rank can go on: each waits for another, or for one that has ended."""
+
+
 class QueueEmptyError(DistStoreError):
     """`queue_pop(block=False)` of a queue without values."""
 

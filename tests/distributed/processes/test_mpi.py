@@ -187,7 +187,7 @@ def test_a_message_that_does_not_fit_is_told_without_what_mpi_says() -> None:
 def wait_for(
     *peers: int, number: int = 0, sends: bool = False, group: str = "0", tag: int = 0, looks: int = 0
 ) -> Wait:
-    return Wait(1, "", group, number, tag, sends, peers, False, looks)
+    return Wait(1, "", group, number, tag, sends, peers, looks=looks)
 
 
 def wait_for_any(*peers: int, group: str = "0", tag: int = 0) -> Wait:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from flambeau.distributed.backends.backend import Place
-from flambeau.distributed.errors import DistError, DistStoreError
+from flambeau.distributed.errors import DeadlockError, DistError, DistStoreError
+from flambeau.distributed.stores.store import part_of_wait
 
 _LOOK_S = 0.3  # between looks at whether a rank's process lives
 _GRACE_S = 2.0  # rank 0's word comes when the time is over
@@ -63,7 +64,9 @@ class Monitored:
             left = until - time.monotonic()
             gone = left <= 0 or bool(self._dead(place.ranks[rank]))
             try:
-                place.store.wait([key], timedelta(seconds=min(max(left, 1e-3), _LOOK_S)))
+                place.store.wait([key], part_of_wait(_LOOK_S, until))
+            except DeadlockError:
+                raise
             except DistStoreError:
                 if gone:
                     return False

@@ -143,7 +143,7 @@ class ProcessWork(Work):
         elif not self.number and peer is not None:
             peers = (peers[peer],)
         sends = what.startswith("send")
-        mine = Wait(mark, text, place_.name, self.number, self.tag, sends, peers, any_peer, looks)
+        mine = Wait(mark, text, place_.name, self.number, self.tag, sends, peers, any_peer, alone(), looks)
         report = ""
         with suppress(DistError):  # the store may have ended with its rank
             report = transport.waits.look(mine)

@@ -27,7 +27,7 @@ from flambeau.distributed.errors import DistError
 _SURE = 3  # looks at which all of a circle were where they are, and had asked their transport again
 _FORM = {  # the schema of each field of a `Wait` in the store
     "mark": int, "text": str, "group": str, "number": int, "tag": int, "sends": bool, "peers": (int,), "any_peer": bool,
-    "looks": int, "report": str,
+    "alone": bool, "looks": int, "report": str,
 }  # fmt: skip
 
 
@@ -44,6 +44,7 @@ class Wait:
         sends: True for the sending end of a message.
         peers: Ranks that can end the wait, without those that have ended.
         any_peer: True if one of them is enough; otherwise all are needed.
+        alone: True if no other thread of the rank's process could do anything for others.
         looks: How often the rank has looked since the wait began.
         report: The report of a deadlock that the rank has raised; "" if there is none.
     """
@@ -56,6 +57,7 @@ class Wait:
     sends: bool = False
     peers: tuple[int, ...] = ()
     any_peer: bool = False
+    alone: bool = True
     looks: int = 0
     report: str = ""
 

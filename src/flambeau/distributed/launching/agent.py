@@ -197,7 +197,9 @@ class Agent:
         """Until all local ranks have ended: None; or the one that failed, or what failed elsewhere."""
         left = len(workers.all)
         server = self._server._server
-        stalls = Stalls(server.server, workers.all, self._say) if server and self.plan.nodes == 1 else None
+        stalls = (
+            Stalls(server.server, lambda: workers.all, self._say) if server and self.plan.nodes == 1 else None
+        )
         while left:
             try:
                 news = self.news.get(timeout=self.plan.interval)

@@ -1,12 +1,16 @@
-"""`Stalls`: what the launcher of one node says about ranks that wait: for how long, for whom, and when in vain.
+"""`Stalls`: what is reported about ranks that wait: for how long, for whom, and that none of them can go on.
+
+The launcher of one node looks, or rank 0 if it serves the store of ranks that no launcher started.
 
 # Note [Waits that nothing ends]
 Problem: a rank that waits for a key which no rank will set hangs until its timeout, half an hour, without a word.
-Rule: when every rank that has not ended waits for keys in the launcher's store, none of them can set a key: each wait
-raises, with the line of every rank. A rank counts as waiting if it has no other thread and no child process that could
-set the key, if its wait lasts for some seconds more, and if no other process has a connection to the store.
-Why: each of these may set the key. Consequences: with one of them the rank waits until its timeout. Every wait of more
-than 30 seconds, for keys or in collectives, is named on stderr with what the other ranks' processes do.
+Rule: a wait for keys of the store ends when any other rank sets them. If every rank that has not ended waits, for keys
+or in a transport (Note [Deadlocks of processes]), and none can go on before another does, each wait for keys raises,
+with the line of every rank. A rank counts as waiting if it has no other thread and no child process that could set the
+key, if its wait lasts for some seconds more, and if no other process has a connection to the store.
+Why: each of these may set the key. Consequences: with one of them the rank waits until its timeout, and so does a rank
+that polls with `check` or with short waits. Every wait of more than 30 seconds, for keys or in collectives, is named on
+stderr with what the other ranks' processes do.
 """
 
 from __future__ import annotations
@@ -15,16 +19,36 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
-from flambeau.distributed.backends.wait_reports import key_of, said_by
-from flambeau.distributed.launching.workers import Worker
+from flambeau.distributed.backends.wait_reports import Confirmation, Wait, key_of, said_by, stuck
 from flambeau.distributed.stores.coordinator import children_of
 from flambeau.distributed.stores.store_server import StoreServer
 
 _EVERY_S = 30.0  # between two lines about one wait
 _SHORT_S = 10.0  # a wait that ends by itself within this time is not given up
-_SURE = 3  # looks at which nothing has changed
+_GAPS = 3  # looks at which a rank that asks again and again may not be seen waiting
 _STATES = {"R": "runs", "D": "runs", "S": "sleeps", "T": "is stopped", "t": "is stopped", "Z": "has ended"}
+
+
+class RankProcess(Protocol):
+    """A rank and its process on this host.
+
+    Attributes:
+        rank: Its number among all ranks.
+        pid: Its process id.
+        code: Its exit status; None while it runs.
+        ended: How it ended, in words.
+    """
+
+    rank: int
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def code(self) -> int | None: ...
+    @property
+    def ended(self) -> str: ...
 
 
 class _Wait:
@@ -39,7 +63,7 @@ class _Wait:
     def ends(self) -> bool:
         """Note that the rank is not seen in this wait. Return True if it is over."""
         self._absent += 1
-        return self._absent >= _SURE or not self.words
+        return self._absent >= _GAPS or not self.words
 
     def is_long(self, now: float) -> bool:
         """Note that the rank is seen in this wait. Return True if a line about it is due."""
@@ -51,72 +75,100 @@ class _Wait:
 
 
 class Stalls:
-    """Looks at the ranks of one attempt. `report` is called with each line to print."""
+    """Looks at the ranks of one job.
 
-    def __init__(self, server: StoreServer, workers: Sequence[Worker], report: Callable[[str], None]) -> None:
+    Args:
+        server: The store of the ranks.
+        members: Returns all ranks, or none while some have not joined.
+        report: Called with each line to print.
+    """
+
+    def __init__(
+        self,
+        server: StoreServer,
+        members: Callable[[], Sequence[RankProcess]],
+        report: Callable[[str], None],
+    ) -> None:
         self._server = server
-        self._workers = workers
+        self._members = members
         self._report = report
         self._waits: dict[int, _Wait] = {}  # process -> its wait at the last look
-        self._seen: object = None
+        self._confirmation = Confirmation()
         self._looks = 0
 
     def look(self) -> None:
         """Let the serving thread look at who waits."""
-        self._server.call(self._look)
+        self._server.call(self.look_now)
 
-    def _look(self) -> None:
-        alive = [worker for worker in self._workers if worker.code is None]
-        waits = self._in_mpi() | self._server.waits()
-        self._give_up(alive, {process: words for process, (words, _) in waits.items()})
+    def look_now(self) -> None:
+        """Report long waits and a deadlock. Called in the serving thread."""
+        members = self._members()
+        alive = [member for member in members if member.code is None]
+        in_transport = self._in_transport(alive)
+        waits = {
+            member.pid: (_words_of(in_transport[member.rank]), in_transport[member.rank].mark)
+            for member in alive
+            if member.rank in in_transport
+        } | self._server.waits()
+        self._give_up(members, alive, in_transport, {process: words for process, (words, _) in waits.items()})
         now = time.monotonic()
-        for worker in alive:
-            process = worker.process.pid
-            words, which = waits.get(process, ("", None))
-            wait = self._waits.get(process)
+        for member in alive:
+            words, which = waits.get(member.pid, ("", None))
+            wait = self._waits.get(member.pid)
             if wait is None or (which != wait.which and wait.ends()):
-                self._waits[process] = _Wait(words, which, now)
+                self._waits[member.pid] = _Wait(words, which, now)
             elif which == wait.which and words and wait.is_long(now):
-                others = [_state(other) for other in self._workers if other is not worker]
-                told = f"rank {worker.rank} has waited {now - wait.since:.0f} s for {words}"
+                others = [_state(other) for other in members if other is not member]
+                told = f"rank {member.rank} has waited {now - wait.since:.0f} s for {words}"
                 self._report("; ".join([told, *others]))
 
-    def _in_mpi(self) -> dict[int, tuple[str, object]]:
-        """Return what ranks wait for in MPI, as they say in the store after a moment, and the number of the wait."""
-        found: dict[int, tuple[str, object]] = {}
-        for worker in self._workers:
-            wait = said_by(self._server.value_of(key_of(worker.rank)))
-            if wait is not None:
-                words = wait.text.removeprefix(f"rank {worker.rank} at ")
-                found[worker.process.pid] = f"others at {words}", wait.mark
-        return found
+    def _in_transport(self, alive: Sequence[RankProcess]) -> dict[int, Wait]:
+        """Return what ranks wait for in CPU transports, as they publish it after a moment."""
+        found = {member.rank: said_by(self._server.value_of(key_of(member.rank))) for member in alive}
+        return {rank: wait for rank, wait in found.items() if wait is not None}
 
-    def _give_up(self, alive: Sequence[Worker], waits: dict[int, str]) -> None:
+    def _give_up(
+        self,
+        members: Sequence[RankProcess],
+        alive: Sequence[RankProcess],
+        in_transport: dict[int, Wait],
+        words: dict[int, str],
+    ) -> None:
         """See Note [Waits that nothing ends]."""
+        self._looks += 1
         blocked = self._server.blocked(_SHORT_S)
-        processes = {worker.process.pid for worker in alive}
-        stuck = bool(alive) and processes == set(blocked) == self._server.processes()
-        if not stuck or any(children_of(process) for process in processes):
-            blocked = {}
-        self._looks = self._looks + 1 if blocked == self._seen else 0
-        self._seen = blocked
-        if blocked and self._looks >= _SURE:
-            lines = [_line(worker, waits) for worker in sorted(self._workers, key=lambda w: w.rank)]
+        others = tuple([member.rank for member in alive])
+        in_store = {
+            member.rank: Wait(hash(blocked[member.pid]), "", peers=others, any_peer=True, looks=self._looks)
+            for member in alive
+            if member.pid in blocked
+        }
+        waits = {rank: wait for rank, wait in in_transport.items() if wait.alone} | in_store
+        processes = {member.pid for member in alive}
+        connected = self._server.processes() | ({self._server.process} & processes)
+        hopeless = len(stuck(waits)) == len(alive) and bool(in_store) and connected == processes
+        if not hopeless or any(children_of(process) for process in processes):
+            waits = {}
+        if self._confirmation.confirm(waits):
+            lines = [_line(member, words) for member in sorted(members, key=lambda m: m.rank)]
             self._server.give_up("\n  ".join(["deadlock: no rank can go on", *lines]))
 
 
-def _line(worker: Worker, waits: dict[int, str]) -> str:
-    words = waits[worker.process.pid] if worker.code is None else ""
-    return f"rank {worker.rank} (process {worker.process.pid}): " + (
-        f"waits for {words}" if words else f"has ended, {worker.ended}"
+def _words_of(wait: Wait) -> str:
+    return f"others at {wait.text.partition(' at ')[2]}"
+
+
+def _line(member: RankProcess, words: dict[int, str]) -> str:
+    return f"rank {member.rank} (process {member.pid}): " + (
+        f"waits for {words[member.pid]}" if member.code is None else f"has ended, {member.ended}"
     )
 
 
-def _state(worker: Worker) -> str:
-    """What a rank's process does, as far as the system says."""
-    if worker.code is not None:
-        return f"rank {worker.rank} has ended ({worker.ended})"
+def _state(member: RankProcess) -> str:
+    """Return what a rank's process does, as far as the system says."""
+    if member.code is not None:
+        return f"rank {member.rank} has ended ({member.ended})"
     state = "R"
     with suppress(OSError):
-        state = Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return f"rank {worker.rank} (process {worker.process.pid}) {_STATES.get(state, 'runs')}"
+        state = Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return f"rank {member.rank} (process {member.pid}) {_STATES.get(state, 'runs')}"

@@ -72,6 +72,10 @@ class Worker:
     code: int | None = None
 
     @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
     def status(self) -> int:
         """As a shell gives it."""
         return 128 - self.code if self.code is not None and self.code < 0 else self.code or 0

@@ -17,12 +17,22 @@ from typing import Any, NoReturn
 
 from flambeau.core.errors import DriverError
 from flambeau.core.host.turn_scheduler import seat
-from flambeau.distributed.errors import DistNetworkError, DistStoreError
+from flambeau.distributed.errors import DeadlockError, DistNetworkError, DistStoreError
 from flambeau.distributed.stores.kv_store import CHANGES, Table
 
 _LOOK_S = 0.25  # between looks at whether those that are waited for live
 DEFAULT_TIMEOUT = timedelta(seconds=300)
 Text = str | bytes
+
+
+class PartOfWait(timedelta):
+    """The time limit of a wait that is repeated until `whole` is over unless the caller gives up for a reason.
+
+    Attributes:
+        whole: Time limit of all waits together.
+    """
+
+    whole: timedelta
 
 
 class Store:
@@ -307,21 +317,28 @@ def missed(
 
     gone: asked now and then why they will not come; "" as far as anyone knows.
 
-    Raises DistNetworkError: the store has gone; DriverError: a deadlock of ranks that are threads.
+    Raises DistNetworkError: the store has gone; DeadlockError, or DriverError of ranks that are threads: a deadlock.
     """
     end = time.monotonic() + (seconds(timeout) or math.inf)
     while True:
-        left = timedelta(seconds=max(min(_LOOK_S, end - time.monotonic()), 0.001))
         try:
-            store.wait(keys, left if seat() is None else timeout)
+            store.wait(keys, part_of_wait(_LOOK_S, end) if seat() is None else timeout)
             return None
-        except DistNetworkError:
+        except (DeadlockError, DistNetworkError):
             raise
         except RuntimeError as error:  # not every store's is a DistStoreError
             if isinstance(error.__cause__, DriverError):
                 raise error.__cause__ from None
             if (why := gone()) or time.monotonic() >= end:
                 return None if store.check(keys) else why  # who is gone may have set them before
+
+
+def part_of_wait(length_s: float, end: float) -> PartOfWait:
+    """Return the time limit of a part of a wait that lasts until `end` on the monotonic clock, perhaps infinite."""
+    left = max(end - time.monotonic(), 1e-3)
+    part = PartOfWait(seconds=min(length_s, left))
+    part.whole = timedelta() if left == math.inf else timedelta(seconds=left)
+    return part
 
 
 def seconds(limit: timedelta) -> float | None:

@@ -25,14 +25,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from flambeau.core.ipc.codec import LARGEST, Inbox, fits, frame_message
+from flambeau.core.ipc.codec import LARGEST, Either, Inbox, fits, frame_message
 from flambeau.core.ipc.handshake import SECRET, UNGREETED, Greeting
 from flambeau.distributed.stores.coordinator import MeetingPlace
 from flambeau.distributed.stores.kv_store import CHANGES, OPERATIONS, Table
 
 log = logging.getLogger("torch.distributed")
 
-_REQUEST = [str, list, (str,), int, bool, str]  # operation, arguments, needed keys, limit in ms, alone, site
+# operation, arguments, needed keys, limit in ms (or of this part of a wait and of the whole), alone, site
+_REQUEST = [str, list, (str,), Either(int, [int, int]), bool, str]
 _MEET = "meet"  # the operation of a rank's virtual GPUs, whose arguments the coordinator checks
 _GREETING_S = 30.0  # seconds that a client may take to be admitted
 _STALLED_S = (
@@ -96,15 +97,21 @@ class _Client:
 
 
 class _Request:
-    """An operation, the keys that it needs, when it is too late for them (None: never).
+    """An operation that may have to wait for keys.
 
-    alone: no other thread of its process could do what it waits for. site: the line of the program that asks.
+    Attributes:
+        needs: The keys that it needs.
+        begun: When it arrived, on the monotonic clock.
+        deadline: When it is too late for the keys; None means never.
+        patience: When its program stops waiting for them, which may repeat the request; infinite means never.
+        alone: True if no other thread of its process could set the keys.
+        site: The line of the program that asks.
     """
 
-    __slots__ = ("alone", "args", "begun", "deadline", "needs", "operation", "site")
+    __slots__ = ("alone", "args", "begun", "deadline", "needs", "operation", "patience", "site")
 
     def __init__(
-        self, operation: str, args: list[Any], needs: list[str], limit_ms: int, alone: bool, site: str
+        self, operation: str, args: list[Any], needs: list[str], limits_ms: list[int], alone: bool, site: str
     ) -> None:
         self.alone = alone
         self.site = site
@@ -112,7 +119,14 @@ class _Request:
         self.args = args
         self.needs = needs
         self.begun = time.monotonic()
-        self.deadline = self.begun + limit_ms / 1000 if limit_ms else None
+        limit, whole = limits_ms
+        self.deadline = self.begun + limit / 1000 if limit else None
+        self.patience = self.begun + whole / 1000 if whole else math.inf
+
+    @property
+    def wait(self) -> object:
+        """What tells this wait from others of its process: a repeated request goes on with it."""
+        return self.begun if self.deadline == self.patience else str(self)
 
     def __str__(self) -> str:
         return f"{', '.join(map(repr, self.needs))} of the store at {self.site}"
@@ -122,12 +136,13 @@ def _request_of(message: Any) -> _Request:
     """Return the request that a message holds. Raises BadMessage if it holds none."""
     if not fits(message, _REQUEST):
         raise BadMessage("a request of another form")
-    operation, args, needs, limit_ms, alone, site = message
+    operation, args, needs, limit, alone, site = message
     if operation != _MEET and not fits(args, OPERATIONS.get(operation, False)):
         raise BadMessage(f"operation {operation[:40]!r} with arguments of other types")
-    if not 0 <= limit_ms <= _LONGEST_MS:
-        raise BadMessage(f"a time limit of {limit_ms} ms")
-    return _Request(operation, args, needs, limit_ms, alone, site)
+    limits = limit if isinstance(limit, list) else [limit, limit]
+    if not all(0 <= each <= _LONGEST_MS for each in limits):
+        raise BadMessage(f"a time limit of {limit} ms")
+    return _Request(operation, args, needs, limits, alone, site)
 
 
 class StoreServer:
@@ -192,19 +207,20 @@ class StoreServer:
         values = [value for key, value in self._table.values.items() if key.endswith(f"/{ending}")]
         return values[-1] if values else b""
 
-    def blocked(self, least_s: float) -> dict[int, float]:
-        """Return the processes that do nothing else than wait for keys, for `least_s` seconds more; and since when."""
+    def blocked(self, least_s: float) -> dict[int, object]:
+        """Return the processes that do nothing but wait for keys, for `least_s` seconds more, with what tells the waits
+        of a process from each other."""
         soon = time.monotonic() + least_s
         return {
-            c.process: c.waits.begun
+            c.process: c.waits.wait
             for c in self._clients
-            if c.waits and c.waits.needs and c.waits.alone and (c.waits.deadline or math.inf) > soon
+            if c.waits and c.waits.needs and c.waits.alone and c.waits.patience > soon
         }
 
     def give_up(self, report: str) -> None:
-        """Let each wait for keys raise a DistStoreError."""
+        """Let each wait for keys raise a DeadlockError."""
         for client in [c for c in self._clients if c.waits is not None]:
-            self._answer(client, ["error", "DistStoreError", report])
+            self._answer(client, ["error", "DeadlockError", report])
 
     def forget(self, kept: str) -> None:
         """Drop all values but those whose keys begin so. For whoever knows that nobody asks now."""

@@ -21,14 +21,22 @@ from flambeau.core.host.thread_liveness import alone
 from flambeau.core.host.turn_scheduler import seat
 from flambeau.core.ipc.codec import receive, send
 from flambeau.core.ipc.handshake import RefusedError, greet
-from flambeau.distributed.errors import DistNetworkError, DistStoreError, QueueEmptyError
-from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, refuse, seconds
+from flambeau.distributed.errors import DeadlockError, DistNetworkError, DistStoreError, QueueEmptyError
+from flambeau.distributed.stores.store import (
+    DEFAULT_TIMEOUT,
+    Inner,
+    PartOfWait,
+    Store,
+    milliseconds,
+    refuse,
+    seconds,
+)
 from flambeau.distributed.stores.store_server import StoreServer
 from flambeau.driver.registry import go_on
 
 _MEMBERS = "init/"  # how many have joined
 _ALL_HERE = "init/all"  # a queue, which counts as no key
-_ERRORS = {error.__name__: error for error in (QueueEmptyError, ValueError, TypeError)}
+_ERRORS = {error.__name__: error for error in (DeadlockError, QueueEmptyError, ValueError, TypeError)}
 _BACKLOG = 1024
 _ANY = {
     "0.0.0.0": "127.0.0.1",
@@ -163,7 +171,10 @@ class TCPStore(Inner, Store):
 
     def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
         site = place(caller()) if needs else ""
-        message = [operation, args, list(needs), milliseconds(limit), alone(), site]
+        time_limit: int | list[int] = milliseconds(limit)
+        if isinstance(limit, PartOfWait):
+            time_limit = [milliseconds(limit), milliseconds(limit.whole)]
+        message = [operation, args, list(needs), time_limit, alone(), site]
         try:
             answer = self._request(message, limit if needs else None)
         except OSError as error:
