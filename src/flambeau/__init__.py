@@ -92,6 +92,7 @@ from flambeau.tensor.functions import sparse_names as _sparse_names
 from flambeau.tensor.functions import special as _special
 from flambeau.tensor.functions import spectral as _spectral
 from flambeau.tensor.functions import statistics as _statistics
+from flambeau.tensor.functions import tensor_names as _tensor_names
 from flambeau.tensor.functions import view_copies as _view_copies
 from flambeau.tensor.functions import views as _views
 from flambeau.tensor.tensor import Tensor

@@ -265,3 +265,33 @@ def increment_and_hold(value: Any, number: int, most: int) -> None:
 def null_waits() -> int:
     """How often the null libcuda was asked to let a stream wait."""
     return ctypes.c_int.in_dll(ctypes.CDLL("libcuda.so.1"), "null_waits").value
+
+
+def change_parameter(value: Any) -> tuple[Any, ...]:
+    """Say what a received parameter or variable is, then write to it and give it a gradient of its own."""
+    seen = (
+        type(value).__name__,
+        value.requires_grad,
+        value.grad is None,
+        not value._backward_hooks,
+        value.tolist(),
+    )
+    value.data.fill_(1)
+    value._grad = torch.full_like(value, 5)
+    torch.cuda.synchronize(value.device)
+    return seen
+
+
+def open_event(name: str, handle: bytes) -> None:
+    kept[name] = torch.cuda.Event.from_ipc_handle(0, handle)
+
+
+def synchronize_event(name: str) -> bool:
+    kept[name].synchronize()
+    return kept[name].query()
+
+
+def record_late(name: str) -> None:
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(50_000_000)
+        kept[name].record()

@@ -410,6 +410,82 @@ def test_a_handle_of_an_event_opens_elsewhere(peer):
         peer.call(kit.opened_event, 0, bytes(64))
 
 
+@pytest.mark.parametrize("recorded_first", [False, True])
+@pytest.mark.parametrize("method", ["event", "handle"])
+def test_an_importer_waits_for_the_exporters_work(peer, method, recorded_first):
+    event = torch.cuda.Event(interprocess=True)
+    assert event.query()
+    if recorded_first:
+        event.record()
+        event.synchronize()
+    if method == "event":
+        peer.call(kit.keep, "event", event)
+    else:
+        peer.call(kit.open_event, "event", event.ipc_handle())
+    for _ in range(2):
+        torch.cuda._sleep(50_000_000)
+        event.record()
+        assert not event.query()
+        assert peer.call(kit.synchronize_event, "event")
+        assert event.query()
+    peer.call(kit.drop, "event")
+
+
+def test_an_exporter_waits_for_the_importers_work(peer):
+    event = torch.cuda.Event(interprocess=True)
+    peer.call(kit.open_event, "event", event.ipc_handle())
+    for _ in range(2):
+        peer.call(kit.record_late, "event")
+        assert not event.query()
+        event.synchronize()
+        assert event.query()
+    torch.cuda._sleep(50_000_000)
+    event.record()  # by this process again
+    assert not event.query()
+    event.synchronize()
+    assert event.query()
+    peer.call(kit.drop, "event")
+
+
+def test_a_poll_of_another_processs_event_ends(peer):
+    event = torch.cuda.Event(interprocess=True)
+    peer.call(kit.open_event, "event", event.ipc_handle())
+    peer.call(kit.record_late, "event")
+    polls = 0
+    while not event.query():
+        polls += 1
+    assert polls
+    peer.call(kit.drop, "event")
+
+
+def test_handles_are_made_on_any_current_device():
+    with torch.cuda.device(0):
+        new, recorded = torch.cuda.Event(interprocess=True), torch.cuda.Event(interprocess=True)
+        recorded.record(torch.cuda.Stream())
+    with torch.cuda.device(1):
+        assert len({new.ipc_handle(), recorded.ipc_handle()}) == 2
+
+
+@pytest.mark.parametrize("kind", ["parameter", "variable", "constant"])
+def test_each_process_has_its_own_gradient_of_a_shared_parameter(peer, kind):
+    x = torch.arange(1.0, 26, device="cuda").view(5, 5)
+    value = torch.nn.Parameter(x) if kind == "parameter" else x.requires_grad_(kind == "variable")
+
+    @torch.utils.hooks.unserializable_hook
+    def hook(grad):
+        pass
+
+    if value.requires_grad:
+        value.register_hook(hook)
+        assert len(value._backward_hooks) == 1
+    value._grad = torch.full_like(value, 4)
+    name = "Parameter" if kind == "parameter" else "Tensor"
+    expected = (name, kind != "constant", True, True, torch.arange(1.0, 26).view(5, 5).tolist())
+    assert peer.call(kit.change_parameter, value) == expected
+    assert value.tolist() == [[1.0] * 5] * 5
+    assert value.grad.tolist() == value._grad.tolist() == [[4.0] * 5] * 5
+
+
 @gpus.simulated
 def test_simulated_time_and_the_trace_do_not_depend_on_the_other_process(peer):
     """A sending costs what its calls cost; what the other process does meanwhile costs nothing here."""

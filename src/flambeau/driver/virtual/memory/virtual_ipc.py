@@ -11,8 +11,10 @@ real device has such memory once; here it counts in both processes.
 are opened. An event of another process therefore has no time here. Such an event orders one process after
 another's writes, while commands run lazily. An interprocess event therefore runs all commands before it as
 soon as it is recorded. This changes no simulated time, but other streams can no longer run in between. A
-process that waits for such an event finds it complete or never recorded; the wait ends immediately in both
-cases.
+process that waits for such an event therefore finds its writes done. The wait takes as long as the other
+process's work had left when it recorded the event. The event's cell in shared memory has that number
+(shared_events.py). If a host saw the event complete, the cell has that, too: then the recording process
+finds it complete as well.
 """
 
 from __future__ import annotations
@@ -146,22 +148,15 @@ class SharedPages:
             self._fd = -1
 
 
-def event_handle(index_uuid: bytes, number: int) -> bytes:
-    """Return the IPC handle of an event, with its process and device; see Note [Events of other processes]."""
-    return _HANDLE.pack(_EVENT, Door(os.getpid(), 0, 0, 0).pack(), index_uuid, number, 0)
+def event_handle(door: Door, uuid: bytes, number: int) -> bytes:
+    """Return the IPC handle of the event with cell `number`; see Note [Events of other processes]."""
+    return _HANDLE.pack(_EVENT, door.pack(), uuid, number, 0)
 
 
-def check_event(handle: bytes, uuid: bytes) -> None:
-    """Raise DriverError unless the handle is of an event of this device, created by a process that lives."""
-    door, _, _ = _parse_handle(handle, _EVENT, uuid)
-    try:
-        os.kill(door.pid, 0)
-    except PermissionError:
-        pass
-    except ProcessLookupError:
-        raise DriverError(
-            f"CUDA error: invalid resource handle: process {door.pid} made it, and has ended"
-        ) from None
+def parse_event(handle: bytes, uuid: bytes) -> tuple[Door, int]:
+    """Return where an event's cell is found. Raises DriverError unless the handle is of an event of this device."""
+    door, number, _ = _parse_handle(handle, _EVENT, uuid)
+    return door, number
 
 
 def _parse_handle(handle: bytes, kind: bytes, uuid: bytes) -> tuple[Door, int, int]:

@@ -317,6 +317,13 @@ class Command:
         return (self.kind * 31 + self.nbytes * 7 + self.origin) % 251
 
 
+def arrival(stream: SimulatedStream, end: int) -> Command:
+    """Return a command that is done and ended at `end`: another process's record, as a wait of `stream` sees it."""
+    command = Command(RECORD, "record of another process", stream, 0, None, 1, 0, 0, None, ())
+    command.done, command.start, command.end = True, end, end
+    return command
+
+
 class RequestLog(Protocol):
     """A subscriber that records the program's requests in their order."""
 
