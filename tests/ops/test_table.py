@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flambeau
-from flambeau.core.dtype import float32, int64
+from flambeau.core.dtype import complex128, float32, float64, int64
 from flambeau.driver.api import Routine
 from flambeau.ops.op import Op, table
 from flambeau.tensor.call import call
@@ -63,6 +63,33 @@ def test_a_routine_names_functions_of_the_cuda_driver(name):
     for path in paths:
         module, _, function = path.partition(":")
         assert function in names_at_top(module), path
+
+
+@pytest.mark.parametrize("name", [name for name, op in table.items() if op.derivative.linear])
+def test_an_operator_that_says_it_is_linear_is(name):
+    op = table[name]
+    kind = next(d for d in (float64, complex128) if d in op.dtypes)
+    pairs = zip(op.samples(maker(kind, 1), kind), op.samples(maker(kind, 2), kind), strict=True)
+    compared = 0
+    for (first, params), (second, _) in pairs:
+        floats = [i for i, x in enumerate(first) if getattr(x, "dtype", None) == kind.numpy]
+        for chosen in [floats] if op.derivative.linear == "together" else [[i] for i in floats]:
+            other = [second[i] if i in chosen else x for i, x in enumerate(first)]
+            both = [
+                np.asarray(2 * x - 3 * y) if i in chosen else x
+                for i, (x, y) in enumerate(zip(first, other, strict=True))
+            ]
+            a, b, c = (_result(op, inputs, params) for inputs in (first, other, both))
+            if a.dtype.name in ("float64", "complex128"):
+                np.testing.assert_allclose(c, 2 * a - 3 * b, rtol=1e-9, atol=1e-9)
+                compared += 1
+    assert compared
+
+
+def _result(op, inputs, params):
+    tensors = [flambeau.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x for x in inputs]
+    found = call(op, tensors, params)
+    return (found[0] if isinstance(found, tuple) else found).numpy()
 
 
 def test_the_table_is_counted():

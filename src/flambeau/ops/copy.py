@@ -232,7 +232,7 @@ copy = define(
         Kernel("copy", _copy_host, cuda=Expression("a")),
         DTYPES,
         _copy_samples,
-        derivative=Derivative(lambda grad: grad, name=_copy_name),
+        derivative=Derivative(lambda grad: grad, name=_copy_name, linear="together"),
     )
 )
 weight_cast = copy.with_(kernel=copy.kernel.with_(name=AUTOCAST))  # `copy`, but for its name in reports

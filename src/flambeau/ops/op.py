@@ -24,7 +24,7 @@ part. It may return None for zeros.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from flambeau.core import errors
 from flambeau.core.device import CPU, device
@@ -68,6 +68,7 @@ Sample = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
 Formula = Callable[..., Any]
+Linear = Literal["", "together", "each"]
 NodeName = str | Callable[[Sequence[Meta | None], tuple[Any, ...]], str]
 INPUTS = "abcdefghijkl"
 
@@ -79,10 +80,12 @@ class Derivative:
     name: PyTorch's name of the node, where it is not the operator's in camel case and "Backward0"; where it differs
         from call to call, a function of the metas of the inputs (None for scalars) and the params.
     outputs: how many of the operator's outputs, from the first, take part (default: all).
+    linear: "together": the operator is linear in all floating-point tensors that it takes, taken together; "each": in
+        each of them alone. Forward-mode differentiation then runs the operator itself on tangents.
     takes: the inputs to which gradients pass; None: to all.
     """
 
-    __slots__ = ("formulas", "name", "outputs", "takes", "whole")
+    __slots__ = ("formulas", "linear", "name", "outputs", "takes", "whole")
 
     def __init__(
         self,
@@ -90,11 +93,13 @@ class Derivative:
         whole: Formula | None = None,
         name: NodeName | None = None,
         outputs: int | None = None,
+        linear: Linear = "",
     ) -> None:
         self.formulas = formulas
         self.outputs = outputs
         self.whole = whole
         self.name = name
+        self.linear = linear
         passing = frozenset([i for i, formula in enumerate(formulas) if formula is not None])
         self.takes = passing if formulas else None
 

@@ -39,16 +39,6 @@ from flambeau.tensor.functions.gradients import run_grad
 from flambeau.tensor.tensor import Tensor, make
 
 _KEY = "_forward_gradients"  # in a tensor's __dict__: level -> tangent; None where a view of a dual has none
-# Operators that are linear in all tensors of floating-point numbers that they take together.
-_LINEAR = frozenset(
-    {
-        "_fft_c2c", "_fft_c2r", "_fft_r2c", "adaptive_avg_pool", "avg_pool", "cat", "copy", "cumsum", "flip", "fold",
-        "gather", "index", "index_select", "interpolate", "mean", "roll", "sum", "take", "trace", "tril", "triu",
-        "unfold",
-    }
-)  # fmt: skip
-# Operators that are linear in each input alone.
-_BILINEAR = frozenset(["matmul"])
 
 
 class Level:
@@ -408,7 +398,7 @@ def _push_forward(
     given = [t if p else None for t, p in zip(tangents, passing, strict=True)]
     if _is_linear(op, primals, params):
         computed = [_apply_linear(op, primals, given, params)]
-    elif op.name in _BILINEAR:
+    elif derivative.linear == "each":
         computed = [_apply_bilinear(op, primals, given, params)]
     elif _is_elementwise(op, primals, outputs):
         computed = [_apply_formulas(op, primals, given, params, outputs)]
@@ -439,7 +429,7 @@ def _own(tangent: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _is_linear(op: Any, primals: Sequence[Any], params: tuple[Any, ...]) -> bool:
-    return op.name in _LINEAR and all(
+    return op.derivative.linear == "together" and all(
         p.meta.dtype.category >= FLOATING or i > 0 for i, p in enumerate(primals) if isinstance(p, Tensor)
     )
 

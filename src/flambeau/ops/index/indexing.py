@@ -237,7 +237,7 @@ index = define(
         Kernel("index", _index_host, cuda=Routine("index.indexing:index"), touches=_index_touches),
         DTYPES,
         _index_samples,
-        derivative=Derivative(_index_back),
+        derivative=Derivative(_index_back, linear="together"),
     )
 )
 index_put = define(
@@ -308,14 +308,25 @@ def _index_select_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 index_select = define(
-    Op("index_select", _index_select_rule,
-       Kernel("index_select", _index_select_host, cuda=Routine("index.indexing:index_select"), touches=_along(False)),
-       DTYPES, _index_select_samples,
-       derivative=Derivative(
-           lambda grad, b, metas, params: zeros_of(grad, metas).index_add_(params[0], b, _grown(grad, metas[0], b)),
-       ),
+    Op(
+        "index_select",
+        _index_select_rule,
+        Kernel(
+            "index_select",
+            _index_select_host,
+            cuda=Routine("index.indexing:index_select"),
+            touches=_along(False),
+        ),
+        DTYPES,
+        _index_select_samples,
+        derivative=Derivative(
+            lambda grad, b, metas, params: zeros_of(grad, metas).index_add_(
+                params[0], b, _grown(grad, metas[0], b)
+            ),
+            linear="together",
+        ),
+    )
 )
-)  # fmt: skip
 
 
 def _along_rule(name: str) -> Callable[[Sequence[Operand], Params], Signature]:

@@ -158,7 +158,8 @@ gather = define(
         DTYPES,
         _gather_samples,
         derivative=Derivative(
-            lambda grad, b, metas, params: zeros_of(grad, metas).scatter_add_(params[0], b, grad)
+            lambda grad, b, metas, params: zeros_of(grad, metas).scatter_add_(params[0], b, grad),
+            linear="together",
         ),
     )
 )
@@ -435,7 +436,9 @@ take = define(
         ),
         DTYPES,
         _take_samples,
-        derivative=Derivative(lambda grad, b, metas: zeros_of(grad, metas).put_(b, grad, accumulate=True)),
+        derivative=Derivative(
+            lambda grad, b, metas: zeros_of(grad, metas).put_(b, grad, accumulate=True), linear="together"
+        ),
     )
 )
 put = define(

@@ -209,9 +209,25 @@ def _transform(
     return define(Op(name, rule, kernel, dtypes, samples, planned=True, derivative=back))
 
 
-c2c = _transform("_fft_c2c", _c2c_rule, _c2c, (complex64, complex128), _c2c_samples, Derivative(_c2c_back))
-r2c = _transform("_fft_r2c", _r2c_rule, _r2c, (float32, float64), _r2c_samples, Derivative(_r2c_back))
-c2r = _transform("_fft_c2r", _c2r_rule, _c2r, (complex64, complex128), _c2r_samples, Derivative(_c2r_back))
+c2c = _transform(
+    "_fft_c2c",
+    _c2c_rule,
+    _c2c,
+    (complex64, complex128),
+    _c2c_samples,
+    Derivative(_c2c_back, linear="together"),
+)
+r2c = _transform(
+    "_fft_r2c", _r2c_rule, _r2c, (float32, float64), _r2c_samples, Derivative(_r2c_back, linear="together")
+)
+c2r = _transform(
+    "_fft_c2r",
+    _c2r_rule,
+    _c2r,
+    (complex64, complex128),
+    _c2r_samples,
+    Derivative(_c2r_back, linear="together"),
+)
 
 
 # -- a window that no sum of cosines gives: params are points, dtype, device, the place of the other end ----------

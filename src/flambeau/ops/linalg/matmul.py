@@ -351,7 +351,7 @@ matmul = define(
         PRODUCTS,
         _samples,
         flags=("matmul_allow_tf32",),
-        derivative=Derivative(_left_back, _right_back, name=_product_name),
+        derivative=Derivative(_left_back, _right_back, name=_product_name, linear="each"),
         autocast=LOWER,
     )
 )

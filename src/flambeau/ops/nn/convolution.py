@@ -548,7 +548,7 @@ unfold = define(
     Op(
         "unfold", _unfold_rule, Kernel("unfold", _unfold_host, cuda=Routine("nn.im2col:unfold")), FLOATING_OR_COMPLEX,
         _unfold_samples,
-        derivative=Derivative(_unfold_back, name="Im2ColBackward0"),
+        derivative=Derivative(_unfold_back, name="Im2ColBackward0", linear="together"),
     )
 )  # fmt: skip
 fold = define(
@@ -559,7 +559,9 @@ fold = define(
         FLOATING_OR_COMPLEX,
         _fold_samples,
         derivative=Derivative(
-            lambda grad, params, call: call(unfold, (grad,), params[1:]), name="Col2ImBackward0"
+            lambda grad, params, call: call(unfold, (grad,), params[1:]),
+            name="Col2ImBackward0",
+            linear="together",
         ),
     )
 )

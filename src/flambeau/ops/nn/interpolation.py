@@ -197,7 +197,7 @@ interpolate = define(
     Op(
         "interpolate", _interpolate_rule,
         Kernel("interpolate", _interpolate_host, _flops, cuda=Routine("nn.resampling:interpolate")), (*FLOATS, uint8),
-        _interpolate_samples, derivative=Derivative(_back, name=_name), autocast=FLOAT32_ON_CUDA,
+        _interpolate_samples, derivative=Derivative(_back, name=_name, linear="together"), autocast=FLOAT32_ON_CUDA,
     )
 )  # fmt: skip
 

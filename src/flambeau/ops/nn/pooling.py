@@ -199,7 +199,7 @@ avg_pool = define(
         Kernel("avg_pool", _avg_host, _flops, cuda=Routine("nn.pooling:avg_pool")),
         (*FLOATS, int64),
         _avg_samples,
-        derivative=Derivative(_avg_back, name=_named("AvgPool{}D")),
+        derivative=Derivative(_avg_back, name=_named("AvgPool{}D"), linear="together"),
         autocast=VOLUMES_ON_CPU,
     )
 )
@@ -337,7 +337,7 @@ def _adaptive_max_back(grad: Any, out1: Any, metas: Any, call: Any) -> Any:
 
 adaptive_avg_pool = _adaptive(
     "adaptive_avg_pool", _adaptive_avg_rule, _adaptive_avg_host,
-    Derivative(_adaptive_avg_back, name=_adaptive_avg_name),
+    Derivative(_adaptive_avg_back, name=_adaptive_avg_name, linear="together"),
 )  # fmt: skip
 adaptive_max_pool = _adaptive(
     "adaptive_max_pool", _adaptive_max_rule, _adaptive_max_host,

@@ -355,7 +355,7 @@ sum_ = reduction(
     reduce_rows.total,
     _summed,
     cuda=_SUM,
-    derivative=Derivative(summed_back, name=_form_name("Sum")),
+    derivative=Derivative(summed_back, name=_form_name("Sum"), linear="together"),
     autocast=FLOAT32_ON_CUDA,
 )
 nansum = reduction(
@@ -372,7 +372,7 @@ mean = reduction(
     _averaged,
     dtypes=FLOATING_OR_COMPLEX,
     cuda=_form("T", "T{}", "x", "a + b", "over(s, n)"),
-    derivative=Derivative(mean_back, name=_form_name("Mean")),
+    derivative=Derivative(mean_back, name=_form_name("Mean"), linear="together"),
 )
 nanmean = reduction(
     "nanmean",
@@ -752,7 +752,7 @@ trace = define(
         Kernel("trace", _host(reduce_rows.total), _flops, cuda=_SUM),
         ALL,
         lambda make, kind: [((make(3, 4),), ())],
-        derivative=Derivative(lambda grad, metas: grad * _identity(grad, metas[0].shape)),
+        derivative=Derivative(lambda grad, metas: grad * _identity(grad, metas[0].shape), linear="together"),
         autocast=FLOAT32_ON_CPU,
     )
 )

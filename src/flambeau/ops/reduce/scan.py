@@ -285,7 +285,7 @@ cumsum = scanner(
     "cumsum_out_cpu",
     "add(a, b)",
     widens=True,
-    derivative=Derivative(lambda grad, params: _back_sums(grad, params[0])),
+    derivative=Derivative(lambda grad, params: _back_sums(grad, params[0]), linear="together"),
     autocast=FLOAT32_ON_CUDA,
 )
 cumprod = scanner(

@@ -133,7 +133,7 @@ cat = define(
         Kernel("cat", _cat_host, cuda=Routine("index.joining:cat")),
         DTYPES,
         _cat_samples,
-        derivative=Derivative(whole=_cat_back),
+        derivative=Derivative(whole=_cat_back, linear="together"),
     )
 )
 
@@ -201,7 +201,7 @@ flip = define(
         Kernel("flip", _flip_host, cuda=Routine("index.joining:flip")),
         DTYPES,
         _flip_samples,
-        derivative=Derivative(lambda grad, params: grad.flip(params[0])),
+        derivative=Derivative(lambda grad, params: grad.flip(params[0]), linear="together"),
     )
 )
 roll = define(
@@ -211,7 +211,9 @@ roll = define(
         Kernel("roll", _roll_host, cuda=Routine("index.joining:roll")),
         DTYPES,
         _roll_samples,
-        derivative=Derivative(lambda grad, params: grad.roll([-s for s in params[0]], params[1])),
+        derivative=Derivative(
+            lambda grad, params: grad.roll([-s for s in params[0]], params[1]), linear="together"
+        ),
     )
 )
 
@@ -274,7 +276,7 @@ tril = define(
         Kernel("tril", _triangle_host(True), cuda=_triangle_form(True)),
         DTYPES,
         _triangle_samples,
-        derivative=Derivative(lambda grad, params: grad.tril(params[0])),
+        derivative=Derivative(lambda grad, params: grad.tril(params[0]), linear="together"),
     )
 )
 triu = define(
@@ -284,7 +286,7 @@ triu = define(
         Kernel("triu", _triangle_host(False), cuda=_triangle_form(False)),
         DTYPES,
         _triangle_samples,
-        derivative=Derivative(lambda grad, params: grad.triu(params[0])),
+        derivative=Derivative(lambda grad, params: grad.triu(params[0]), linear="together"),
     )
 )
 
