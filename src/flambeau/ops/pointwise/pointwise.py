@@ -60,6 +60,7 @@ from flambeau.ops.op import (
     common_device,
     define,
 )
+from flambeau.ops.pointwise.public_forms import USUAL, PublicForms
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[..., Any]
@@ -138,7 +139,7 @@ class Pointwise(Op, kw_only=True):
     """A pointwise operator, with what its public form needs.
 
     arity: how many operands. scalars: positions at which the public function takes Python scalars.
-    summary: one line, the docstring of its public forms.
+    summary: one line, the docstring of its public forms. forms: the public names that are bound from the record.
     compute, promotion, conditions: as `pointwise` was given them. static: whether it takes static params.
     """
 
@@ -149,6 +150,7 @@ class Pointwise(Op, kw_only=True):
     arity: int = 1
     scalars: tuple[int, ...] = ()
     summary: str = ""
+    forms: PublicForms = USUAL
 
 
 def pointwise(
@@ -178,6 +180,7 @@ def pointwise(
     examples: tuple[tuple[Any, ...], ...] = (),
     derivative: Derivative = MISSING,
     autocast: AutocastRule = UNCHANGED,
+    forms: PublicForms = USUAL,
     functions: str = "",
     listed: bool = True,
 ) -> Pointwise:
@@ -196,6 +199,7 @@ def pointwise(
     wide_scalars: scalars are not rounded to half before use.
     derivative: see Note [Derivatives]; none where the result is bool or only integers are taken.
     low, high: the range of sample values. `params`: the sample params. `examples`: scalars after the tensors.
+    forms: the public names that are bound from the record.
     functions: C++ functions that `cuda` calls. listed: whether it goes into the table of operators.
     """
 
@@ -319,6 +323,7 @@ def pointwise(
         casts_output=True, flags=("default_dtype",), derivative=derivative, autocast=autocast, compute=compute,
         promotion=promotion,
         conditions=conditions, static=params != ((),), arity=arity, scalars=scalars, summary=summary,
+        forms=forms,
     )  # fmt: skip
     return define(record) if listed else record  # type: ignore[return-value]
 

@@ -31,6 +31,14 @@ from flambeau.ops.pointwise.pointwise import (
     Lazy,
     pointwise,
 )
+from flambeau.ops.pointwise.public_forms import (
+    BY_HAND,
+    BY_HAND_AND_FOREACH,
+    MATH,
+    NO_IN_PLACE,
+    TORCH_IN_PLACE,
+    PublicForms,
+)
 
 NUMBERS_OR_COMPLEX = (*INTEGERS, *FLOATING_OR_COMPLEX)
 
@@ -94,6 +102,7 @@ add = pointwise(
     wide_scalars=True,
     cuda="add(a, b)",
     derivative=Derivative(lambda grad: grad, lambda grad: grad),
+    forms=BY_HAND_AND_FOREACH,
 )
 add_alpha = pointwise(
     "add.alpha",
@@ -136,6 +145,7 @@ sub = pointwise(
     wide_scalars=True,
     cuda="sub(a, b)",
     derivative=Derivative(lambda grad: grad, lambda grad: -grad),
+    forms=BY_HAND_AND_FOREACH.with_(aliases=("subtract",)),
 )
 sub_alpha = pointwise(
     "sub.alpha",
@@ -166,6 +176,7 @@ mul = pointwise(
     check=_no_float8_scalars,
     cuda="mul(a, b)",
     derivative=Derivative(lambda grad, b: grad * conj(b), lambda grad, a: grad * conj(a)),
+    forms=BY_HAND_AND_FOREACH.with_(aliases=("multiply",)),
 )
 neg = pointwise(
     "neg",
@@ -176,6 +187,7 @@ neg = pointwise(
     check=_no_bool_negation,
     cuda="neg(a)",
     derivative=Derivative(lambda grad: -grad),
+    forms=MATH.with_(aliases=("negative",)),
 )
 abs_ = pointwise(
     "abs",
@@ -186,6 +198,7 @@ abs_ = pointwise(
     dtypes=(*NUMBERS_OR_COMPLEX, *FLOAT8),
     cuda="absolute(a)",
     derivative=Derivative(lambda grad, a: grad * a.sgn()),
+    forms=PublicForms(in_place=False, foreach=True, aliases=("absolute",)),
 )
 
 
@@ -248,6 +261,7 @@ div = pointwise(
     wide_scalars=True,
     cuda="a / b",
     derivative=Derivative(lambda grad, b: grad / conj(b), lambda grad, a, b: grad * conj(-a / b / b)),
+    forms=BY_HAND_AND_FOREACH.with_(aliases=("divide", "true_divide")),
 )
 div_floor = pointwise(
     "div.floor",
@@ -272,6 +286,7 @@ floor_divide = pointwise(
     scalars=(0, 1),
     cuda="floor_divide(a, b)",
     derivative=refused("floor_divide"),
+    forms=BY_HAND,
 )
 div_trunc = pointwise(
     "div.trunc",
@@ -395,6 +410,7 @@ pow_ = pointwise(
     cuda=_power_text,
     derivative=Derivative(_base_back, _exponent_back, name=_power_name),
     autocast=FLOAT32_ON_CUDA,
+    forms=BY_HAND_AND_FOREACH,
 )
 float_power = pointwise(
     "float_power",
@@ -406,6 +422,7 @@ float_power = pointwise(
     low=0,
     cuda="power_(a, b)",
     derivative=Derivative(_base_back, _exponent_back),
+    forms=BY_HAND,
 )
 
 
@@ -450,6 +467,7 @@ maximum = pointwise(
         lambda grad, a, b: _shared(grad, a, b).where(~(a < b), 0),
         lambda grad, a, b: _shared(grad, a, b).where(~(a > b), 0),
     ),
+    forms=NO_IN_PLACE,
 )
 minimum = pointwise(
     "minimum",
@@ -463,6 +481,7 @@ minimum = pointwise(
         lambda grad, a, b: _shared(grad, a, b).where(~(a > b), 0),
         lambda grad, a, b: _shared(grad, a, b).where(~(a < b), 0),
     ),
+    forms=NO_IN_PLACE,
 )
 fmax = pointwise(
     "fmax",
@@ -476,6 +495,7 @@ fmax = pointwise(
         lambda grad, a, b: grad.where((a >= b) | b.isnan(), 0),
         lambda grad, a, b: grad.where(~((a >= b) | b.isnan()), 0),
     ),
+    forms=NO_IN_PLACE,
 )
 fmin = pointwise(
     "fmin",
@@ -489,6 +509,7 @@ fmin = pointwise(
         lambda grad, a, b: grad.where((a <= b) | b.isnan(), 0),
         lambda grad, a, b: grad.where(~((a <= b) | b.isnan()), 0),
     ),
+    forms=NO_IN_PLACE,
 )
 clamp = pointwise(
     "clamp",
@@ -506,6 +527,7 @@ clamp = pointwise(
         lambda grad, a, b, c: grad.where((a > c) | (c < b), 0),
         name="ClampBackward1",
     ),
+    forms=PublicForms(bound=False, torch_in_place=True, aliases=("clip",)),
 )
 clamp_min = pointwise(
     "clamp_min",
@@ -521,6 +543,7 @@ clamp_min = pointwise(
         lambda grad, a, b: grad.where(a < b, 0),
         name="ClampBackward1",
     ),
+    forms=PublicForms(bound=False, torch_in_place=True, foreach=True),
 )
 clamp_max = pointwise(
     "clamp_max",
@@ -532,6 +555,7 @@ clamp_max = pointwise(
     checked=(1,),
     cuda="lesser(a, b)",
     derivative=Derivative(lambda grad, a, b: grad.where(a <= b, 0), lambda grad, a, b: grad.where(a > b, 0)),
+    forms=PublicForms(bound=False, torch_in_place=True, foreach=True),
 )
 
 
@@ -599,6 +623,7 @@ lerp = pointwise(
         lambda grad, a, b: grad * conj(b - a),
         name=lambda metas, params: f"LerpBackward{0 if metas[2] is None else 1}",
     ),
+    forms=BY_HAND,
 )
 addcmul = pointwise(
     "addcmul",
@@ -616,6 +641,7 @@ addcmul = pointwise(
         lambda grad: grad, lambda grad, c, d: grad * conj(c * d), lambda grad, b, d: grad * conj(b * d)
     ),
     autocast=WIDEST_ON_CUDA,
+    forms=BY_HAND_AND_FOREACH,
 )
 addcdiv = pointwise(
     "addcdiv",
@@ -636,6 +662,7 @@ addcdiv = pointwise(
         lambda grad, b, c, d: -grad * conj(d * b / (c * c)),
     ),
     autocast=WIDEST_ON_CUDA,
+    forms=BY_HAND_AND_FOREACH,
 )
 gcd = pointwise(
     "gcd",
@@ -645,6 +672,7 @@ gcd = pointwise(
     dtypes=INTEGERS,
     cuda="gcd_(a, b)",
     derivative=NOT_DIFFERENTIABLE,
+    forms=TORCH_IN_PLACE,
 )
 lcm = pointwise(
     "lcm",
@@ -654,4 +682,5 @@ lcm = pointwise(
     dtypes=INTEGERS,
     cuda="lcm_(a, b)",
     derivative=NOT_DIFFERENTIABLE,
+    forms=TORCH_IN_PLACE,
 )

@@ -45,6 +45,7 @@ from flambeau.ops.pointwise.pointwise_backward import (
     tanh_backward,
 )
 from flambeau.ops.pointwise.pointwise_logic import kept
+from flambeau.ops.pointwise.public_forms import BY_HAND, MATH, NO_IN_PLACE, TORCH_IN_PLACE, PublicForms
 
 LN2, LN10 = log_of(2), log_of(10)
 Check = Callable[[dtype, Sequence[Operand]], None]
@@ -75,6 +76,7 @@ sqrt = _named(
     np.sqrt,
     "The square root of each element.",
     derivative=Derivative(lambda grad, out: grad / (2 * conj(out))),
+    forms=MATH,
 )
 rsqrt = _named(
     "rsqrt",
@@ -83,6 +85,7 @@ rsqrt = _named(
     cuda="one<T>() / sqrt_(a)",
     derivative=Derivative(lambda grad, out: -0.5 * grad * conj(out) ** 3),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH,
 )
 reciprocal = _named(
     "reciprocal",
@@ -92,6 +95,7 @@ reciprocal = _named(
     cuda="one<T>() / a",
     derivative=Derivative(lambda grad, out: -grad * conj(out * out)),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH,
 )
 exp = _named(
     "exp",
@@ -100,6 +104,7 @@ exp = _named(
     high=3,
     derivative=Derivative(lambda grad, out: grad * conj(out)),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH,
 )
 exp2 = _named(
     "exp2",
@@ -108,6 +113,7 @@ exp2 = _named(
     dtypes=FLOATING_OR_COMPLEX,
     high=3,
     derivative=Derivative(lambda grad, out: grad * conj(out) * LN2),
+    forms=TORCH_IN_PLACE,
 )
 expm1 = _named(
     "expm1",
@@ -116,6 +122,7 @@ expm1 = _named(
     high=3,
     derivative=Derivative(lambda grad, out: grad * (conj(out) + 1)),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH,
 )
 log = _named(
     "log",
@@ -124,6 +131,7 @@ log = _named(
     high=9,
     derivative=Derivative(lambda grad, a: grad / conj(a)),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH,
 )
 log2 = _named(
     "log2",
@@ -132,6 +140,7 @@ log2 = _named(
     high=9,
     derivative=Derivative(lambda grad, a: grad / (conj(a) * LN2)),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH,
 )
 log10 = _named(
     "log10",
@@ -140,6 +149,7 @@ log10 = _named(
     high=9,
     derivative=Derivative(lambda grad, a: grad / (conj(a) * LN10)),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH,
 )
 log1p = _named(
     "log1p",
@@ -148,6 +158,7 @@ log1p = _named(
     high=9,
     derivative=Derivative(lambda grad, a: grad / (conj(a) + 1)),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH,
 )
 sin = _named(
     "sin",
@@ -156,6 +167,7 @@ sin = _named(
     low=-3,
     high=3,
     derivative=Derivative(lambda grad, a: grad * conj(a.cos())),
+    forms=MATH,
 )
 cos = _named(
     "cos",
@@ -164,6 +176,7 @@ cos = _named(
     low=-3,
     high=3,
     derivative=Derivative(lambda grad, a: -grad * conj(a.sin())),
+    forms=MATH,
 )
 tan = _named(
     "tan",
@@ -171,6 +184,7 @@ tan = _named(
     "The tangent of each element, in radians.",
     derivative=Derivative(lambda grad, out: grad * conj(1 + out * out)),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH,
 )
 asin = _named(
     "asin",
@@ -178,6 +192,7 @@ asin = _named(
     "The arcsine of each element, in radians.",
     derivative=Derivative(lambda grad, a: grad * conj((1 - a * a).rsqrt())),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH.with_(aliases=("arcsin",)),
 )
 acos = _named(
     "acos",
@@ -185,12 +200,14 @@ acos = _named(
     "The arccosine of each element, in radians.",
     derivative=Derivative(lambda grad, a: -grad * conj((1 - a * a).rsqrt())),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH.with_(aliases=("arccos",)),
 )
 atan = _named(
     "atan",
     np.arctan,
     "The arctangent of each element, in radians.",
     derivative=Derivative(lambda grad, a: grad / conj(a * a + 1)),
+    forms=MATH.with_(aliases=("arctan",)),
 )
 sinh = _named(
     "sinh",
@@ -198,6 +215,7 @@ sinh = _named(
     "The hyperbolic sine of each element.",
     derivative=Derivative(lambda grad, a: grad * conj(a.cosh())),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH,
 )
 cosh = _named(
     "cosh",
@@ -205,18 +223,21 @@ cosh = _named(
     "The hyperbolic cosine of each element.",
     derivative=Derivative(lambda grad, a: grad * conj(a.sinh())),
     autocast=FLOAT32_ON_CUDA,
+    forms=MATH,
 )
 tanh = _named(
     "tanh",
     np.tanh,
     "The hyperbolic tangent of each element.",
     derivative=Derivative(lambda grad, out, call: call(tanh_backward, (grad, out))),
+    forms=MATH,
 )
 asinh = _named(
     "asinh",
     np.arcsinh,
     "The inverse hyperbolic sine of each element.",
     derivative=Derivative(lambda grad, a: grad * conj((a * a + 1).rsqrt())),
+    forms=TORCH_IN_PLACE.with_(aliases=("arcsinh",)),
 )
 acosh = _named(
     "acosh",
@@ -225,12 +246,14 @@ acosh = _named(
     low=1.1,
     high=3,
     derivative=Derivative(lambda grad, a: grad * conj((a - 1).rsqrt() * (a + 1).rsqrt())),
+    forms=TORCH_IN_PLACE.with_(aliases=("arccosh",)),
 )
 atanh = _named(
     "atanh",
     np.arctanh,
     "The inverse hyperbolic tangent of each element.",
     derivative=Derivative(lambda grad, a: grad / conj(1 - a * a)),
+    forms=TORCH_IN_PLACE.with_(aliases=("arctanh",)),
 )
 
 
@@ -248,6 +271,7 @@ sigmoid = _named(
     _sigmoid,
     "1 / (1 + exp(-x)).",
     derivative=Derivative(lambda grad, out, call: call(sigmoid_backward, (grad, out))),
+    forms=MATH,
 )
 sinc = _named(
     "sinc",
@@ -259,6 +283,7 @@ sinc = _named(
             grad * conj(((pi * a).cos() / a - (pi * a).sin() / (pi * a * a)).masked_fill(a == 0, 0))
         )
     ),
+    forms=TORCH_IN_PLACE,
 )
 
 
@@ -286,12 +311,14 @@ erf = pointwise(
     stub="erf_vml_cpu",
     cuda="erf_(a)",
     derivative=Derivative(lambda grad, a: (-a * a).exp() * (2 / root(pi)) * grad),
+    forms=MATH,
 )
 erfc = _special(
     "erfc",
     "erfc",
     "One less the error function.",
     derivative=Derivative(lambda grad, a: grad * (-a * a).exp() * (-2 / root(pi))),
+    forms=MATH,
 )
 erfinv = _special(
     "erfinv",
@@ -322,6 +349,7 @@ lgamma = pointwise(
     stub="lgamma_vml_cpu",
     cuda="lgamma_(a)",
     derivative=Derivative(lambda grad, a: grad * a.digamma()),
+    forms=PublicForms(foreach=True),
 )
 digamma = _special(
     "psi",
@@ -384,6 +412,7 @@ logit = pointwise(
     flops=12,
     cuda=_logit_text,
     derivative=Derivative(_logit_back),
+    forms=PublicForms(bound=False, torch_in_place=True),
 )
 atan2 = pointwise(
     "atan2",
@@ -399,6 +428,7 @@ atan2 = pointwise(
         lambda grad, a, b: grad * _over_square(b, a, b), lambda grad, a, b: -grad * _over_square(a, a, b)
     ),
     autocast=WIDEST_ON_CUDA,
+    forms=PublicForms(aliases=("arctan2",)),
 )
 hypot = pointwise(
     "hypot",
@@ -436,6 +466,7 @@ xlogy = pointwise(
     flops=10,
     cuda="is_nan(b) ? b : a == 0 ? T(0) : a * log_(b)",
     derivative=Derivative(lambda grad, a, b: grad * _log_or_zero(a, b), lambda grad, a, b: grad * a / b),
+    forms=TORCH_IN_PLACE,
 )
 
 
@@ -458,6 +489,7 @@ logaddexp = pointwise(
     derivative=Derivative(
         lambda grad, a, b: grad / conj(1 + (b - a).exp()), lambda grad, a, b: grad / conj(1 + (a - b).exp())
     ),
+    forms=NO_IN_PLACE,
 )
 logaddexp2 = pointwise(
     "logaddexp2",
@@ -471,6 +503,7 @@ logaddexp2 = pointwise(
     derivative=Derivative(
         lambda grad, a, b: grad / (1 + (b - a).exp2()), lambda grad, a, b: grad / (1 + (a - b).exp2())
     ),
+    forms=NO_IN_PLACE,
 )
 
 
@@ -488,6 +521,7 @@ deg2rad = pointwise(
     check=_degrees_only_real("deg2rad"),
     cuda="a * T(0.017453292519943295)",
     derivative=Derivative(lambda grad: grad * (pi / 180)),
+    forms=TORCH_IN_PLACE,
 )
 rad2deg = pointwise(
     "rad2deg",
@@ -499,6 +533,7 @@ rad2deg = pointwise(
     check=_degrees_only_real("rad2deg"),
     cuda="a * T(57.29577951308232)",
     derivative=Derivative(lambda grad: grad * (180 / pi)),
+    forms=TORCH_IN_PLACE,
 )
 
 
@@ -509,7 +544,7 @@ def _keep_integers(rounds: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: x if x.dtype.kind in "iu" else rounds(x)
 
 
-def _rounding(name: str, compute: Callable[[Any], Any], summary: str) -> Pointwise:
+def _rounding(name: str, compute: Callable[[Any], Any], summary: str, forms: PublicForms) -> Pointwise:
     return pointwise(
         name,
         _keep_integers(compute),
@@ -520,6 +555,7 @@ def _rounding(name: str, compute: Callable[[Any], Any], summary: str) -> Pointwi
         cuda=f"{name}_(a)",
         check=_refuse_complex(f"{name} is not supported for complex inputs"),
         derivative=CONSTANT,
+        forms=forms,
     )
 
 
@@ -532,10 +568,15 @@ def _round_decimals(x: Any, decimals: int) -> Any:
     return np.rint(x * scale) / scale if decimals > 0 else np.rint(x / scale) * scale
 
 
-floor = _rounding("floor", np.floor, "Each element rounded down.")
-ceil = _rounding("ceil", np.ceil, "Each element rounded up.")
-trunc = _rounding("trunc", np.trunc, "Each element rounded towards zero.")
-round_ = _rounding("round", np.rint, "Each element rounded to the nearest, halves to the even neighbour.")
+floor = _rounding("floor", np.floor, "Each element rounded down.", forms=MATH)
+ceil = _rounding("ceil", np.ceil, "Each element rounded up.", forms=MATH)
+trunc = _rounding("trunc", np.trunc, "Each element rounded towards zero.", forms=MATH.with_(aliases=("fix",)))
+round_ = _rounding(
+    "round",
+    np.rint,
+    "Each element rounded to the nearest, halves to the even neighbour.",
+    forms=PublicForms(bound=False, torch_in_place=True, foreach=True),
+)
 round_decimals = pointwise(
     "round.decimals",
     _round_decimals,
@@ -556,6 +597,7 @@ frac = pointwise(
     dtypes=FLOATS,
     cuda="a - trunc(a)",
     derivative=Derivative(lambda grad: grad),
+    forms=MATH,
 )
 
 
@@ -616,6 +658,7 @@ sign = pointwise(
     ),
     cuda="sign(a)",
     derivative=CONSTANT,
+    forms=PublicForms(foreach=True),
 )
 sgn = pointwise(
     "sgn",
@@ -634,6 +677,7 @@ angle = pointwise(
     promotion=FLOAT_TO_REAL,
     cuda="angle_(a)",
     derivative=Derivative(_angle_back),
+    forms=NO_IN_PLACE,
 )
 conj_physical = pointwise(
     "conj_physical",
@@ -643,6 +687,7 @@ conj_physical = pointwise(
     dtypes=DTYPES,
     cuda="conjugate(a)",
     derivative=Derivative(lambda grad: conj(grad)),
+    forms=PublicForms(bound=False, torch_in_place=True),
 )
 
 
@@ -680,6 +725,7 @@ complex_ = pointwise(
     check=_parts_agree("complex"),
     cuda="cx<T>{a, b}",
     derivative=Derivative(lambda grad: grad.real, lambda grad: grad.imag),
+    forms=BY_HAND,
 )
 polar = pointwise(
     "polar",
@@ -696,6 +742,7 @@ polar = pointwise(
         lambda grad, a, b: (grad.imag * b.cos() - grad.real * b.sin()) * a,
     ),
     autocast=FLOAT32_ON_CPU,
+    forms=BY_HAND,
 )
 nan_to_num = pointwise(
     "nan_to_num",
@@ -707,6 +754,7 @@ nan_to_num = pointwise(
     cuda="numbered(a, k0, k1, k2)",
     constants=lambda static: [float(x or 0) for x in static],
     derivative=Derivative(lambda grad, a, call: call(kept, (a.isfinite(), grad, 0))),
+    forms=PublicForms(bound=False, torch_in_place=True),
 )
 
 
@@ -759,6 +807,7 @@ relu = pointwise(
     check=_relu_refuses_bool,
     cuda="greater(a, T(0))",
     derivative=Derivative(lambda grad, out, call: call(relu_backward, (grad, out))),
+    forms=TORCH_IN_PLACE,
 )
 
 
@@ -779,6 +828,7 @@ gelu = pointwise(
     flops=20,
     cuda=_gelu_text,
     derivative=Derivative(lambda grad, a, params, call: call(gelu_backward, (grad, a), params)),
+    forms=BY_HAND,
 )
 silu = pointwise(
     "silu",
@@ -789,6 +839,7 @@ silu = pointwise(
     flops=12,
     cuda="a * sigmoid_(a)",
     derivative=Derivative(lambda grad, a, call: call(silu_backward, (grad, a))),
+    forms=BY_HAND,
 )
 softplus = pointwise(
     "softplus",
@@ -805,6 +856,7 @@ softplus = pointwise(
         lambda grad, a, b, c, call: call(kept, (a * b > c, grad, grad * (a * b).sigmoid()))
     ),
     autocast=FLOAT32_ON_CUDA,
+    forms=BY_HAND,
 )
 leaky_relu = pointwise(
     "leaky_relu",
@@ -818,6 +870,7 @@ leaky_relu = pointwise(
     stub="leaky_relu_cpu",
     cuda="a > 0 ? a : a * b",
     derivative=Derivative(lambda grad, a, b, call: straight(grad.where(a > 0, grad * b), a, call)),
+    forms=BY_HAND,
 )
 elu = pointwise(
     "elu",
@@ -834,4 +887,5 @@ elu = pointwise(
     derivative=Derivative(
         lambda grad, a, b, c, d, call: call(kept, (~(a <= 0), grad * c, grad * (b * c * d) * (a * d).exp()))
     ),
+    forms=BY_HAND,
 )

@@ -24,17 +24,53 @@ from flambeau.ops.pointwise.pointwise import (
     Pointwise,
     pointwise,
 )
+from flambeau.ops.pointwise.public_forms import BY_HAND, NO_IN_PLACE, USUAL, PublicForms
 
 # -- comparisons ----------------------------------------------------------------------------------------
 
 _compare = partial(pointwise, arity=2, promotion=TO_BOOL, scalars=(1,))
 
 eq = _compare("eq", np.equal, summary="Whether input equals other.", dtypes=DTYPES, cuda="a == b")
-ne = _compare("ne", np.not_equal, summary="Whether input differs from other.", dtypes=DTYPES, cuda="a != b")
-lt = _compare("lt", np.less, summary="Whether input is less than other.", dtypes=REALS, cuda="a < b")
-le = _compare("le", np.less_equal, summary="Whether input is at most other.", dtypes=REALS, cuda="a <= b")
-gt = _compare("gt", np.greater, summary="Whether input is greater than other.", dtypes=REALS, cuda="a > b")
-ge = _compare("ge", np.greater_equal, summary="Whether input is at least other.", dtypes=REALS, cuda="a >= b")
+ne = _compare(
+    "ne",
+    np.not_equal,
+    summary="Whether input differs from other.",
+    dtypes=DTYPES,
+    cuda="a != b",
+    forms=PublicForms(aliases=("not_equal",)),
+)
+lt = _compare(
+    "lt",
+    np.less,
+    summary="Whether input is less than other.",
+    dtypes=REALS,
+    cuda="a < b",
+    forms=PublicForms(aliases=("less",)),
+)
+le = _compare(
+    "le",
+    np.less_equal,
+    summary="Whether input is at most other.",
+    dtypes=REALS,
+    cuda="a <= b",
+    forms=PublicForms(aliases=("less_equal",)),
+)
+gt = _compare(
+    "gt",
+    np.greater,
+    summary="Whether input is greater than other.",
+    dtypes=REALS,
+    cuda="a > b",
+    forms=PublicForms(aliases=("greater",)),
+)
+ge = _compare(
+    "ge",
+    np.greater_equal,
+    summary="Whether input is at least other.",
+    dtypes=REALS,
+    cuda="a >= b",
+    forms=PublicForms(aliases=("greater_equal",)),
+)
 
 
 def _one_dtype(common: dtype, operands: Sequence[Operand]) -> None:
@@ -67,6 +103,7 @@ isclose = pointwise(
     flops=4,
     cuda="close(a, b, k0, k1, k2)",
     constants=lambda static: (float(static[0]), float(static[1]), int(static[2])),
+    forms=BY_HAND,
 )
 
 
@@ -98,6 +135,7 @@ isnan = _holds(
     summary="Whether each element is NaN.",
     dtypes=DTYPES,
     cuda="is_nan(a)",
+    forms=NO_IN_PLACE,
 )
 isinf = _holds(
     "isinf",
@@ -105,6 +143,7 @@ isinf = _holds(
     summary="Whether each element is infinite.",
     dtypes=_HAVE_INFINITY,
     cuda="is_inf(a)",
+    forms=NO_IN_PLACE,
 )
 isfinite = _holds(
     "isfinite",
@@ -112,6 +151,7 @@ isfinite = _holds(
     summary="Whether each element is a number.",
     dtypes=_HAVE_INFINITY,
     cuda="is_finite(a)",
+    forms=NO_IN_PLACE,
 )
 isposinf = _holds(
     "isposinf",
@@ -119,6 +159,7 @@ isposinf = _holds(
     summary="Whether each element is +infinity.",
     check=_no_complex("isposinf"),
     cuda="is_inf(a) && a > 0",
+    forms=NO_IN_PLACE,
 )
 isneginf = _holds(
     "isneginf",
@@ -126,6 +167,7 @@ isneginf = _holds(
     summary="Whether each element is -infinity.",
     check=_no_complex("isneginf"),
     cuda="is_inf(a) && a < 0",
+    forms=NO_IN_PLACE,
 )
 
 
@@ -140,6 +182,7 @@ signbit = _holds(
     summary="Whether each element's sign is negative.",
     check=_signbit_real,
     cuda="sign_bit(a)",
+    forms=NO_IN_PLACE,
 )
 
 
@@ -269,10 +312,12 @@ def _condition_is_bool(common: dtype, operands: Sequence[Operand]) -> None:
         )
 
 
-def _choosing(name: str, summary: str, derivative: Derivative, leading: int = 0) -> Pointwise:
+def _choosing(
+    name: str, summary: str, derivative: Derivative, leading: int = 0, forms: PublicForms = USUAL
+) -> Pointwise:
     return pointwise(
         name, Into(choose), 3, summary, dtypes=DTYPES, check=_condition_is_bool, promoting=slice(1, None), conditions=1,
-        scalars=(1, 2), leading=leading, flops=0, cuda="a ? b : c", derivative=derivative,
+        scalars=(1, 2), leading=leading, flops=0, cuda="a ? b : c", derivative=derivative, forms=forms,
     )  # fmt: skip
 
 
@@ -280,6 +325,7 @@ where = _choosing(
     "where",
     "input where the condition holds, else other.",
     Derivative(None, lambda grad, a: grad.where(a, 0), lambda grad, a: grad.where(~a, 0)),
+    forms=BY_HAND,
 )
 kept: Pointwise = _choosing(
     "where.kept",

@@ -53,18 +53,6 @@ class PublicSignature(Signature):
         return self._build().__reduce__()
 
 
-# In-place methods that the torch namespace has too: torch.exp_, torch.zero_. The others it has not.
-_FUNCTIONS_IN_PLACE = {
-    "abs_", "acos_", "acosh_", "addmv_", "arccos_", "arccosh_", "arcsin_", "arcsinh_", "arctan_", "arctanh_",
-    "as_strided_", "asin_", "asinh_", "atan_", "atanh_", "ceil_", "clamp_", "clamp_max_", "clamp_min_", "clip_",
-    "conj_physical_", "cos_", "cosh_", "deg2rad_", "detach_", "erf_", "erfc_", "exp2_", "exp_", "expm1_",
-    "fill_", "fix_", "floor_", "frac_", "gcd_", "index_put_", "lcm_", "log10_", "log1p_", "log2_", "log_",
-    "logit_", "nan_to_num_", "neg_", "negative_", "rad2deg_", "reciprocal_", "relu_", "resize_as_", "round_",
-    "rsqrt_", "sigmoid_", "sin_", "sinc_", "sinh_", "sqrt_", "square_", "tan_", "tanh_", "trunc_", "xlogy_",
-    "zero_",
-}  # fmt: skip
-
-
 def _bind_method(name: str, define: Any, plain: bool = False, front: Front | None = None) -> None:
     if name in Tensor.__dict__:
         raise ValueError(f"Tensor.{name} is bound twice")
@@ -77,8 +65,6 @@ def _bind_method(name: str, define: Any, plain: bool = False, front: Front | Non
         name,
         _document(bound if front is None else _put_before(bound, front, define), define, name, True),
     )
-    if name in _FUNCTIONS_IN_PLACE:
-        _bind_function(name, define)
 
 
 def _bind_function(name: str, define: Any, front: Front | None = None) -> None:
@@ -129,6 +115,11 @@ def method(define: F) -> F:
     """Make it `Tensor.<name>`."""
     _bind_method(define.__name__, define)
     return define
+
+
+def method_and_function(define: F) -> F:
+    """Make an in-place method, `Tensor.<name>_`, a function of the torch namespace, too: PyTorch does so for some."""
+    return function(method(define))
 
 
 def plain_method(define: F) -> F:

@@ -38,7 +38,7 @@ from flambeau.tape.mode import mode, recording
 from flambeau.tensor import dispatch, interception, layouts
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.arguments.options import kind_of, place, place_copy, shape_of
-from flambeau.tensor.arguments.public import both, method
+from flambeau.tensor.arguments.public import both, method, method_and_function
 from flambeau.tensor.arguments.typing import (
     channels_last,
     channels_last_3d,
@@ -655,7 +655,7 @@ def filled_with(meta: Meta, number: Any) -> Tensor:
     return result
 
 
-@method
+@method_and_function
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Set every element to `value`, a number or a 0-dim tensor. Returns itself."""
     if isinstance(value, Tensor):
@@ -711,7 +711,7 @@ def _once(t: Tensor) -> Tensor:
     return once
 
 
-@method
+@method_and_function
 def zero_(self: Tensor) -> Tensor:
     """Set every element to zero. Returns itself."""
     if interception.count and dispatch.is_shown((self,)):
@@ -748,7 +748,7 @@ def resize_(
     return self
 
 
-@method
+@method_and_function
 def resize_as_(self: Tensor, the_template: Tensor) -> Tensor:
     """`resize_` to another tensor's size."""
     return resize_(self, the_template.meta.shape)

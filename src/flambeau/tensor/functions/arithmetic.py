@@ -6,7 +6,7 @@ of their own are written out below. PyTorch's other names (`multiply`, `arccos`)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Real
 from typing import Any
 
@@ -25,7 +25,15 @@ from flambeau.tensor.arguments.arg_aliases import OURS
 from flambeau.tensor.arguments.arg_errors import Number
 from flambeau.tensor.arguments.deprecated import moved_back
 from flambeau.tensor.arguments.extents import require_data
-from flambeau.tensor.arguments.public import alias, both, function, method, plain_function, plain_method
+from flambeau.tensor.arguments.public import (
+    alias,
+    both,
+    function,
+    method,
+    method_and_function,
+    plain_function,
+    plain_method,
+)
 from flambeau.tensor.arguments.torch_function import again
 from flambeau.tensor.call import binary_into, call, call_into, signature, unary, with_scalar
 from flambeau.tensor.tensor import Tensor
@@ -105,9 +113,17 @@ def _bind_operands(name: str, named: dict[str, Any], *given: Any) -> list[Any]:
 
 def publish(define: Callable[..., Any], name: str, summary: str, bind: Callable[[Any], Any]) -> None:
     define.__name__ = name
-    define.__qualname__ = f"Tensor.{name}" if bind in (method, plain_method) else name
+    define.__qualname__ = f"Tensor.{name}" if bind in (method, plain_method, method_and_function) else name
     define.__doc__ = summary
     bind(define)
+
+
+def publish_in_place(define: Callable[..., Any], op: Pointwise, bind: Callable[[Any], Any] = method) -> None:
+    """Bind the in-place forms that the record of an operator names."""
+    if op.forms.in_place:
+        publish(define, f"{op.name}_", f"`{op.name}` in place.", bind)
+    if op.forms.torch_in_place:
+        function(define)
 
 
 def bind_unary(op: Pointwise) -> None:
@@ -132,8 +148,7 @@ def bind_unary(op: Pointwise) -> None:
 
     publish(of_tensor, name, op.summary, plain_function)
     publish(of_self, name, op.summary, method)
-    if name not in _NO_IN_PLACE:
-        publish(in_place, f"{name}_", f"`{name}` in place.", method)
+    publish_in_place(in_place, op)
 
 
 def bind_binary(op: Pointwise, second: str = "other", numbers: bool = False) -> None:
@@ -177,28 +192,20 @@ def bind_binary(op: Pointwise, second: str = "other", numbers: bool = False) -> 
 
     publish(of_both, name, op.summary, plain_function)
     publish(of_self, name, op.summary, plain_method)
-    if name not in _NO_IN_PLACE:
-        publish(in_place, f"{name}_", f"`{name}` in place.", plain_method)
+    publish_in_place(in_place, op, plain_method)
 
 
-_NO_IN_PLACE = {
-    "abs",
-    "isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit", "angle", "maximum", "minimum", "fmax", "fmin",
-    "logaddexp", "logaddexp2",
-}  # fmt: skip
-_WRITTEN_OUT = {
-    "add", "sub", "mul", "div", "pow", "float_power", "round", "clamp", "clamp_min", "clamp_max", "lerp", "addcmul",
-    "addcdiv", "floor_divide", "logit", "nan_to_num", "isclose", "where", "complex", "polar", "gelu", "silu",
-    "softplus", "leaky_relu", "elu", "conj_physical",
-}  # fmt: skip
+def _public_operators() -> Iterator[Pointwise]:
+    for module in (arithmetic, functions, logic):
+        for op in vars(module).values():
+            if isinstance(op, Pointwise) and "." not in op.name and not op.name.endswith("_backward"):
+                yield op
 
 
 def _bind_table() -> None:
-    for module in (arithmetic, functions, logic):
-        for op in vars(module).values():
-            public = isinstance(op, Pointwise) and "." not in op.name and not op.name.endswith("_backward")
-            if public and op.name not in _WRITTEN_OUT:
-                (bind_unary if op.arity == 1 else bind_binary)(op)
+    for op in _public_operators():
+        if op.forms.bound:
+            (bind_unary if op.arity == 1 else bind_binary)(op)
 
 
 _bind_table()
@@ -210,7 +217,7 @@ def _abs_(self: Tensor) -> Any:
     return into(arithmetic.abs_, (self,))
 
 
-publish(_abs_, "abs_", "`abs` in place.", method)
+publish(_abs_, "abs_", "`abs` in place.", method_and_function)
 
 
 @both
@@ -226,7 +233,7 @@ def _conj_physical_(self: Tensor) -> Any:
     return into(functions.conj_physical, (self,))
 
 
-publish(_conj_physical_, "conj_physical_", "`conj_physical` in place.", method)
+publish_in_place(_conj_physical_, functions.conj_physical)
 
 
 # -- sums, products, quotients --------------------------------------------------------------------------
@@ -375,7 +382,7 @@ def _bind_power(op: Pointwise) -> None:
 
     publish(of_both, name, op.summary, function)
     publish(of_self, name, op.summary, method)
-    publish(in_place, f"{name}_", f"`{name}` in place.", method)
+    publish_in_place(in_place, op)
 
 
 def _require_double(base: Tensor, exponent: Any) -> None:
@@ -411,7 +418,7 @@ def _square(self: Tensor) -> Any:
 publish(_square, "square", "The square of each element.", method)
 
 
-@method
+@method_and_function
 def square_(self: Tensor) -> Any:
     """`square` in place."""
     return into(arithmetic.pow_, (self, 2))
@@ -462,7 +469,7 @@ def _clamp_(self: Tensor, min: Any = None, max: Any = None) -> Any:
 
 
 publish(_clamp, "clamp", "Each element, held to [min, max].", method)
-publish(_clamp_, "clamp_", "`clamp` in place.", method)
+publish_in_place(_clamp_, arithmetic.clamp)
 
 
 def _bind_bound(op: Pointwise, bound: str) -> None:
@@ -486,7 +493,7 @@ def _bind_bound(op: Pointwise, bound: str) -> None:
 
     publish(of_tensor, name, op.summary, function)
     publish(of_self, name, op.summary, method)
-    publish(in_place, f"{name}_", f"`{name}` in place.", method)
+    publish_in_place(in_place, op)
 
 
 _bind_bound(arithmetic.clamp_min, "min")
@@ -515,7 +522,7 @@ def _round_(self: Tensor, *, decimals: int = 0) -> Any:
 
 
 publish(_round, "round", functions.round_.summary, method)
-publish(_round_, "round_", "`round` in place.", method)
+publish_in_place(_round_, functions.round_)
 
 
 # -- functions with arguments of their own --------------------------------------------------------------
@@ -538,7 +545,7 @@ def _logit_(self: Tensor, eps: float | None = None) -> Any:
 
 
 publish(_logit, "logit", functions.logit.summary, method)
-publish(_logit_, "logit_", "`logit` in place.", method)
+publish_in_place(_logit_, functions.logit)
 
 
 def _real(x: Any, function: str, name: str) -> float | None:
@@ -592,7 +599,7 @@ def _nan_to_num_(
 
 
 publish(_nan_to_num, "nan_to_num", functions.nan_to_num.summary, method)
-publish(_nan_to_num_, "nan_to_num_", "`nan_to_num` in place.", method)
+publish_in_place(_nan_to_num_, functions.nan_to_num)
 
 
 def _of_parts(real: Tensor, imag: Tensor, *, out: Any = None) -> Any:
@@ -670,7 +677,7 @@ def _bind_combination(op: Pointwise) -> None:
 
     publish(of_all, name, op.summary, function)
     publish(of_self, name, op.summary, method)
-    publish(in_place, f"{name}_", f"`{name}` in place.", method)
+    publish_in_place(in_place, op)
 
 
 _bind_combination(arithmetic.addcmul)
@@ -743,21 +750,15 @@ def equal(input: Tensor, other: Tensor) -> bool:
 
 # -- other names ----------------------------------------------------------------------------------------
 
-_ALIASES = {
-    "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div", "negative": "neg",
-    "absolute": "abs", "clip": "clamp", "fix": "trunc", "arcsin": "asin", "arccos": "acos", "arctan": "atan",
-    "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "not_equal": "ne", "less": "lt",
-    "less_equal": "le", "greater": "gt", "greater_equal": "ge",
-}  # fmt: skip
-
 
 def _bind_aliases() -> None:
-    for name, of in _ALIASES.items():
-        alias(name, public.functions[of], as_method=False)
-        for end in ("", "_"):
-            found = Tensor.__dict__.get(of + end)
-            if found is not None:
-                alias(name + end, found, as_function=False)
+    for op in _public_operators():
+        for name in op.forms.aliases:
+            alias(name, public.functions[op.name], as_method=False)
+            alias(name, Tensor.__dict__[op.name], as_function=False)
+            in_place = Tensor.__dict__.get(f"{op.name}_")
+            if in_place is not None:
+                alias(f"{name}_", in_place, as_function=op.forms.torch_in_place)
 
 
 _bind_aliases()

@@ -11,18 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.names import explain_absent_names
+from flambeau.ops.op import table
+from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor.functions.norms import vector_norm
 from flambeau.tensor.tensor import Tensor
-
-_ALONE = (
-    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round "
-    "rsqrt sigmoid sign sin sinh sqrt tan tanh trunc"
-)
-_BY_ANOTHER = {
-    "add": "add", "sub": "sub", "mul": "mul", "div": "div", "pow": "pow", "clamp_max": "clamp_max",
-    "clamp_min": "clamp_min", "maximum": "clamp_min", "minimum": "clamp_max",
-}  # fmt: skip
-_BY_TWO = ("addcdiv", "addcmul")
 
 
 def _check_tensors(tensors: Any) -> Sequence[Any]:
@@ -51,8 +43,15 @@ def _for_each(tensors: Sequence[Any], given: Any) -> Sequence[Any]:
     return [given] * len(tensors)
 
 
-def _bind(name: str, per_tensor: Callable[..., list[Any]]) -> None:
-    """Both forms of a name. `per_tensor(tensors, ...)`: the arguments of the tensors' method, for each tensor."""
+def _bind(name: str, per_tensor: Callable[..., list[Any]], method: str = "") -> None:
+    """Define both forms of a name.
+
+    Args:
+        name: What follows "_foreach_".
+        per_tensor: Function of the tensors and of the call's arguments. It returns the arguments of the method for
+            each tensor.
+        method: The method of tensors that runs, if it is not `name`.
+    """
 
     def bind(public: str, method: str, in_place: bool) -> None:
         def run(self: Any, *args: Any, **given: Any) -> Any:
@@ -64,7 +63,7 @@ def _bind(name: str, per_tensor: Callable[..., list[Any]]) -> None:
         run.__name__ = run.__qualname__ = public
         globals()[public] = run
 
-    method = _BY_ANOTHER.get(name, name)
+    method = method or name
     bind(f"_foreach_{name}", method, False)
     bind(f"_foreach_{name}_", f"{method}_", True)
 
@@ -90,12 +89,12 @@ def _lerp(tensors: Sequence[Any], tensors1: Any, weight: Any) -> list[Any]:
     ]
 
 
-for _name in _ALONE.split():
-    _bind(_name, _alone)
-for _name in _BY_ANOTHER:
-    _bind(_name, _by_another)
-for _name in _BY_TWO:
-    _bind(_name, _by_two)
+_BY_ARITY: dict[int, Callable[..., list[Any]]] = {1: _alone, 2: _by_another, 4: _by_two}
+for _op in table.values():
+    if isinstance(_op, Pointwise) and _op.forms.foreach:
+        _bind(_op.name, _BY_ARITY[_op.arity])
+_bind("maximum", _by_another, "clamp_min")
+_bind("minimum", _by_another, "clamp_max")
 _bind("lerp", _lerp)
 
 

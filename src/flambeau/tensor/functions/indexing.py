@@ -29,7 +29,7 @@ from flambeau.ops.index_common import INDEX_TYPES
 from flambeau.ops.op import Op
 from flambeau.tensor import autocast, dispatch, interception, layouts
 from flambeau.tensor.arguments.extents import require_data
-from flambeau.tensor.arguments.public import alias, both, functions, method
+from flambeau.tensor.arguments.public import alias, both, functions, method, method_and_function
 from flambeau.tensor.autograd.autograd_meta import run
 from flambeau.tensor.call import call, call_into, refuse_overlap
 from flambeau.tensor.exchange import data
@@ -492,7 +492,7 @@ def _index_how(reduce: str) -> str:
     return reduce
 
 
-@method
+@method_and_function
 def index_put_(self: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Tensor:
     """`self[indices] = values`, or `+=` with repeated places added up where `accumulate`."""
     found, dim = [], 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.brief import brief
@@ -16,7 +16,7 @@ from flambeau.ops.autocast_rules import AS_IS_ON_CPU, LOWER_ON_CUDA, WIDEST_ON_C
 from flambeau.ops.linalg import matmul as ops
 from flambeau.tensor import autocast, dispatch, interception
 from flambeau.tensor.arguments.arg_errors import Number
-from flambeau.tensor.arguments.public import alias, both, function, functions, method
+from flambeau.tensor.arguments.public import alias, both, function, functions, method, method_and_function
 from flambeau.tensor.arguments.torch_function import arm_for
 from flambeau.tensor.call import call
 from flambeau.tensor.functions import out_dtype_matmul
@@ -376,7 +376,7 @@ def _factor(name: str, x: Any, kind: dtype) -> Any:
     return x
 
 
-def _in_place(define: Any) -> None:
+def _in_place(define: Any, bind: Callable[[Any], Any] = method) -> None:
     def inner(self: Tensor, a: Tensor, b: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
         result = define(self, a, b, beta=beta, alpha=alpha)
         if result.meta.shape != self.meta.shape:
@@ -389,11 +389,12 @@ def _in_place(define: Any) -> None:
 
     inner.__name__ = define.__name__ + "_"
     inner.__doc__ = f"`{define.__name__}` in place."
-    method(inner)
+    bind(inner)
 
 
-for _define in (addmm, baddbmm, addbmm, addmv, addr):
+for _define in (addmm, baddbmm, addbmm, addr):
     _in_place(_define)
+_in_place(addmv, method_and_function)
 
 
 # -- contractions ---------------------------------------------------------------------------------------

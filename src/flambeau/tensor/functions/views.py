@@ -23,7 +23,15 @@ from flambeau.tensor import dispatch, interception, layouts
 from flambeau.tensor.arguments.arg_errors import IntTuple
 from flambeau.tensor.arguments.extents import int_of, ints_of, require_within
 from flambeau.tensor.arguments.integers import int_or_none
-from flambeau.tensor.arguments.public import alias, behind, both, function, method, method_of
+from flambeau.tensor.arguments.public import (
+    alias,
+    behind,
+    both,
+    function,
+    method,
+    method_and_function,
+    method_of,
+)
 from flambeau.tensor.autograd.autograd_meta import (
     SplitBackward0,
     SplitWithSizesBackward0,
@@ -877,12 +885,12 @@ def t_(self: Tensor) -> Tensor:
     return _become(self, t(self))
 
 
-@method
+@method_and_function
 def as_strided_(self: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None = None) -> Tensor:
     return _become(self, as_strided(self, size, stride, storage_offset))
 
 
-@method
+@method_and_function
 def detach_(self: Tensor) -> Tensor:
     """Cut itself off from any history. A view cannot be detached in place."""
     if self.base is not None:

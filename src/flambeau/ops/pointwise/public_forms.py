@@ -1,0 +1,31 @@
+"""The public names that `tensor/functions` binds from the record of a pointwise operator."""
+
+from __future__ import annotations
+
+from flambeau.core.frozen import Record
+
+
+class PublicForms(Record):
+    """The public names of a pointwise operator that are bound from its record.
+
+    Attributes:
+        bound: True if `torch.<name>` and `Tensor.<name>` are. False if they are written by hand, or absent.
+        in_place: True if `Tensor.<name>_` is, too.
+        torch_in_place: True if `torch.<name>_` is, too.
+        foreach: True if `torch._foreach_<name>` and `torch._foreach_<name>_` are.
+        aliases: Other names of all forms but those of lists.
+    """
+
+    bound: bool = True
+    in_place: bool = True
+    torch_in_place: bool = False
+    foreach: bool = False
+    aliases: tuple[str, ...] = ()
+
+
+USUAL = PublicForms()
+NO_IN_PLACE = PublicForms(in_place=False)
+TORCH_IN_PLACE = PublicForms(torch_in_place=True)
+MATH = PublicForms(torch_in_place=True, foreach=True)
+BY_HAND = PublicForms(bound=False)
+BY_HAND_AND_FOREACH = PublicForms(bound=False, foreach=True)
