@@ -16,6 +16,7 @@ import flambeau as torch
 from flambeau.cli import memory, snapshot_file
 from flambeau.cli.main import main
 from flambeau.cli.output import memory_page
+from flambeau.runtime.memory.statistics import format_size
 
 MIB = 1 << 20
 
@@ -120,9 +121,40 @@ def test_a_trace_is_replayed_with_other_settings(snapshot: Path, capsys: Any) ->
     text = capsys.readouterr().out
     assert "out of memory" in text and "asked for 64.00 GiB" in text and "test_memory_command.py:" in text
     conf = ["--conf", "max_split_size_mb:64", "--conf", "roundup_power2_divisions:2"]
-    assert main(["memory", "replay", str(snapshot), *conf]) == 0
+    assert main(["memory", "replay", str(snapshot), "--capacity", "unlimited", *conf]) == 0
     text = capsys.readouterr().out
     assert text.count("fits: at most") == 2 and "max_split_size_mb:64\n" in text
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_a_replay_has_the_memory_of_the_recorded_program(tmp_path: Path, capsys: Any, fraction: float) -> None:
+    """What a program finds usable is what is free before its first allocation, or its share of the device."""
+    path, by_pytorch = tmp_path / "s.pickle", tmp_path / "pytorch.pickle"
+    with torch.virtual(devices=1):
+        free, total = torch.cuda.mem_get_info()
+        torch.cuda.set_per_process_memory_fraction(fraction)
+        torch.cuda.memory._record_memory_history()
+        kept = [torch.empty(100 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)]
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(64 << 30, dtype=torch.uint8, device="cuda")
+        del kept[0]
+        torch.cuda.empty_cache()
+        later = torch.empty(200 << 20, dtype=torch.uint8, device="cuda")
+        torch.cuda.memory._dump_snapshot(str(path))
+        del kept, later
+    usable = free if fraction == 1.0 else int(total * fraction)
+    found = snapshot_file.load(path)
+    assert found["device_memory"] == [{"total": total, "usable": usable}]
+    assert main(["memory", "replay", str(path)]) == 1
+    assert f"replayed on {format_size(usable)}, which the recorded program could use" in capsys.readouterr().out
+    del found["device_memory"]  # PyTorch's snapshots lack it
+    by_pytorch.write_bytes(pickle.dumps(found))
+    main(["memory", "replay", str(by_pytorch)])
+    assert f"replayed on {format_size(free)}, which" in capsys.readouterr().out
+    found["device_traces"][0] = [event for event in found["device_traces"][0] if event["action"] != "oom"]
+    by_pytorch.write_bytes(pickle.dumps(found))
+    assert main(["memory", "replay", str(by_pytorch)]) == 0
+    assert "unlimited memory, for the snapshot has no size of it" in capsys.readouterr().out
 
 
 def test_json_and_older_forms_are_read(snapshot: Path, tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--device", metavar="N", type=int, help="replay this device's trace (default: the longest)"
     )
     parser.add_argument(
-        "--capacity", metavar="SIZE", help="replay: memory of the device, as 24GiB (default: no limit)"
+        "--capacity",
+        metavar="SIZE",
+        help="replay: memory of the device, as 24GiB, or unlimited (default: what the recorded program could use)",
     )
     parser.add_argument(
         "--conf",
@@ -112,14 +114,40 @@ def _replay(options: argparse.Namespace, found: dict[str, Any]) -> int:
         raise ValueError(f"the snapshot has no device {device}; it has {len(traces)}")
     live = [segment for segment in found["segments"] if segment.get("device", 0) == device]
     events = events_of(traces[device], live)
-    capacity = _UNLIMITED if options.capacity is None else size_of(options.capacity)
+    if options.capacity is None:
+        usable = _usable_memory(found, device, live)
+    else:
+        usable = None if options.capacity == "unlimited" else size_of(options.capacity)
+    capacity = _UNLIMITED if usable is None else usable
     policies = [_policy(text) for text in options.conf] or [from_environment()]
     outcomes = [play(events, capacity, policy) for policy in policies]
-    most = "unlimited memory" if options.capacity is None else format_size(capacity)
+    most = "unlimited memory" if usable is None else format_size(capacity)
+    if options.capacity is None:
+        most += ", for the snapshot has no size of it" if usable is None else ", which the recorded program could use"
     print(f"{len(events)} events of device {device}, replayed on {most}:")
     for outcome in outcomes:
         print(_describe_outcome(outcome))
     return 0 if all(outcome.fits for outcome in outcomes) else 1
+
+
+def _usable_memory(found: dict[str, Any], device: int, live: list[dict[str, Any]]) -> int | None:
+    """Return how many bytes the recorded program could reserve on a device; None if the snapshot does not show it.
+
+    Flambeau's snapshots have the number. In PyTorch's, the latest refused request has what was free, beside what was
+    reserved: that of the end, without the segments that came and went after the request.
+    """
+    memory = found.get("device_memory", [])
+    if device < len(memory):
+        return int(memory[device]["usable"])
+    reserved = sum(segment["total_size"] for segment in live)
+    for event in reversed(found["device_traces"][device]):
+        if event["action"] in ("segment_alloc", "segment_map"):
+            reserved -= event["size"]
+        elif event["action"] in ("segment_free", "segment_unmap"):
+            reserved += event["size"]
+        elif event["action"] == "oom" and isinstance(event.get("device_free"), int):
+            return max(reserved + event["device_free"], 0)
+    return None
 
 
 def _policy(text: str) -> Policy:

@@ -111,6 +111,8 @@ class _Checker:
         for trace in traces:
             self._own("trace", trace)
             self._check_trace(_require_list("a trace", trace))
+        for memory in _require_list("device_memory", found.get("device_memory", [])):
+            _check_fields("the memory of a device", memory, {"total": int, "usable": int})
         _count(found.get("allocator_settings", {}), _MOST_SETTINGS)
 
     def _own(self, what: str, part: Any) -> None:

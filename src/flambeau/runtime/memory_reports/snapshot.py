@@ -56,7 +56,14 @@ def _state(allocators: Sequence[CachingAllocator], pool: PoolId | None = None) -
         "segments": [segment for allocator in allocators for segment in segments(allocator, pool)],
         "allocator_settings": settings(allocators[0]) if allocators else {},
         "external_annotations": _labels(allocators),
+        "device_memory": [_memory(allocator) for allocator in allocators],
     }
+
+
+def _memory(allocator: CachingAllocator) -> dict[str, int]:
+    """Return a device's capacity, and how much of it this process can reserve. PyTorch's snapshots have neither."""
+    free, total = allocator.context.driver.mem_info(allocator.context.driver_index)
+    return {"total": total, "usable": min(allocator.limit or total, free + allocator.reserved_bytes())}
 
 
 def _labels(allocators: Sequence[CachingAllocator]) -> list[dict[str, Any]]:
