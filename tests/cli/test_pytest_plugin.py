@@ -292,6 +292,49 @@ def test_a_bad_marker_is_refused(tmp_path):
     assert status != 0 and "gpu_schedules takes one integer" in text
 
 
+def test_each_racy_test_has_one_line_with_its_fix(tmp_path):
+    program(tmp_path, RACY, "test_it.py")
+    for races in ("error", "warn"):
+        _, text = run(tmp_path, "--virtual-gpus=1", "--gpu-schedules=3", f"--gpu-races={races}")
+        assert [line for line in text.splitlines() if line.startswith("RACE ")] == [
+            f"RACE test_it.py::test_sum[{size}] - Before test_it.py:11 insert: "
+            "side.wait_stream(torch.cuda.default_stream(0))"
+            for size in (10, 20)
+        ]
+    _, text = run(tmp_path, "--virtual-gpus=1")
+    assert re.search(r"memory: 40 bytes .* allocated at test_it.py:7  \| x = torch.zeros\(size", text)
+
+
+HIDES_TORCH = """
+    import sys
+    from importlib.abc import MetaPathFinder
+
+    class Hider(MetaPathFinder):
+        def find_spec(self, name, path=None, target=None):
+            if name == "torch":
+                raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    sys.meta_path.insert(0, Hider())
+"""
+
+
+@pytest.mark.parametrize("file", ["test_it.py", "conftest.py", "late"])
+def test_a_missing_torch_is_explained(tmp_path, file):
+    text = "import torch\ndef test_it(): pass" if file != "late" else "def test_it(): import torch"
+    program(tmp_path, "def test_it(): pass", "test_it.py")
+    program(tmp_path, text, "test_it.py" if file == "late" else file)
+    command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    program(tmp_path, HIDES_TORCH, "sitecustomize.py")
+    paths = f"{tmp_path}:{environment()['PYTHONPATH']}"
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path,
+        env=environment(PYTHONPATH=paths),
+    )  # fmt: skip
+    output = done.stdout + done.stderr
+    assert done.returncode != 0 and "No module named 'torch'" in output
+    assert output.count("this environment has no PyTorch; with `pytest --virtual-gpus=2`") == 1
+
+
 def test_installing_the_package_installs_the_plugin():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"flambeau": "flambeau.cli.plugin"}

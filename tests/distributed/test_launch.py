@@ -331,17 +331,24 @@ def test_each_line_of_a_ranks_error_says_whose_it_is(tmp_path: Path, launcher: s
     assert lines[end + 1] == "[rank1]: left"
 
 
+@pytest.mark.parametrize("is_redirected", [False, True])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_the_report_has_the_error_of_the_rank_that_failed(tmp_path: Path, when: str) -> None:
+def test_a_traceback_is_shown_once(tmp_path: Path, when: str, is_redirected: bool) -> None:
+    """By the rank itself if its stderr is on the console, else by the launcher's report."""
     program = script(tmp_path, _FAILS)
-    said = finish(start("-m", "flambeau", "launch", "--quiet", "--nproc-per-node", "2", program, when))
+    options = ["--redirects", "3", "--log-dir", str(tmp_path)] if is_redirected else []
+    said = finish(
+        start("-m", "flambeau", "launch", "--quiet", *options, "--nproc-per-node", "2", program, when)
+    )
     report = said.err[said.err.index("rank 1 failed first") :]
     line = 6 if when == "before" else 9
-    assert (
-        f'    Traceback (most recent call last):\n      File "{program}", line {line}, in <module>\n'
-        in report
-    )
-    assert "    ValueError: nothing\n    left\n" in report
+    frame = f'File "{program}", line {line}, in <module>\n'
+    assert said.err.count(frame) == 1
+    if is_redirected:
+        assert f"    Traceback (most recent call last):\n      {frame}" in report
+        assert "    ValueError: nothing\n    left\n" in report
+    else:
+        assert "    ValueError: nothing\n  rank 0: " in report
 
 
 _LATE = """

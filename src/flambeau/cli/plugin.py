@@ -27,7 +27,15 @@ import pytest
 from flambeau.cli import import_hook
 from flambeau.cli.output.console import Screen
 from flambeau.cli.output.race_entries import write_races
-from flambeau.cli.plugin_reports import Reports, add_options, check_options, reports_here, set_properties
+from flambeau.cli.plugin_reports import (
+    WITHOUT_TORCH,
+    Reports,
+    add_options,
+    check_options,
+    lacks_torch,
+    reports_here,
+    set_properties,
+)
 from flambeau.core.callsite import is_inside
 from flambeau.core.errors import RaceError
 from flambeau.observe import handovers
@@ -70,13 +78,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(group)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Any:
     """A repository's `conftest.py` may import torch: it is Flambeau by then."""
     options = early_config.known_args_namespace
     if (options.virtual_gpus or 0) > 0:
         with suppress(pytest.UsageError):  # told below, as other errors of the command line
             _install(options.virtual_gpus, options.gpu_profile)
+    try:
+        return (yield)
+    except Exception as error:  # pytest's ConftestImportFailure
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, ModuleNotFoundError) and lacks_torch(str(cause)):
+            cause.add_note(WITHOUT_TORCH)
+        raise
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -307,7 +322,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             report.sections.append(("virtual GPUs", f"replay: {replay}"))
         set_properties(item, races or None, replay)
         report.flambeau = {
-            "name": _name(item), "schedule": schedule, "race": race,
+            "name": _name(item), "schedule": schedule, "race": race, "fixes": _fixes(machine, processes),
             "counts": _counts(item, call, report, bool(races)),
             "document": _document(item, machine, schedule, replay, processes) if replay is not None else None,
         }  # fmt: skip
@@ -330,6 +345,13 @@ def _judge(
         else:
             report.sections.append(("races", races))
     return races
+
+
+def _fixes(machine: Any, processes: list[dict[str, Any]]) -> list[str]:
+    """Return the fix of each race of a test and of the processes that it started."""
+    certificate = _certificate(machine)
+    own = [race.fix.text for race in certificate.races] if certificate is not None else []
+    return [*own, *[race["fix"]["text"] for race in races_of({"processes": processes})]]
 
 
 def _is_proved(process: dict[str, Any]) -> bool:

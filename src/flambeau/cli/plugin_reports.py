@@ -15,7 +15,9 @@ from flambeau.cli.environment import why_not_writable
 from flambeau.report.annotations import source_root, wants_annotations, write_annotations
 from flambeau.report.document import Document, head, write_document
 from flambeau.report.sarif import write_sarif
+from flambeau.runtime.devices import configuration
 
+WITHOUT_TORCH = "virtual GPUs: this environment has no PyTorch; with `pytest --virtual-gpus=2`, `import torch` finds Flambeau"
 AGAIN = "same race"  # what tests count as that fail by a race which is reported already
 
 
@@ -31,12 +33,17 @@ class Reports:
         self._tests: list[Document] = []
         self._lines: list[str] = []  # about files
         self._counts: dict[str, int] = {}
+        self._fixes: dict[str, dict[str, None]] = {}  # by test: those of its races, each once
+        self._lacks_torch = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Any:
         """Look at a report before anybody counts it."""
         self._take(report)
         return (yield)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._lacks_torch |= report.failed and lacks_torch(str(report.longrepr))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
@@ -56,9 +63,12 @@ class Reports:
 
     def _take(self, report: pytest.TestReport) -> None:
         """Take up what a test's process found; a race that was reported under another schedule is no failure."""
+        self._lacks_torch |= report.failed and lacks_torch(str(report.longrepr))
         found: dict[str, Any] | None = getattr(report, "flambeau", None)
         if found is None:
             return
+        if found["fixes"]:
+            self._fixes.setdefault(found["name"], {}).update(dict.fromkeys(found["fixes"]))
         for name in found["counts"]:
             self._counts[name] = self._counts.get(name, 0) + 1
         if report.failed and found["race"] is not None:
@@ -88,9 +98,11 @@ class Reports:
         return lines
 
     def _summary(self) -> list[str]:
-        """How many tests ran on virtual GPUs."""
+        """How many tests ran on virtual GPUs, and a line for each that has races."""
         counts = self._counts
         if not counts:
+            if self._lacks_torch:
+                return [WITHOUT_TORCH]
             text = "no test had any; --virtual-gpus=N gives each test N of them"
             return [f"virtual GPUs: {text}"] if _asks_in_vain(self._config) else []
         text = f"virtual GPUs: {counts.get('runs', 0)} tests and schedules"
@@ -98,7 +110,8 @@ class Reports:
             text += f", {counts['certified']} of them not run: the first run of the test was certified"
         if counts.get("racy"):
             text += f", {counts['racy']} with races (shown by -rA; --gpu-races=error makes them failures)"
-        return [text]
+        unknown = [f"virtual GPUs: {message}" for message in configuration.unknown_variables()]
+        return [text, *unknown, *[_fix_line(name, list(fixes)) for name, fixes in self._fixes.items()]]
 
     def _write_sarif(self, document: Document, path: Path) -> None:
         write_sarif(document, path, self._root)
@@ -115,6 +128,17 @@ def check_options(config: pytest.Config) -> None:
         name = config.getoption(option)
         if name is not None and (why := why_not_writable(Path(name))):
             raise pytest.UsageError(f"--{option.replace('_', '-')}: can't write {name!r}: {why}")
+
+
+def lacks_torch(text: str) -> bool:
+    """Return True if an error's text says that PyTorch is not installed."""
+    return "ModuleNotFoundError: No module named 'torch" in text or text.startswith("No module named 'torch")
+
+
+def _fix_line(name: str, fixes: list[str]) -> str:
+    more = f" (and {len(fixes) - 1} more)" if len(fixes) > 1 else ""
+    test = name.replace("[-", "[").replace("[]", "")  # without its schedule
+    return f"RACE {test} - {' '.join(fixes[0].split())}{more}"
 
 
 def reports_here(config: pytest.Config) -> bool:

@@ -208,7 +208,8 @@ def _side(side: RaceAccess) -> str:
 def _memory(race: Race) -> str:
     begin, end = race.range
     where = f", allocated at {place(race.allocated)}" if race.allocated else ""
-    return f"memory: {end - begin} bytes at {begin:#x} of {race.device}{where}"
+    text = source(race.allocated) if race.allocated else ""
+    return f"memory: {end - begin} bytes at {begin:#x} of {race.device}{where}{f'  | {text}' if text else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,7 @@ class Agent:
     # -- reports ----------------------------------------------------------------------------------------------
     def _report(self, failed: Worker, workers: Workers) -> None:
         """The rank that failed first, its error, and what became of the others."""
-        error = failed.error()
+        error = failed.error(is_shown=workers.shows_errors(failed))
         lines = [
             f"rank {failed.rank} failed first, and the others were ended",
             f"  rank {failed.rank}: local rank {failed.local_rank} of node {self._node} on {socket.gethostname()}, "

@@ -98,14 +98,18 @@ class Worker:
             return (self.folder / "error.json").stat().st_mtime_ns
         return 0
 
-    def error(self) -> str:
-        """What it noted of its exception, or `elastic`'s `record` did: a traceback; "" if nothing."""
+    def error(self, is_shown: bool) -> str:
+        """Return what it noted of its exception, or `elastic`'s `record` did; "" if nothing.
+
+        Args:
+            is_shown: True if its traceback is on the console already: then only the error's first line.
+        """
         with suppress(OSError, ValueError, KeyError, TypeError):
-            told = json.loads((self.folder / "error.json").read_text())["message"]
-            if isinstance(told, str):
-                return told
-            text: str = told.get("extraInfo", {}).get("py_callstack") or told["message"]
-            return text
+            noted = json.loads((self.folder / "error.json").read_text())["message"]
+            message: str = noted if isinstance(noted, str) else noted["message"]
+            if is_shown:
+                return message.partition("\n")[0]
+            return message if noted is message else noted.get("extraInfo", {}).get("py_callstack") or message
         return ""
 
 
@@ -119,6 +123,10 @@ class Workers:
         self._streams = streams
         self._news = news
         self._console = threading.Lock()
+
+    def shows_errors(self, worker: Worker) -> bool:
+        """Return True if the rank's stderr is on the console."""
+        return self._streams.plan(worker.local_rank, ERR)[1]
 
     def start(
         self, command: Sequence[str], local_rank: int, rank: int, environment: Mapping[str, str]
