@@ -292,7 +292,7 @@ def flipud(input: Tensor) -> Tensor:
 
 @both
 def roll(input: Tensor, shifts: IntOrTuple, dims: IntOrTuple | None = ()) -> Tensor:
-    """Elements moved along dimensions, what falls off coming in again; over all elements without dims."""
+    """Elements rotated along dimensions; without dims, along the flattened tensor."""
     params = (ints((shifts,), "roll", "shifts"), ints((dims,), "roll", "dims"))
     result: Tensor = call(ops.roll, (input,), params)
     return result

@@ -1,0 +1,109 @@
+"""An operator is one block: outside of its record no list of operators exists, by which one would be told apart."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import flambeau
+from flambeau.ops.op import table
+from flambeau.testing import operators  # noqa: F401 (it loads all records)
+
+PACKAGE = Path(flambeau.__file__).parent
+NAMES = set(table) | {name.partition(".")[0] for name in table}
+FEW = 3  # a list names so many operators
+
+# Words of PyTorch's public `reduce=`, `op=` and `mode=` arguments. They happen to be names of operators, too.
+ARGUMENT_VALUES = {"sum", "add", "prod", "mean", "min", "max", "amin", "amax", "std", "var", "complex"}
+ALLOWED = {
+    "_C/__init__.py": "PyTorch's names of its C++ module, re-exported",
+    "_aten/composed.py": "losses whose node is one of aten's composed ones",
+    "_aten/private.py": "aten's private operators, each with the function that computes it",
+    "_aten/table.py": "PyTorch's own list of aten operators that take numbers for tensors",
+    "_aten/translations.py": "calls of aten, by which TorchDispatchMode sees a record; aten lies above ops",
+    "autograd/profiler_recorder.py": "names of the profiler's rows, which are PyTorch's",
+    "driver/cuda/index/ranks.py": "C++ of kernels that share a builder, by kind of rank",
+    "fx/codegen.py": "Python's operators, by the names of the module `operator`",
+    "fx/proxy.py": "Python's operators, by the names of the module `operator`",
+    "fx/qualified_names.py": "PyTorch's modules of functions, which generated code names",
+    "nn/functional/__init__.py": "public names of torch.nn.functional",
+    "observe/reporting/operators.py": "observe lies below ops, and sees the name of a kernel in a trace",
+    "ops/pointwise/expression_cpp.py": "the C++ functions that jiterator's language has",
+    "sparse/__init__.py": "public names of torch.sparse",
+    "tensor/arguments/arg_aliases.py": "names of arguments that functions accept besides PyTorch's",
+    "tensor/arguments/torch_function.py": "dunders, each with the method that __torch_function__ receives",
+    "testing/operator_page.py": "notes of docs/operators.md on differences from PyTorch",
+    "testing/operators.py": "operators without samples, each with the reason, which generated tests require",
+    "testing/soundness/graph_steps.py": "steps of random programs, which only some operators can be",
+}
+"""Files that name operators together, and why that is not a second list."""
+
+
+def strings_of(node: ast.expr) -> Iterator[str]:
+    """The strings of a display, and of those inside."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.Dict):
+        for part in [*node.keys, *node.values]:
+            if part is not None:
+                yield from strings_of(part)
+    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
+        for part in node.elts:
+            yield from strings_of(part)
+
+
+def lists_of(tree: ast.Module) -> Iterator[tuple[int, set[str]]]:
+    """Displays, and texts of words only, that name several operators: line and names."""
+    text = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    text |= {id(part) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for part in n.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
+            words = set(strings_of(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in text:
+            words = set(node.value.split())
+            words = words if all(word.isidentifier() for word in words) else set()
+        else:
+            continue
+        named = {word for word in words if word.removesuffix("_") in NAMES} - ARGUMENT_VALUES
+        if len(named) >= FEW:
+            yield node.lineno, named
+
+
+def found_lists() -> dict[str, list[tuple[int, set[str]]]]:
+    lists = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        found = list(lists_of(ast.parse(path.read_text())))
+        if found:
+            lists[path.relative_to(PACKAGE).as_posix()] = found
+    return lists
+
+
+def test_operators_are_listed_nowhere_outside_of_their_records() -> None:
+    lists = found_lists()
+    second = {file: found for file, found in lists.items() if file not in ALLOWED}
+    assert second == {}, "put what a list says into the operators' records: docs/add-an-operator.md"
+    assert sorted(ALLOWED) == sorted(file for file in lists if file in ALLOWED), "a file lists none any more"
+
+
+def test_the_page_quotes_the_source() -> None:
+    """Blocks of docs/add-an-operator.md that do not run (tests/examples runs the others) stand in the tree."""
+    page = (PACKAGE.parents[1] / "docs" / "add-an-operator.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
+    quoted = [block for block in blocks if not block.startswith("import flambeau")]
+    sources = [
+        path.read_text() for folder in ("ops", "tensor") for path in PACKAGE.joinpath(folder).rglob("*.py")
+    ]
+    assert len(quoted) == 3
+    assert [block for block in quoted if not any(block in source for source in sources)] == []
+
+
+def test_a_second_list_is_found() -> None:
+    for text in (
+        'X = {"exp", "log", "sin"}',
+        'X = "exp log sin".split()',
+        'X = {"exp": 1, "log_": 2, "sin": 3}',
+    ):
+        assert [names for _, names in lists_of(ast.parse(text))], text
+    assert list(lists_of(ast.parse('"""exp log sin"""\nX = ["exp", "log", "sum", "mean"]'))) == []
