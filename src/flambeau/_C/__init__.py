@@ -24,11 +24,13 @@ from flambeau.tensor.arguments.typing import preserve_format
 from flambeau.tensor.exchange.transfer import to_arguments
 from flambeau.tensor.settings import get_default_device
 from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.wrappers import disabled_torch_dispatch as _disabled_torch_dispatch_impl
 
 __all__ = [
     "DisableTorchFunction",
     "DisableTorchFunctionSubclass",
     "_AutoDispatchBelowAutograd",
+    "_disabled_torch_dispatch_impl",
     "_disabled_torch_function_impl",
     "_is_torch_function_enabled",
 ]  # fmt: skip

@@ -17,7 +17,9 @@ from flambeau.tape.mode import recording
 from flambeau.tensor import dispatch
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.arguments.typing import strided
+from flambeau.tensor.autograd.autograd_meta import run
 from flambeau.tensor.autograd.composites import Composite
+from flambeau.tensor.autograd.grad_validation import fit_gradient
 from flambeau.tensor.autograd.recording import record_result
 from flambeau.tensor.tensor import Tensor
 
@@ -119,6 +121,19 @@ def batch_norm(
     inputs = (x, weight, bias, mean, variance)
     more = (training, momentum, eps)
     return _record(_BATCH_NORM, inputs, (training, eps), "native_batch_norm", *inputs, *more)[0]
+
+
+# -- views ----------------------------------------------------------------------------------------------------------
+
+_BACKWARD_OF_PARTS = {"select": "select_backward", "slice": "slice_backward", "diagonal": "diagonal_backward"}
+
+
+@_compose
+def view_backward(view: Any, grad: Any, meta: Any, params: tuple[Any, ...]) -> Any:
+    """Return the gradient of what was viewed; of a part it is one overload."""
+    if view.name in _BACKWARD_OF_PARTS:
+        return _aten(_BACKWARD_OF_PARTS[view.name], grad, list(meta.shape), *params)
+    return fit_gradient(view.derivative(grad, meta, run, *params), meta)
 
 
 # -- losses ---------------------------------------------------------------------------------------------------------

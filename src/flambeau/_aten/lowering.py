@@ -97,6 +97,9 @@ def intercept_into(
         else:
             for t, source in zip(outputs, shown if isinstance(shown, tuple) else (shown,), strict=False):
                 t.copy_(source)
+    for t in outputs:
+        if t.__class__ in dispatch.classes:
+            t.counter.version += 1
     if node is not None:
         finish_in_place(node, args, target)
     return target if len(outputs) == 1 else tuple(outputs)
@@ -113,6 +116,8 @@ def intercept_view(view: Any, t: Tensor, params: tuple[Any, ...]) -> Any:
     if isinstance(result, Tensor) and result is not t:
         plan = autograd_meta.ViewPlan(view, t.meta, params)
         result.history = _history_of(view, t, params, plan)
+        if result.__class__ in dispatch.classes:
+            result.counter = t.counter
     return result
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from flambeau.core.device import device
 from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.flags import flags
+from flambeau.tensor import dispatch
 from flambeau.tensor.arguments.torch_function import ignore_overrides, overrides
 from flambeau.tensor.arguments.typing import preserve_format
 from flambeau.tensor.functions import creation
@@ -48,7 +49,7 @@ class Parameter(Tensor, metaclass=_ParameterType):
             raise TypeError(f"Parameter(): argument 'data' must be Tensor, not {type(tensor).__name__}")
         if requires_grad and tensor.meta.dtype.category < FLOATING:
             raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
-        if overrides(type(tensor)):
+        if overrides(type(tensor)) or type(tensor) in dispatch.classes:
             return _marked(tensor, requires_grad)
         made: Any = tensor.detach().requires_grad_(requires_grad)
         made.__class__ = cls  # the same layout: a parameter has no slots of its own

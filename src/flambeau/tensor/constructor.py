@@ -24,8 +24,8 @@ from flambeau.tensor.exchange.data import new as made_of
 from flambeau.tensor.promotion import set_default_dtype
 from flambeau.tensor.settings import set_default_device
 from flambeau.tensor.storages import Face, TypedStorage, face, new_row, no_storage, row_as, wrapped_row
-from flambeau.tensor.subclasses import require_no_dispatch
 from flambeau.tensor.tensor import Tensor, as_type
+from flambeau.tensor.wrappers import note_instance
 
 
 def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
@@ -64,8 +64,7 @@ def _new_tensor(cls: type[Tensor], *args: Any, device: Any = None) -> Tensor:
     made = _construct(flags.default_dtype, CPU, args)
     if cls is Tensor:
         return made
-    require_no_dispatch(cls)
-    return as_type(made, cls)
+    return note_instance(as_type(made, cls))
 
 
 def _require_kind_of_device(wanted: str, where: device) -> None:

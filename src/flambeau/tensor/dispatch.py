@@ -27,11 +27,13 @@ class _Entered(threading.local):
     """The dispatch modes that a thread has entered, outermost first.
 
     Attributes:
+        classes: Whether classes with `__torch_dispatch__` are called.
         enabled: False where nothing is shown: `_disable_current_modes`, and kernels of operators.
         depth: The number of handlers that run, one inside of the other.
     """
 
     enabled = True
+    classes = True
     depth = 0
 
     def __init__(self) -> None:
@@ -74,9 +76,27 @@ def without_modes(keep: Sequence[Any] = ()) -> Iterator[list[Any]]:
         local.modes = before
 
 
+@contextmanager
+def without_classes() -> Iterator[None]:
+    """Call no class's `__torch_dispatch__` within a block."""
+    before, local.classes = local.classes, False
+    try:
+        yield
+    finally:
+        local.classes = before
+
+
+def add_class(cls: type) -> None:
+    """Let instances of a class be found among arguments."""
+    _load[0]()
+    classes.add(cls)
+
+
 def is_shown(values: Iterable[Any] = ()) -> bool:
     """Return True if a call with these arguments is shown to a handler."""
-    return local.enabled and (bool(local.modes) or (bool(classes) and bool(find_overriding(values))))
+    if local.modes:
+        return local.enabled
+    return local.enabled and local.classes and bool(classes) and bool(find_overriding(values))
 
 
 def find_overriding(values: Iterable[Any]) -> list[Any]:
@@ -110,7 +130,7 @@ def run_handlers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     Raises:
         TypeError: If each returns NotImplemented.
     """
-    asked = find_overriding((*args, *kwargs.values())) if classes else []
+    asked = find_overriding((*args, *kwargs.values())) if classes and local.classes else []
     types = tuple([each.__class__ for each in asked])
     local.depth += 1
     try:

@@ -16,7 +16,7 @@ from typing import Any
 from flambeau.tensor.tensor import Tensor
 
 count = 0  # open dual levels and dispatch modes of all threads
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer of a tensor may run while it is held
 _subscribers: list[Callable[[], None]] = []
 _layers: list[Any] = []  # outermost first: forward mode, then dispatch
 

@@ -116,6 +116,12 @@ class PinnedStorage(Storage):
             self._allocator.record_use(self._pinned, stream)
 
 
+class WrapperStorage(Storage):
+    """The storage of a tensor without memory, which a subclass with `__torch_dispatch__` wraps around others."""
+
+    __slots__ = ()
+
+
 class ForeignStorage(Storage):
     """Memory that belongs to another library's object, which it keeps alive. It cannot grow."""
 

@@ -11,18 +11,18 @@ from flambeau.tensor.arguments.public import method
 from flambeau.tensor.arguments.torch_function import (
     DisableTorchFunctionSubclass,
     arm,
-    ignore_overrides,
     overrides,
 )
 from flambeau.tensor.autograd.autograd_meta import run
 from flambeau.tensor.tensor import Tensor, as_type
+from flambeau.tensor.wrappers import note_instance
 
 
 @method
 def as_subclass(self: Tensor, cls: type[Any]) -> Any:
     """A view of the whole tensor as an instance of `cls`. TypeError: no subclass of Tensor."""
     _require_subclass(cls)
-    return as_type(run(records.alias, self), cls)
+    return note_instance(as_type(run(records.alias, self), cls))
 
 
 def make_subclass(cls: type[Any], data: Tensor, require_grad: bool = False, **other: Any) -> Any:
@@ -36,7 +36,7 @@ def make_subclass(cls: type[Any], data: Tensor, require_grad: bool = False, **ot
     if require_grad and data.meta.dtype.category < FLOATING:
         raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
     with DisableTorchFunctionSubclass():
-        made = as_type(data.detach(), cls)
+        made = note_instance(as_type(data.detach(), cls))
         return made.requires_grad_(require_grad)
 
 
@@ -48,27 +48,6 @@ def _require_subclass(cls: Any) -> None:
             "Creating a Tensor subclass from a class that does not inherit from Tensor is not possible. Make sure your "
             "class inherits from Tensor."
         )
-    require_no_dispatch(cls)
-
-
-def require_no_dispatch(cls: type[Any]) -> None:
-    """Raise NotImplementedError if a subclass, of which an instance is wanted, defines `__torch_dispatch__`.
-
-    Such a class may be defined: libraries do it when they are imported.
-    """
-    if getattr(cls, "__torch_dispatch__", ignore_overrides) is not ignore_overrides:
-        raise NotImplementedError(
-            f"{cls.__name__}.__torch_dispatch__: Flambeau has no dispatcher below autograd that could ask it; all "
-            "public functions ask __torch_function__"
-        )
-
-
-def _make_wrapper_subclass(cls: type[Any], *args: Any, **named: Any) -> Any:
-    """Not here: raises NotImplementedError. In PyTorch a tensor without memory, for `__torch_dispatch__`."""
-    raise NotImplementedError(
-        "Tensor._make_wrapper_subclass: Flambeau's tensors have memory. Wrap a tensor in an object of your own that "
-        "defines __torch_function__, or keep it as an attribute of an instance that Tensor._make_subclass made"
-    )
 
 
 def _torch_function(cls: type[Any], func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -107,4 +86,3 @@ def _init_subclass(cls: type[Any], /, **named: Any) -> None:
 Tensor.__init_subclass__ = classmethod(_init_subclass)  # type: ignore[assignment, method-assign]
 Tensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[method-assign, assignment]
 Tensor._make_subclass = staticmethod(make_subclass)  # type: ignore[method-assign]
-Tensor._make_wrapper_subclass = staticmethod(_make_wrapper_subclass)  # type: ignore[method-assign]

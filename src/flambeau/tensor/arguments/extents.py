@@ -18,6 +18,7 @@ from flambeau.core.device import META
 from flambeau.core.errors import type_name
 from flambeau.core.layout import span
 from flambeau.tensor.arguments.integers import int_or_none
+from flambeau.tensor.storage import WrapperStorage
 
 _LIMIT = 1 << 63
 _OVERFLOW = "Overflow when unpacking long long"
@@ -69,6 +70,10 @@ def require_backed(t: Any) -> None:
     storage_resize.py."""
     meta = t.meta
     if meta.short:
+        if isinstance(t.memory, WrapperStorage):
+            raise RuntimeError(
+                f"{type(t).__name__} has no memory: it is a tensor that `__torch_dispatch__` of its class computes with"
+            )
         offset = (t.ptr - t.memory.ptr) // meta.itemsize
         needed = offset * meta.itemsize + meta.span
         raise out_of_bounds(meta.shape, meta.strides, offset, meta.itemsize, needed, t.memory.nbytes)

@@ -25,7 +25,7 @@ from flambeau.ops.view import View
 from flambeau.runtime import current
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import LEAF_SEQUENCE, Edge, Leaf, Node
-from flambeau.tensor import interception, layouts
+from flambeau.tensor import dispatch, interception, layouts
 from flambeau.tensor.arguments.extents import out_of_bounds
 from flambeau.tensor.autograd.grad_validation import callers, fit_gradient, forget_base, zeros_of
 from flambeau.tensor.autograd.inplace_checks import explain_refusal
@@ -305,7 +305,10 @@ class RecordedView(RecordedShape):
 
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
         meta = self.meta
-        grad = fit_gradient(self.record.derivative(grads[0], meta, run, *self.saved), meta)
+        if interception.count and not mode.recording and dispatch.is_shown(grads):
+            grad = dispatch.compose("view_backward", self.record, grads[0], meta, self.saved)
+        else:
+            grad = fit_gradient(self.record.derivative(grads[0], meta, run, *self.saved), meta)
         if not mode.recording and grad.history is not None:
             forget_base(grad)  # who adds it to a leaf sees by the memory's holders whether it shows another's
         return (grad,)

@@ -48,6 +48,11 @@ def summed_to(grad: Any, shape: tuple[int, ...]) -> Any:
     wide = grad.meta.shape
     lead = len(wide) - len(shape)
     within = [lead + i for i, n in enumerate(shape) if n == 1 and wide[lead + i] != 1]
+    if not shape:
+        return callers[0](sum_, (grad,), (None, False, None)) if lead else grad
+    if not within and lead and interception.count and dispatch.is_shown((grad,)):
+        total = callers[0](sum_, (grad,), ((*range(lead),), True, None))
+        return forget_base(total.view(shape))  # as PyTorch's sum_to does
     if not within:
         return callers[0](sum_, (grad,), ((*range(lead),), False, None)) if lead else grad
     grad = callers[0](sum_, (grad,), ((*range(lead), *within), True, None))

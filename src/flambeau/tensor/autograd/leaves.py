@@ -43,7 +43,7 @@ def _accumulate_grad(accumulated: Any, grad: Any, meta: Meta, create_graph: bool
         return grad.clone() if create_graph else _steal_or_copy(grad, meta, references)
     if accumulated.meta.sparse and not grad.meta.sparse:
         return grad + accumulated
-    if create_graph:
+    if create_graph or grad.__class__ in dispatch.classes or accumulated.__class__ in dispatch.classes:
         return accumulated + grad
     accumulated += grad
     return accumulated

@@ -57,6 +57,30 @@ class SavedTensor:
         return t
 
 
+class SavedInstance(SavedTensor):
+    """A saved instance of a class with `__torch_dispatch__`: the object itself, whose parts say nothing."""
+
+    __slots__ = ("instance",)
+
+    def __init__(self, t: Tensor, edge: Edge, own: int) -> None:
+        self.instance, self.counter, self.version = t, t.counter, t.counter.version
+        self.meta, self.memory, self.ptr = t.meta, t.memory, t.ptr
+        self.node, self.index = (None, own) if edge is None else edge
+
+    def unpack(self, node: Node | None) -> Tensor:
+        t = self.unpack_detached(node)
+        if self.node is None and self.index >= 0 and node is not None and t.meta.dtype.category >= FLOATING:
+            t.history = AutogradMeta(node, self.index)
+        return t
+
+    def unpack_detached(self, node: Node | None) -> Tensor:
+        if self.counter.version != self.version:
+            raise RuntimeError(_describe_change(self, self.source(node), self.index))
+        if self.node is None and self.index >= 0:
+            return dispatch.show("detach", self.instance)
+        return self.instance
+
+
 class PackedTensor(SavedTensor):
     """One that went through the hooks around what nodes save."""
 
@@ -66,7 +90,8 @@ class PackedTensor(SavedTensor):
         pack, self.unpack_hook = mode.pack_hooks[-1]
         version = t.counter.version
         with recording(False):
-            self.hooked = pack(make(t.meta, t.memory, t.ptr) if bare else t)
+            is_instance = t.__class__ in dispatch.classes
+            self.hooked = pack(make(t.meta, t.memory, t.ptr) if bare and not is_instance else t)
         if t.counter.version != version:
             raise RuntimeError(
                 "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook "
@@ -81,7 +106,7 @@ class PackedTensor(SavedTensor):
             raise TypeError(
                 f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t).__name__}"
             )
-        return make(t.meta, t.memory, t.ptr)
+        return t if t.__class__ in dispatch.classes else make(t.meta, t.memory, t.ptr)
 
 
 def save(t: Tensor, edge: Edge = None, own: int = -1) -> SavedTensor:
@@ -90,8 +115,11 @@ def save(t: Tensor, edge: Edge = None, own: int = -1) -> SavedTensor:
     Raises RuntimeError for a tensor made in `inference_mode`.
     """
     memory = t.memory
-    if interception.count and own >= 0 and t.history is not None and dispatch.is_shown((t,)):
-        t = dispatch.show("detach", t)  # as PyTorch does with an output that its own node saves
+    if interception.count:
+        if own >= 0 and t.history is not None and dispatch.is_shown((t,)):
+            t = dispatch.show("detach", t)  # as PyTorch does with an output that its own node saves
+        if t.__class__ in dispatch.classes and not mode.pack_hooks:
+            return SavedInstance(t, edge, own)
     if memory.version < 0:
         raise RuntimeError(NOT_SAVED)
     if mode.pack_hooks:

@@ -22,7 +22,7 @@ from flambeau.core.device import CPU, META
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import type_name
 from flambeau.core.meta import Meta
-from flambeau.tensor import layouts
+from flambeau.tensor import dispatch, layouts
 from flambeau.tensor.arguments.extents import require_layout
 from flambeau.tensor.arguments.options import place
 from flambeau.tensor.arguments.public import method
@@ -146,13 +146,15 @@ def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
             "moment.  If you were attempting to deepcopy a module, this may be because of a "
             "torch.nn.utils.weight_norm usage, see https://github.com/pytorch/pytorch/pull/103001"
         )
-    if self.meta.sparse:
+    if self.meta.sparse or type(self) in dispatch.classes:
         made = self.detach().clone()
     else:
         storage: Storage = deepcopy(self.memory, memo)
         made = make(self.meta, storage, storage.ptr + self.ptr - self.memory.ptr)
     made.requires_grad_(self.requires_grad)
-    made = memo[id(self)] = _of_class(made, type(self))
+    made = memo[id(self)] = made if type(made) is type(self) else _of_class(made, type(self))
+    if type(self) in dispatch.classes:
+        return made
     if self.grad is not None:
         made.grad = deepcopy(self.grad, memo)
     return _restore_state(made, deepcopy(_state(self), memo))
