@@ -24,7 +24,4 @@ __all__ = [
 DEFAULT_PROTOCOL = 2
 MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | device | str | dict[str, str] | None
 
-DEFAULT_PROTOCOL = 2
-MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | device | str | dict[str, str] | None
-
 explain_absent_names(globals(), "torch.serialization")

@@ -31,7 +31,6 @@ _Device: TypeAlias = _str | _int | _device | None
 
 from typing import TypeAlias
 MAP_LOCATION: TypeAlias
-MAP_LOCATION: TypeAlias
 from flambeau.serialization.safety import add_safe_globals as add_safe_globals
 from flambeau.serialization import archive as archive
 from flambeau.serialization import checkpoint as checkpoint

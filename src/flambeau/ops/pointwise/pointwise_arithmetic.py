@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -263,28 +264,20 @@ div = pointwise(
     derivative=Derivative(lambda grad, b: grad / conj(b), lambda grad, a, b: grad * conj(-a / b / b)),
     forms=BY_HAND_AND_FOREACH.with_(aliases=("divide", "true_divide")),
 )
-div_floor = pointwise(
-    "div.floor",
-    _by_integers(np.floor_divide, np.floor_divide),
-    2,
-    "The quotient rounded down.",
+_floored = partial(
+    pointwise,
+    compute=_by_integers(np.floor_divide, np.floor_divide),
+    arity=2,
     stub="div_floor_cpu",
     dtypes=NUMBERS,
     low=1,
     scalars=(0, 1),
     cuda="floor_divide(a, b)",
-    derivative=Derivative(zeros, zeros),
 )
-floor_divide = pointwise(
+div_floor = _floored("div.floor", summary="The quotient rounded down.", derivative=Derivative(zeros, zeros))
+floor_divide = _floored(
     "floor_divide",
-    _by_integers(np.floor_divide, np.floor_divide),
-    2,
-    "The quotient rounded down; without a derivative, as in PyTorch.",
-    stub="div_floor_cpu",
-    dtypes=NUMBERS,
-    low=1,
-    scalars=(0, 1),
-    cuda="floor_divide(a, b)",
+    summary="The quotient rounded down; without a derivative, as in PyTorch.",
     derivative=refused("floor_divide"),
     forms=BY_HAND,
 )
