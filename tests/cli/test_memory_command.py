@@ -127,7 +127,9 @@ def test_a_trace_is_replayed_with_other_settings(snapshot: Path, capsys: Any) ->
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
-def test_a_replay_has_the_memory_of_the_recorded_program(tmp_path: Path, capsys: Any, fraction: float) -> None:
+def test_a_replay_has_the_memory_of_the_recorded_program(
+    tmp_path: Path, capsys: Any, fraction: float
+) -> None:
     """What a program finds usable is what is free before its first allocation, or its share of the device."""
     path, by_pytorch = tmp_path / "s.pickle", tmp_path / "pytorch.pickle"
     with torch.virtual(devices=1):
@@ -146,7 +148,9 @@ def test_a_replay_has_the_memory_of_the_recorded_program(tmp_path: Path, capsys:
     found = snapshot_file.load(path)
     assert found["device_memory"] == [{"total": total, "usable": usable}]
     assert main(["memory", "replay", str(path)]) == 1
-    assert f"replayed on {format_size(usable)}, which the recorded program could use" in capsys.readouterr().out
+    assert (
+        f"replayed on {format_size(usable)}, which the recorded program could use" in capsys.readouterr().out
+    )
     del found["device_memory"]  # PyTorch's snapshots lack it
     by_pytorch.write_bytes(pickle.dumps(found))
     main(["memory", "replay", str(by_pytorch)])

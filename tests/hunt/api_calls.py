@@ -38,6 +38,7 @@ CLASSES = {
     "accepted": "PyTorch raises, Flambeau accepts the call",
     "form": "another dtype, shape or type of result",
     "value": "other values",
+    "gradient": "another gradient, or backward raises where PyTorch's does not, or not where it does",
     "device": "the virtual GPU does something else than Flambeau's CPU",
     "order": "both raise, but for different reasons: of several faults of a call another one is reported",
 }
@@ -376,7 +377,52 @@ def judge(call: Call, begin: Callable[[str], None] = lambda runner: None) -> Ite
     kind = differs(theirs, found, _is_random(call))
     if kind:
         yield Finding(kind, call, brief(theirs), brief(found))
+    elif not isinstance(theirs, Exception):
+        yield from _gradients_differ(call)
     yield from _on_gpu(call, found, theirs)
+
+
+def _gradients_differ(call: Call) -> Iterator[Finding]:
+    """Run an agreeing call of tensors that require gradients, backward too, and yield what differs."""
+    if call.name.endswith("_") or _is_random(call):  # in-place functions refuse leaves
+        return
+    args, kwargs = _build(call.args, {}), {k: _build(v, {}) for k, v in call.kwargs.items()}
+    ours = [_carry(args, "cpu"), {k: _carry(v, "cpu") for k, v in kwargs.items()}]
+    theirs, found = _gradients(torch, call, args, kwargs), _gradients(flambeau, call, *ours)
+    if differs(theirs, found):
+        yield Finding("gradient", call, brief(theirs), brief(found))
+
+
+def _gradients(module: Any, call: Call, args: Any, kwargs: Any) -> Any:
+    """Return the gradients of a call's floating-point arguments, zeros where there is none; or what was raised."""
+    leaves = [t for t in _tensors((args, tuple(kwargs.values()))) if t.is_floating_point() or t.is_complex()]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    result = _run(module, call, args, kwargs)
+    if isinstance(result, Exception):
+        return result
+    outputs = [t for t in _tensors(result) if t.requires_grad]
+    if any(t.layout is not module.strided for t in outputs) or not outputs:
+        return [len(outputs)]
+    try:
+        found = module.autograd.grad(
+            outputs, leaves, [_cotangent(module, t) for t in outputs], allow_unused=True
+        )
+    except Exception as error:
+        return error
+    return [module.zeros_like(t) if g is None else g for t, g in zip(leaves, found, strict=True)]
+
+
+def _cotangent(module: Any, output: Any) -> Any:
+    kind = getattr(torch, repr(output.dtype).split(".")[-1])
+    made = torch.linspace(-1, 2, output.numel(), dtype=torch.float64).reshape(tuple(output.shape)).to(kind)
+    return made if module is torch else from_torch(made)
+
+
+def _tensors(value: Any) -> list[Any]:
+    if isinstance(value, torch.Tensor | flambeau.Tensor):
+        return [value]
+    return [t for each in value for t in _tensors(each)] if isinstance(value, list | tuple) else []
 
 
 def _on_gpu(call: Call, found: Any, theirs: Any) -> Iterator[Finding]:

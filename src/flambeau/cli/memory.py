@@ -123,7 +123,11 @@ def _replay(options: argparse.Namespace, found: dict[str, Any]) -> int:
     outcomes = [play(events, capacity, policy) for policy in policies]
     most = "unlimited memory" if usable is None else format_size(capacity)
     if options.capacity is None:
-        most += ", for the snapshot has no size of it" if usable is None else ", which the recorded program could use"
+        most += (
+            ", for the snapshot has no size of it"
+            if usable is None
+            else ", which the recorded program could use"
+        )
     print(f"{len(events)} events of device {device}, replayed on {most}:")
     for outcome in outcomes:
         print(_describe_outcome(outcome))

@@ -29,8 +29,9 @@ def indexes(host: Callable[[Launch], Body]) -> Callable[[Launch], Body]:
         most = max(meta.ndim for meta in launch.operands)
         if most > _MOST_DIMS:
             raise RuntimeError(
-                f"{launch.kernel.name}: only tensors with up to {_MOST_DIMS} dims are supported, but got {most}: NumPy, "
-                "with which reference implementations compute, indexes no more. Merge dimensions with flatten() or reshape()"
+                f"{launch.kernel.name}: only tensors with up to {_MOST_DIMS} dims are supported, but got {most}: "
+                "NumPy, with which reference implementations compute, indexes no more. Merge dimensions with flatten() "
+                "or reshape()"
             )
         return host(launch)
 

@@ -91,8 +91,8 @@ not use: functions that are called most (`cat`, `view`, `to`, `zeros`), operator
 
 `PYTHONPATH=src:tests python -m hunt.api_calls --seed 0 --count 20000` draws calls of all public
 functions and methods. It compares PyTorch's CPU build, Flambeau's CPU and a virtual GPU in value,
-dtype, shape and exception type. Most arguments fit; the others have wrong types, dtypes and shapes,
-or are NaN, huge, 0-dimensional or not contiguous. [Security](security.md#calls-of-the-public-api) has
+dtype, shape, exception type and gradients. Most arguments fit; the others have wrong types, dtypes
+and shapes, or are NaN, huge, 0-dimensional or not contiguous. [Security](security.md#calls-of-the-public-api) has
 the figures. `tests/hunt/listed.py` lists the known differences by function and error; `make test`
 fails for any other difference in its 1,100 calls. In groups:
 
@@ -127,6 +127,12 @@ fails for any other difference in its 1,100 calls. In groups:
   exponent are rounded to its dtype.
 - `binary_cross_entropy_with_logits` of mixed dtypes has PyTorch's dtype. Its steps round to 16 bits
   less often, so that the last bits differ.
+- Gradients by a Cholesky factor (`cholesky_solve`, `cholesky_inverse`) lie in the triangle that is
+  read; PyTorch's formula multiplies by the whole matrix. Those of singular determinants are the
+  cofactors where rounding allows; PyTorch gives zeros or infinities.
+- `i1` and `i1e` have the gradient NaN at NaN; PyTorch's is 0.5. That of `log_ndtr` is infinite at
+  -inf; PyTorch's is NaN. `detach_copy` and `histogram` have results that require no gradient; with
+  PyTorch they do, and backward raises.
 - The gradient of `polar` has the sign of a negative `abs`; PyTorch's has not. That of `atan2` squares
   integers as floats; PyTorch squares them in their dtype, where they wrap. `acosh` below 1 is NaN, and
   its gradient, too.

@@ -3,9 +3,8 @@
 import warnings
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="oracle PyTorch is not installed")
 from hunt.api_calls import brief, differs
+from support import torch
 
 import flambeau
 
@@ -77,6 +76,28 @@ def _outcome(module, call):
 def test_call_ends_as_in_pytorch(call):
     theirs, ours = (_outcome(module, call) for module in (torch, flambeau))
     assert not differs(theirs, ours), f"PyTorch: {brief(theirs)}; Flambeau: {brief(ours)}"
+
+
+GRADIENTS = """
+T.logdet(T.stack([x[0], x[2], x[2], x[4]]).reshape(2, 2))
+T.special.logit(x, eps=-1.0)
+T.special.logit(x)
+T.xlogy(x, -1.0)
+T.xlogy(x, T.tensor([1.0, 2.0, -1.0, 0.0, 3.0, 1.0, 2.0]))
+T.xlogy(x[:2], 1e300)
+T.remainder(T.tensor([float("inf"), 1.0]), x[5:])
+T.linalg.vector_norm(x, 0)
+"""
+
+
+@pytest.mark.parametrize("call", GRADIENTS.strip().splitlines())
+def test_gradient_at_ends_is_pytorchs(call):
+    grads = []
+    for module in (torch, flambeau):
+        x = module.tensor([2.0, -0.0, 1.0, 0.0, -1.0, float("nan"), -3.0], requires_grad=True)
+        eval(call, {"T": module, "x": x}).sum().backward()
+        grads.append([0.0] * 7 if x.grad is None else x.grad.tolist())
+    assert grads[1] == pytest.approx(grads[0], nan_ok=True)
 
 
 def test_gaussian_nll_loss_passes_gradients_below_eps():

@@ -293,6 +293,14 @@ div_trunc = pointwise(
     cuda="quotient_trunc(a, b)",
     derivative=Derivative(zeros, zeros),
 )
+
+
+def _remainder_back(grad: Any, a: Any, b: Any) -> Any:
+    """The derivative by the divisor. An infinity has no whole quotient."""
+    quotient = (a / b).floor() if isinstance(a, bool | int | float) else a.div(b, rounding_mode="floor")
+    return -grad * quotient
+
+
 remainder = pointwise(
     "remainder",
     _by_integers(_float_remainder, np.remainder),
@@ -302,7 +310,7 @@ remainder = pointwise(
     scalars=(0, 1),
     low=1,
     cuda="remainder_(a, b)",
-    derivative=Derivative(lambda grad: grad, lambda grad, a, b: -grad * (a / b).floor()),
+    derivative=Derivative(lambda grad: grad, _remainder_back),
 )
 fmod = pointwise(
     "fmod",

@@ -379,9 +379,9 @@ def _logit_text(launch: Launch) -> str:
 
 def _logit_back(grad: Any, a: Any, params: Any) -> Any:
     (eps,) = params
-    slope = grad / (a * (1 - a))
-    if eps is None:
-        return slope.masked_fill((a < 0) | (a > 1), float("nan"))
+    slope = grad / ((a + 0.0) * (1 - a))  # of -0.0 as of 0
+    if eps is None or eps < 0:
+        return slope.masked_fill((a < 0) | (a > 1), math.nan)
     return slope.masked_fill((a < eps) | (a > 1 - eps), 0)
 
 
@@ -390,11 +390,9 @@ def _over_square(x: Any, a: Any, b: Any) -> Any:
     return (x / square).masked_fill(square == 0, 0)
 
 
-def _log_or_zero(a: Any, b: Any) -> Any:
-    """log(b), 0 where a is 0 and b not positive; either may be a number."""
-    if isinstance(b, bool | int | float):
-        return (a * 0 + 1) * log_of(b) if b > 0 else (a * 0).masked_fill(a != 0, float("nan"))
-    return b.log().masked_fill((a == 0) & (b <= 0), 0)
+def _xlogy_back(grad: Any, a: Any, b: Any, call: Any) -> Any:
+    """The derivative by the factor, 0 where it is 0 and b not positive."""
+    return call(xlogy, (grad, b)).masked_fill((a == 0) & (b <= 0), 0)
 
 
 logit = pointwise(
@@ -453,7 +451,7 @@ copysign = pointwise(
     cuda="copysign_(a, b)",
     derivative=Derivative(lambda grad, a, out: grad * (out / a).masked_fill(a == 0, 0), zeros),
 )
-xlogy = pointwise(
+xlogy: Pointwise = pointwise(
     "xlogy",
     _xlogy,
     2,
@@ -465,7 +463,7 @@ xlogy = pointwise(
     low=0.1,
     flops=10,
     cuda="is_nan(b) ? b : a == 0 ? T(0) : a * log_(b)",
-    derivative=Derivative(lambda grad, a, b: grad * _log_or_zero(a, b), lambda grad, a, b: grad * a / b),
+    derivative=Derivative(_xlogy_back, lambda grad, a, b: grad * a / b),
     forms=TORCH_IN_PLACE,
 )
 

@@ -394,6 +394,7 @@ def fftfreq(
     n: int, d: float = 1.0, *, out: Tensor | None = None, dtype: dtype | None = None, **given: Any
 ) -> Tensor:
     """The frequency of each point of a transform of n points that lie d apart: zero, positive, negative."""
+    n = integer(n, "fft_fftfreq", "n", 1)
     result = _frequencies("fftfreq", n, dtype, out, given)
     result.narrow(0, (n + 1) // 2, n // 2).copy_(functions["arange"](-(n // 2), 0, dtype=result.dtype))
     return result.mul_(1.0 / (n * d) if n * d else math.inf)
@@ -403,6 +404,7 @@ def rfftfreq(
     n: int, d: float = 1.0, *, out: Tensor | None = None, dtype: dtype | None = None, **given: Any
 ) -> Tensor:
     """The frequency of each point of a real transform: those of `fftfreq` that are not negative."""
+    n = integer(n, "fft_rfftfreq", "n", 1)
     result = _frequencies("rfftfreq", n, dtype, out, given, halved=True)
     return result.mul_(1.0 / (n * d) if n * d else math.inf)
 
@@ -411,7 +413,6 @@ def _frequencies(
     name: str, n: Any, kind: dtype | None, out: Tensor | None, given: dict[str, Any], halved: bool = False
 ) -> Tensor:
     """0, 1, 2, ... in floating point, in `out` where that is given."""
-    n = integer(n, f"fft_{name}", "n", 1)
     count = int(n / 2) + 1 if halved else n
     if count < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {count}: [{count}]")

@@ -10,6 +10,7 @@ LinAlgError (a matrix that has no answer, its place in the batch first).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -124,7 +125,10 @@ def logdet(input: Tensor) -> Tensor:
     """The logarithm of the determinant: NaN where that is negative."""
     ops.check_precise("logdet", tensor_of(input, "logdet", "input").meta)
     sign, size = call(ops.slogdet, (input,))
-    return size + sign.log()
+    if sign.dtype.is_complex:
+        return size + sign.log()
+    found: Tensor = size.masked_fill(sign == -1, math.nan)
+    return found
 
 
 def linalg_slogdet(A: Tensor, *, out: Out = None) -> Any:

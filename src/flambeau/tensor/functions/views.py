@@ -64,7 +64,7 @@ def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
             f"{function}(): argument '{name}' must be tuple of ints, but found element of type "
             f"{type(bad).__name__}"
         ) from None
-    if any([n.bit_length() > 63 for n in plain]):
+    if max(map(int.bit_length, plain), default=0) > 63:
         return ints_of(plain, function, name, 1)
     return plain
 
