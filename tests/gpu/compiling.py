@@ -12,7 +12,7 @@ from flambeau.driver.cuda.device.program import KernelProgram
 
 EACH_ALONE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 # How fast a kernel would run decides nothing here, and takes most of the time.
-COMPILER = Compiler("sm_90", None, () if EACH_ALONE else ("--Ofast-compile=max",))
+COMPILER = Compiler("sm_90a", None, () if EACH_ALONE else ("--Ofast-compile=max",))
 
 
 def compile_all(programs: Iterable[KernelProgram]) -> None:

@@ -30,6 +30,7 @@ from flambeau.driver.api import Expression, Expressions, Fold, Launch, Routine, 
 from flambeau.driver.cuda.device.program import KernelProgram, flatten_scalars, wire_format
 
 HERE = Path(__file__).parent
+HEADERS = HERE / "emulated_headers"
 SOURCES = HERE.parents[1] / "src" / "flambeau" / "driver" / "cuda" / "include"
 _FLAGS = (
     "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-mf16c", "-ffp-contract=off", "-fcf-protection=none",
@@ -52,7 +53,7 @@ def _folder() -> Path:
     """With the header, compiled once: that takes longer than most sources do."""
     folder = Path(tempfile.mkdtemp(prefix="emulated"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    header = shutil.copy(HERE / "emulated.h", folder)
+    header = shutil.copy(HEADERS / "emulated.h", folder)
     _compile("-x", "c++-header", header, "-o", f"{header}.gch")
     return folder
 
@@ -70,7 +71,7 @@ def library(source: str) -> ctypes.CDLL:
         [
             '#include "emulated.h"',
             _translated((SOURCES / "prelude.cuh").read_text() + source),
-            (HERE / "emulated_end.h").read_text(),
+            (HEADERS / "emulated_end.h").read_text(),
         ]
     )
     name = _folder() / hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -83,9 +84,8 @@ def _translated(text: str) -> str:
     """PTX of the prelude as intrinsics; instructions of tensor cores as functions that do the same."""
     text = re.sub(r'float r; asm\("cvt\.f32\.f16[^;]*;[^;]*;', "float r = _cvtsh_ss(x.bits);", text)
     text = re.sub(r'u16 r; asm\("cvt\.rn\.f16\.f32[^;]*;[^;]*;', "u16 r = _cvtss_sh(x, 0);", text)
-    tensor_cores = SOURCES / "tensor_cores.cuh"
-    if tensor_cores.exists():
-        text = text.replace(tensor_cores.read_text(), (HERE / "emulated_tensor_cores.h").read_text())
+    for name in ("tensor_cores", "warpgroups"):
+        text = text.replace((SOURCES / f"{name}.cuh").read_text(), (HEADERS / f"emulated_{name}.h").read_text())
     return text
 
 

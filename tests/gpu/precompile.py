@@ -52,7 +52,7 @@ def environment(folder: Path, version: str, architecture: str, kernels: Path) ->
     null_gpu.build(null)
     more = {
         "FLAMBEAU_KERNEL_CACHE": str(kernels),
-        "NULL_CUDA_ARCHITECTURE": architecture.removeprefix("sm_"),
+        "NULL_CUDA_ARCHITECTURE": architecture.removeprefix("sm_").rstrip("a"),
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
@@ -108,7 +108,7 @@ def main() -> None:
         "--only", nargs="+", default=["*"], metavar="PATTERN", help="operators, by their names"
     )
     parser.add_argument("-n", type=int, default=os.cpu_count(), dest="processes", metavar="PROCESSES")
-    parser.add_argument("--architecture", default="sm_90", help="of the GPU, sm_90 if not given")
+    parser.add_argument("--architecture", default="sm_90a", help="of the GPU, sm_90a if not given")
     parser.add_argument("--compiler", default="13.0.88", help="the version of nvidia-cuda-nvrtc there")
     parser.add_argument("--limit", type=float, default=3600, metavar="SECONDS", help="that a part may take")
     parser.add_argument(

@@ -15,7 +15,7 @@ from compiling import compile_all
 from library_kit import Device, Library
 
 import flambeau
-from flambeau.core.dtype import complex32, complex64, float16, float32, from_numpy, int32
+from flambeau.core.dtype import bfloat16, complex32, complex64, float16, float32, from_numpy, int32
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Launch, Routine, Source
@@ -93,3 +93,13 @@ def test_kernels_compile(name: str) -> None:
                 find_function(op.kernel.cuda.library)(launch, Device(), collector)  # type: ignore[union-attr]
     assert collector.programs or name.endswith("_fft_r2c")
     compile_all(collector.programs)
+
+
+def test_attention_of_each_depth_compiles() -> None:
+    op, programs = table["scaled_dot_product_attention"], []
+    for depth, kind in ((16, float16), (64, bfloat16), (96, float16), (128, bfloat16)):
+        x = Meta.contiguous_of((2, 300, depth), kind, GPU)
+        found = op.rule([x, x, x], (True, 0.1, False))
+        launch = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+        programs.append(routines.TABLE["attention"](launch, Device()))  # type: ignore[arg-type]
+    compile_all(programs)

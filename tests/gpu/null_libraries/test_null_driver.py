@@ -196,7 +196,7 @@ Compiler.cubin = lambda self, source: sources.append(source) or b"no compiler he
 q = torch.empty(2, 2, 70, 64, dtype=torch.bfloat16, device="cuda")
 sources.clear()
 torch.nn.functional.scaled_dot_product_attention(q, q, q)
-print(len(sources), "load_matrices" in sources[0])
+print(len(sources), "begin_product(X{}" in sources[0])
 """
     assert run(library, program).split() == ["1", "True"]
 

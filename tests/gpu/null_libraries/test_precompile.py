@@ -52,7 +52,7 @@ def test_a_kernel_compiled_without_a_gpu_is_found(tmp_path: Path, monkeypatch: p
     form, asked = op.kernel.cuda, op.rule((x, x), (float32,))
     assert isinstance(form, Expression)
     launch = Launch(op.kernel, asked.outputs, asked.inputs, asked.params)
-    compiler = Compiler("sm_90", unpacked)
+    compiler = Compiler("sm_90a", unpacked)
     monkeypatch.setattr(compiler, "_compile", lambda text: pytest.fail("it was compiled anew"))
     _, source = pointwise.program(launch, form).name_and_source(launch)
     assert b"add_float32" in compiler.cubin(source)

@@ -495,7 +495,7 @@ class CudaDriver:
         queues, contexts, lock = self._queues, self._contexts, kernel.lock
         several, thread, enter = contexts.several, contexts.thread, contexts.enter
         pack, guards, address = kernel.pack, kernel.guards, kernel.address
-        call, function, block = cu.cuLaunchKernel, kernel.function, kernel.block
+        call, function, block, shared = cu.cuLaunchKernel, kernel.function, kernel.block, kernel.shared
 
         def launch(
             x: int, y: int, z: int, tail: bytes, late: Late | None,
@@ -511,7 +511,7 @@ class CudaDriver:
                     pack(*ptrs, tail)
                 if late is not None:
                     _complete(late, queue, stream)
-                (code,) = call(function, x, y, z, block, 1, 1, 0, queue.native, address, 0)
+                (code,) = call(function, x, y, z, block, 1, 1, shared, queue.native, address, 0)
             if code:
                 raise error_of(code)
 

@@ -132,7 +132,7 @@ class _PassKernel:
         if scratch:
             ADDRESS.pack_into(kernel.params, kernel.scratch_at, device.scratch_of(stream, scratch, native))
         (code,) = cu.cuLaunchKernel(
-            kernel.function, x, y, z, kernel.block, 1, 1, 0, native, kernel.address, 0
+            kernel.function, x, y, z, kernel.block, 1, 1, kernel.shared, native, kernel.address, 0
         )
         if code:
             raise error_of(code)

@@ -18,8 +18,14 @@ from flambeau.driver.cuda.device.program import header_text
 _OPTIONS = ("--std=c++17", "-default-device", "--fmad=false")  # see docs/real-gpus.md: contraction
 
 
+def architecture_of(capability: tuple[int, int]) -> str:
+    """Return NVRTC's name of a compute capability, Hopper's with the instructions that only Hopper has."""
+    major, minor = capability
+    return f"sm_{major}{minor}" + ("a" if capability == (9, 0) else "")
+
+
 class Compiler:
-    """Compiles for one architecture ("sm_90"). `folder`: where the disk cache lies; None keeps nothing.
+    """Compiles for one architecture ("sm_90a"). `folder`: where the disk cache lies; None keeps nothing.
 
     `options`: more of NVRTC's.
     """

@@ -10,9 +10,11 @@ from cuda.bindings import driver as cu
 
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.device.calls import check
-from flambeau.driver.cuda.device.compiler import Compiler
+from flambeau.driver.cuda.device.compiler import Compiler, architecture_of
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
+
+_SHARED = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class Functions:
@@ -32,20 +34,25 @@ class Functions:
         found = self._functions.get(key)
         if found is None:
             with self._lock:
-                found = self._functions[key] = self._functions.get(key) or self._compile(device, name, source)
+                found = self._functions[key] = self._functions.get(key) or self._compile(
+                    device, name, source, program.shared
+                )
         return found
 
-    def _compile(self, device: CudaDevice, name: str, source: str) -> Any:
+    def _compile(self, device: CudaDevice, name: str, source: str, shared: int) -> Any:
         cubin = self._compiler(device).cubin(source)
         library = check(cu.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
         self._libraries.append(library)
-        return check(cu.cuKernelGetFunction(check(cu.cuLibraryGetKernel(library, name.encode()))))
+        function = check(cu.cuKernelGetFunction(check(cu.cuLibraryGetKernel(library, name.encode()))))
+        if shared:  # a launch gets more than 48 KiB only if the function was allowed to
+            check(cu.cuFuncSetAttribute(function, _SHARED, shared))
+        return function
 
     def _compiler(self, device: CudaDevice) -> Compiler:
         found = self._compilers.get(device.capability)
         if found is None:
-            major, minor = device.capability
-            found = self._compilers[device.capability] = Compiler(f"sm_{major}{minor}", self._folder)
+            name = architecture_of(device.capability)
+            found = self._compilers[device.capability] = Compiler(name, self._folder)
         return found
 
     def drop(self) -> None:

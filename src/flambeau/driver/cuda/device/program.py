@@ -50,7 +50,8 @@ class KernelProgram:
 
     tail: parameters after addresses and scalars, as bytes. scratch: bytes of scratch memory that a further
     parameter, the last, points to. slots: where not 0, the addresses are one parameter, a table of so many.
-    name: what profilers show; where there is none, of the operator and its dtype.
+    shared: bytes of shared memory beside what the source declares. name: what profilers show; where there is none,
+    of the operator and its dtype.
     """
 
     source: str
@@ -59,6 +60,7 @@ class KernelProgram:
     tail: tuple[bytes, ...] = ()
     scratch: int = 0
     slots: int = 0
+    shared: int = 0
     name: str = ""
 
     def name_and_source(self, launch: Launch) -> tuple[str, str]:
@@ -113,7 +115,7 @@ class CudaExecutable(Executable):
 
     def prepare(self, program: KernelProgram, launch: Callable[..., Any]) -> None:
         """Lay out the parameters: addresses, scalars, the program's tail, scratch. `launch` knows the function."""
-        self.call = partial(launch, *program.grid, program.block, 1, 1, 0)
+        self.call = partial(launch, *program.grid, program.block, 1, 1, program.shared)
         wire = [wire_format(x) for x in self.launch.inputs if not isinstance(x, Meta)]
         packed, sizes = program.addresses(len(self.launch.operands))
         tail = [*program.tail, bytes(8)] if program.scratch else program.tail
@@ -139,6 +141,7 @@ class GenericKernel:
     """A compiled kernel with a kept buffer of parameters, of which each shape gives the grid and the tail.
 
     Attributes:
+        shared: Bytes of shared memory beside what the source declares.
         numbers: What each shape gives, which may contain symbols: grid, bytes of scratch memory, tail.
         pack: Packs addresses, scalars and the tail.
         guards: Where in the buffer the numbers of assertions are, and the numbers.
@@ -149,7 +152,7 @@ class GenericKernel:
 
     __slots__ = (
         "address", "block", "function", "guards", "keep", "lock", "numbers", "pack", "params", "scalars_at",
-        "scratch_at",
+        "scratch_at", "shared",
     )  # fmt: skip
 
     def __init__(self, program: KernelProgram, function: Any, addresses: int, wire: Sequence[str]) -> None:
@@ -158,7 +161,7 @@ class GenericKernel:
         self.lock, self.scalars_at = Lock(), sum(sizes)
         sizes += [8 * len(w) for w in wire]
         layout = _parameter_layout("<" + packed + "".join(wire), tuple(sizes), tuple([len(p) for p in tail]))
-        self.function, self.block = function, program.block
+        self.function, self.block, self.shared = function, program.block, program.shared
         self.params = layout.buffer()
         base = ctypes.addressof(self.params)
         self.keep = layout.pointers(*[base + offset for offset in layout.offsets])

@@ -1,6 +1,7 @@
 """`scaled_dot_product_attention` in one kernel, which never writes the scores to memory.
 
-In 16 bits on tensor cores (attention_mma.cuh), where depth and columns suit them; else by multiply-adds of any layout.
+In 16 bits on tensor cores, where depth and columns suit them: by warpgroups of Hopper (attention_warpgroups.cuh) or by
+single warps (attention_mma.cuh). Else by multiply-adds of any layout.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, file, i64
 from flambeau.driver.cuda.codegen.rows import computing
+from flambeau.driver.cuda.codegen.scratch import HEAD
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _DEPTHS = range(16, 129, 16)  # that tensor cores take, and registers hold
 _WARPS = 4  # of a block on tensor cores
+HOPPER = (9, 0)  # the compute capability that has products of warpgroups; later ones have others
 _SINCE = (8, 0)  # the compute capability that has TF32, and the tensor cores' instructions that are used
 
 
@@ -55,6 +58,8 @@ def attention(launch: Launch, device: CudaDevice) -> KernelProgram:
     )
     along = all(m.strides[-1] == 1 for m in (q, k, v))
     if along and suits_tensor_cores(q, k, v, launch.capability):
+        if launch.capability == HOPPER and not masks and scale > 0:
+            return _by_warpgroups(problem, device.properties.multi_processor_count)
         return _on_tensor_cores(problem)
     return _plain(problem, bool(tf32) and _is_modern(launch.capability) and q.dtype is float32)
 
@@ -132,6 +137,35 @@ extern "C" __global__ void __launch_bounds__({32 * _WARPS}) run(X* out, float* l
     sizes = (i64(queries), i64(x.k.shape[-2]), i64(tiles))
     tail = (batch.value, *x.steps, *sizes, packed_constant(x.scale))
     return KernelProgram(text, (tiles * batch.count, 1, 1), 32 * _WARPS, tail)
+
+
+def _by_warpgroups(x: _AttentionOperands, processors: int) -> KernelProgram:
+    queries, depth = x.q.shape[-2:]
+    groups, bringing, computing_ = (3, 32, 160) if depth <= 64 else (2, 40, 232)  # and registers of a thread
+    keys, panels = 128, -(-depth // 64)
+    threads, batch = 128 * (groups + 1), x.batch
+    text = f"""
+typedef {c_name(x.q.dtype)} X;
+constexpr bool CAUSAL = {cpp(x.causal)};
+constexpr int D = {depth}, GROUPS = {groups}, KEYS = {keys}, BRINGING = {bringing}, COMPUTING = {computing_};
+{file("tensor_cores.cuh")}
+{file("warpgroups.cuh")}
+{file("attention_warpgroups.cuh")}
+extern "C" __global__ void __launch_bounds__({threads}, 1) run(X* out, float* logarithms, const X* q, const X* k,
+    const X* v, const __grid_constant__ {batch.parameter("o")}, const __grid_constant__ Shape shape, double scale,
+    u32* counter) {{
+  attend(shape, logarithms, (float)scale, counter, [&](u32 sample) {{
+    {batch.locate("sample", "o")}
+    return Matrices{{out + o[0], q + o[1], k + o[2], v + o[3]}};
+  }});
+}}
+"""
+    tiles = -(-queries // (64 * groups))
+    steps = [m.strides[-2] for m in (x.out, x.q, x.k, x.v)]
+    shape = i64(queries, x.k.shape[-2], tiles, batch.count, *steps)
+    shared = panels * 128 * (64 * groups + 4 * keys)  # a tile of queries, two of keys and two of values
+    tail = (batch.value, shape, packed_constant(x.scale))
+    return KernelProgram(text, (processors, 1, 1), threads, tail, HEAD, shared=shared)
 
 
 def cpp(value: bool) -> str:
