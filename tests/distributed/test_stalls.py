@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rank_kit import run_ranks
 from test_launch import finish, script, start
 
 from flambeau.distributed.backends.wait_reports import Wait, said_by
@@ -63,6 +64,30 @@ def test_waits_for_keys_and_messages_are_a_deadlock(tmp_path: Path, second: str,
     assert "DeadlockError: deadlock: no rank can go on" in done.err
     assert "waits for others at program.py:6: recv of 4 float32 from any rank in group 0" in done.err
     assert SECOND[second] in done.err
+
+
+ALONE = """
+import os, flambeau as torch, flambeau.distributed as dist
+dist.init_process_group("gloo")
+store, x = dist.distributed_c10d._get_default_store(), torch.ones(4)
+if dist.get_rank() == 1:
+    {first}
+store.get("never")
+"""
+FIRST = {
+    "os._exit(0)": "has ended, exit status unknown",
+    "store.wait(['no'])": "waits for '/default_pg/1/no' of the store at <string>:6",
+    "dist.recv(x)": "waits for others at <string>:6: recv of 4 float32 from any rank in group 0",
+}
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_rank_0_reports_a_deadlock_without_a_launcher(first: str) -> None:
+    said = run_ranks(2, "-c", ALONE.format(first=first))[0]
+    assert said.status == 1
+    assert "DeadlockError: deadlock: no rank can go on" in said.err
+    assert "waits for '/default_pg/1/never' of the store at <string>:7" in said.err
+    assert FIRST[first] in said.err
 
 
 def test_ranks_that_disagree_on_their_number_are_told(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from flambeau.distributed.groups import (
     group_or_default,
     is_registered,
 )
+from flambeau.distributed.launching.rank_watch import watch_ranks
 from flambeau.distributed.names import Backend, devices_of
 from flambeau.distributed.rendezvous import rendezvous
 from flambeau.distributed.stores.store import PrefixStore, Store, turn
@@ -75,8 +76,11 @@ def init_process_group(
     store, rank, world_size = _met(mine, word, init_method, store, rank, world_size, timeout)
     # A part of the store without what an earlier group of the same ranks has left: launchers' stores outlive it.
     with turn(store, f"default_pg/turn/{rank}") as number:
-        mine.store = PrefixStore(f"default_pg/{number}", store)
+        name = f"default_pg/{number}"
+        mine.store = PrefixStore(name, store)
         _agree_on_size(mine.store, rank, world_size)
+        if mine.session is None:
+            watch_ranks(mine.store, name, rank, world_size)
         made = mine.add(
             tuple(range(world_size)), rank, mine.next_name(), word, devices, timeout, "default_pg", priority
         )

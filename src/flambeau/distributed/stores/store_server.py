@@ -42,6 +42,7 @@ _STALLED_S = (
 _UNREAD = 1 << 28  # bytes of answers that a client has not read; it must read them before it asks for more
 _LONGEST_MS = 1 << 53  # of a time limit
 _NAP_S = 3600.0  # the longest sleep of the selector, whose own limit is some weeks
+_WATCH_S = 0.25  # between two calls of `watch` while clients wait
 _END = b"x"
 _PART = 1 << 20  # bytes read at a time
 
@@ -160,6 +161,8 @@ class StoreServer:
         self._secret = os.environ.get(SECRET) if secret is None else secret
         self._listener = listener
         self.meetings: MeetingPlace | None = None  # of ranks' virtual GPUs
+        self.watch: Callable[[], None] | None = None  # called now and then while clients wait
+        self._watched = 0.0  # when it was called last
         self._table = Table()
         self._calls: deque[Callable[[], None]] = deque()
         self._clients: dict[_Client, None] = {}
@@ -257,6 +260,9 @@ class StoreServer:
             elif client.waits and client.waits.deadline is not None and client.waits.deadline <= now:
                 self._answer(client, ["late"])
         self._call_guarded(self._settle)
+        if self.watch is not None and now - self._watched >= _WATCH_S:
+            self._watched = now
+            self._call_guarded(self.watch)
         return True
 
     def _call_guarded(self, function: Callable[[], None]) -> None:
@@ -271,6 +277,8 @@ class StoreServer:
         deadlines += [c.deadline for c in self._clients if c.deadline is not None]
         if self.meetings is not None and self.meetings.deadline is not None:
             deadlines.append(self.meetings.deadline)
+        if self.watch is not None and any(c.waits is not None for c in self._clients):
+            deadlines.append(self._watched + _WATCH_S)
         return max(0.0, min(min(deadlines, default=math.inf) - time.monotonic(), _NAP_S))
 
     def _accept(self) -> None:

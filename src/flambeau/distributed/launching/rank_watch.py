@@ -1,0 +1,83 @@
+"""`watch_ranks`: lets rank 0 report waits of ranks that no launcher watches, if it serves their store."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from flambeau.distributed.backends import processes
+from flambeau.distributed.launching.stalls import Stalls
+from flambeau.distributed.stores.store import PrefixStore
+from flambeau.distributed.stores.store_server import StoreServer
+from flambeau.distributed.stores.tcp_store import TCPStore
+
+
+class ForeignRank:
+    """A rank whose process somebody else has started.
+
+    Attributes:
+        rank: Its number among all ranks.
+        pid: Its process id on this host.
+        ended: How it ended, in words.
+    """
+
+    ended = "exit status unknown"
+
+    def __init__(self, rank: int, pid: int) -> None:
+        self.rank = rank
+        self.pid = pid
+
+    @property
+    def code(self) -> int | None:
+        """0 if the process has ended, whatever its exit status was; None while it runs."""
+        return 0 if processes.has_ended(self.pid) else None
+
+
+class ForeignRanks:
+    """The ranks of a job, as they leave their processes in the store.
+
+    Args:
+        server: The server of the store.
+        prefix: The part of the store that this group of all ranks has.
+        size: Number of ranks.
+    """
+
+    def __init__(self, server: StoreServer, prefix: str, size: int) -> None:
+        self._server = server
+        self._prefix = prefix
+        self._size = size
+        self._all: list[ForeignRank] = []
+
+    def __call__(self) -> list[ForeignRank]:
+        """Return all ranks; none while some have not joined, or if some are on other hosts."""
+        if not self._all:
+            told = [self._server.value_of(f"{self._prefix}/{_key(rank)}") for rank in range(self._size)]
+            found = [ForeignRank(rank, processes.near(text.decode())) for rank, text in enumerate(told)]
+            self._all = found if all(member.pid for member in found) else []
+        return self._all
+
+
+def watch_ranks(store: PrefixStore, name: str, rank: int, size: int) -> None:
+    """Let rank 0 report long waits and deadlocks. All ranks call.
+
+    Args:
+        store: The part of the ranks' store that this group of all ranks has.
+        name: The name of that part.
+        rank: This rank.
+        size: Number of ranks.
+    """
+    base = store._underlying_non_prefix_store
+    if not isinstance(base, TCPStore) or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return
+    store.set(_key(rank), processes.here())
+    if rank == 0 and base._server is not None:
+        server = base._server.server
+        server.watch = Stalls(server, ForeignRanks(server, name, size), _report).look_now
+
+
+def _key(rank: int) -> str:
+    return f"member/{rank}"
+
+
+def _report(line: str) -> None:
+    print(f"flambeau: {line}", file=sys.stderr, flush=True)
