@@ -14,7 +14,7 @@ SLOW := $(addprefix tests/,core/test_files.py virtual/test_host_shortage.py virt
 # Hundreds of tests start processes: compiled once, not by each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast test-all fmt compiled test-compiled lint docs docs-site bench ecosystem clean
+.PHONY: demo test test-fast test-all fmt compiled test-compiled release lint docs docs-site bench ecosystem clean
 
 demo: $(VENV)/ready-examples
 	@mkdir -p out
@@ -32,15 +32,24 @@ test-all: $(VENV)/ready-test $(VENV)/ready-docs lint
 	$(MAKE) test-compiled
 
 # The allocator's modules compiled (docs/design.md, "The compiled build"): out/compiled has the wheel, and it installed.
-compiled: $(VENV)/ready-test
+compiled: $(VENV)/ready
 	rm -rf out/compiled
 	mkdir -p out/compiled/sources
 	cp -r pyproject.toml README.md LICENSE src out/compiled/sources  # the build leaves its results among the sources
 	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w out/compiled out/compiled/sources
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target out/compiled/site out/compiled/*.whl
 
+# What a release publishes, in out/release: the sdist, the pure wheel and, with a C compiler, this platform's compiled
+# one. Each is installed in an empty environment and tried.
+release: $(VENV)/ready-release
+	rm -rf out/release
+	$(BIN)/python -m build -o out/release .
+	if command -v $${CC:-cc} > /dev/null; then $(MAKE) compiled && cp out/compiled/*.whl out/release; fi
+	$(BIN)/python -m twine check --strict out/release/*
+	$(PYTHON) tools/try_install.py out/release/*
+
 # The same tests over it, but those that change Flambeau's own code to see whether that is noticed.
-test-compiled: compiled
+test-compiled: compiled $(VENV)/ready-test
 	PYTHONPATH=$(CURDIR)/out/compiled/site $(BIN)/python -m pytest -o pythonpath=tests -n $(JOBS) --dist worksteal tests \
 		--ignore tests/hunt/test_mutants.py --deselect tests/hunt/test_rotating_streams.py::test_an_allocator_that_forgets_to_ask_is_caught
 
@@ -94,6 +103,10 @@ $(VENV)/ready-examples: $(VENV)/ready
 $(VENV)/ready-test: $(VENV)/ready
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test,examples,lint]'
 	-$(BIN)/python -m pip install -q --disable-pip-version-check 'torch==2.13.0'
+	@touch $@
+
+$(VENV)/ready-release: $(VENV)/ready
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[release]'
 	@touch $@
 
 $(VENV)/ready-docs: $(VENV)/ready
