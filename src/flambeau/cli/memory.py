@@ -13,6 +13,7 @@ from flambeau.cli.environment import why_not_readable, why_not_writable
 from flambeau.cli.output.memory_page import page
 from flambeau.cli.snapshot_file import load
 from flambeau.core.files import replace_file
+from flambeau.core.status_line import Meter
 from flambeau.runtime.memory.allocator_config import Policy, from_environment, policy_of
 from flambeau.runtime.memory.statistics import format_size
 from flambeau.runtime.memory_reports.replay import Outcome, events_of, play
@@ -120,7 +121,10 @@ def _replay(options: argparse.Namespace, found: dict[str, Any]) -> int:
         usable = None if options.capacity == "unlimited" else size_of(options.capacity)
     capacity = _UNLIMITED if usable is None else usable
     policies = [_policy(text) for text in options.conf] or [from_environment()]
-    outcomes = [play(events, capacity, policy) for policy in policies]
+    outcomes = [
+        play(events, capacity, policy, watch=Meter("replay", len(events), "events").over)
+        for policy in policies
+    ]
     most = "unlimited memory" if usable is None else format_size(capacity)
     if options.capacity is None:
         most += (

@@ -17,7 +17,10 @@ from flambeau.report.document import Document, head, write_document
 from flambeau.report.sarif import write_sarif
 from flambeau.runtime.devices import configuration
 
-WITHOUT_TORCH = "virtual GPUs: this environment has no PyTorch; with `pytest --virtual-gpus=2`, `import torch` finds Flambeau"
+WITHOUT_TORCH = (
+    "virtual GPUs: this environment has no PyTorch; with `pytest --virtual-gpus=2`, "
+    "`import torch` finds Flambeau"
+)
 AGAIN = "same race"  # what tests count as that fail by a race which is reported already
 
 

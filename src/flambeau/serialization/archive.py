@@ -108,6 +108,11 @@ class ArchiveReader:
                 None,
             )
 
+    @property
+    def nbytes(self) -> int:
+        """Size of all records, unpacked."""
+        return sum(info.file_size for info in self._zip.infolist())
+
     def has(self, record: str) -> bool:
         return f"{self._name}/{record}" in self._zip.NameToInfo
 

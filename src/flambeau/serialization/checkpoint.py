@@ -168,7 +168,11 @@ def _load(file: Any, path: Any, mapped: bool, restore: Restore, read: Read) -> A
     data = archive.read("data.pkl")
     if not data:
         raise Damaged("the pickle of the checkpoint is empty", archive.place("data.pkl"))
-    return read(io.BytesIO(data), StoredStorages(archive, restore).load)
+    storages = StoredStorages(archive, restore)
+    try:
+        return read(io.BytesIO(data), storages.load)
+    finally:
+        storages.meter.clear()
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from flambeau.core.brief import brief, brief_text
 from flambeau.core.device import CPU
 from flambeau.core.ipc.pickle_reader import Refused
 from flambeau.core.meta import Meta
+from flambeau.core.status_line import Meter
 from flambeau.serialization import safety
 from flambeau.serialization.archive import ArchiveReader, Damaged, size_of
 from flambeau.serialization.machine import PickleMachine
@@ -26,6 +27,7 @@ from flambeau.tensor.exchange.transfer import host_array
 from flambeau.tensor.storage import ForeignStorage, Storage
 from flambeau.tensor.storages import Face, TypedStorage, UntypedStorage
 
+MIB = 1 << 20
 Read = Callable[[Any, PersistentLoad], Any]
 """Reads one pickled object from a file; `persistent_load` gives the storages."""
 
@@ -69,6 +71,8 @@ class StoredStorages:
         self._archive = archive
         self._restore = restore
         self._found: dict[str, Storage] = {}
+        self._nbytes = 0  # read until now
+        self.meter = Meter("torch.load", archive.nbytes / MIB, "MiB")
         self._swaps = archive.has("byteorder") and archive.read("byteorder") == b"big"
 
     def load(self, pid: Any) -> Face:
@@ -96,7 +100,10 @@ class StoredStorages:
         self._archive.read_into(record, target)
         if self._swaps:
             swap(target, kind)
-        return restore_storage(storage, self._restore, location)
+        restored = restore_storage(storage, self._restore, location)
+        self._nbytes += nbytes
+        self.meter.update(self._nbytes / MIB)
+        return restored
 
 
 def storage_id(pid: Any) -> tuple[StorageKind, str, str, int]:

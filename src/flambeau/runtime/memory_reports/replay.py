@@ -7,7 +7,7 @@ not say which waits ordered streams, so their replays hand no memory from stream
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -62,8 +62,17 @@ class Outcome:
         return self.failed is None
 
 
-def play(events: Sequence[Event], capacity: int, policy: Policy | None = None) -> Outcome:
-    """Replay a trace on a device of `capacity` bytes. It ends at the first request that finds no memory."""
+def play(
+    events: Sequence[Event],
+    capacity: int,
+    policy: Policy | None = None,
+    watch: Callable[[Sequence[Event]], Iterable[Event]] = iter,
+) -> Outcome:
+    """Replay a trace on a device of `capacity` bytes. It ends at the first request that finds no memory.
+
+    Args:
+        watch: Passes the events on, to show progress.
+    """
     policy = Policy() if policy is None else policy
     driver = _Space(capacity)
     context = Context(device("cuda", 0), 0, cast(Driver, driver), 0)
@@ -89,7 +98,7 @@ def play(events: Sequence[Event], capacity: int, policy: Policy | None = None) -
             pools[number] = PrivatePool((0, len(pools)))
         return pools[number]
 
-    for number, event in enumerate(events):
+    for number, event in enumerate(watch(events)):
         if event.action == "free":
             block = held.pop(event.key, None)
             if block is not None:
