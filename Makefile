@@ -65,7 +65,7 @@ lint: $(VENV)/ready-test
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
-# The pages that are generated. Tests compare them with what this writes.
+# The pages and the stubs that are generated. Tests compare them with what this writes.
 docs: $(VENV)/ready-test
 	$(BIN)/python -m flambeau.testing.operator_page tests/goldens/torch_names.txt > docs/operators.md
 	$(BIN)/python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt > docs/contents.md
@@ -73,6 +73,7 @@ docs: $(VENV)/ready-test
 	$(BIN)/python -m flambeau.testing.performance_page bench/results > docs/performance.md
 	$(BIN)/python -m streambugs --page > docs/streambugs.md
 	$(BIN)/python -m ecosystem.page > docs/ecosystem.md
+	$(BIN)/python tools/stubs.py
 
 # The site of docs/ in out/site, with its reference and gallery: mkdocs.yml.
 docs-site: $(VENV)/ready-docs

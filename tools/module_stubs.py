@@ -16,8 +16,16 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from flambeau.backends.flagged import Flag, FlaggedModule
 from flambeau.core.names import is_inner
 
+# Functions of these are no public names, though modules that import them show them.
+HELPERS = (
+    "flambeau.core.names",
+    "flambeau.core.errors",
+    "flambeau.core.absent",
+    "flambeau.tensor.arguments.arg_",
+)
 Describe = Callable[[str, Any, bool], list[str] | None]
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -100,7 +108,7 @@ class _Bodiless(ast.NodeTransformer):
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
-        node.value = None
+        node.value = node.value if ast.unparse(node.annotation) == "TypeAlias" else None
         return node
 
 
@@ -108,8 +116,9 @@ def own_part(module_name: str) -> list[str]:
     """Return the public definitions of a module's text, with the imports and aliases that they need."""
     tree = tree_of(module_name)
     statements = [*tree.body]
-    for node in tree.body:  # if TYPE_CHECKING
-        statements += node.body if isinstance(node, ast.If) else []
+    for node in tree.body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            statements += node.body
     shown = [
         _Bodiless().visit(node)
         for node in statements
@@ -154,9 +163,19 @@ def _names_in(nodes: list[Any]) -> set[str]:
 
 def shown_names(module: ModuleType) -> list[str]:
     """Return the names that a package shows besides its own definitions."""
-    own = {node.name for node in tree_of(module.__name__).body if isinstance(node, Definition)}
+    body = tree_of(module.__name__).body
+    own = {node.name for node in body if isinstance(node, Definition)}
+    own |= {
+        node.target.id
+        for node in body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
     stated = set(getattr(module, "__all__", ()))
-    names = [name for name in dir(module) if name[0] != "_" and name not in own and name != "annotations"]
+    names = [
+        name
+        for name in sorted(set(dir(module)))
+        if name[0] != "_" and name not in own and name != "annotations"
+    ]
     return [name for name in names if name in stated or is_flambeaus(getattr(module, name, None))]
 
 
@@ -165,7 +184,7 @@ def is_flambeaus(value: Any) -> bool:
     if isinstance(value, ModuleType):
         return value.__name__.startswith("flambeau.")
     home = value.__module__ if isinstance(value, type | FunctionType) else type(value).__module__
-    return str(home).startswith(("flambeau", "torch")) or isinstance(value, bool | int | float | str)
+    return str(home).startswith(("flambeau", "torch")) or isinstance(value, bool | int | float | str | tuple)
 
 
 def import_all(package: str) -> None:
@@ -189,15 +208,27 @@ def module_stub(name: str, describe: Describe) -> str:
         value = getattr(module, shown)
         if isinstance(value, ModuleType):
             package, _, last = value.__name__.rpartition(".")
-            imports += [] if is_inner(value.__name__) else [f"from {package} import {last} as {shown}"]
+            package = value.__name__ if callable(value) else package  # the function by which it is called
+            imports += (
+                []
+                if is_inner(value.__name__) and shown != "return_types"
+                else [f"from {package} import {last} as {shown}"]
+            )
             continue
         site = site_of(value, shown, name)
         described = describe(shown, value, site is not None)
         if described is not None:
             lines += described
-        elif site is not None:
+        elif site is not None and not (isinstance(value, FunctionType) and site[0].startswith(HELPERS)):
             imports.append(f"from {site[0]} import {site[1]} as {shown}")
-    return "\n".join([*own_part(name), *imports, "", *lines])
+    flags = [f"{flag}: {kind}" for flag, kind in flags_of(module)]
+    return "\n".join([*own_part(name), *imports, "", *flags, *lines])
+
+
+def flags_of(module: ModuleType) -> list[tuple[str, str]]:
+    """Return (name, type) of the attributes that the class of a module defines."""
+    attributes = vars(type(module)).items() if isinstance(module, FlaggedModule) else ()
+    return [(name, "bool" if type(value) is Flag else "Any") for name, value in attributes if name[0] != "_"]
 
 
 UNINSTALLED = ("flambeau.utils.tensorboard",)  # needs another package to be imported
@@ -215,6 +246,10 @@ def public_packages(root: Path) -> list[str]:
             continue
         body = ast.parse(path.read_text()).body
         late = any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in body)
+        late |= any(
+            isinstance(node, ast.ClassDef) and "FlaggedModule" in map(ast.unparse, node.bases)
+            for node in body
+        )
         if name not in UNINSTALLED and (late or (package and len(body) > 1)):
             found.append(name)
     return found

@@ -159,7 +159,7 @@ def text_of(parameters: list[inspect.Parameter], result: str) -> str:
             parts.append("*")
             star = True
         prefix = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
-        if each.name == "self":
+        if each.name == "self" and each.annotation in ("Tensor", each.empty):  # a method's
             parts.append("self")
             continue
         default = "" if each.default is each.empty else " = ..."
@@ -263,7 +263,8 @@ def package_stub(name: str) -> str:
     described = re.search(r"\b_(int|bool|str|float|dtype|layout|memory_format|Number|TypedStorage)\b", text)
     aliases = f"{tensors}{ALIASES}" if described else ""
     version = "\n__version__: str\n" if name == "flambeau" else ""
-    typing = "\nfrom typing import Any\n" if not aliases and re.search(r": Any\b", text) else ""
+    used = [each for each in ("Any", "NoReturn") if not aliases and re.search(rf"[:>] {each}\b", text)]
+    typing = f"\nfrom typing import {', '.join(used)}\n" if used else ""
     return (
         f"{HEADER.format(summary=f'The names of {public_name(name)}.')}{aliases}{typing}\n{text}\n{version}"
     )
@@ -273,6 +274,7 @@ def public_name(module: str) -> str:
     return f"torch{module.removeprefix('flambeau')}"
 
 
+MADE = {"_Constructor": "Tensor", "_StorageType": "_TypedStorage"}  # classes by name: torch.FloatTensor
 PREFIXES = {f"flambeau.{package}": f"{package}_" for package in ("fft", "linalg", "special")}
 
 
@@ -285,8 +287,9 @@ def describe(package: str, name: str, value: Any, has_text: bool) -> list[str] |
         return [f"{name}: _dtype"]
     if has_text:
         return None
-    if name.endswith(("Storage", "Tensor")):
-        return made_class(name, "Tensor" if name.endswith("Tensor") else "_TypedStorage")
+    base = MADE.get(type(value).__name__)
+    if base is not None:
+        return made_class(name, base)
     if isinstance(value, type):
         return made_class(name)
     if isinstance(value, FunctionType):

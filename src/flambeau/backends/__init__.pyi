@@ -2,6 +2,8 @@
 """The names of torch.backends."""
 
 
+from typing import Any
+
 from flambeau.backends.flagged import FlaggedModule as FlaggedModule
 from flambeau.backends.products import Precision as Precision
 from flambeau.backends import attention as attention
@@ -12,3 +14,4 @@ from flambeau.backends import libraries as libraries
 from flambeau.backends import mps as mps
 from flambeau.backends import products as products
 
+fp32_precision: Any

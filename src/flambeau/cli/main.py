@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from flambeau import version
-from flambeau.cli import completion, doctor, explore, launch, memory, run, trace
+from flambeau.cli import completion, doctor, explore, launch, memory, run, trace, typings
 from flambeau.cli.output.console import escape_unencodable
 from flambeau.runtime.devices import configuration
 
@@ -53,6 +53,7 @@ def build_parser(launch_wanted: bool = True) -> argparse.ArgumentParser:
     launch.add_parser(commands, wanted=launch_wanted)
     doctor.add_parser(commands)
     completion.add_parser(commands)
+    typings.add_parser(commands)
     return found
 
 

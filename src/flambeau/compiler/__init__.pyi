@@ -2,7 +2,7 @@
 """The names of torch.compiler."""
 
 
-from typing import Any
+from typing import Any, NoReturn
 
 import io
 from collections.abc import Callable, Sequence
@@ -56,9 +56,7 @@ def skip_all_guards_unsafe(guard_entries: Sequence[Any]) -> list[bool]:
 from flambeau.core.errors import NotSupportedError as NotSupportedError
 from flambeau.nn.parameter import Parameter as Parameter
 from flambeau.compiler import config as config
-from flambeau.core.names import explain_absent_names as explain_absent_names
 from flambeau.nn.compile_options import get_default_backend as get_default_backend
-from flambeau.core.names import publish as publish
 from flambeau.nn.compile_options import set_default_backend as set_default_backend
 from flambeau._dynamo.decorators import substitute_in_graph as substitute_in_graph
 

@@ -61,5 +61,4 @@ def stream(stream: Stream | None) -> StreamContext:
 def get_capabilities() -> Mapping[str, Any]:
     ...
 from flambeau.cpu import amp as amp
-from flambeau.core.names import explain_absent_names as explain_absent_names
 

@@ -56,6 +56,7 @@ from flambeau.cuda.devices import current_blas_handle as current_blas_handle
 from flambeau.cuda.devices import current_device as current_device
 from flambeau.cuda.devices import current_solver_handle as current_solver_handle
 from flambeau.cuda.streams import current_stream as current_stream
+from flambeau.xpu import default_generators as default_generators
 from flambeau.cuda.streams import default_stream as default_stream
 from flambeau.runtime.streams.guards import device as device
 from flambeau.runtime.system import device_count as device_count
@@ -91,7 +92,6 @@ from flambeau.runtime.graphs.graph import is_current_stream_capturing as is_curr
 from flambeau.runtime.system import is_initialized as is_initialized
 from flambeau.cuda.devices import is_tf32_supported as is_tf32_supported
 from flambeau.cuda import jiterator as jiterator
-from flambeau.core.names import lacking as lacking
 from flambeau.cuda import library as library
 from flambeau.cuda.memory import list_gpu_processes as list_gpu_processes
 from flambeau.cuda.graphed import make_graphed_callables as make_graphed_callables
@@ -114,7 +114,6 @@ from flambeau.cuda import nccl as nccl
 from flambeau.cuda import nvtx as nvtx
 from flambeau.cuda.sensors import power_draw as power_draw
 from flambeau.cuda import profiler as profiler
-from flambeau.core.names import publish as publish
 from flambeau.cuda import random as random
 from flambeau.cuda.memory import reset_accumulated_host_memory_stats as reset_accumulated_host_memory_stats
 from flambeau.cuda.memory import reset_accumulated_memory_stats as reset_accumulated_memory_stats

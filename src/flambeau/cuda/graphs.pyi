@@ -45,12 +45,9 @@ class graph:
         ...
 from flambeau.runtime.graphs.graph import CUDAGraph as CUDAGraph
 from flambeau.runtime.streams.accelerator_stream import Stream as Stream
-from flambeau.core.errors import argument_type as argument_type
 from flambeau.cuda.memory import empty_cache as empty_cache
 from flambeau.runtime.graphs.graph import graph_pool_handle as graph_pool_handle
 from flambeau.runtime.graphs.graph import is_current_stream_capturing as is_current_stream_capturing
-from flambeau.core.names import lacking as lacking
-from flambeau.core.names import lacks as lacks
 from flambeau.cuda.streams import synchronize as synchronize
 
 TYPE_CHECKING: _bool

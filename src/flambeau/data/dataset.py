@@ -166,7 +166,7 @@ def _samples(dataset: Any, indices: list[Any]) -> list[Any]:
 
 
 def random_split(
-    dataset: Dataset[Any], lengths: Sequence[float], generator: Generator | None = None
+    dataset: Dataset[Any] | Sequence[Any], lengths: Sequence[float], generator: Generator | None = None
 ) -> list[Subset[Any]]:
     """Split a dataset at random into parts of these lengths, or of these fractions if they add up to 1.
 

@@ -79,7 +79,6 @@ from flambeau.distributions import dirichlet as dirichlet
 from flambeau.distributions import distribution as distribution
 from flambeau.distributions import event_transforms as event_transforms
 from flambeau.distributions import exp_family as exp_family
-from flambeau.core.names import explain_absent_names as explain_absent_names
 from flambeau.distributions import exponential as exponential
 from flambeau.distributions import families as families
 from flambeau.distributions import fishersnedecor as fishersnedecor

@@ -3,7 +3,6 @@
 
 
 from flambeau.func import batching as batching
-from flambeau.core.names import explain_absent_names as explain_absent_names
 from flambeau.func.modules import functional_call as functional_call
 from flambeau.func.modules import functionalize as functionalize
 from flambeau.func.gradients import grad as grad
@@ -16,7 +15,6 @@ from flambeau.func.jacobians import jacrev as jacrev
 from flambeau.func.jacobians import jvp as jvp
 from flambeau.func.jacobians import linearize as linearize
 from flambeau.func import modules as modules
-from flambeau.core.names import publish as publish
 from flambeau.func.modules import stack_module_state as stack_module_state
 from flambeau.func.jacobians import vjp as vjp
 from flambeau.func.batching import vmap as vmap

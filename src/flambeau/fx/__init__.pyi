@@ -14,7 +14,6 @@ from flambeau.fx._symbolic_trace import Tracer as Tracer
 from flambeau.fx.interpreter import Transformer as Transformer
 from flambeau.fx import call_forms as call_forms
 from flambeau.fx import codegen as codegen
-from flambeau.core.names import explain_absent_names as explain_absent_names
 from flambeau.fx import graph as graph
 from flambeau.fx import graph_module as graph_module
 from flambeau.fx.node import has_side_effect as has_side_effect
@@ -26,7 +25,6 @@ from flambeau.fx import node as node
 from flambeau.fx import operator_schemas as operator_schemas
 from flambeau.fx import passes as passes
 from flambeau.fx import proxy as proxy
-from flambeau.core.names import publish as publish
 from flambeau.fx import qualified_names as qualified_names
 from flambeau.fx.subgraph_rewriter import replace_pattern as replace_pattern
 from flambeau.fx import subgraph_rewriter as subgraph_rewriter

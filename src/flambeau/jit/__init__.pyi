@@ -2,7 +2,7 @@
 """The names of torch.jit."""
 
 
-from typing import Any
+from typing import Any, NoReturn
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -67,13 +67,11 @@ from flambeau.jit._trace import TopLevelTracedModule as TopLevelTracedModule
 from flambeau.jit._trace import TracedModule as TracedModule
 from flambeau.jit._trace import TracerWarning as TracerWarning
 from flambeau.jit._trace import TracingCheckError as TracingCheckError
-from flambeau.core.names import explain_absent_names as explain_absent_names
 from flambeau.jit._internal import export as export
 from flambeau.jit._internal import ignore as ignore
 from flambeau.jit._script import interface as interface
 from flambeau.jit._internal import is_scripting as is_scripting
 from flambeau.jit._trace import is_tracing as is_tracing
-from flambeau.core.names import publish as publish
 from flambeau.jit._script import script as script
 from flambeau.jit._script import script_method as script_method
 from flambeau.jit._trace import trace as trace

@@ -111,8 +111,6 @@ from flambeau.autograd.profiler_list import EventList as EventList
 from flambeau.core.errors import NotSupportedError as NotSupportedError
 from flambeau.autograd import profiler as autograd_profiler
 from flambeau.autograd.profiler_trace import chrome_trace as chrome_trace
-from flambeau.core.names import explain_absent_names as explain_absent_names
-from flambeau.core.names import lacks as lacks
 from flambeau.autograd.profiler import record_function as record_function
 
 TYPE_CHECKING: _bool

@@ -29,15 +29,16 @@ _IntOrInts: TypeAlias = _int | Sequence[_int]
 _Tensors: TypeAlias = Sequence[Tensor]
 _Device: TypeAlias = _str | _int | _device | None
 
-from typing import TypeAlias
-MAP_LOCATION: TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from flambeau.core.device import device
+MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | device | str | dict[str, str] | None
 from flambeau.serialization.safety import add_safe_globals as add_safe_globals
 from flambeau.serialization import archive as archive
 from flambeau.serialization import checkpoint as checkpoint
 from flambeau.serialization.safety import clear_safe_globals as clear_safe_globals
 from flambeau.serialization.places import default_restore_location as default_restore_location
 from flambeau.core.device import device as device
-from flambeau.core.names import explain_absent_names as explain_absent_names
 from flambeau.serialization.safety import get_safe_globals as get_safe_globals
 from flambeau.serialization.checkpoint import get_unsafe_globals_in_checkpoint as get_unsafe_globals_in_checkpoint
 from flambeau.serialization import hub as hub
@@ -55,4 +56,3 @@ from flambeau.serialization import unpickler as unpickler
 from flambeau.serialization import writer as writer
 
 DEFAULT_PROTOCOL: _int
-MAP_LOCATION: Any

@@ -2,7 +2,7 @@
 """The names of torch.sparse."""
 
 
-from typing import Any
+from typing import Any, NoReturn
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -36,22 +36,22 @@ from flambeau.tensor.tensor import Tensor as Tensor
 from flambeau.tensor.sparse.construction import check_sparse_tensor_invariants as check_sparse_tensor_invariants
 from flambeau.core.layout import wrap_dim as wrap_dim
 
-class BFloat16Tensor(Tensor):
+class BFloat16Tensor:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class ByteTensor(Tensor):
+class ByteTensor:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class CharTensor(Tensor):
+class CharTensor:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class DoubleTensor(Tensor):
+class DoubleTensor:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class FloatTensor(Tensor):
+class FloatTensor:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class HalfTensor(Tensor):
+class HalfTensor:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class IntTensor(Tensor):
+class IntTensor:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class LongTensor(Tensor):
+class LongTensor:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-class ShortTensor(Tensor):
+class ShortTensor:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 def spsolve(*args: Any, **given: Any) -> NoReturn: ...

@@ -9,12 +9,11 @@ from flambeau.testing.closeness import assert_close as assert_close
 from flambeau.testing import closeness as closeness
 from flambeau.testing import conflicts as conflicts
 from flambeau.testing import exploration as exploration
-from flambeau.testing import explore as explore
+from flambeau.testing.explore import explore as explore
 from flambeau.testing import failures as failures
-from flambeau.core.names import lacking as lacking
 from flambeau.testing import orders as orders
 from flambeau.testing import outcome as outcome
-from flambeau.testing import ranks as ranks
+from flambeau.testing.ranks import ranks as ranks
 from flambeau.testing import runs as runs
 from flambeau.testing import soundness as soundness
 

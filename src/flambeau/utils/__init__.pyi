@@ -9,7 +9,6 @@ from flambeau.utils import deterministic as deterministic
 from flambeau.utils import dlpack as dlpack
 from flambeau.utils import flop_counter as flop_counter
 from flambeau.utils import hooks as hooks
-from flambeau.core.names import lacking as lacking
 from flambeau.utils import model_zoo as model_zoo
 from flambeau.utils import module_tracker as module_tracker
 from flambeau.utils import weak as weak

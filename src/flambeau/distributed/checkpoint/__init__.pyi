@@ -2,7 +2,7 @@
 """The names of torch.distributed.checkpoint."""
 
 
-from typing import Any
+from typing import Any, NoReturn
 
 from flambeau.distributed.checkpoint import names as names
 

@@ -2,7 +2,7 @@
 """The names of torch.distributed.tensor."""
 
 
-from typing import Any
+from typing import Any, NoReturn
 
 from flambeau.distributed.tensor.placement_types import Partial as Partial
 from flambeau.distributed.tensor.placement_types import Placement as Placement
@@ -11,7 +11,7 @@ from flambeau.distributed.tensor.placement_types import Shard as Shard
 from flambeau.distributed.tensor import experimental as experimental
 from flambeau.distributed.tensor import placement_types as placement_types
 
-class DTensor(Tensor):
+class DTensor:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 def distribute_module(*args: Any, **kwargs: Any) -> NoReturn: ...
 def distribute_tensor(*args: Any, **kwargs: Any) -> NoReturn: ...

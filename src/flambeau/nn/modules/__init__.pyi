@@ -190,3 +190,4 @@ from flambeau.nn.modules import transformer as transformer
 from flambeau.nn.modules import upsampling as upsampling
 from flambeau.nn.modules import utils as utils
 
+FILES: tuple

@@ -7,7 +7,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from flambeau.core.errors import NO_META_DATA
 from flambeau.core.handle import RemovableHandle
@@ -86,11 +86,15 @@ class Module(Stateful):
         if self.call_super_init:
             super().__init__(*args, **kwargs)
 
-    def forward(self, *input: Any) -> Any:
-        """What the module computes. Every subclass defines it; call the module itself, so that hooks run."""
-        raise NotImplementedError(
-            f'Module [{type(self).__name__}] is missing the required "forward" function'
-        )
+    if TYPE_CHECKING:  # subclasses define it with parameters of their own
+        forward: Callable[..., Any]
+    else:
+
+        def forward(self, *input: Any) -> Any:
+            """What the module computes. Every subclass defines it; call the module itself, so that hooks run."""
+            raise NotImplementedError(
+                f'Module [{type(self).__name__}] is missing the required "forward" function'
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if (

@@ -30,3 +30,7 @@ def __getattr__(name: str) -> Any:
         return _absent(name)
     found = _import_module("flambeau.nn.parallel.distributed")
     return found if name == "distributed" else found.DistributedDataParallel
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "distributed"})

@@ -2,7 +2,7 @@
 """The names of torch.utils.data."""
 
 
-from typing import Any
+from typing import Any, NoReturn
 
 from flambeau.data.sampler import BatchSampler as BatchSampler
 from flambeau.data.dataset import ChainDataset as ChainDataset
@@ -19,14 +19,11 @@ from flambeau.data.dataset import Subset as Subset
 from flambeau.data.sampler import SubsetRandomSampler as SubsetRandomSampler
 from flambeau.data.dataset import TensorDataset as TensorDataset
 from flambeau.data.sampler import WeightedRandomSampler as WeightedRandomSampler
-from flambeau.core.absent import absent_class as absent_class
-from flambeau.core.absent import absent_function as absent_function
 from flambeau.utils.data import dataloader as dataloader
 from flambeau.utils.data import dataset as dataset
 from flambeau.data.collate import default_collate as default_collate
 from flambeau.data.collate import default_convert as default_convert
 from flambeau.utils.data import distributed as distributed
-from flambeau.core.names import explain_absent_names as explain_absent_names
 from flambeau.data.worker import get_worker_info as get_worker_info
 from flambeau.data.dataset import random_split as random_split
 from flambeau.utils.data import sampler as sampler

@@ -23,7 +23,6 @@ def register_ddp_comm_hook(comm_hook_type: DDPCommHookType, model: Any, state: A
     ...
 from flambeau.distributed.algorithms.ddp_comm_hooks import debugging_hooks as debugging_hooks
 from flambeau.distributed.algorithms.ddp_comm_hooks import default_hooks as default_hooks
-from flambeau.core.names import explain_absent_names as explain_absent_names
 from flambeau.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as post_localSGD_hook
 from flambeau.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powerSGD_hook
 

@@ -3,7 +3,6 @@
 
 
 from flambeau.distributed.algorithms.model_averaging import averagers as averagers
-from flambeau.core.names import explain_absent_names as explain_absent_names
 from flambeau.distributed.algorithms.model_averaging import hierarchical_model_averager as hierarchical_model_averager
 from flambeau.distributed.algorithms.model_averaging import utils as utils
 
