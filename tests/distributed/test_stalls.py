@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 from rank_kit import run_ranks
 from test_launch import finish, script, start
 
+from flambeau.distributed.backends import processes
 from flambeau.distributed.backends.wait_reports import Wait, said_by
 from flambeau.distributed.launching import stalls
+from flambeau.distributed.launching.rank_watch import ForeignRanks
 from flambeau.distributed.launching.stalls import Stalls
 from flambeau.distributed.launching.workers import Worker
 
@@ -215,6 +218,24 @@ def test_waits_in_transports_count_if_only_others_can_end_them(ranks: list[Worke
         server.value_of = published  # type: ignore[method-assign]
         looked(server, ranks)
         assert bool(server.reports) is given_up, change
+
+
+def test_ranks_without_a_launcher_are_known_by_what_they_left() -> None:
+    place, server = processes.here().partition(" ")[2], Server(set(), set())
+    for text in (
+        b"",
+        b"1",
+        f"x {place}".encode(),
+        b"\xff",
+        f"-1 {place}".encode(),
+        b"1 elsewhere",
+        b"9" * 9999,
+    ):
+        server.value_of = lambda ending, text=text: text  # type: ignore[method-assign, misc]
+        assert ForeignRanks(server, "default_pg/1", 2)() == []  # type: ignore[arg-type]
+    server.value_of = lambda ending: processes.here().encode()  # type: ignore[method-assign]
+    (first, second) = ForeignRanks(server, "default_pg/1", 2)()  # type: ignore[arg-type]
+    assert (first.pid, second.rank, first.code) == (os.getpid(), 1, None)
 
 
 def test_a_wait_that_moves_on_is_not_given_up(ranks: list[Worker]) -> None:

@@ -39,9 +39,10 @@ def _key(rank: int) -> str:
 
 
 def near(told: str) -> int:
-    """The id of a process that `here` has told of, if it can be seen from here; else 0."""
+    """Return the id of a process that `here` has described, if it can be seen from here; else 0."""
     process, _, place = told.partition(" ")
-    return int(process) if place == here().partition(" ")[2] else 0
+    known = place == here().partition(" ")[2] and process.isdecimal() and len(process) < 20
+    return int(process) if known else 0
 
 
 def has_ended(process: int) -> bool:

@@ -52,7 +52,10 @@ class ForeignRanks:
         """Return all ranks; none while some have not joined, or if some are on other hosts."""
         if not self._all:
             told = [self._server.value_of(f"{self._prefix}/{_key(rank)}") for rank in range(self._size)]
-            found = [ForeignRank(rank, processes.near(text.decode())) for rank, text in enumerate(told)]
+            found = [
+                ForeignRank(rank, processes.near(text.decode(errors="replace")))
+                for rank, text in enumerate(told)
+            ]
             self._all = found if all(member.pid for member in found) else []
         return self._all
 
