@@ -42,6 +42,7 @@ ROOMS = [
         "fft",
         "jit",
         "linalg",
+        "signal",
         "sparse",
         "special",
         "utils",

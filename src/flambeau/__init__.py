@@ -96,8 +96,9 @@ from flambeau.tensor.functions import tensor_names as _tensor_names
 from flambeau.tensor.functions import view_copies as _view_copies
 from flambeau.tensor.functions import views as _views
 from flambeau.tensor.tensor import Tensor
-from flambeau.version import __version__
+from flambeau.torch_version import TorchVersion as _TorchVersion
 
+__version__ = _TorchVersion(version.__version__)
 newaxis = None
 ops = _ops.ops  # PyTorch's; `import flambeau.ops` still finds the package of Flambeau's operators
 globals().update({d.name: d for d in (*_dtypes.DTYPES, *_dtypes.NAMED_DTYPES)} | _dtypes.ALIASES)
@@ -135,6 +136,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "Future": "flambeau.futures",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
+    "export": "", "nested": "", "masked": "", "signal": "", "torch_version": "",
     "hub": "", "Tag": "flambeau._library.operators", "ScriptModule": "flambeau.jit", "ScriptFunction": "flambeau.jit",
     "PyTorchFileReader": "flambeau._C", "PyTorchFileWriter": "flambeau._C",
 } | dict.fromkeys(

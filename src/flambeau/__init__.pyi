@@ -72,6 +72,7 @@ from flambeau import distributions as distributions
 from flambeau.runtime.devices.doctor import doctor as doctor
 from flambeau.core.dtype import dtype as dtype
 from flambeau.autograd.grad_mode import enable_grad as enable_grad
+from flambeau import export as export
 from flambeau import fft as fft
 from flambeau.core.typeinfo import finfo as finfo
 from flambeau import func as func
@@ -98,10 +99,12 @@ from flambeau.tensor.arguments.typing import layout as layout
 from flambeau import library as library
 from flambeau import linalg as linalg
 from flambeau.serialization.checkpoint import load as load
+from flambeau import masked as masked
 from flambeau.tensor.arguments.typing import memory_format as memory_format
 from flambeau import mps as mps
 from flambeau import mtia as mtia
 from flambeau import multiprocessing as multiprocessing
+from flambeau import nested as nested
 from flambeau import nn as nn
 from flambeau.autograd.grad_mode import no_grad as no_grad
 from flambeau import onnx as onnx
@@ -125,6 +128,7 @@ from flambeau.amp.autocast_mode import set_autocast_enabled as set_autocast_enab
 from flambeau.amp.autocast_mode import set_autocast_gpu_dtype as set_autocast_gpu_dtype
 from flambeau.backends.products import set_float32_matmul_precision as set_float32_matmul_precision
 from flambeau.autograd.grad_mode import set_grad_enabled as set_grad_enabled
+from flambeau import signal as signal
 from flambeau import sparse as sparse
 from flambeau import special as special
 from flambeau import storage as storage
@@ -138,6 +142,7 @@ from flambeau._symbolic import sym_not as sym_not
 from flambeau._symbolic import sym_sqrt as sym_sqrt
 from flambeau._symbolic import sym_sum as sym_sum
 from flambeau import testing as testing
+from flambeau import torch_version as torch_version
 from flambeau import types as types
 from flambeau import utils as utils
 from flambeau import version as version

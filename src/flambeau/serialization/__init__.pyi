@@ -29,16 +29,24 @@ _IntOrInts: TypeAlias = _int | Sequence[_int]
 _Tensors: TypeAlias = Sequence[Tensor]
 _Device: TypeAlias = _str | _int | _device | None
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
-from flambeau.core.device import device
-MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | device | str | dict[str, str] | None
+from typing import TypeAlias
+MAP_LOCATION: TypeAlias
+from flambeau.serialization.checkpoint_options import LoadEndianness as LoadEndianness
+from flambeau.serialization.checkpoint_options import SourceChangeWarning as SourceChangeWarning
+from flambeau.tensor.storages import UntypedStorage as StorageType
+from flambeau.tensor.storages import UntypedStorage as UntypedStorage
 from flambeau.serialization.safety import add_safe_globals as add_safe_globals
 from flambeau.serialization import archive as archive
+from flambeau.serialization.checkpoint_options import check_module_version_greater_or_equal as check_module_version_greater_or_equal
 from flambeau.serialization import checkpoint as checkpoint
+from flambeau.serialization import checkpoint_options as checkpoint_options
 from flambeau.serialization.safety import clear_safe_globals as clear_safe_globals
 from flambeau.serialization.places import default_restore_location as default_restore_location
 from flambeau.core.device import device as device
+from flambeau.core.names import explain_absent_names as explain_absent_names
+from flambeau.serialization.checkpoint_options import get_crc32_options as get_crc32_options
+from flambeau.serialization.checkpoint_options import get_default_load_endianness as get_default_load_endianness
+from flambeau.serialization.checkpoint_options import get_default_mmap_options as get_default_mmap_options
 from flambeau.serialization.safety import get_safe_globals as get_safe_globals
 from flambeau.serialization.checkpoint import get_unsafe_globals_in_checkpoint as get_unsafe_globals_in_checkpoint
 from flambeau.serialization import hub as hub
@@ -46,13 +54,23 @@ from flambeau.serialization import legacy as legacy
 from flambeau.serialization.checkpoint import load as load
 from flambeau.serialization.places import location_tag as location_tag
 from flambeau.serialization import machine as machine
+from flambeau.serialization.checkpoint_options import mkdtemp as mkdtemp
 from flambeau.serialization import names as names
+from flambeau.serialization.checkpoint_options import normalize_storage_type as normalize_storage_type
 from flambeau.serialization import places as places
 from flambeau.serialization import reader as reader
+from flambeau.serialization.places import register_package as register_package
 from flambeau.serialization.safety import safe_globals as safe_globals
 from flambeau.serialization import safety as safety
 from flambeau.serialization.checkpoint import save as save
+from flambeau.serialization.checkpoint_options import set_crc32_options as set_crc32_options
+from flambeau.serialization.checkpoint_options import set_default_load_endianness as set_default_load_endianness
+from flambeau.serialization.checkpoint_options import set_default_mmap_options as set_default_mmap_options
+from flambeau.serialization.checkpoint_options import skip_data as skip_data
+from flambeau.serialization.checkpoint_options import storage_to_tensor_type as storage_to_tensor_type
 from flambeau.serialization import unpickler as unpickler
+from flambeau.serialization.places import validate_cuda_device as validate_cuda_device
+from flambeau.serialization.places import validate_hpu_device as validate_hpu_device
 from flambeau.serialization import writer as writer
 
 DEFAULT_PROTOCOL: _int

@@ -14,6 +14,10 @@ from flambeau.tensor.storages import UntypedStorage
 _LONGEST = 100  # letters of a place's name
 Restore = Callable[[UntypedStorage, str], UntypedStorage]
 
+Tagger = Callable[[Any], str | None]
+Deserializer = Callable[[Any, str], Any]
+_registered: list[tuple[int, Tagger, Deserializer]] = []  # by `register_package`, in order of priority
+
 
 def restorer(map_location: Any) -> Restore:
     """What moves a storage, just read to the CPU, to where it goes: `restore(storage, saved location)`.
@@ -55,6 +59,10 @@ def default_restore_location(storage: UntypedStorage, location: Any) -> UntypedS
     """
     if not isinstance(location, str):
         raise TypeError(f"torch.load(): expected a location of type str, but got {type_name(location)}")
+    for _, _, deserializer in _registered:
+        there = deserializer(storage, location)
+        if there is not None:
+            return there
     name = location
     if name == "cpu":
         return storage
@@ -69,8 +77,39 @@ def default_restore_location(storage: UntypedStorage, location: Any) -> UntypedS
 
 
 def location_tag(storage: Any) -> str:
-    """The name of the place where a storage is: "cpu", "cuda:0"."""
+    """Return the name of the place where a storage is: "cpu", "cuda:0", or what a registered function calls it."""
+    for _, tagger, _ in _registered:
+        tag = tagger(storage)
+        if tag:
+            return str(tag)
     return str(storage.device)
+
+
+def register_package(priority: int, tagger: Tagger, deserializer: Deserializer) -> None:
+    """Register functions that name the places of storages in checkpoints, and that find them again.
+
+    Args:
+        priority: Functions of lower priority are called first. Those of Flambeau are called last.
+        tagger: Called with a storage; returns the name of its place, or None if it is not responsible.
+        deserializer: Called with a storage on the CPU and a name; returns the storage there, or None if it is not
+            responsible.
+    """
+    _registered.append((priority, tagger, deserializer))
+    _registered.sort(key=lambda entry: entry[0])
+
+
+def validate_cuda_device(location: str) -> int:
+    """Return the index of a CUDA device by its name: "cuda", "cuda:1". Raises RuntimeError if it is not here."""
+    return _check_device(device(location)).index or 0
+
+
+def validate_hpu_device(location: str) -> int:
+    """Raise RuntimeError: Flambeau has no HPU."""
+    raise RuntimeError(
+        "Attempting to deserialize object on a HPU device but torch.hpu.is_available() is False. If you are running on "
+        "a CPU-only machine, please use torch.load with map_location=torch.device('cpu') to map your storages to the "
+        "CPU."
+    )
 
 
 def _by_function(function: Any, storage: UntypedStorage, location: str) -> UntypedStorage:

@@ -16,6 +16,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.status_line import Meter
 from flambeau.serialization import safety
 from flambeau.serialization.archive import ArchiveReader, Damaged, size_of
+from flambeau.serialization.checkpoint_options import LoadEndianness, get_default_load_endianness
 from flambeau.serialization.machine import PickleMachine
 from flambeau.serialization.names import StorageKind
 from flambeau.serialization.places import Restore
@@ -73,7 +74,10 @@ class StoredStorages:
         self._found: dict[str, Storage] = {}
         self._nbytes = 0  # read until now
         self.meter = Meter("torch.load", archive.nbytes / MIB, "MiB")
-        self._swaps = archive.has("byteorder") and archive.read("byteorder") == b"big"
+        named = archive.read("byteorder") if archive.has("byteorder") else None
+        self._swaps = named == b"big" or (
+            named is None and get_default_load_endianness() is LoadEndianness.BIG
+        )
 
     def load(self, pid: Any) -> Face:
         """The storage that a persistent id names."""

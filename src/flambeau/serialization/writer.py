@@ -9,6 +9,7 @@ from typing import Any
 
 from flambeau.serialization import names
 from flambeau.serialization.names import BYTES, STORAGES, StorageKind
+from flambeau.serialization.places import location_tag
 from flambeau.tensor.arguments.typing import layout
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.storages import Face, TypedStorage
@@ -32,7 +33,7 @@ class Storages:
             )
         key = self._keys.setdefault(id(storage), str(len(self._keys)))
         self.found[key] = storage
-        return ("storage", kind, key, str(storage.device), storage.nbytes // kind.itemsize)
+        return ("storage", kind, key, location_tag(face), storage.nbytes // kind.itemsize)
 
 
 def pickle_object(obj: Any, storages: Storages, module: ModuleType, protocol: int) -> bytes:

@@ -31,7 +31,7 @@ the requested name:
 ```python
 import flambeau as torch
 
-hasattr(torch, "export")  # False, so programs that check for features keep working
+hasattr(torch, "package")  # False, so programs that check for features keep working
 ```
 """
 

@@ -108,6 +108,12 @@ def dequantize(input: Tensor) -> Tensor:
 
 
 @method
+def xpu(self: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> NoReturn:
+    """Raise AssertionError, as builds of PyTorch without Intel GPUs do."""
+    raise AssertionError("Torch not compiled with XPU enabled")
+
+
+@method
 def resize(self: Tensor, *sizes: Any) -> Tensor:
     """Return the elements in another shape of as many elements. Deprecated: use `reshape`."""
     warn_program("non-inplace resize is deprecated", UserWarning)
@@ -166,7 +172,6 @@ for _name, _error, _text in (
     ("reinforce", RuntimeError, "reinforce() was removed. Use torch.distributions instead."),
     ("to_mkldnn", NotSupportedError, "Tensor.to_mkldnn: Flambeau has no oneDNN layout. Use the tensor as it is."),
     ("ipu", RuntimeError, "PyTorch is not linked with support for ipu devices"),
-    ("xpu", AssertionError, "Torch not compiled with XPU enabled"),
     ("mtia", AssertionError, "Torch not compiled with MTIA enabled"),
     *[
         (name, NotSupportedError, f"Tensor.{name}: {_QUANTIZED}")

@@ -1,0 +1,5 @@
+"""torch.signal: window functions, in `windows`."""
+
+from flambeau.signal import windows
+
+__all__ = ["windows"]
