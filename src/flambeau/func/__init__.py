@@ -4,11 +4,16 @@ from flambeau.core.names import explain_absent_names, publish
 from flambeau.func.batching import vmap
 from flambeau.func.gradients import grad, grad_and_value
 from flambeau.func.jacobians import hessian, jacfwd, jacrev, jvp, linearize, vjp
-from flambeau.func.modules import functional_call, functionalize, stack_module_state
+from flambeau.func.modules import (
+    functional_call,
+    functionalize,
+    replace_all_batch_norm_modules_,
+    stack_module_state,
+)
 
 __all__ = [
     "functional_call", "functionalize", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize",
-    "stack_module_state", "vjp", "vmap",
+    "replace_all_batch_norm_modules_", "stack_module_state", "vjp", "vmap",
 ]  # fmt: skip
 
 publish(globals())

@@ -15,6 +15,7 @@ from flambeau.func.jacobians import jacrev as jacrev
 from flambeau.func.jacobians import jvp as jvp
 from flambeau.func.jacobians import linearize as linearize
 from flambeau.func import modules as modules
+from flambeau.func.modules import replace_all_batch_norm_modules_ as replace_all_batch_norm_modules_
 from flambeau.func.modules import stack_module_state as stack_module_state
 from flambeau.func.jacobians import vjp as vjp
 from flambeau.func.batching import vmap as vmap

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+from flambeau.nn.modules.batchnorm import _BatchNorm
 from flambeau.nn.modules.module import Module
 from flambeau.nn.utils.stateless import call_with
 from flambeau.tensor.functions.joining import stack
@@ -106,3 +107,19 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
         return func(*args, **kwargs)
 
     return wrapper
+
+
+def replace_all_batch_norm_modules_(root: Any) -> Any:
+    """Remove the running statistics of all batch normalizations, which `vmap` cannot update.
+
+    Args:
+        root: The module; it is changed in place.
+
+    Returns:
+        `root`.
+    """
+    for module in root.modules():
+        if isinstance(module, _BatchNorm) and module.track_running_stats:
+            module.running_mean = module.running_var = module.num_batches_tracked = None
+            module.track_running_stats = False
+    return root

@@ -29,8 +29,10 @@ _IntOrInts: TypeAlias = _int | Sequence[_int]
 _Tensors: TypeAlias = Sequence[Tensor]
 _Device: TypeAlias = _str | _int | _device | None
 
-from typing import TypeAlias
-MAP_LOCATION: TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from flambeau.core.device import device
+MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | device | str | dict[str, str] | None
 from flambeau.serialization.checkpoint_options import LoadEndianness as LoadEndianness
 from flambeau.serialization.checkpoint_options import SourceChangeWarning as SourceChangeWarning
 from flambeau.tensor.storages import UntypedStorage as StorageType
@@ -43,7 +45,6 @@ from flambeau.serialization import checkpoint_options as checkpoint_options
 from flambeau.serialization.safety import clear_safe_globals as clear_safe_globals
 from flambeau.serialization.places import default_restore_location as default_restore_location
 from flambeau.core.device import device as device
-from flambeau.core.names import explain_absent_names as explain_absent_names
 from flambeau.serialization.checkpoint_options import get_crc32_options as get_crc32_options
 from flambeau.serialization.checkpoint_options import get_default_load_endianness as get_default_load_endianness
 from flambeau.serialization.checkpoint_options import get_default_mmap_options as get_default_mmap_options

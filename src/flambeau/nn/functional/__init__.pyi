@@ -82,6 +82,7 @@ from flambeau.nn.functional.loss import l1_loss as l1_loss
 from flambeau.nn.functional.normalization import layer_norm as layer_norm
 from flambeau.nn.functional.activation import leaky_relu as leaky_relu
 from flambeau.nn.functional.convolution import linear as linear
+from flambeau.nn.functional.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
 from flambeau.nn.functional.normalization import local_response_norm as local_response_norm
 from flambeau.nn.functional.activation import log_softmax as log_softmax
 from flambeau.nn.functional.activation import logsigmoid as logsigmoid

@@ -90,6 +90,7 @@ from flambeau.nn.modules.instancenorm import LazyInstanceNorm3d as LazyInstanceN
 from flambeau.nn.modules.linear import LazyLinear as LazyLinear
 from flambeau.nn.modules.activation import LeakyReLU as LeakyReLU
 from flambeau.nn.modules.linear import Linear as Linear
+from flambeau.nn.modules.loss import LinearCrossEntropyLoss as LinearCrossEntropyLoss
 from flambeau.nn.modules.normalization import LocalResponseNorm as LocalResponseNorm
 from flambeau.nn.modules.activation import LogSigmoid as LogSigmoid
 from flambeau.nn.modules.activation import LogSoftmax as LogSoftmax

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from flambeau.nn import functional as F
 from flambeau.nn.functional.loss import reduction_of
 from flambeau.nn.modules.distance import PairwiseDistance
+from flambeau.nn.modules.linear import Linear
 from flambeau.nn.modules.module import Module
 from flambeau.tensor.tensor import Tensor
 
@@ -169,6 +171,49 @@ class CrossEntropyLoss(_WeightedLoss):
         return F.cross_entropy(
             input, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction,
             label_smoothing=self.label_smoothing,
+        )  # fmt: skip
+
+
+class LinearCrossEntropyLoss(_WeightedLoss):
+    """A linear layer, `linear`, and the cross entropy of its results.
+
+    Args:
+        in_features: The number of features of the input.
+        num_classes: The number of classes C.
+        out_features: The shape of the places that have a loss each: the target is (N, *out_features).
+        bias: True if the linear layer has a bias.
+        device, dtype: Of the layer's parameters.
+        reduction, weight, ignore_index, label_smoothing, options: As of `F.linear_cross_entropy`.
+
+    Raises:
+        RuntimeError: if `weight` or `label_smoothing` do not fit.
+    """
+
+    def __init__(
+        self, in_features: int, num_classes: int, *, out_features: tuple[int, ...] = (), bias: bool = False,
+        device: Any = None, dtype: Any = None, reduction: str = "mean", weight: Tensor | None = None,
+        ignore_index: int | None = None, label_smoothing: float = 0.0, options: Any = None,
+    ) -> None:  # fmt: skip
+        if weight is not None and weight.meta.shape != (num_classes,):
+            raise RuntimeError(
+                f"expected weight shape to be {(num_classes,)}, got {tuple(weight.meta.shape)}"
+            )
+        if not 0 <= label_smoothing <= 1:
+            raise RuntimeError(f"expected label_smoothing to be in range [0, 1], got {label_smoothing}")
+        super().__init__(weight=weight, reduction=reduction)
+        self.num_classes, self.out_features = num_classes, out_features
+        self.ignore_index, self.label_smoothing, self.options = ignore_index, label_smoothing, options
+        count = math.prod(out_features, start=num_classes)
+        self.linear = Linear(in_features, count, bias=bias, device=device, dtype=dtype)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        shape = (self.num_classes, *self.out_features)
+        weight: Any = self.linear.weight
+        bias: Any = self.linear.bias
+        return F.linear_cross_entropy(
+            input, weight.reshape(*shape, self.linear.in_features), target,
+            linear_bias=None if bias is None else bias.reshape(shape), weight=self.weight, reduction=self.reduction,
+            ignore_index=self.ignore_index, label_smoothing=self.label_smoothing, options=self.options,
         )  # fmt: skip
 
 
