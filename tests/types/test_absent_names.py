@@ -47,17 +47,18 @@ def test_the_words_are_pythons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "advice"),
+    ("name", "advice"),
     [
-        (torch, "export", "torch.fx.symbolic_trace"),
-        (torch, "quantize_per_tensor", "no quantized tensors"),
-        (torch, "symeig", "torch.linalg.eigh"),
-        (torch.ones(1), "q_scale", "no quantized tensors"),
-        (torch.utils.data, "datapipes", "IterableDataset"),
+        ("export", "torch.fx.symbolic_trace"),
+        ("quantize_per_tensor", "no quantized tensors"),
+        ("symeig", "torch.linalg.eigh"),
+        ("datapipes", "IterableDataset"),
     ],
 )
-def test_names_of_pytorch_say_what_to_use_instead(owner: Any, name: str, advice: str) -> None:
-    assert re.search(f"Flambeau lacks it.*{advice}", str(error_of(owner, name)))
+def test_names_of_pytorch_say_what_to_use_instead(name: str, advice: str) -> None:
+    """Of a module that has none of them, as Flambeau may have got them since."""
+    text = str(error_of(torch.version, name))
+    assert re.search(f"has no attribute '{name}': Flambeau lacks it. .*{advice}", text)
 
 
 def test_the_error_can_be_pickled() -> None:

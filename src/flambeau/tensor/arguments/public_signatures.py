@@ -148,6 +148,7 @@ clamp_min_(input: Tensor, min: Tensor | Number)
 det(input: Tensor, *, out: Tensor | None=None)
 detach_copy(input: Tensor, *, out: Tensor | None=None)
 diagonal_copy(input: Tensor, offset: int=0, dim1: int=0, dim2: int=1, *, out: Tensor | None=None)
+einsum(equation: str, *operands: Any)
 empty_permuted(size: IntTuple, physical_layout: IntTuple, *, dtype: dtype | None=None, layout: layout | None=strided,
     device: Device=None, requires_grad: bool=False, pin_memory: bool=False)
 empty_strided(size: IntTuple, stride: IntTuple, *, dtype: dtype | None=None, layout: layout | None=strided,
