@@ -32,7 +32,7 @@ ROOMS = [
     {"nn"},
     {"optim"},
     {"data", "serialization", "amp", "distributed.optim", "_dynamo", "_inductor"},
-    {"_library", "ao", "_subclasses"},
+    {"_library", "ao"},
     {
         "cuda",
         "backends",
@@ -49,7 +49,7 @@ ROOMS = [
         "multiprocessing",
         "profiler",
     },
-    {"distributed.sharding"},
+    {"distributed.sharding", "_subclasses"},
     {"_aten"},
     {"func"},
     {"report"},

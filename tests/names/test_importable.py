@@ -75,7 +75,7 @@ def test_tensorboard_without_its_package(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (lambda: torch.onnx.export(None, (), "file"), "Export with PyTorch"),
         (lambda: torch.quantization.quantize_dynamic(None), "Quantize with PyTorch"),
-        (lambda: torch._subclasses.FakeTensorMode(), "data=False"),
+        (lambda: torch._subclasses.FakeTensorMode(shape_env=object()), "symbolic shapes"),
     ],
 )
 def test_use_of_importable_modules_raises(call, advice: str) -> None:

@@ -1,4 +1,4 @@
-"""torch._subclasses: tensors without data for PyTorch's compiler, of which there are none."""
+"""torch._subclasses: fake tensors, which have a shape, a dtype and a device, but no values."""
 
 from __future__ import annotations
 
