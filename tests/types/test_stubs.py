@@ -72,6 +72,7 @@ DIFFERENT = {
     "resize_as_": "Flambeau lacks memory_format",
     "Tensor._make_subclass": "Flambeau lacks dispatch",
     "Tensor._make_wrapper_subclass": "Flambeau lacks policies of dispatch",
+    "dequantize": "of one tensor", "Tensor.to_mkldnn": "raises",
     "Tensor.__new__": "a class method", "Tensor.new": "a class method",
     **dict.fromkeys(("Tensor.map_", "Tensor.ormqr", "Tensor.orgqr", "Tensor.record_stream", "Tensor.requires_grad_"), DOCUMENTED),
     **dict.fromkeys(("Tensor.__pow__", "Tensor.__rpow__"), "names of operators' operands do not matter"),
