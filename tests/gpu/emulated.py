@@ -85,7 +85,9 @@ def _translated(text: str) -> str:
     text = re.sub(r'float r; asm\("cvt\.f32\.f16[^;]*;[^;]*;', "float r = _cvtsh_ss(x.bits);", text)
     text = re.sub(r'u16 r; asm\("cvt\.rn\.f16\.f32[^;]*;[^;]*;', "u16 r = _cvtss_sh(x, 0);", text)
     for name in ("tensor_cores", "warpgroups"):
-        text = text.replace((SOURCES / f"{name}.cuh").read_text(), (HEADERS / f"emulated_{name}.h").read_text())
+        text = text.replace(
+            (SOURCES / f"{name}.cuh").read_text(), (HEADERS / f"emulated_{name}.h").read_text()
+        )
     return text
 
 

@@ -24,6 +24,7 @@ from flambeau.driver.cuda.codegen import pointwise, reduction, source
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan
 from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.driver.cuda.libraries import cublas, cufft, cusolver
+from flambeau.driver.cuda.nn import attention, attention_gradients
 from flambeau.ops.op import table
 from flambeau.testing import operators
 
@@ -98,8 +99,19 @@ def test_kernels_compile(name: str) -> None:
 def test_attention_of_each_depth_compiles() -> None:
     op, programs = table["scaled_dot_product_attention"], []
     for depth, kind in ((16, float16), (64, bfloat16), (96, float16), (128, bfloat16)):
-        x = Meta.contiguous_of((2, 300, depth), kind, GPU)
+        x, sums = Meta.contiguous_of((2, 300, depth), kind, GPU), Meta.contiguous_of((2, 300), float32, GPU)
         found = op.rule([x, x, x], (True, 0.1, False))
-        launch = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
-        programs.append(routines.TABLE["attention"](launch, Device()))  # type: ignore[arg-type]
+        forward = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+        programs.append(attention.attention(forward, Device()))  # type: ignore[arg-type]
+        for build, kernel, outputs, inputs in (
+            (
+                attention_gradients.by_queries,
+                attention_gradients.BY_QUERIES,
+                (x, sums),
+                (x, x, x, x, x, sums),
+            ),
+            (attention_gradients.by_keys, attention_gradients.BY_KEYS, (x, x), (x, x, x, x, sums, sums)),
+        ):
+            launch = Launch(kernel, outputs, inputs, (True, 0.1), capability=(9, 0))
+            programs.append(build(launch, Device()))  # type: ignore[arg-type]
     compile_all(programs)

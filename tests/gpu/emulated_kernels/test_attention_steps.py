@@ -135,7 +135,7 @@ def square_factors(kind: str, batch: tuple[int, ...], queries: int, keys: int, d
 @pytest.mark.parametrize("kind", ("float16", "bfloat16"))
 @pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize(
-    ("queries", "keys", "depth"), [(5, 7, 16), (70, 130, 64), (150, 70, 32), (40, 33, 128)]
+    ("queries", "keys", "depth"), [(5, 7, 16), (70, 130, 64), (150, 70, 32), (330, 330, 16), (40, 33, 128)]
 )
 def test_tensor_cores(kind: str, causal: bool, queries: int, keys: int, depth: int) -> None:
     check(square_factors(kind, (2,), queries, keys, depth), (causal, 0.2, False), cores=True)

@@ -45,35 +45,6 @@ struct Places {  // in shared memory
   __device__ __forceinline__ Shared read_values(int stage) const { return barriers + 64 + 8 * stage; }
 };
 
-// A tile of COUNT rows to its place `to` for this thread, which brings 16 bytes of every 16th row of each panel, from `from`
-// in its first row; of rows from `left` on zeros.
-template<int COUNT> __device__ __forceinline__ void fetch(Shared to, const X* from, i64 step, int left, bool packed) {
-  const int row = threadIdx.x / 8, chunk = threadIdx.x % 8;
-#pragma unroll
-  for (int p = 0; p < PANELS; ++p) {
-    if (D % 64 && p == PANELS - 1 && chunk >= D % 64 / 8) break;
-    const X* at = from + p * 64;
-    const Shared target = to + p * COUNT * 128;
-    if (packed) {
-#pragma unroll
-      for (int i = 0; i < COUNT / 16; ++i) {
-        const bool inside = row + i * 16 < left;
-        copy16(target + i * 2048, inside ? at : from, inside);
-        at += 16 * step;
-      }
-    } else {
-#pragma unroll 1
-      for (int i = 0; i < COUNT / 16; ++i) {
-        u32 words[4] = {};
-        if (row + i * 16 < left)
-          for (int e = 0; e < 4; ++e) words[e] = at[2 * e].bits | (u32)at[2 * e + 1].bits << 16;
-        store16(target + i * 2048, words);
-        at += 16 * step;
-      }
-    }
-  }
-}
-
 // The items of a block: the first by its number, the others by a counter, which the last draw leaves zero.
 struct Items {
   const Places& places;
@@ -120,7 +91,7 @@ template<class Locate> __device__ __forceinline__ void bring_tiles(const Places&
       const int stage = keys % STAGES;
       await(places.read_keys(stage), 1 ^ keys / STAGES % 2);
       const i64 key = (i64)tile * KEYS;
-      fetch<KEYS>(places.keys + stage * KEY_BYTES + mine, k + key * shape.step_of_k, shape.step_of_k, left(shape.keys, key), packed);
+      fetch<KEYS, D>(places.keys + stage * KEY_BYTES + mine, k + key * shape.step_of_k, shape.step_of_k, left(shape.keys, key), packed);
       begun(places.has_keys(stage));
       ++keys;
     };
@@ -128,13 +99,13 @@ template<class Locate> __device__ __forceinline__ void bring_tiles(const Places&
       const int stage = values % STAGES;
       await(places.read_values(stage), 1 ^ values / STAGES % 2);
       const i64 key = (i64)tile * KEYS;
-      fetch<KEYS>(places.values + stage * KEY_BYTES + mine, v + key * shape.step_of_v, shape.step_of_v, left(shape.keys, key), packed);
+      fetch<KEYS, D>(places.values + stage * KEY_BYTES + mine, v + key * shape.step_of_v, shape.step_of_v, left(shape.keys, key), packed);
       begun(places.has_values(stage));
       ++values;
     };
     bring_keys(work.count - 1);
     await(places.read_queries(), round);
-    fetch<ROWS>(places.queries + mine, x.q + (work.first + row) * shape.step_of_q + chunk * 8, shape.step_of_q,
+    fetch<ROWS, D>(places.queries + mine, x.q + (work.first + row) * shape.step_of_q + chunk * 8, shape.step_of_q,
                 left(shape.queries, work.first), packed);
     begun(places.has_queries());
     round ^= 1;

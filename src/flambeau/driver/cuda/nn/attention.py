@@ -20,6 +20,8 @@ from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_co
 _DEPTHS = range(16, 129, 16)  # that tensor cores take, and registers hold
 _WARPS = 4  # of a block on tensor cores
 HOPPER = (9, 0)  # the compute capability that has products of warpgroups; later ones have others
+REGISTERS = {2: (40, 232), 3: (32, 160)}
+"""Computing warpgroups of a block -> registers of a thread that brings tiles, and of one that computes."""
 _SINCE = (8, 0)  # the compute capability that has TF32, and the tensor cores' instructions that are used
 
 
@@ -141,7 +143,8 @@ extern "C" __global__ void __launch_bounds__({32 * _WARPS}) run(X* out, float* l
 
 def _by_warpgroups(x: _AttentionOperands, processors: int) -> KernelProgram:
     queries, depth = x.q.shape[-2:]
-    groups, bringing, computing_ = (3, 32, 160) if depth <= 64 else (2, 40, 232)  # and registers of a thread
+    groups = 3 if depth <= 64 else 2
+    bringing, computing_ = REGISTERS[groups]
     keys, panels = 128, -(-depth // 64)
     threads, batch = 128 * (groups + 1), x.batch
     text = f"""
@@ -150,6 +153,7 @@ constexpr bool CAUSAL = {cpp(x.causal)};
 constexpr int D = {depth}, GROUPS = {groups}, KEYS = {keys}, BRINGING = {bringing}, COMPUTING = {computing_};
 {file("tensor_cores.cuh")}
 {file("warpgroups.cuh")}
+{file("warpgroup_tiles.cuh")}
 {file("attention_warpgroups.cuh")}
 extern "C" __global__ void __launch_bounds__({threads}, 1) run(X* out, float* logarithms, const X* q, const X* k,
     const X* v, const __grid_constant__ {batch.parameter("o")}, const __grid_constant__ Shape shape, double scale,

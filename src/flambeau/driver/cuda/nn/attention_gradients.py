@@ -1,6 +1,7 @@
 """The gradient of `scaled_dot_product_attention`.
 
-In 16 bits it is two kernels on tensor cores, which never write the scores to memory (attention_mma_backward.cuh).
+In 16 bits it is two kernels on tensor cores, which never write the scores to memory: by warpgroups of Hopper
+(attention_warpgroups_backward.cuh) or by single warps (attention_mma_backward.cuh).
 Elsewhere it is five products, and two kernels of ours that work on scores in place: on the scores of some samples at a
 time, so that they take little memory beside what a program keeps for its gradients.
 """
@@ -22,7 +23,7 @@ from flambeau.driver.cuda.codegen.rows import computing
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 from flambeau.driver.cuda.linalg.products import MATMUL
-from flambeau.driver.cuda.nn.attention import cpp, suits_tensor_cores
+from flambeau.driver.cuda.nn.attention import HOPPER, REGISTERS, cpp, suits_tensor_cores
 
 _SCORE_BYTES = 64 << 20  # of scores at a time, where one sample's are not more; their slopes take as much
 
@@ -146,6 +147,9 @@ def _transpose(x: Array) -> Array:
 _TILES = {  # (whether of keys, whether deeper than 64) -> warps of a block, rows of a tile of the other side
     (False, False): (8, 32), (False, True): (8, 32), (True, False): (4, 32), (True, True): (8, 32),
 }  # fmt: skip
+_HOPPER_TILES = {  # likewise -> computing warpgroups of a block, rows of a tile of the other side
+    (False, False): (2, 128), (False, True): (2, 64), (True, False): (2, 64), (True, True): (2, 64),
+}  # fmt: skip
 
 
 def by_queries(launch: Launch, device: CudaDevice) -> KernelProgram:
@@ -160,13 +164,22 @@ def _on_tensor_cores(launch: Launch, by_keys: bool) -> KernelProgram:
     causal, scale = launch.params
     grad, q, k, v, _, _, *masks = [x for x in launch.inputs if isinstance(x, Meta)]
     queries, keys, depth = q.shape[-2], k.shape[-2], q.shape[-1]
-    warps, other = _TILES[by_keys, depth > 64]
-    tiles = -(-(keys if by_keys else queries) // (16 * warps))
+    if launch.capability == HOPPER and not masks and scale > 0:
+        groups, other = _HOPPER_TILES[by_keys, depth > 64]
+        threads, rows, least = 128 * (groups + 1), 64 * groups, ", 1"
+        shared = -(-depth // 64) * 128 * (2 * rows + 4 * other)  # two tiles of own rows, four of others
+        bringing, computing_ = REGISTERS[groups]
+        constants = f"GROUPS = {groups}, BRINGING = {bringing}, COMPUTING = {computing_}"
+        files = "warpgroups", "warpgroup_tiles", "attention_warpgroups_backward"
+    else:
+        warps, other = _TILES[by_keys, depth > 64]
+        threads, rows, shared, least = 32 * warps, 16 * warps, 0, ""
+        constants, files = f"WARPS = {warps}", ("attention_mma_backward",)
+    tiles = -(-(keys if by_keys else queries) // rows)
     walked = [grad, q, k, v, *masks]
     batch = Walked(q.shape[:-2], [x.strides[:-2] for x in walked])
     # Blocks with most to do begin: where causal, those of the last queries and of the first keys.
     tile = "tiles - 1 - blockIdx.x % tiles" if causal and not by_keys else "blockIdx.x % tiles"
-    mask = "mask + o[4]" if masks else "nullptr"
     if by_keys:
         outputs, third, third_kind = "X* by_k, X* by_v", "levels", "float"
         roles = "by_k + sample * keys * D, by_v + sample * keys * D, k_, v_, q_, grad_, q_"
@@ -179,24 +192,23 @@ def _on_tensor_cores(launch: Launch, by_keys: bool) -> KernelProgram:
 typedef {c_name(q.dtype)} X;
 typedef {c_name(masks[0].dtype) if masks else "bool"} M;
 constexpr bool MASKED = {cpp(bool(masks))}, CAUSAL = {cpp(causal)}, BY_KEYS = {cpp(by_keys)};
-constexpr int D = {depth}, WARPS = {warps}, OTHER = {other};
-{file("tensor_cores.cuh")}
-{file("attention_mma_backward.cuh")}
+constexpr int D = {depth}, OTHER = {other}, {constants};
+{"".join([file(f"{name}.cuh") for name in ("tensor_cores", *files)])}
 struct RowSteps {{ i64 grad, q, k, v; }};
-extern "C" __global__ void __launch_bounds__({32 * warps}) run({outputs}, const X* grad, const X* q, const X* k,
+extern "C" __global__ void __launch_bounds__({threads}{least}) run({outputs}, const X* grad, const X* q, const X* k,
     const X* v, const {third_kind}* {third}, const float* logarithms, {"const M* mask, " if masks else ""}
     {batch.parameter("o")}, RowSteps step, Steps sm, i64 queries, i64 keys, i64 tiles, double scale) {{
   const i64 sample = blockIdx.x / tiles, first_query = sample * queries;
   {batch.locate("sample", "o")}
   const Matrix grad_{{grad + o[0], step.grad}}, q_{{q + o[1], step.q}}, k_{{k + o[2], step.k}}, v_{{v + o[3], step.v}};
   attend_backward({roles}, logarithms + first_query, {levels} + first_query,
-      {mask}, sm, {sizes}, ({tile}) * {16 * warps}, (float)scale);
+      {"mask + o[4]" if masks else "(const M*)nullptr"}, sm, {sizes}, ({tile}) * {rows}, (float)scale);
 }}
 """
     steps = i64(*[x.strides[-2] for x in (grad, q, k, v)]), i64(*(masks[0].strides[-2:] if masks else (0, 0)))
     numbers = i64(queries), i64(keys), i64(tiles)
     tail = (batch.value, *steps, *numbers, packed_constant(float(scale)))
-    return KernelProgram(text, (tiles * batch.count, 1, 1), 32 * warps, tail)
+    return KernelProgram(text, (tiles * batch.count, 1, 1), threads, tail, shared=shared)
 
 
 # -- a warp to each row of scores ------------------------------------------------------------------------------------
