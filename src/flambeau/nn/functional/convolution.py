@@ -106,7 +106,16 @@ def _check_dims(x: Tensor, weight: Tensor, ndim: int, name: str) -> bool:
 
 @lru_cache(1024)
 def _geometry(stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Geometry:
-    return Geometry(stride, padding, dilation, groups=groups)
+    return _require_31_bits(Geometry(stride, padding, dilation, groups=groups))
+
+
+def _require_31_bits(how: Geometry) -> Geometry:
+    """Return a geometry whose numbers have 31 bits, as those of cuDNN. Raises RuntimeError for others."""
+    if any(v >= 1 << 31 for v in (*how.stride, *how.padding, *how.dilation, *how.output_padding)):
+        raise RuntimeError(
+            f"integer out of range: stride, padding and dilation have 31 bits, but are {how[:3]}"
+        )
+    return how
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, how: Geometry, name: str, ndim: int) -> Tensor:
@@ -168,7 +177,14 @@ def _transposed(ndim: int, name: str) -> Callable[..., Tensor]:
         checked(input, name), checked(weight, name, "weight", 2)
         given = {"stride": stride, "padding": padding, "dilation": dilation, "output_padding": output_padding}
         each = {key: ints(value, ndim, name, key) for key, value in given.items()}
-        return _convolve(input, weight, bias, Geometry(**each, transposed=True, groups=groups), name, ndim)
+        return _convolve(
+            input,
+            weight,
+            bias,
+            _require_31_bits(Geometry(**each, transposed=True, groups=groups)),
+            name,
+            ndim,
+        )
 
     return _published(conv_transpose, name, f"The transpose of convolution over {ndim} dimensions.")
 
@@ -226,6 +242,7 @@ def fold(
 
 
 def _check_positive(how: Geometry, kernel: Ints) -> None:
+    _require_31_bits(how)
     for name, values in (("kernel size", kernel), ("dilation", how.dilation), ("stride", how.stride)):
         if any(v <= 0 for v in values):
             raise RuntimeError(f"{name} should be greater than zero, but got {list(values)}")

@@ -22,9 +22,14 @@ from flambeau.tensor.tensor import Tensor
 Given = Tensor | None
 
 
-def _present(*optional: Given) -> tuple[list[Tensor], tuple[bool, ...]]:
-    """Those that are given, and which."""
-    return [t for t in optional if t is not None], tuple([t is not None for t in optional])
+def _present(name: str, weight: Given, bias: Given = None) -> tuple[list[Tensor], tuple[bool, bool]]:
+    """Return the parameters of a normalization that are given, and which are."""
+    more = []
+    if weight is not None:
+        more.append(checked(weight, name, "weight", 3))
+    if bias is not None:
+        more.append(checked(bias, name, "bias", 4))
+    return more, (weight is not None, bias is not None)
 
 
 def batch_norm(
@@ -51,7 +56,7 @@ def _batch_norm(
     input: Tensor, running_mean: Given, running_var: Given, weight: Given, bias: Given, training: bool, momentum: float,
     eps: float,
 ) -> Tensor:  # fmt: skip
-    more, given = _present(weight, bias)
+    more, given = _present("batch_norm", weight, bias)
     refuse_gradient("native_batch_norm", "running_mean", running_mean)
     refuse_gradient("native_batch_norm", "running_var", running_var)
     if interception.count and dispatch.is_shown((input, running_mean, running_var, weight, bias)):
@@ -127,7 +132,7 @@ def layer_norm(
 ) -> Tensor:
     """The trailing dimensions, of `normalized_shape`, less their mean, over their standard deviation."""
     ndim = _normalized(checked(input, "layer_norm"), normalized_shape)
-    more, given = _present(weight, bias)
+    more, given = _present("layer_norm", weight, bias)
     return call(ops.layer_norm, (input, *more), (ndim, float(eps), given))
 
 
@@ -142,8 +147,8 @@ def rms_norm(
     ndim = _normalized(input, normalized_shape)
     if eps is None:
         eps = finfo(input.dtype).eps if input.dtype.itemsize > 4 else _FLOAT_EPS
-    more, given = _present(weight)
-    return call(ops.rms_norm, (input, *more), (ndim, float(eps), (*given, False)))
+    more, given = _present("rms_norm", weight)
+    return call(ops.rms_norm, (input, *more), (ndim, float(eps), given))
 
 
 _FLOAT_EPS = 2.0**-23
@@ -178,7 +183,7 @@ def group_norm(
         raise ValueError(
             f"Expected more than 1 value per channel when training, got input size {input.shape}"
         )
-    more, given = _present(weight, bias)
+    more, given = _present("group_norm", weight, bias)
     return call(ops.group_norm, (input, *more), (num_groups, float(eps), given))
 
 

@@ -580,6 +580,9 @@ def _einsum_arguments(args: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
         operands = args[1:]
         if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
             operands = tuple(operands[0])
+        for at, each in enumerate(operands):
+            if not isinstance(each, Tensor):
+                raise TypeError(f"expected Tensor as element {at} in argument 1, but got {type_name(each)}")
         return args[0], list(operands)
     if not isinstance(args[0], Tensor):
         raise TypeError(argument_type("einsum", "equation", 1, "str", args[0]))
