@@ -62,7 +62,7 @@ DIFFERENT = {
     "tensor": BY_KEYWORD,
     "tril_indices": "Flambeau lacks layout, pin_memory and requires_grad",
     "triu_indices": "Flambeau lacks layout, pin_memory and requires_grad",
-    **dict.fromkeys(("dequantize", "Tensor.to_mkldnn", "Tensor.xpu"), "can be named and raise when used"),
+    **dict.fromkeys(("dequantize", "Tensor.to_mkldnn"), "can be named and raise when used"),
     "Tensor.add": OUT, "Tensor.floor_divide": OUT, "Tensor.mul": OUT, "Tensor.sub": OUT, "Tensor.true_divide": OUT,
     "Tensor.subtract_": "deprecated order",
     "Tensor.contiguous": BY_KEYWORD, "Tensor.cpu": BY_KEYWORD, "Tensor.is_contiguous": BY_KEYWORD,
