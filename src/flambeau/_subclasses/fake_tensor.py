@@ -41,7 +41,7 @@ FakeTensorConverter = absent_class(
 )
 
 
-class DataDependentOutputException(RuntimeError):  # noqa: N818: PyTorch's name
+class DataDependentOutputException(RuntimeError):
     """An operator returns a number that depends on values.
 
     Attributes:

@@ -170,7 +170,7 @@ def _on_tensor_cores(launch: Launch, by_keys: bool) -> KernelProgram:
         shared = -(-depth // 64) * 128 * (2 * rows + 4 * other)  # two tiles of own rows, four of others
         bringing, computing_ = REGISTERS[groups]
         constants = f"GROUPS = {groups}, BRINGING = {bringing}, COMPUTING = {computing_}"
-        files = "warpgroups", "warpgroup_tiles", "attention_warpgroups_backward"
+        files: tuple[str, ...] = ("warpgroups", "warpgroup_tiles", "attention_warpgroups_backward")
     else:
         warps, other = _TILES[by_keys, depth > 64]
         threads, rows, shared, least = 32 * warps, 16 * warps, 0, ""
