@@ -19,6 +19,7 @@ FEW = 3  # a list names so many operators
 ARGUMENT_VALUES = {"sum", "add", "prod", "mean", "min", "max", "amin", "amax", "std", "var", "complex"}
 ALLOWED = {
     "_C/__init__.py": "PyTorch's names of its C++ module, re-exported",
+    "_subclasses/fake_tensor.py": "aten's operators whose results have sizes that depend on values",
     "_aten/composed.py": "losses whose node is one of aten's composed ones",
     "_aten/private.py": "aten's private operators, each with the function that computes it",
     "_aten/table.py": "PyTorch's own list of aten operators that take numbers for tensors",
@@ -28,8 +29,10 @@ ALLOWED = {
     "fx/codegen.py": "Python's operators, by the names of the module `operator`",
     "fx/proxy.py": "Python's operators, by the names of the module `operator`",
     "fx/qualified_names.py": "PyTorch's modules of functions, which generated code names",
+    "masked.py": "public names of torch.masked",
     "nn/functional/__init__.py": "public names of torch.nn.functional",
     "observe/reporting/operators.py": "observe lies below ops, and sees the name of a kernel in a trace",
+    "ops/work/row_work.py": "instructions that kernels of reductions take, as measured on a GPU",
     "ops/pointwise/expression_cpp.py": "the C++ functions that jiterator's language has",
     "sparse/__init__.py": "public names of torch.sparse",
     "tensor/arguments/arg_aliases.py": "names of arguments that functions accept besides PyTorch's",

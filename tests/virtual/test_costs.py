@@ -1,15 +1,18 @@
 """Simulated time: bandwidths, rates, contention, events, profiles and their refusals."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from virtual_kit import NOTHING, SLEEP, adder
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import float16, float32, float64, int64
 from flambeau.core.errors import DriverError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Kernel, Launch
-from flambeau.driver.virtual import VirtualDriver
+from flambeau.driver.api import Kernel, Launch, MatrixProduct, Work
+from flambeau.driver.virtual import VirtualDriver, cost
 from flambeau.driver.virtual.profile import load_profile, profile_names
+from flambeau.ops.work import product_work
 
 NAMES = ("a100-40g", "a100-80g", "dgx-h100", "dgx-h200", "h100", "h200", "rtx4090", "v100-16g", "v100-32g")
 GIB = 1 << 30
@@ -27,7 +30,9 @@ def timed(driver, work, index=0):
 
 
 def matmul_ns(profile, n, dtype, rate):
-    kernel = Kernel("matmul", NOTHING.host, lambda launch: 2 * n**3, rate=lambda launch: rate)
+    kernel = Kernel(
+        "matmul", NOTHING.host, lambda launch: 2 * n**3, rate=lambda launch: rate, work=product_work.product
+    )
     driver, meta = VirtualDriver(1, profile), Meta.contiguous_of((n, n), dtype, CPU)
     exe = driver.load(Launch(kernel, (meta,), (meta, meta)), 0)
     ptrs = [driver.mem_alloc(0, meta.nbytes) for _ in range(3)]
@@ -38,6 +43,22 @@ def test_the_notes_matmul_takes_what_the_notes_say():
     """PyTorch's CUDA notes: 10240 x 10240 on an A100, 0.016 s with TF32 and 0.11 s without."""
     assert matmul_ns("a100", 10240, float32, "tf32") / 1e9 == pytest.approx(0.016, rel=0.05)
     assert matmul_ns("a100", 10240, float32, "float32") / 1e9 == pytest.approx(0.11, rel=0.05)
+
+
+@given(
+    st.builds(
+        MatrixProduct, *[st.integers(1, 5000)] * 4, st.sampled_from(["float16", "bfloat16", "float32", "tf32", "float64"]),
+        st.booleans(), st.floats(0.1, 1.0),
+    ),
+    st.floats(0, 1e12), st.integers(1, 1 << 40), st.sampled_from(NAMES),
+)  # fmt: skip
+def test_no_kernel_is_faster_than_the_device(product, nbytes, threads, name):
+    profile = load_profile(name)
+    ns = cost.kernel_ns(Work(nbytes, nbytes, threads, product=product), profile)
+    rate = cost.peak(product.rate, profile) / getattr(profile.efficiency, product.rate)
+    operations = 2 * product.count * product.rows * product.columns * product.depth
+    assert ns >= nbytes / max(profile.l2_bandwidth, profile.bandwidth) * 1e9 - 1
+    assert ns >= operations / rate * 1e9 - 1
 
 
 def test_volta_has_no_tf32():

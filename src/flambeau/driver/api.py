@@ -117,6 +117,7 @@ class Kernel(Record):
             graph sets them again.
         touches: The operand of which a launch touches only the elements that other operands select; None if
             it touches all of every operand.
+        work: What a launch does on a device, for simulated times.
     """
 
     name: str
@@ -127,6 +128,48 @@ class Kernel(Record):
     cuda: CudaForm | None = None  # None: not implemented yet
     draws: bool = False
     touches: Callable[[Launch], Touches | None] = lambda launch: None
+    work: Callable[[Launch], Work] = lambda launch: stream_work(launch)
+
+
+class Work(Record):
+    """The work of a launch on a device, from which virtual GPUs compute its time.
+
+    Attributes:
+        nbytes: Bytes that move between the memory and the multiprocessors. They are more than the operands'
+            bytes where an access pattern uses only part of each line, or where passes repeat.
+        resident: Bytes of the data that the launch works on, which stay in the L2 cache if they fit.
+        threads: Number of elements that can be worked on at the same time, one per thread.
+        instructions: Number of instructions, of all threads together.
+        cycles: Clock cycles of the longest chain of dependent instructions, beyond the start of a kernel.
+        kernels: Number of kernels that run one after the other.
+        product: The matrix products that are part of it; None if there are none.
+    """
+
+    nbytes: float
+    resident: float
+    threads: int
+    instructions: float = 0.0
+    cycles: float = 0.0
+    kernels: int = 1
+    product: MatrixProduct | None = None
+
+
+class MatrixProduct(Record):
+    """Equal matrix products (rows x depth) @ (depth x columns).
+
+    Attributes:
+        rate: The arithmetic, as in `Kernel.rate`.
+        aligned: True if all rows begin at multiples of 16 bytes, as the fastest loads need.
+        share: The share of a plain product's rate that they reach.
+    """
+
+    count: int
+    rows: int
+    columns: int
+    depth: int
+    rate: str
+    aligned: bool
+    share: float = 1.0
 
 
 class Touches(Record):
@@ -376,6 +419,41 @@ def distinct_bytes(meta: Meta) -> int:
     for size, stride in zip(meta.shape, meta.strides, strict=True):
         count *= 1 if stride == 0 and size else size
     return count
+
+
+_SECTOR_SHARE = (
+    0.078  # share of a sector's bytes in use, by a byte of an element, where the order is transposed
+)
+
+
+def stream_work(launch: Launch, instructions: float = 0.0) -> Work:
+    """Return the work of a kernel that computes each element of its outputs from elements of its inputs.
+
+    Args:
+        launch: The launch.
+        instructions: Number of instructions per element; by default estimated from `Kernel.flops`.
+    """
+    operands = launch.operands
+    if not operands:
+        return Work(0.0, 0.0, 1)
+    out = max(launch.outputs or operands, key=lambda meta: meta.numel)
+    count = out.numel
+    plain = all(
+        meta.shape == out.shape and meta.strides == out.strides for meta in operands if meta.numel > 1
+    )
+    single = len({meta.dtype for meta in operands}) == 1
+    math = 4.0 * launch.kernel.flops(launch) / max(count, 1)
+    each = instructions or math + (5.0 if plain and single else 30.0)
+    moved = sum([distinct_bytes(meta) / line_share(meta) for meta in operands])
+    return Work(moved, launch.nbytes, count, each * count, 14.0 * math)
+
+
+def line_share(meta: Meta) -> float:
+    """Return the share of the bytes of each line of memory that a kernel uses which runs along the last dimension."""
+    for size, stride in zip(reversed(meta.shape), reversed(meta.strides), strict=True):
+        if size > 1:
+            return 1.0 if stride in (0, 1) else min(1.0, meta.itemsize * _SECTOR_SHARE)
+    return 1.0
 
 
 class Executable:

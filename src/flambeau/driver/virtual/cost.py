@@ -1,9 +1,11 @@
 """The simulated cost of commands, as pure functions of sizes and a profile.
 
-A kernel takes the longer of its memory time and its arithmetic time (the roofline model of Williams,
-Waterman and Patterson, 2009). Peaks are reduced to the share that the profile states. The kernel fills the
-multiprocessors (SMs) that its largest output needs with one thread an element. A quarter of the SMs
-saturates the memory, so small kernels that run concurrently share the bandwidth fairly.
+A kernel takes the longest of its memory time, its instructions' time and its products' time (a roofline model:
+Williams, Waterman and Patterson, 2009), and the latency of its longest chain of instructions. What a launch does
+is its record's `Kernel.work`. Peaks are reduced to the share that the profile states. Data that fits into the L2
+cache moves at its rate. A quarter of the multiprocessors saturates the memory, so small kernels that run
+concurrently share the bandwidth fairly. `bench/accuracy` compares these times with measured ones, from which the
+constants below come.
 """
 
 from __future__ import annotations
@@ -11,27 +13,106 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from flambeau.driver.api import Launch
+from flambeau.driver.api import MatrixProduct, Work
 from flambeau.driver.virtual.profile import Profile
 
 _SATURATING_SHARE = 4  # one SM uses at most this many times its share of the bandwidth
+_THREADS_OF_A_BLOCK = 1024  # elements, with several to a thread
+_INSTRUCTIONS_OF_A_CYCLE = 128  # four schedulers issue to 32 lanes each
+_CLOCK_SHARE = 0.886  # of the boost clock, under load
+_L2_SHARE, _L2_EDGE = (
+    0.9,
+    0.55,
+)  # data up to L2 * (SHARE - EDGE) stays in the cache, from L2 * SHARE on none does
+
+# See Note [The time of a product].
+_TILES = ((128, 256), (128, 128), (64, 128), (64, 64), (32, 64), (32, 32), (16, 32))
+_HALF_RATES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+_SHRINK_HALF, _SHRINK = 0.602, 0.85  # of the rate, from one tile size to the next
+_STEP_NS = 230 / 64  # of a step along the depth, at least
+_STEP_NS_OF = {"tf32": 472 / 32}
+_SLOW_STEP_NS = 118 / 8
+_UNALIGNED = 2.88  # times that narrow loads take
+_PRODUCT_START, _TILE_END, _SPLIT_END = 0.96e-6, 1.385e-6, 2.63e-6  # seconds
 
 
-def kernel_sms(launch: Launch, profile: Profile) -> int:
+def kernel_sms(work: Work, profile: Profile) -> int:
     """Return the number of multiprocessors that a launch fills."""
-    threads = max([meta.numel for meta in launch.outputs], default=1)
-    if not launch.outputs and launch.operands:
-        threads = max(meta.numel for meta in launch.operands)
-    return min(max(-(-threads // profile.threads_per_sm), 1), profile.sms)
+    return min(max(-(-work.threads // profile.threads_per_sm), 1), profile.sms)
 
 
-def kernel_ns(launch: Launch, profile: Profile, sms: int) -> int:
-    """Return the nanoseconds of a launch on `sms` multiprocessors, without the launch latency."""
-    share = min(1.0, sms * _SATURATING_SHARE / profile.sms)
-    memory = launch.nbytes / (profile.bandwidth * profile.efficiency.bandwidth * share)
-    flops = launch.kernel.flops(launch)
-    arithmetic = flops / (peak(launch.kernel.rate(launch), profile) * sms / profile.sms) if flops else 0.0
-    return round(max(memory, arithmetic) * 1e9)
+def kernel_ns(work: Work, profile: Profile) -> int:
+    """Return the nanoseconds of a launch after the start of its first kernel."""
+    blocks = min(max(-(-work.threads // _THREADS_OF_A_BLOCK), 1), profile.sms)
+    memory = work.nbytes / (
+        memory_rate(work.resident, profile) * min(1.0, blocks * _SATURATING_SHARE / profile.sms)
+    )
+    clock = profile.clock_khz * 1e3 * _CLOCK_SHARE
+    issue = work.instructions / (_INSTRUCTIONS_OF_A_CYCLE * blocks * clock)
+    product = product_seconds(work.product, profile) if work.product is not None else 0.0
+    between = (work.kernels - 1) * profile.costs.kernel_ns
+    return round((max(memory, issue, product) + work.cycles / clock) * 1e9) + between
+
+
+def memory_rate(resident: float, profile: Profile) -> float:
+    """Return the bytes a second of a kernel whose data has `resident` bytes: of the L2 cache or of the memory."""
+    cached = (_L2_SHARE * profile.l2 - resident) / (_L2_EDGE * profile.l2) if profile.l2 else 0.0
+    hits = min(max(cached, 0.0), 1.0)
+    return 1 / (hits / profile.l2_bandwidth + (1 - hits) / (profile.bandwidth * profile.efficiency.bandwidth))
+
+
+# Note [The time of a product]
+# A product is cut into tiles of the result, which the multiprocessors compute in waves. Of the tile sizes, and of
+# the numbers of parts that the depth is split into, the fastest counts. A tile takes the time of its arithmetic,
+# at a rate that falls with its size, and at least the latency of each step along the depth. The sums of split
+# parts pass through the L2 cache.
+
+
+def product_seconds(product: MatrixProduct, profile: Profile) -> float:
+    """Return the seconds of matrix products without the start of a kernel. See Note [The time of a product]."""
+    half = product.rate in _HALF_RATES
+    rate = peak(product.rate, profile) * product.share / profile.sms
+    step = (_STEP_NS if half else _STEP_NS_OF.get(product.rate, _SLOW_STEP_NS)) * 1e-9
+    if not product.aligned:
+        rate, step = rate / (_UNALIGNED if half else 1.15), step * (_UNALIGNED if half else 1.15)
+    shrink = _SHRINK_HALF if half else _SHRINK
+    if product.share < 1:
+        step = step / product.share
+    best = float("inf")
+    for place, sides in enumerate(_TILES):
+        slower = rate * shrink**place
+        for high, wide in {sides, sides[::-1]}:
+            tiles = product.count * -(-product.rows // high) * -(-product.columns // wide)
+            best = min(
+                best,
+                _tiled_seconds(product, profile, tiles, 2 * high * wide / slower, step, 2 ** (place // 2)),
+            )
+    return best + _PRODUCT_START
+
+
+def _tiled_seconds(
+    product: MatrixProduct, profile: Profile, tiles: int, arithmetic: float, step: float, together: int
+) -> float:
+    """Return the seconds of all tiles, for the best split of the depth.
+
+    Args:
+        tiles: Number of tiles.
+        arithmetic: Seconds of a tile for each unit of the depth, at the full rate of a multiprocessor.
+        step: The least seconds of it.
+        together: Number of tiles that share a multiprocessor and hide each other's latency.
+    """
+    best = float("inf")
+    for parts in (1, 2, 4, 8, 16, 32):
+        if parts > 1 and (product.depth < 64 * parts or tiles * parts > 2 * profile.sms):
+            break
+        waves, depth = -(-tiles * parts // profile.sms), -(-product.depth // parts)
+        rounds = max(waves / min(together, 4), 1.0)
+        seconds = max(waves * depth * arithmetic, rounds * depth * max(arithmetic, step)) + rounds * _TILE_END
+        if parts > 1:
+            sums = 8 * product.count * product.rows * product.columns * parts
+            seconds += _SPLIT_END + sums / profile.l2_bandwidth
+        best = min(best, seconds)
+    return best
 
 
 def peak(rate: str, profile: Profile) -> float:

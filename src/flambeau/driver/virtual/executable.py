@@ -65,5 +65,7 @@ class VirtualExecutable(Executable):
         # integers may be indices that are out of range
         self.may_fail = any(m.dtype.category == INTEGRAL for m in inputs)
         self.cycles = launch.kernel.cycles
-        self.sms = 1 if self.cycles else cost.kernel_sms(launch, profile)
-        self.work = 0 if self.cycles else cost.kernel_ns(launch, profile, self.sms)
+        self.sms, self.work = 1, 0
+        if self.cycles is None:
+            work = launch.kernel.work(launch)
+            self.sms, self.work = cost.kernel_sms(work, profile), cost.kernel_ns(work, profile)

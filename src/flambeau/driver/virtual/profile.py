@@ -121,6 +121,7 @@ class Profile:
     shared_memory_per_sm: int
     clock_khz: int
     l2: int
+    l2_bandwidth: float
     bandwidth: float
     queue: int
     rates: Rates

@@ -41,6 +41,7 @@ from flambeau.ops.index_common import (
     zeros_of,
 )
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
+from flambeau.ops.work import selection_work
 
 # -- what rules, bodies and derivatives share ----------------------------------------------------------
 
@@ -234,7 +235,13 @@ index = define(
     Op(
         "index",
         _index_rule,
-        Kernel("index", _index_host, cuda=Routine("index.indexing:index"), touches=_index_touches),
+        Kernel(
+            "index",
+            _index_host,
+            cuda=Routine("index.indexing:index"),
+            touches=_index_touches,
+            work=selection_work.read_rows,
+        ),
         DTYPES,
         _index_samples,
         derivative=Derivative(_index_back, linear="together"),
@@ -245,7 +252,11 @@ index_put = define(
         "index_put",
         _index_put_rule,
         Kernel(
-            "index_put", _index_put_host, cuda=Routine("index.indexing:index_put"), touches=_index_put_touches
+            "index_put",
+            _index_put_host,
+            cuda=Routine("index.indexing:index_put"),
+            touches=_index_put_touches,
+            work=selection_work.write_rows,
         ),
         DTYPES,
         _index_put_samples,
@@ -316,6 +327,7 @@ index_select = define(
             _index_select_host,
             cuda=Routine("index.indexing:index_select"),
             touches=_along(False),
+            work=selection_work.read_rows,
         ),
         DTYPES,
         _index_select_samples,
@@ -521,6 +533,7 @@ index_add = define(
             _index_add_host,
             cuda=Routine("index.indexing:index_add"),
             touches=_along(True, reads=lambda params: True),
+            work=selection_work.add_rows,
         ),
         DTYPES,
         _index_add_samples,
@@ -533,7 +546,10 @@ index_add = define(
 )
 index_copy = define(
     Op("index_copy", _along_rule("index_copy"),
-       Kernel("index_copy", _index_copy_host, cuda=Routine("index.indexing:index_copy"), touches=_along(True)),
+       Kernel(
+           "index_copy", _index_copy_host, cuda=Routine("index.indexing:index_copy"), touches=_along(True),
+           work=selection_work.write_rows,
+       ),
        DTYPES, _index_copy_samples, flags=("deterministic",),
        derivative=Derivative(
            lambda grad, b, params: grad.index_fill(params[0], b, 0),
@@ -559,6 +575,7 @@ index_fill = define(
             _index_fill_host,
             cuda=Routine("index.indexing:index_fill"),
             touches=_along(True, wrapped=_wrapped),
+            work=selection_work.write_rows,
         ),
         DTYPES,
         _index_fill_samples,
@@ -578,6 +595,7 @@ index_reduce = define(
             _index_reduce_host,
             cuda=Routine("index.indexing:index_reduce"),
             touches=_index_reduce_touches,
+            work=selection_work.add_rows,
         ),
         REAL,
         _index_reduce_samples,

@@ -24,6 +24,7 @@ from flambeau.ops.op import (
     define,
     one_device,
 )
+from flambeau.ops.work import element_work
 
 
 def _masked_fill_rule(operands: Sequence[Operand], params: Params) -> Signature:
@@ -175,7 +176,13 @@ masked_fill = define(
     Op(
         "masked_fill",
         _masked_fill_rule,
-        Kernel("masked_fill", _masked_fill_host, cuda=_MASKED_FILL, touches=_masked),
+        Kernel(
+            "masked_fill",
+            _masked_fill_host,
+            cuda=_MASKED_FILL,
+            touches=_masked,
+            work=element_work.copy_and_change,
+        ),
         DTYPES,
         _masked_samples,
         derivative=Derivative(

@@ -31,6 +31,7 @@ from flambeau.ops.index_common import (
     zeros_of,
 )
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
+from flambeau.ops.work import selection_work
 
 
 def _grid(index: Array, size: int, dim: int) -> tuple[Any, ...]:
@@ -154,6 +155,7 @@ gather = define(
             _gather_host,
             cuda=Routine("index.indexing:gather"),
             touches=lambda launch: Touches(False, (1,), _grid_of(launch)),
+            work=selection_work.gather,
         ),
         DTYPES,
         _gather_samples,
@@ -312,7 +314,13 @@ def _scatter(name: str, how: str, derivative: Derivative, autocast: AutocastRule
     )  # fmt: skip
 
 
-_SCATTER = Kernel("scatter", _scatter_host, cuda=Routine("index.indexing:scatter"), touches=_scatter_touches)
+_SCATTER = Kernel(
+    "scatter",
+    _scatter_host,
+    cuda=Routine("index.indexing:scatter"),
+    touches=_scatter_touches,
+    work=selection_work.scatter,
+)
 scatter = _scatter(
     "scatter",
     "",
@@ -433,6 +441,7 @@ take = define(
             _take_host,
             cuda=Routine("index.indexing:take"),
             touches=lambda launch: Touches(False, (1,), _flat_of(launch)),
+            work=selection_work.read_rows,
         ),
         DTYPES,
         _take_samples,
@@ -450,6 +459,7 @@ put = define(
             _put_host,
             cuda=Routine("index.indexing:put"),
             touches=lambda launch: Touches(True, (1,), _flat_of(launch), reads=launch.params[0]),
+            work=selection_work.write_rows,
         ),
         DTYPES,
         _put_samples,

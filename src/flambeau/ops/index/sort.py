@@ -31,6 +31,7 @@ from flambeau.ops.op import (
 )
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import REALS
+from flambeau.ops.work import row_work
 
 Array = np.ndarray[Any, Any]
 NUMBERS = tuple(d for d in REALS if d is not bool_)
@@ -151,7 +152,7 @@ sort = define(
     Op(
         "sort",
         _sort_rule,
-        Kernel("sort", _sort_host, _steps, cuda=Routine("index.sorting:sort")),
+        Kernel("sort", _sort_host, _steps, cuda=Routine("index.sorting:sort"), work=row_work.sort),
         REALS,
         _sort_samples,
         derivative=Derivative(lambda grad, out1, metas, params: by_place(grad, out1, metas[0], params[0])),
@@ -161,7 +162,7 @@ topk = define(
     Op(
         "topk",
         _topk_rule,
-        Kernel("topk", _topk_host, _steps, cuda=Routine("index.sorting:sort")),
+        Kernel("topk", _topk_host, _steps, cuda=Routine("index.sorting:sort"), work=row_work.top),
         NUMBERS,
         _topk_samples,
         derivative=Derivative(lambda grad, out1, metas, params: by_place(grad, out1, metas[0], params[1])),

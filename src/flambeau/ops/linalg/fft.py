@@ -20,6 +20,7 @@ from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.shape.joining import cat
+from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]
 
@@ -204,7 +205,11 @@ def _transform(
     name: str, rule: Any, run: Any, dtypes: tuple[dtype, ...], samples: Any, back: Derivative
 ) -> Op:
     kernel = Kernel(
-        name, _host(run), _flops, cuda=Routine(library=f"linalg.transforms:{name.removeprefix('_')}")
+        name,
+        _host(run),
+        _flops,
+        cuda=Routine(library=f"linalg.transforms:{name.removeprefix('_')}"),
+        work=element_work.transform,
     )
     return define(Op(name, rule, kernel, dtypes, samples, planned=True, derivative=back))
 

@@ -26,6 +26,7 @@ from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, de
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import ALL, wide
 from flambeau.ops.view import expand
+from flambeau.ops.work import product_work
 
 Array = np.ndarray[Any, Any]
 PRODUCTS = tuple(d for d in ALL if d is not bool_)
@@ -347,7 +348,7 @@ matmul = define(
     Op(
         "matmul",
         _rule,
-        Kernel("matmul", _host, _flops, rate=product_rate, cuda=_ROUTINE),
+        Kernel("matmul", _host, _flops, rate=product_rate, cuda=_ROUTINE, work=product_work.product),
         PRODUCTS,
         _samples,
         flags=("matmul_allow_tf32",),
@@ -357,7 +358,8 @@ matmul = define(
 )
 addmm = define(
     Op(
-        "addmm", _added_rule, Kernel("addmm", _added_host, _flops, rate=product_rate, cuda=_ROUTINE),
+        "addmm", _added_rule,
+        Kernel("addmm", _added_host, _flops, rate=product_rate, cuda=_ROUTINE, work=product_work.product),
         PRODUCTS, _added_samples, flags=("matmul_allow_tf32",),
         derivative=Derivative(
             lambda grad, d: _times(grad, d),
@@ -402,14 +404,16 @@ def _factors_rate(launch: Launch) -> str:
 
 mm_dtype = define(
     Op(
-        "mm.dtype", _mm_rule, Kernel("matmul", _host, _flops, rate=_factors_rate, cuda=_ROUTINE),
+        "mm.dtype", _mm_rule,
+        Kernel("matmul", _host, _flops, rate=_factors_rate, cuda=_ROUTINE, work=product_work.product),
         (float16, bfloat16), lambda make, kind: [((make(3, 4), make(4, 2)), ()), ((make(2, 3, 4), make(2, 4, 2)), ())],
         derivative=refused("mm"),
     )
 )  # fmt: skip
 addmm_dtype = define(
     Op(
-        "addmm.dtype", _addmm_rule, Kernel("addmm", _added_host, _flops, rate=_factors_rate, cuda=_ROUTINE),
+        "addmm.dtype", _addmm_rule,
+        Kernel("addmm", _added_host, _flops, rate=_factors_rate, cuda=_ROUTINE, work=product_work.product),
         (float16, bfloat16), _added_unrounded, derivative=refused("addmm"),
     )
 )  # fmt: skip

@@ -23,6 +23,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Lists
 from flambeau.ops.copy import Store, caster
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, common_device, define
 from flambeau.ops.pointwise.pointwise import FLOATS, wide
+from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]
 Options = tuple[Any, ...]
@@ -104,7 +105,7 @@ def foreach(
 
     form = Lists(lambda launch: launch.params[0], text, lambda launch: _computed(launch).name, flag)
     record = Foreach(
-        name, rule, Kernel(name, host, flops, cuda=form), FLOATS, samples,
+        name, rule, Kernel(name, host, flops, cuda=form, work=element_work.optimizer_step), FLOATS, samples,
         derivative=NOT_DIFFERENTIABLE, formula=formula, changed=changed, flag=flag,
     )  # fmt: skip
     define(record)

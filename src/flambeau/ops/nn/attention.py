@@ -26,6 +26,7 @@ from flambeau.ops.nn.attention_gradients import attention_backward
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATS, wide
+from flambeau.ops.work import product_work
 
 Array = np.ndarray[Any, Any]
 
@@ -147,7 +148,9 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 attention = define(
     Op(
         "scaled_dot_product_attention", _rule,
-        Kernel("attention", _host, _flops, rate=product_rate, cuda=Routine("nn.attention:attention")), FLOATS, _samples,
+        Kernel("attention", _host, _flops, rate=product_rate, cuda=Routine("nn.attention:attention"),
+            work=product_work.attention,
+        ), FLOATS, _samples,
         flags=("matmul_allow_tf32",),
         derivative=Derivative(whole=_back, name="ScaledDotProductAttentionBackward0", outputs=1), autocast=LOWER,
     )

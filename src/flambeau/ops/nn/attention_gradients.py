@@ -21,6 +21,7 @@ from flambeau.ops.linalg.matmul import product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device, table
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATS
+from flambeau.ops.work import product_work
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
@@ -166,6 +167,7 @@ attention_backward = define(
             _flops,
             rate=product_rate,
             cuda=Routine(library="nn.attention_gradients:backward"),
+            work=product_work.attention_gradient,
         ),
         FLOATS,
         _samples,

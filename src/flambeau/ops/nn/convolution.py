@@ -26,6 +26,7 @@ from flambeau.ops.nn.windows import Ints, padded, spread, windows
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATING_OR_COMPLEX, INTEGERS, wide
+from flambeau.ops.work import product_work
 
 Array = np.ndarray[Any, Any]
 CHUNK = 1 << 20  # bytes of columns made at a time: what the product reads is in the cache still
@@ -298,6 +299,7 @@ convolution = define(
             _flops,
             rate=product_rate,
             cuda=Routine("nn.direct_convolution:convolution", library="nn.convolution:convolution"),
+            work=product_work.convolution,
         ),
         FLOATING_OR_COMPLEX,
         _samples,
@@ -431,7 +433,7 @@ convolution_backward_input = define(
         "convolution_backward_input", _input_rule,
         Kernel(
             "convolution_backward_input", _input_host, _input_flops, rate=product_rate,
-            cuda=Routine(library="nn.convolution:backward_input"),
+            cuda=Routine(library="nn.convolution:backward_input"), work=product_work.convolution_of_input,
         ),
         FLOATING_OR_COMPLEX, _input_samples, flags=FLAGS,
         derivative=Derivative(_input_back, _input_weight_back),
@@ -442,7 +444,7 @@ convolution_backward_weight = define(
         "convolution_backward_weight", _weight_rule,
         Kernel(
             "convolution_backward_weight", _weight_host, _weight_flops, rate=product_rate,
-            cuda=Routine(library="nn.convolution:backward_weight"),
+            cuda=Routine(library="nn.convolution:backward_weight"), work=product_work.convolution_of_weight,
         ),
         FLOATING_OR_COMPLEX, _weight_samples, flags=FLAGS,
         derivative=Derivative(

@@ -21,6 +21,7 @@ from flambeau.ops.nn.windows import summed_at
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATS
+from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
@@ -196,7 +197,11 @@ def _name(metas: Any, params: Params) -> str:
 interpolate = define(
     Op(
         "interpolate", _interpolate_rule,
-        Kernel("interpolate", _interpolate_host, _flops, cuda=Routine("nn.resampling:interpolate")), (*FLOATS, uint8),
+        Kernel(
+            "interpolate", _interpolate_host, _flops, cuda=Routine("nn.resampling:interpolate"),
+            work=element_work.windows(0.6, 100),
+        ),
+        (*FLOATS, uint8),
         _interpolate_samples, derivative=Derivative(_back, name=_name, linear="together"), autocast=FLOAT32_ON_CUDA,
     )
 )  # fmt: skip

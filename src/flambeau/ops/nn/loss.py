@@ -18,6 +18,7 @@ from flambeau.ops.autocast_rules import FLOAT32, AutocastRule
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATS, NUMBERS, pointwise
+from flambeau.ops.work import row_work
 
 Array = np.ndarray[Any, Any]
 
@@ -227,7 +228,9 @@ nll_loss = define(
     Op(
         "nll_loss",
         _nll_rule,
-        Kernel("nll_loss", _nll_host, _flops, cuda=Routine("nn.losses:nll_loss")),
+        Kernel(
+            "nll_loss", _nll_host, _flops, cuda=Routine("nn.losses:nll_loss"), work=row_work.labelled_loss
+        ),
         FLOATS,
         _nll_samples,
         derivative=Derivative(_nll_back, name=_nll_name),
@@ -296,7 +299,12 @@ nll_loss_backward = define(
     Op(
         "nll_loss_backward",
         _nll_backward_rule,
-        Kernel("nll_loss_backward", _nll_backward_host, cuda=Routine("nn.losses:nll_loss_backward")),
+        Kernel(
+            "nll_loss_backward",
+            _nll_backward_host,
+            cuda=Routine("nn.losses:nll_loss_backward"),
+            work=row_work.labelled_loss_gradient,
+        ),
         FLOATS,
         _nll_backward_samples,
         derivative=Derivative(_nll_backward_back),

@@ -23,6 +23,7 @@ from flambeau.ops.nn import normalization_gradients as gradients
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATS, wide
+from flambeau.ops.work import row_work
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
@@ -193,7 +194,13 @@ layer_norm = define(
     Op(
         "layer_norm",
         _layer_rule,
-        Kernel("layer_norm", _rows_host(_standard), _flops, cuda=Routine("nn.normalizing:layer_norm")),
+        Kernel(
+            "layer_norm",
+            _rows_host(_standard),
+            _flops,
+            cuda=Routine("nn.normalizing:layer_norm"),
+            work=row_work.norm_of_rows,
+        ),
         FLOATS,
         _layer_samples,
         derivative=Derivative(
@@ -206,7 +213,13 @@ rms_norm = define(
     Op(
         "rms_norm",
         _rms_rule,
-        Kernel("rms_norm", _rows_host(_root_mean_square), _flops, cuda=Routine("nn.normalizing:rms_norm")),
+        Kernel(
+            "rms_norm",
+            _rows_host(_root_mean_square),
+            _flops,
+            cuda=Routine("nn.normalizing:rms_norm"),
+            work=row_work.norm_of_rows,
+        ),
         FLOATS,
         _rms_samples,
         derivative=Derivative(whole=gradients.given_to(gradients.rms_norm_backward)),
@@ -270,7 +283,13 @@ group_norm = define(
     Op(
         "group_norm",
         _group_rule,
-        Kernel("group_norm", _group_host, _flops, cuda=Routine("nn.normalizing:group_norm")),
+        Kernel(
+            "group_norm",
+            _group_host,
+            _flops,
+            cuda=Routine("nn.normalizing:group_norm"),
+            work=row_work.norm_of_groups,
+        ),
         FLOATS,
         _group_samples,
         derivative=Derivative(
@@ -367,7 +386,13 @@ batch_norm_train = define(
     Op(
         "batch_norm_train",
         _train_rule,
-        Kernel("batch_norm_train", _train_host, _flops, cuda=Routine("nn.normalizing:batch_norm_train")),
+        Kernel(
+            "batch_norm_train",
+            _train_host,
+            _flops,
+            cuda=Routine("nn.normalizing:batch_norm_train"),
+            work=row_work.norm_of_batch,
+        ),
         FLOATS,
         _train_samples,
         derivative=Derivative(whole=gradients.of_batch, outputs=1, name="NativeBatchNormBackward0"),

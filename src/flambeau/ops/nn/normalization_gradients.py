@@ -26,6 +26,7 @@ from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, de
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATS, wide
 from flambeau.ops.reduce.reduce_rows import grouping, pairwise_sum
+from flambeau.ops.work import row_work
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
@@ -266,7 +267,13 @@ def _moment_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _define(name: str, see: See, laid: Laid, samples: Any, centered: bool = True) -> Op:
-    kernel = Kernel(name, _host_of(centered), _flops, cuda=Routine(f"nn.normalizing_gradients:{name}"))
+    kernel = Kernel(
+        name,
+        _host_of(centered),
+        _flops,
+        cuda=Routine(f"nn.normalizing_gradients:{name}"),
+        work=row_work.norm_gradient(4.7),
+    )
     back = Derivative(whole=_back_of(see, centered))
     return define(Op(name, _rule_of(name, see, laid), kernel, FLOATS, samples, derivative=back))
 
@@ -290,6 +297,7 @@ batch_norm_backward_by_moments = define(
             _host_of(True, True),
             _flops,
             cuda=Routine("nn.normalizing_gradients:batch_norm_backward_by_moments"),
+            work=row_work.norm_gradient(5.4),
         ),
         FLOATS,
         _moment_samples,

@@ -22,6 +22,7 @@ from flambeau.ops.nn.windows import Array, Ints, Windows, bounds_of, divisors, p
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATS, NUMBERS
+from flambeau.ops.work import element_work, row_work
 
 
 def _sized(x: Meta, how: Windows) -> Ints:
@@ -137,7 +138,13 @@ max_pool = define(
     Op(
         "max_pool",
         _max_rule,
-        Kernel("max_pool", _max_host, _flops, cuda=Routine("nn.pooling:max_pool")),
+        Kernel(
+            "max_pool",
+            _max_host,
+            _flops,
+            cuda=Routine("nn.pooling:max_pool"),
+            work=element_work.windows(0.9, 110),
+        ),
         NUMBERS,
         _max_samples,
         derivative=Derivative(_max_back, name=_named("MaxPool{}DWithIndices"), outputs=1),
@@ -196,7 +203,13 @@ avg_pool = define(
     Op(
         "avg_pool",
         _avg_rule,
-        Kernel("avg_pool", _avg_host, _flops, cuda=Routine("nn.pooling:avg_pool")),
+        Kernel(
+            "avg_pool",
+            _avg_host,
+            _flops,
+            cuda=Routine("nn.pooling:avg_pool"),
+            work=element_work.windows(1.3, 100),
+        ),
         (*FLOATS, int64),
         _avg_samples,
         derivative=Derivative(_avg_back, name=_named("AvgPool{}D"), linear="together"),
@@ -316,7 +329,7 @@ def _source_flops(launch: Launch) -> int:
 def _adaptive(
     name: str, rule: Callable[..., Signature], host: Callable[[Launch], Body], derivative: Derivative
 ) -> Op:
-    kernel = Kernel(name, host, _source_flops, cuda=Routine(f"nn.pooling:{name}"))
+    kernel = Kernel(name, host, _source_flops, cuda=Routine(f"nn.pooling:{name}"), work=row_work.reduction)
     return define(
         Op(name, rule, kernel, FLOATS, _adaptive_samples, derivative=derivative, autocast=VOLUMES_ON_CPU)
     )

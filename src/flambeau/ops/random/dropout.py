@@ -22,6 +22,7 @@ from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, de
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
 from flambeau.ops.random.random import FLOATS, walked
+from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]
 EACH = 4  # elements of a draw
@@ -141,7 +142,7 @@ native_dropout = define(
     Op(
         "native_dropout",
         _rule,
-        Kernel("native_dropout", _host, cuda=_FORM, draws=True),
+        Kernel("native_dropout", _host, cuda=_FORM, draws=True, work=element_work.per_element(60, 0.5)),
         FLOATS,
         _samples,
         derivative=Derivative(

@@ -32,6 +32,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Routine, Source
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Op, Operand, Signature, define
 from flambeau.ops.pointwise.pointwise import NUMBERS, REALS
+from flambeau.ops.work import element_work
 
 FLOATS = (float16, bfloat16, float32, float64)
 # Digits of the significand: how many low bits of a word make a uniform number or a `random_()` integer.
@@ -103,7 +104,7 @@ def _distribution(
         return body
 
     form = _cuda_form(deal, parameters)
-    kernel = Kernel(name, host, cuda=form, draws=True)
+    kernel = Kernel(name, host, cuda=form, draws=True, work=element_work.per_element(90, 0.5))
     return define(Op(name, rule, kernel, dtypes, lambda make, dtype: [], derivative=NOT_DIFFERENTIABLE))
 
 

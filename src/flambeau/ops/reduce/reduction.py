@@ -22,7 +22,7 @@ import numpy as np
 from flambeau.core.dtype import COMPLEX, FLOATING, INTEGRAL, bool_, dtype, int64, uint8
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine, Steps
+from flambeau.driver.api import Body, Kernel, Launch, Routine, Steps, Work
 from flambeau.driver.api import Fold as Form
 from flambeau.ops.autocast_rules import FLOAT32, FLOAT32_ON_CPU, FLOAT32_ON_CUDA, UNCHANGED, AutocastRule
 from flambeau.ops.cache_blocks import SHORT
@@ -54,6 +54,7 @@ from flambeau.ops.reduce.reduction_gradients import (
     tied_back,
     var_back,
 )
+from flambeau.ops.work import row_work
 
 Dims = tuple[int, ...] | int | None
 Empty = Callable[[str, Meta, tuple[int, ...], bool], None]
@@ -203,6 +204,7 @@ def reduction(
     cuda: Form | Routine | None = None,
     derivative: Derivative = MISSING,
     autocast: AutocastRule = UNCHANGED,
+    work: Callable[[Launch], Work] = row_work.reduction,
 ) -> Op:
     """Define a reduction. Its params are (dims, keepdim, dtype or None, *extra).
 
@@ -239,7 +241,7 @@ def reduction(
                 yield (make(5, 3),), (None, False, None, *more)
 
     flags = ("default_dtype",) if default else ()
-    kernel = Kernel(name, _host(fold), _flops, cuda=cuda)
+    kernel = Kernel(name, _host(fold), _flops, cuda=cuda, work=work)
     return define(
         Op(name, rule, kernel, dtypes, samples, flags=flags, derivative=derivative, autocast=autocast)
     )
@@ -601,6 +603,7 @@ logsumexp = reduction(
     cuda=_form("LogSum<T>", "{-INF, T{}}", "log_lift(x)", "a + b", "log_lower(s)"),
     derivative=Derivative(logsumexp_back),
     autocast=FLOAT32_ON_CUDA,
+    work=row_work.logarithm_of_sum,
 )
 median = reduction(
     "median",
@@ -611,6 +614,7 @@ median = reduction(
     dtypes=_NUMBERS,
     global_form=False,
     cuda=Routine("index.ranks:median"),
+    work=row_work.rank,
     derivative=Derivative(
         lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params), name="MedianBackward1"
     ),
@@ -624,6 +628,7 @@ nanmedian = reduction(
     dtypes=_NUMBERS,
     global_form=False,
     cuda=Routine("index.ranks:nanmedian"),
+    work=row_work.rank,
     derivative=Derivative(
         lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params), name="NanmedianBackward1"
     ),
@@ -634,6 +639,7 @@ median_all = reduction(
     _ranked,
     dtypes=_NUMBERS,
     cuda=Routine("index.ranks:median"),
+    work=row_work.rank,
     derivative=Derivative(
         lambda grad, a, out, params: extreme_back(grad, a, out, params), name="MedianBackward0"
     ),
@@ -644,6 +650,7 @@ nanmedian_all = reduction(
     _ranked,
     dtypes=_NUMBERS,
     cuda=Routine("index.ranks:nanmedian"),
+    work=row_work.rank,
     derivative=Derivative(
         lambda grad, a, out, params: extreme_back(grad, a, out, params), name="NanmedianBackward0"
     ),
@@ -672,7 +679,7 @@ def _check_rank(x: Meta, dims: tuple[int, ...], extra: tuple[Any, ...]) -> None:
 kthvalue = reduction(
     "kthvalue", reduce_rows.kthvalue, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS,
     extra=((1,), (2,)), global_form=False,
-    check=_check_rank, cuda=Routine("index.ranks:kthvalue"),
+    check=_check_rank, cuda=Routine("index.ranks:kthvalue"), work=row_work.rank,
     derivative=Derivative(
         lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params),
     ),
@@ -717,7 +724,7 @@ quantile = define(
     Op(
         "quantile",
         _quantile_rule,
-        Kernel("quantile", _quantile_host, _flops, cuda=Routine("index.ranks:quantile")),
+        Kernel("quantile", _quantile_host, _flops, cuda=Routine("index.ranks:quantile"), work=row_work.rank),
         FLOATING_OR_COMPLEX[2:4],
         _quantile_samples,
         derivative=Derivative(quantile_gradients.by_values, quantile_gradients.by_levels),

@@ -43,6 +43,7 @@ from flambeau.ops.op import (
 )
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import ALL, FLOATING_OR_COMPLEX, INTEGERS, REALS, wide
+from flambeau.ops.work import row_work
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Array, int], Any]
@@ -98,7 +99,7 @@ def scanner(
         Op(
             name,
             rule,
-            Kernel(name, host, _flops, cuda=form),
+            Kernel(name, host, _flops, cuda=form, work=row_work.scan),
             dtypes,
             samples,
             derivative=derivative,

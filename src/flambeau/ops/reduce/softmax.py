@@ -17,6 +17,7 @@ from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, de
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATS, REALS
 from flambeau.ops.reduce.softmax_gradients import log_softmax_backward, softmax_backward
+from flambeau.ops.work import row_work
 
 Array = np.ndarray[Any, Any]
 
@@ -82,7 +83,11 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 def _define(name: str, rows: Rows, stub: str, derivative: Derivative) -> Op:
     kernel = Kernel(
-        name, _host_of(rows), lambda launch: 12 * launch.outputs[0].numel, cuda=Routine(f"nn.softmax:{name}")
+        name,
+        _host_of(rows),
+        lambda launch: 12 * launch.outputs[0].numel,
+        cuda=Routine(f"nn.softmax:{name}"),
+        work=row_work.softmax,
     )
     return define(
         Op(name, _rule_of(stub), kernel, REALS, _samples, derivative=derivative, autocast=FLOAT32_ON_CUDA)

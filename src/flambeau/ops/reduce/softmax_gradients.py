@@ -14,6 +14,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATS
+from flambeau.ops.work import row_work
 
 Array = np.ndarray[Any, Any]
 
@@ -68,7 +69,11 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 def _define(name: str, rows: Callable[[Array, Array], Array], derivative: Derivative) -> Op:
     kernel = Kernel(
-        name, _host_of(rows), lambda launch: 8 * launch.outputs[0].numel, cuda=Routine(f"nn.softmax:{name}")
+        name,
+        _host_of(rows),
+        lambda launch: 8 * launch.outputs[0].numel,
+        cuda=Routine(f"nn.softmax:{name}"),
+        work=row_work.softmax_gradient,
     )
     return define(Op(name, _rule, kernel, FLOATS, _samples, derivative=derivative))
 

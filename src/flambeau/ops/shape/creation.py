@@ -16,6 +16,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch
 from flambeau.ops.copy import caster
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]
 _NUMBERS = tuple(d for d in DTYPES if d.category != BOOL)
@@ -125,7 +126,7 @@ arange = define(
     Op(
         "arange",
         _sequence_rule,
-        Kernel("arange", _arange_host, cuda=_ARANGE),
+        Kernel("arange", _arange_host, cuda=_ARANGE, work=element_work.per_element(280)),
         _NUMBERS,
         _sequence_samples,
         derivative=NOT_DIFFERENTIABLE,
@@ -155,7 +156,7 @@ eye = define(
     Op(
         "eye",
         _eye_rule,
-        Kernel("eye", _eye_host, cuda=_EYE),
+        Kernel("eye", _eye_host, cuda=_EYE, work=element_work.per_element(45, 0.2)),
         DTYPES,
         _eye_samples,
         derivative=NOT_DIFFERENTIABLE,

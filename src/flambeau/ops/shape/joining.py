@@ -33,6 +33,7 @@ from flambeau.ops.op import (
 )
 from flambeau.ops.pointwise.pointwise import result_type
 from flambeau.ops.view import distinct
+from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
@@ -130,7 +131,7 @@ cat = define(
     Op(
         "cat",
         _cat_rule,
-        Kernel("cat", _cat_host, cuda=Routine("index.joining:cat")),
+        Kernel("cat", _cat_host, cuda=Routine("index.joining:cat"), work=element_work.concatenation),
         DTYPES,
         _cat_samples,
         derivative=Derivative(whole=_cat_back, linear="together"),
@@ -198,7 +199,7 @@ flip = define(
     Op(
         "flip",
         _flip_rule,
-        Kernel("flip", _flip_host, cuda=Routine("index.joining:flip")),
+        Kernel("flip", _flip_host, cuda=Routine("index.joining:flip"), work=element_work.per_element(65)),
         DTYPES,
         _flip_samples,
         derivative=Derivative(lambda grad, params: grad.flip(params[0]), linear="together"),
@@ -208,7 +209,7 @@ roll = define(
     Op(
         "roll",
         _roll_rule,
-        Kernel("roll", _roll_host, cuda=Routine("index.joining:roll")),
+        Kernel("roll", _roll_host, cuda=Routine("index.joining:roll"), work=element_work.per_element(140)),
         DTYPES,
         _roll_samples,
         derivative=Derivative(
@@ -273,7 +274,9 @@ tril = define(
     Op(
         "tril",
         _triangle_rule("tril"),
-        Kernel("tril", _triangle_host(True), cuda=_triangle_form(True)),
+        Kernel(
+            "tril", _triangle_host(True), cuda=_triangle_form(True), work=element_work.per_element(60, 0.4)
+        ),
         DTYPES,
         _triangle_samples,
         derivative=Derivative(lambda grad, params: grad.tril(params[0]), linear="together"),
@@ -283,7 +286,9 @@ triu = define(
     Op(
         "triu",
         _triangle_rule("triu"),
-        Kernel("triu", _triangle_host(False), cuda=_triangle_form(False)),
+        Kernel(
+            "triu", _triangle_host(False), cuda=_triangle_form(False), work=element_work.per_element(60, 0.4)
+        ),
         DTYPES,
         _triangle_samples,
         derivative=Derivative(lambda grad, params: grad.triu(params[0]), linear="together"),

@@ -16,6 +16,7 @@ from flambeau.core.layout import dense_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]
 
@@ -133,7 +134,7 @@ pad = define(
     Op(
         "pad",
         _rule,
-        Kernel("pad", _host, cuda=Routine("nn.padding:pad")),
+        Kernel("pad", _host, cuda=Routine("nn.padding:pad"), work=element_work.per_element(90, 2.6)),
         DTYPES,
         _samples,
         derivative=Derivative(_pad_back),

@@ -1,0 +1,210 @@
+"""The work of kernels that bring elements of rows together: reductions, softmax, norms, scans, sorts, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Launch, Work, distinct_bytes, stream_work
+from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND
+
+_SMS = 132  # of the device on which the waves of these kernels were measured
+
+
+def _source(launch: Launch) -> Meta:
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    return source
+
+
+def _rows_and_columns(launch: Launch) -> tuple[int, int]:
+    source = _source(launch)
+    columns = source.shape[-1] if source.ndim else 1
+    return source.numel // max(columns, 1), columns
+
+
+def _waves(rows: int, together: int) -> int:
+    """Return how often the device is filled, if each multiprocessor takes this many rows together."""
+    return max(-(-rows // (_SMS * together)), 1)
+
+
+def _row_wise(launch: Launch, microseconds: float, passes: float = 1.0, kernels: int = 1) -> Work:
+    """Return the work of kernels that pass over all operands, with a latency beyond that of a plain kernel."""
+    return Work(
+        passes * launch.nbytes, launch.nbytes, max(_source(launch).numel, 1), 0.0,
+        microseconds * CYCLES_OF_A_MICROSECOND, kernels,
+    )  # fmt: skip
+
+
+# -- reductions -------------------------------------------------------------------------------------------------------
+
+_INSTRUCTIONS = {
+    "amax": 20,
+    "amin": 20,
+    "any": 20,
+    "all": 20,
+    "argmax": 25,
+    "argmin": 25,
+    "max": 25,
+    "min": 25,
+}
+_MOMENTS = ("var", "std", "var_mean", "std_mean")
+_TOGETHER = 264  # results above which no row is split among blocks
+
+
+def reduction(launch: Launch) -> Work:
+    """Return the work of a reduction. Long rows of few results are split among blocks, which then meet."""
+    name, source = launch.kernel.name, _source(launch)
+    results = max(launch.outputs[0].numel, 1)
+    count, moments = source.numel, name in _MOMENTS
+    length = count // results
+    each = 45 if moments else _INSTRUCTIONS.get(name, 12)
+    if source.itemsize < 4:
+        each = round(1.45 * each) + 3  # conversions
+    parts = max(length // 2048, 1)
+    threads = results * min(parts, _TOGETHER) * 256 if length > 256 else count // 4
+    microseconds = 1.1 + (0.9 if moments else 0.0)
+    if parts > 1 and results < _TOGETHER:
+        microseconds += 2.6 + (2.5 if moments else 0.0)
+    return Work(
+        float(distinct_bytes(source)), launch.nbytes, max(min(threads, count), 1), float(each * count),
+        microseconds * CYCLES_OF_A_MICROSECOND,
+    )  # fmt: skip
+
+
+def logarithm_of_sum(launch: Launch) -> Work:
+    """Return the work of `logsumexp`: the greatest, the exponentials, their sum and its logarithm are kernels."""
+    return _row_wise(launch, 4.5, passes=6.0, kernels=9)
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def softmax(launch: Launch) -> Work:
+    """Return the work of softmax along the last dimension: a warp per short row, a block per long one."""
+    rows, columns = _rows_and_columns(launch)
+    count = rows * columns
+    if columns <= 1024:
+        return Work(
+            float(launch.nbytes),
+            launch.nbytes,
+            max(count // 8, 1),
+            30.0 * count,
+            0.4 * CYCLES_OF_A_MICROSECOND,
+        )
+    nbytes = columns * _source(launch).itemsize
+    passes = 2 if nbytes < 200e3 else 4
+    microseconds = _waves(rows, 2) * nbytes * passes / 65e3 * (1.0 if rows >= _SMS else 0.6)
+    return _at_least(launch, 0.9, microseconds, 30.0)
+
+
+def softmax_gradient(launch: Launch) -> Work:
+    """Return the work of the gradient of softmax."""
+    _, columns = _rows_and_columns(launch)
+    return _row_wise(launch, 0.5 if columns <= 1024 and _source(launch).itemsize >= 4 else 2.5)
+
+
+def _at_least(launch: Launch, latency: float, microseconds: float, instructions: float = 0.0) -> Work:
+    """Return the work of one pass over the operands that takes at least this many microseconds after the latency."""
+    count = max(_source(launch).numel, 1)
+    streamed = launch.nbytes / 3.0e6  # microseconds at an H100's rate
+    return Work(
+        float(launch.nbytes), launch.nbytes, count, instructions * count,
+        (latency + max(microseconds - streamed, 0.0)) * CYCLES_OF_A_MICROSECOND,
+    )  # fmt: skip
+
+
+def norm_of_rows(launch: Launch) -> Work:
+    """Return the work of `layer_norm` and `rms_norm`: vectors of four, or two slow kernels for other lengths."""
+    rows, columns = _rows_and_columns(launch)
+    if columns % 4 == 0:
+        return _at_least(launch, 0.8, _waves(rows, 8) * (0.6 + columns / 512 * 0.06))
+    slow = _waves(rows, 16) * (9.3 + columns / 512 * 0.5)
+    return _at_least(launch, 5.0, slow).with_(kernels=2)
+
+
+def norm_of_groups(launch: Launch) -> Work:
+    """Return the work of `group_norm`: a block per group, then the elements."""
+    groups = launch.params[0] * _source(launch).shape[0]
+    length = _source(launch).numel / max(groups, 1)
+    slow = _waves(groups, 2) * length * (0.72e-3 if groups < _TOGETHER else 0.5e-3)
+    return _at_least(launch, 1.5, slow).with_(kernels=3)
+
+
+def norm_of_batch(launch: Launch) -> Work:
+    """Return the work of batch normalization in training: a block per channel finds the moments, then the elements."""
+    source = _source(launch)
+    channels = source.shape[1] if source.ndim > 1 else 1
+    length = source.numel / max(channels, 1)
+    waves = _waves(channels, 1) if channels < 4 * _SMS else channels / _SMS
+    return _at_least(launch, 1.5 if length >= 2000 else 0.0, waves * length * 0.55e-3)
+
+
+def norm_gradient(microseconds: float) -> Callable[[Launch], Work]:
+    """Return the work of the gradient of a norm, several kernels of this latency together."""
+    return lambda launch: _row_wise(launch, microseconds, passes=2.0)
+
+
+def scan(launch: Launch) -> Work:
+    """Return the work of a scan along the last dimension: a block per row, 1,024 elements after the other."""
+    rows, columns = _rows_and_columns(launch)
+    source = _source(launch)
+    if launch.kernel.name != "cumsum" or source.itemsize > 4:
+        slow = rows * max(1.0, columns / 64) * 1.25 / _SMS if rows >= _SMS else -(-columns // 1024) * 2.6
+        return _at_least(launch, 1.5, slow)
+    if rows == 1:
+        return _row_wise(launch, 2.5, passes=1.5)
+    if rows >= _SMS:
+        chunks = max(min(columns / 48, 1.0), columns / 1024) if columns > 16 else 0.0
+        return _at_least(launch, 0.9, rows * chunks * 0.8 / _SMS)
+    step = 1.25 if source.itemsize == 4 else 1.56
+    return _at_least(launch, 2.0 if columns > 128 else 1.0, columns / 1024 * step)
+
+
+# -- sorts ------------------------------------------------------------------------------------------------------------
+
+
+def sort(launch: Launch) -> Work:
+    """Return the work of a sort of rows: within a warp, within a block, or by passes over all digits."""
+    rows, columns = _rows_and_columns(launch)
+    if columns <= 32:
+        microseconds = 10.4 + rows * columns / 12e3
+    elif columns <= 4096:
+        microseconds = 21.0 + _waves(rows, 1) * columns * 1.6e-3
+    else:
+        microseconds = 43.0 + rows * columns / 11.5e3
+    return Work(0.0, launch.nbytes, max(rows * columns, 1), 0.0, microseconds * CYCLES_OF_A_MICROSECOND)
+
+
+def top(launch: Launch) -> Work:
+    """Return the work of `topk`: radix selection by a block per row, then a sort of what was selected."""
+    rows, columns = _rows_and_columns(launch)
+    return _at_least(launch, 9.0, _waves(rows, 2) * (columns * 2.6e-3 + 1.5))
+
+
+def rank(launch: Launch) -> Work:
+    """Return the work of `kthvalue`, medians and quantiles: radix selection by a block per row."""
+    rows, columns = _rows_and_columns(launch)
+    if launch.kernel.name == "kthvalue":
+        each = columns * (0.9e-3 if columns < 1024 else 1.6e-3)
+        return _at_least(launch, 3.2, _waves(rows, 4) * each + rows * 0.9e-3)
+    return _at_least(launch, 2.5, _waves(rows, 2) * max(columns * 3.4e-3, 0.8))
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+
+def labelled_loss(launch: Launch) -> Work:
+    """Return the work of `nll_loss`: one block gathers the scores of all labels."""
+    labels = next((x for x in launch.inputs[1:] if isinstance(x, Meta)), launch.outputs[0])
+    count = max(labels.numel, 1)
+    slow = min(count / 1024, 8.0) * 4.0 * (1.0 if 512 < count < 4096 else 0.4)
+    nbytes = 40.0 * count  # a sector for each score
+    return Work(nbytes, nbytes, count, 0.0, (0.9 + slow) * CYCLES_OF_A_MICROSECOND)
+
+
+def labelled_loss_gradient(launch: Launch) -> Work:
+    """Return the work of the gradient of `nll_loss`: zeros, then an element of each row."""
+    found = stream_work(launch)
+    nbytes = float(distinct_bytes(launch.outputs[0]))
+    return found.with_(nbytes=nbytes, resident=nbytes, cycles=0.8 * CYCLES_OF_A_MICROSECOND, kernels=2)
