@@ -28,3 +28,15 @@ def test_wrong_argument_raises_at_the_call(name):
         with pytest.raises(kind):
             call(x)
         assert torch.ones(1, device="cuda").add(1).item() == 2
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_an_output_beyond_the_devices_memory_is_refused_before_work_in_proportion_to_it(device: str) -> None:
+    with torch.virtual(1):
+        x = torch.ones(2, 3, 8, 8, device=device)
+        for sizes in ((1, 1 << 35), (1 << 20, 1 << 20)):
+            with pytest.raises(torch.OutOfMemoryError, match="ried to allocate"):
+                torch.nn.functional.adaptive_avg_pool2d(x, sizes)
+            with pytest.raises(torch.OutOfMemoryError, match="ried to allocate"):
+                torch.nn.functional.interpolate(x, size=sizes)
+        assert torch.ones(1, device=device).add(1).item() == 2

@@ -48,6 +48,7 @@ from flambeau.tensor.structures import SeenKeys, Structures, structure_of
 from flambeau.tensor.tensor import Tensor, make_in
 
 _NO_OPERANDS = (tuple, list, dict, set, str, bytes, type(None), dtype, slice, range, type, device)
+_GIANT = 1 << 30  # bytes of an output beyond which the device's memory is looked up
 _LIMIT = 20_000  # plans kept before the cache starts anew: programs of ever new shapes stay bounded
 
 
@@ -652,11 +653,22 @@ def _load(op: Op, args: Sequence[Any], signature: Signature) -> CallPlan:
 def _load_signature(op: Op, context: Context, signature: Signature) -> CallPlan:
     exe = None
     if any(meta.numel for meta in signature.outputs):
+        _refuse_giants(context, signature.outputs)
         launch = Launch(op.kernel, signature.outputs, signature.inputs, signature.params)
         if op.planned and context is not system.host:
             return _load_each_time(context, launch, signature)
         exe = context.driver.load(launch, context.driver_index)
     return CallPlan(context, exe, signature)
+
+
+def _refuse_giants(context: Context, outputs: Sequence[Meta]) -> None:
+    """Raise the allocator's error for an output that is larger than all memory of its device.
+
+    Kernels are prepared before outputs are allocated, which takes time and memory in proportion to some outputs.
+    """
+    nbytes = max([meta.nbytes for meta in outputs])
+    if nbytes > _GIANT and nbytes > context.driver.device_properties(context.driver_index).total_memory:
+        context.allocator.allocate(nbytes, current.local.streams[context.index])
 
 
 def _load_each_time(context: Context, launch: Launch, signature: Signature) -> CallPlan:
