@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce, wraps
 from typing import Any
 
@@ -78,9 +78,10 @@ def sym_sqrt(a: Any) -> float:
 
 
 @_asking
-def sym_sum(args: Sequence[Any]) -> Any:
-    """Return the sum of the numbers."""
-    return reduce(operator.add, args, 0)
+def sym_sum(*args: Any) -> Any:
+    """Return the sum of the numbers, given as one list or one by one."""
+    numbers = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
+    return reduce(operator.add, numbers, 0)
 
 
 @_asking

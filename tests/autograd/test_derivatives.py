@@ -49,6 +49,7 @@ def differentiable() -> list[Op]:
         op
         for op in table.values()
         if op.derivative not in (NOT_DIFFERENTIABLE, MISSING) and not isinstance(op.derivative, Refusal)
+        if op.name != "fill"  # of a number: its node has a name, and no input takes a gradient
     ]
 
 

@@ -42,6 +42,7 @@ def weights(out: Any, room: Any) -> Any:
 _WITHOUT = {
     "Container", "Module", "ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential",  # compute nothing
     "RNNBase", "RNNCellBase",  # bases
+    "LinearCrossEntropyLoss",  # test_linear_cross_entropy.py
     "DataParallel", "SyncBatchNorm",  # of several GPUs: tests/parallel
 }  # fmt: skip
 

@@ -61,7 +61,7 @@ def convert(x: Any) -> Any:
         CannotConvert: If there is no counterpart.
     """
     if isinstance(x, oracle.Tensor):
-        if x.layout is not oracle.strided or x.is_quantized or x.dtype is oracle.bfloat16:
+        if x.layout is not oracle.strided or x.is_quantized or x.dtype in (oracle.bfloat16, oracle.complex32):
             raise CannotConvert
         plain = x.detach().resolve_conj().resolve_neg()
         made = torch.empty_strided(tuple(x.shape), plain.stride(), dtype=convert(x.dtype))

@@ -24,6 +24,7 @@ from flambeau.cli.progress import Progress
 from flambeau.cli.run import INTERRUPTED, RACE_STATUS, execute, exit_status, processes_so_far, traceback_of
 from flambeau.cli.signals import Stopping, Terminated
 from flambeau.cli.trailing_options import take_last
+from flambeau.core.errors import RaceError
 from flambeau.runtime import system
 from flambeau.runtime.devices import configuration
 from flambeau.testing.exploration import Exploration
@@ -151,6 +152,8 @@ def _check_devices(options: argparse.Namespace) -> None:
     with system.virtual(options.devices, options.profile):
         try:
             system.init()
+        except RaceError:
+            raise
         except RuntimeError as error:
             raise ValueError(str(error)) from None
 

@@ -13,7 +13,7 @@ from flambeau.distributed.distributed_c10d import *  # noqa: F403
 _absent = _lacking("torch.distributed")
 _LATER = (  # modules that come when asked for
     "_composable", "_functional_collectives", "_tensor", "algorithms", "checkpoint", "constants", "device_mesh",
-    "elastic", "fsdp", "launch", "launcher", "nn", "optim", "rpc", "run", "tensor",
+    "elastic", "fsdp", "launch", "nn", "optim", "rpc", "run", "tensor",
 )  # fmt: skip
 
 _NAMES = {  # names of modules that come when asked for

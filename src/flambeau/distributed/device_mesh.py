@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from flambeau.core.dtype import int32
+from flambeau.core.errors import type_name
 from flambeau.core.names import explain_absent_names
 from flambeau.distributed import mesh_layout
 from flambeau.distributed.debug import DebugLevel, level_of
@@ -469,6 +470,10 @@ def init_device_mesh(
     overrides = None
     if backend_override is not None:
         overrides = tuple(_normalized(dict(backend_override), len(mesh_shape), mesh_dim_names or ()))
+    if not isinstance(device_type, str):
+        raise TypeError(
+            f"init_device_mesh(): device_type must be a str such as 'cuda', not {type_name(device_type)}"
+        )
     if device_type and not device_type.isalpha():
         raise RuntimeError(
             f"Device type with index is not supported but got {device_type}. ",

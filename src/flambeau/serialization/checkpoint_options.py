@@ -8,7 +8,7 @@ from enum import Enum
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from flambeau.core.errors import NotSupportedError
+from flambeau.core.errors import NotSupportedError, RaceError
 from flambeau.tensor.arguments.public import functions
 
 
@@ -130,6 +130,8 @@ def check_module_version_greater_or_equal(
     try:
         parts = module.__version__.split(".")[:count]
         version = tuple([type(want)(part) for want, part in zip(req_version_tuple, parts, strict=True)])
+    except RaceError:
+        raise
     except Exception as error:
         message = (
             f"'{module.__name__}' module version string is malformed '{module.__version__}' and cannot be compared "

@@ -9,6 +9,7 @@ from flambeau.nn import functional as F
 from flambeau.nn import init
 from flambeau.nn.modules.module import Module
 from flambeau.nn.parameter import Parameter
+from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
@@ -24,6 +25,8 @@ class _Table(Module):
         self.embedding_dim = embedding_dim
         self.padding_idx = padding_idx
         if padding_idx is not None:
+            if not isinstance(padding_idx, bool) and int_or_none(padding_idx) is None:
+                raise TypeError(f"padding_idx must be an int or None, not {type_name(padding_idx)}")
             if padding_idx and not -num_embeddings <= padding_idx < num_embeddings:
                 raise AssertionError("Padding_idx must be within num_embeddings")
             self.padding_idx = padding_idx + num_embeddings if padding_idx < 0 else padding_idx

@@ -152,6 +152,10 @@ class Node:
     def polygamma(self, n: int) -> Node:
         return (-1) ** (n + 1) * math.factorial(n) * applied(RECORDS["special_zeta"], n + 1, self)
 
+    def div(self, other: Any, *, rounding_mode: str | None = None) -> Node:
+        quotient = applied(RECORDS["div"], self, other)
+        return quotient if rounding_mode is None else applied(RECORDS[rounding_mode], quotient)
+
     def __getattr__(self, name: str) -> Callable[..., Node]:
         record = RECORDS.get(name)
         if record is None:

@@ -308,8 +308,14 @@ def _parse_listed(text: str) -> CallSignature:
 
 
 def stated_signature(define: Callable[..., Any]) -> Signature:
-    """Return the signature that the innermost definition states, whatever `help()` shows of it."""
+    """Return the signature that the innermost definition states, whatever `help()` shows of it.
+
+    Raises:
+        ValueError: If it is built in.
+    """
     innermost: Any = unwrap(define)
+    if not hasattr(innermost, "__code__"):
+        raise ValueError(f"{define!r} is built in and has no signature")
     bare = FunctionType(innermost.__code__, {}, "f", innermost.__defaults__, innermost.__closure__)
     bare.__kwdefaults__, bare.__annotations__ = innermost.__kwdefaults__, innermost.__annotations__
     return signature(bare)

@@ -563,9 +563,9 @@ def _diff(input: Tensor, n: int, dim: int, prepend: Tensor | None, append: Tenso
         raise RuntimeError("diff expects input to be at least one-dimensional")
     if n < 0:
         raise RuntimeError(f"order must be non-negative but got {n}")
-    dim = wrap_dim(dim, input.ndim)
     if n == 0:
         return input.clone()
+    dim = wrap_dim(dim, input.ndim)
     parts = [part for part in (prepend, input, append) if part is not None]
     if len(parts) > 1:
         input = functions["cat"](parts, dim)

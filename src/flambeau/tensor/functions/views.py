@@ -13,7 +13,7 @@ from typing import Any
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import INTEGRAL, dtype
-from flambeau.core.errors import type_name
+from flambeau.core.errors import RaceError, type_name
 from flambeau.core.layout import Shape, broadcast_shapes, plain_dim, view_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.core.size import Size, size_of
@@ -217,6 +217,8 @@ def _front_of_view(view: Any) -> Any:
                         return checked(self, *args)
                 try:
                     return view(self, values)
+                except RaceError:
+                    raise
                 except (IndexError, RuntimeError):
                     if max(map(int.bit_length, values)) > 63:
                         return checked(self, *args)
