@@ -87,10 +87,7 @@ def synchronize(device: Any = None) -> None:
 
     Raises RuntimeError: there is no such device, or work that was queued there failed.
     """
-    context = current.context_at(_index(device))
-    tick = context.orders.device_mark()
-    context.driver.device_sync(context.driver_index)
-    context.orders.device_wait(context.index, tick)
+    current.context_at(_index(device)).synchronize()
 
 
 def _sleep(cycles: int) -> None:

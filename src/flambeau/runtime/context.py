@@ -76,6 +76,12 @@ class Context:
         self.policy: Any = None  # how random kernels deal draws on this device, once one asks
         self.dead_streams: list[int] = []  # handles to destroy, see Note [Dead streams]
 
+    def synchronize(self) -> None:
+        """Wait for all work of the device. What the host does next comes after it."""
+        tick = self.orders.device_mark()
+        self.driver.device_sync(self.driver_index)
+        self.orders.device_wait(self.index, tick)
+
     def rest(self, why: str) -> None:
         """Another machine is in use: each use raises RuntimeError with `why`; what dies is freed as ever."""
         self.driver = cast(Driver, _Refusing(why))

@@ -18,11 +18,9 @@ _UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 
 
 def timer() -> float:
-    """Return the time in seconds, after all work of CUDA devices is done."""
+    """Wait for all work of all CUDA devices, then return the wall-clock time in seconds."""
     for context in system.contexts() if system.is_initialized() else ():
-        tick = context.orders.device_mark()
-        context.driver.device_sync(context.driver_index)
-        context.orders.device_wait(context.index, tick)
+        context.synchronize()
     return perf_counter()
 
 
