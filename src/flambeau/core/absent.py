@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from flambeau.core.errors import NotSupportedError
+from flambeau.core.names import raising_function
 
 
 class _AbsentType(type):
@@ -46,25 +47,6 @@ def absent_function(module: str, name: str, advice: str) -> Callable[..., NoRetu
     """Return a function that raises NotSupportedError. The arguments are those of `absent_class`."""
     reason = _reason_of(module, name, advice)
     return raising_function(module, name, reason, lambda: NotSupportedError(reason))
-
-
-def raising_function(
-    module: str, name: str, text: str, create_error: Callable[[], Exception]
-) -> Callable[..., NoReturn]:
-    """Return a function that takes any arguments and raises.
-
-    Args:
-        module: The public module that shows it.
-        name: Its name.
-        text: Its docstring.
-        create_error: Returns the error of one call.
-    """
-
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise create_error()
-
-    refuse.__module__, refuse.__name__, refuse.__qualname__, refuse.__doc__ = module, name, name, text
-    return refuse
 
 
 def _reason_of(module: str, name: str, advice: str) -> str:

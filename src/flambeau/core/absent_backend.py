@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NoReturn
 
-from flambeau.core.absent import raising_function
 from flambeau.core.errors import absent_device
+from flambeau.core.names import raising_function
 
 
 def build_refusals(

@@ -86,6 +86,25 @@ def absence(text: str, name: str, owner: object) -> AttributeError:
     return AttributeError(_Explanation(text, name, owner), name=name)
 
 
+def raising_function(
+    module: str, name: str, text: str, create_error: Callable[[], Exception]
+) -> Callable[..., NoReturn]:
+    """Return a function that takes any arguments and raises.
+
+    Args:
+        module: The public module that shows it.
+        name: Its name.
+        text: Its docstring.
+        create_error: Returns the error of one call.
+    """
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise create_error()
+
+    refuse.__module__, refuse.__name__, refuse.__qualname__, refuse.__doc__ = module, name, name, text
+    return refuse
+
+
 def lacking(module: str) -> Callable[[str], NoReturn]:
     """Return `__getattr__` of a public module: it raises AttributeError, so that `hasattr` is False.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import bfloat16, float16, float32
 from flambeau.core.errors import NotSupportedError
+from flambeau.core.names import raising_function
 from flambeau.tape.node import Leaf
 from flambeau.tensor.arguments.public import alias, both, functions, method
 from flambeau.tensor.autograd.autograd_meta import edge_of, node_of
@@ -148,11 +150,7 @@ def _autocast_to_reduced_precision(
 
 
 def _raising(name: str, error: type[Exception], text: str) -> Callable[..., NoReturn]:
-    def refuse(*args: Any, **given: Any) -> NoReturn:
-        raise error(text)
-
-    refuse.__name__, refuse.__qualname__, refuse.__doc__ = name, name, text
-    return refuse
+    return raising_function(__name__, name, text, partial(error, text))
 
 
 _REMOVED = "This function was deprecated since version 1.9 and is now removed."
