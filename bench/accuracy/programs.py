@@ -136,10 +136,10 @@ def _network(t: Any, p: Params) -> tuple[Any, Any]:
         return nn.Sequential(*[_block(t, width) for _ in range(depth)]).cuda(), t.randn(
             batch, 64, width, device="cuda"
         )
-    return _First(t, nn.LSTM(width, width, depth)), t.randn(32, batch, width, device="cuda")
+    return _first_output_of(t, nn.LSTM(width, width, depth)), t.randn(32, batch, width, device="cuda")
 
 
-def _First(t: Any, net: Any) -> Any:  # noqa: N802 (it returns a module)
+def _first_output_of(t: Any, net: Any) -> Any:
     """Return a module that gives the first output of another."""
 
     class First(t.nn.Module):  # type: ignore[name-defined, misc]

@@ -421,9 +421,8 @@ def distinct_bytes(meta: Meta) -> int:
     return count
 
 
-_SECTOR_SHARE = (
-    0.078  # share of a sector's bytes in use, by a byte of an element, where the order is transposed
-)
+# The share of a sector's bytes that a kernel uses where the order is transposed, for each byte of an element.
+_SECTOR_SHARE = 0.078
 
 
 def stream_work(launch: Launch, instructions: float = 0.0) -> Work:

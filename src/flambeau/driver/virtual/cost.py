@@ -20,10 +20,8 @@ _SATURATING_SHARE = 4  # one SM uses at most this many times its share of the ba
 _THREADS_OF_A_BLOCK = 1024  # elements, with several to a thread
 _INSTRUCTIONS_OF_A_CYCLE = 128  # four schedulers issue to 32 lanes each
 _CLOCK_SHARE = 0.886  # of the boost clock, under load
-_L2_SHARE, _L2_EDGE = (
-    0.9,
-    0.55,
-)  # data up to L2 * (SHARE - EDGE) stays in the cache, from L2 * SHARE on none does
+# Data up to L2 * (SHARE - EDGE) stays in the cache, from L2 * SHARE on none does.
+_L2_SHARE, _L2_EDGE = 0.9, 0.55
 
 # See Note [The time of a product].
 _TILES = ((128, 256), (128, 128), (64, 128), (64, 64), (32, 64), (32, 32), (16, 32))
@@ -32,7 +30,7 @@ _SHRINK_HALF, _SHRINK = 0.602, 0.85  # of the rate, from one tile size to the ne
 _STEP_NS = 230 / 64  # of a step along the depth, at least
 _STEP_NS_OF = {"tf32": 472 / 32}
 _SLOW_STEP_NS = 118 / 8
-_UNALIGNED = 2.88  # times that narrow loads take
+_UNALIGNED_HALF, _UNALIGNED = 2.88, 1.15  # times that narrow loads take
 _PRODUCT_START, _TILE_END, _SPLIT_END = 0.96e-6, 1.385e-6, 2.63e-6  # seconds
 
 
@@ -74,18 +72,18 @@ def product_seconds(product: MatrixProduct, profile: Profile) -> float:
     rate = peak(product.rate, profile) * product.share / profile.sms
     step = (_STEP_NS if half else _STEP_NS_OF.get(product.rate, _SLOW_STEP_NS)) * 1e-9
     if not product.aligned:
-        rate, step = rate / (_UNALIGNED if half else 1.15), step * (_UNALIGNED if half else 1.15)
+        slower = _UNALIGNED_HALF if half else _UNALIGNED
+        rate, step = rate / slower, step * slower
     shrink = _SHRINK_HALF if half else _SHRINK
-    if product.share < 1:
-        step = step / product.share
+    step /= product.share
     best = float("inf")
     for place, sides in enumerate(_TILES):
-        slower = rate * shrink**place
+        reached = rate * shrink**place
         for high, wide in {sides, sides[::-1]}:
             tiles = product.count * -(-product.rows // high) * -(-product.columns // wide)
             best = min(
                 best,
-                _tiled_seconds(product, profile, tiles, 2 * high * wide / slower, step, 2 ** (place // 2)),
+                _tiled_seconds(product, profile, tiles, 2 * high * wide / reached, step, 2 ** (place // 2)),
             )
     return best + _PRODUCT_START
 

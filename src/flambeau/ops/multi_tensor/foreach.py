@@ -105,7 +105,7 @@ def foreach(
 
     form = Lists(lambda launch: launch.params[0], text, lambda launch: _computed(launch).name, flag)
     record = Foreach(
-        name, rule, Kernel(name, host, flops, cuda=form, work=element_work.optimizer_step), FLOATS, samples,
+        name, rule, Kernel(name, host, flops, cuda=form, work=element_work.many_tensors), FLOATS, samples,
         derivative=NOT_DIFFERENTIABLE, formula=formula, changed=changed, flag=flag,
     )  # fmt: skip
     define(record)

@@ -199,7 +199,7 @@ interpolate = define(
         "interpolate", _interpolate_rule,
         Kernel(
             "interpolate", _interpolate_host, _flops, cuda=Routine("nn.resampling:interpolate"),
-            work=element_work.windows(0.6, 100),
+            work=element_work.per_element(100, 0.6),
         ),
         (*FLOATS, uint8),
         _interpolate_samples, derivative=Derivative(_back, name=_name, linear="together"), autocast=FLOAT32_ON_CUDA,

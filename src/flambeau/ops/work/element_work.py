@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch, Work, distinct_bytes, stream_work
+from flambeau.driver.api import Launch, Work, distinct_bytes
 
 _LONG_FORMULA = 4  # statements, more than which PyTorch computes by several kernels
 
 CYCLES_OF_A_MICROSECOND = 1755.0
-"""Of an H100 under load, in which the latencies of these modules were measured."""
+"""Of an H100 under load, on which the times of these modules were measured."""
+MULTIPROCESSORS = 132
+"""Of the same GPU."""
+
+
+def pass_over(
+    launch: Launch, threads: int, microseconds: float = 0.0, instructions: float = 0.0, passes: float = 1.0,
+    kernels: int = 1,
+) -> Work:  # fmt: skip
+    """Return the work of kernels that move all operands.
+
+    Args:
+        launch: The launch.
+        threads: Number of elements that can be worked on at the same time.
+        microseconds: Latency beyond that of a plain kernel.
+        instructions: Number of instructions, of all threads together.
+        passes: How often the operands move.
+        kernels: Number of kernels that run one after the other.
+    """
+    cycles = microseconds * CYCLES_OF_A_MICROSECOND
+    return Work(passes * launch.nbytes, launch.nbytes, max(threads, 1), instructions, cycles, kernels)
 
 
 def per_element(instructions: float, microseconds: float = 0.0) -> Callable[[Launch], Work]:
-    """Return the work of kernels that take this many instructions for each element, mostly to find its place.
+    """Return the work of kernels that take many instructions for each output: to find places, or over windows.
 
     Args:
         instructions: Number per element of the output.
@@ -23,19 +42,17 @@ def per_element(instructions: float, microseconds: float = 0.0) -> Callable[[Lau
     """
 
     def work(launch: Launch) -> Work:
-        found = stream_work(launch, instructions)
-        return found.with_(nbytes=float(launch.nbytes), cycles=microseconds * CYCLES_OF_A_MICROSECOND)
+        count = max([meta.numel for meta in launch.outputs])
+        return pass_over(launch, count, microseconds, instructions * count)
 
     return work
 
 
 def concatenation(launch: Launch) -> Work:
     """Return the work of `cat`: slow where single elements alternate."""
-    out = launch.outputs[0]
-    parts = [x for x in launch.inputs if isinstance(x, Meta) and x.ndim]
-    single = any(x.shape[-1] == 1 for x in parts)
-    instructions = (120.0 if single else 15.0) * out.numel
-    return Work(float(launch.nbytes), launch.nbytes, out.numel, instructions, 0.3 * CYCLES_OF_A_MICROSECOND)
+    count = launch.outputs[0].numel
+    single = any(x.shape[-1] == 1 for x in launch.inputs if isinstance(x, Meta) and x.ndim)
+    return pass_over(launch, count, 0.3, (120.0 if single else 15.0) * count)
 
 
 def copy_and_change(launch: Launch) -> Work:
@@ -45,35 +62,17 @@ def copy_and_change(launch: Launch) -> Work:
     return Work(float(nbytes), nbytes, out.numel, kernels=2)
 
 
-def windows(microseconds: float, instructions: float) -> Callable[[Launch], Work]:
-    """Return the work of kernels that read a small window of the input for each output.
-
-    Args:
-        microseconds: Latency beyond that of a plain kernel.
-        instructions: Number per output.
-    """
-
-    def work(launch: Launch) -> Work:
-        count = launch.outputs[0].numel
-        cycles = microseconds * CYCLES_OF_A_MICROSECOND
-        return Work(float(launch.nbytes), launch.nbytes, count, instructions * count, cycles)
-
-    return work
-
-
 def transform(launch: Launch) -> Work:
     """Return the work of a Fourier transform; more than one kernel beyond 4,096 points."""
-    out = launch.outputs[0]
-    length = max(out.shape, default=1)
-    real: Any = launch.inputs[0]
-    cycles = (3.6 if real.dtype.is_complex else 6.5) * CYCLES_OF_A_MICROSECOND
-    nbytes = 1.6 * launch.nbytes * (2 if length > 4096 else 1)
-    return Work(nbytes, launch.nbytes, out.numel, 5.0 * out.numel, cycles)
+    out, source = launch.outputs[0], launch.inputs[0]
+    is_complex = isinstance(source, Meta) and source.dtype.is_complex
+    passes = 1.6 * (2 if max(out.shape, default=1) > 4096 else 1)
+    return pass_over(launch, out.numel, 3.6 if is_complex else 6.5, 5.0 * out.numel, passes)
 
 
-def optimizer_step(launch: Launch) -> Work:
+def many_tensors(launch: Launch) -> Work:
     """Return the work of a computation over many tensors: long formulas are a row of kernels that pass over them."""
     count = sum([meta.numel for meta in launch.outputs])
     several = launch.kernel.flops(launch) > _LONG_FORMULA * count
-    nbytes = (3.4 if several else 1.0) * launch.nbytes
-    return Work(nbytes, launch.nbytes, count, 5.0 * count, kernels=8 if several else 1)
+    passes, kernels = (3.4, 8) if several else (1.0, 1)
+    return pass_over(launch, count, 0.0, 5.0 * count, passes, kernels)

@@ -6,7 +6,7 @@ import math
 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch, MatrixProduct, Work, stream_work
-from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND
+from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND, MULTIPROCESSORS, pass_over
 
 _VECTOR = 16  # bytes of the widest load
 
@@ -44,13 +44,7 @@ def product(launch: Launch) -> Work:
 def _matrix_and_vector(launch: Launch, results: int, depth: int) -> Work:
     """Return the work of products with a vector: each result is a sum over `depth`."""
     microseconds = 1.3 + (0.0 if results >= 64 else 0.8 + depth / 256 * 5e-3)
-    return Work(
-        float(launch.nbytes),
-        launch.nbytes,
-        max(results * depth // 8, 1),
-        0.0,
-        microseconds * CYCLES_OF_A_MICROSECOND,
-    )
+    return pass_over(launch, results * depth // 8, microseconds)
 
 
 # -- convolutions -----------------------------------------------------------------------------------------------------
@@ -61,36 +55,41 @@ _DEPTHWISE = 0.62  # of the memory's rate
 
 def convolution(launch: Launch) -> Work:
     """Return the work of a convolution. Inputs are x, weight and a bias or none."""
-    x, weight = [meta for meta in launch.inputs if isinstance(meta, Meta)][:2]
-    narrow, broad = launch.outputs[0], x
-    if launch.params[0].transposed:
-        narrow, broad = broad, narrow
-    return _convolution(launch, broad, weight, narrow, 1.0)
+    x, weight = _operands(launch)
+    return _convolution(launch, x, weight, launch.outputs[0], 1.0)
 
 
 def convolution_of_input(launch: Launch) -> Work:
     """Return the work of a convolution's gradient by its input. Inputs are grad and weight."""
-    grad, weight = [meta for meta in launch.inputs if isinstance(meta, Meta)][:2]
-    narrow, broad = grad, launch.outputs[0]
-    if launch.params[0].transposed:
-        narrow, broad = broad, narrow
-    return _convolution(launch, broad, weight, narrow, 1.3)
+    grad, weight = _operands(launch)
+    return _convolution(launch, launch.outputs[0], weight, grad, 1.3)
 
 
 def convolution_of_weight(launch: Launch) -> Work:
     """Return the work of a convolution's gradient by its weight. Inputs are grad and x."""
-    grad, x = [meta for meta in launch.inputs if isinstance(meta, Meta)][:2]
-    narrow, broad = grad, x
-    if launch.params[0].transposed:
-        narrow, broad = broad, narrow
-    return _convolution(launch, broad, launch.outputs[0], narrow, 1.3)
+    grad, x = _operands(launch)
+    return _convolution(launch, x, launch.outputs[0], grad, 1.3)
+
+
+def _operands(launch: Launch, first: int = 0) -> list[Meta]:
+    """Return two of the tensors that the launch reads."""
+    return [meta for meta in launch.inputs if isinstance(meta, Meta)][first : first + 2]
 
 
 def _convolution(launch: Launch, broad: Meta, weight: Meta, narrow: Meta, slower: float) -> Work:
     """Return the work of an implicit product (samples x places) x (channels x taps) x (features).
 
     Half precision is computed with channels last, so other layouts are copied before and after.
+
+    Args:
+        launch: The launch.
+        broad: What windows are taken of; of a transposed convolution, what `narrow` is of others.
+        weight: The weight.
+        narrow: What has an element for each window.
+        slower: How many times longer it takes than a plain convolution.
     """
+    if launch.params[0].transposed:
+        narrow, broad = broad, narrow
     if not (broad.numel and weight.numel and narrow.numel):
         return stream_work(launch)
     channels, features = weight.shape[1], weight.shape[0]
@@ -119,13 +118,13 @@ def _convolution(launch: Launch, broad: Meta, weight: Meta, narrow: Meta, slower
 
 def attention(launch: Launch) -> Work:
     """Return the work of attention in one kernel, whose tiles of queries pass over all keys."""
-    q, k = [meta for meta in launch.inputs if isinstance(meta, Meta)][:2]
+    q, k = _operands(launch)
     return _attention(launch, q, k, (0.27, 0.29), (0.7, 2.1), 5.0, 1.0)
 
 
 def attention_gradient(launch: Launch) -> Work:
     """Return the work of attention's gradient: five products where attention has two."""
-    q, k = [meta for meta in launch.inputs if isinstance(meta, Meta)][1:3]
+    q, k = _operands(launch, 1)
     return _attention(launch, q, k, (0.5, 0.4), (2.0, 9.0), 12.0, 2.5)
 
 
@@ -154,7 +153,7 @@ def _attention(
     seen = 0.5 * (1 + 128 / max(queries, 128)) if causal else 1.0
     operations = 4.0 * heads * queries * keys * depth * seen * factor
     peak = 66.9e6 if wide else 989.4e6 * min(1.0, (depth / 128) ** 0.4)  # of an H100, in a microsecond
-    waves = -(-heads * -(-queries // (64 if wide else 128)) // 132)
+    waves = -(-heads * -(-queries // (64 if wide else 128)) // MULTIPROCESSORS)
     chain = waves * -(-keys // 64) * steps[wide] * (0.6 if causal else 1.0) * depth / 64 / min(waves, 2)
     microseconds = start + max(operations / (peak * shares[wide]), chain)
-    return Work(float(launch.nbytes), launch.nbytes, q.numel, 0.0, microseconds * CYCLES_OF_A_MICROSECOND)
+    return pass_over(launch, q.numel, microseconds)

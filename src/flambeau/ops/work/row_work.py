@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch, Work, distinct_bytes, stream_work
-from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND
-
-_SMS = 132  # of the device on which the waves of these kernels were measured
+from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND, MULTIPROCESSORS, pass_over
 
 
 def _source(launch: Launch) -> Meta:
@@ -25,15 +23,19 @@ def _rows_and_columns(launch: Launch) -> tuple[int, int]:
 
 def _waves(rows: int, together: int) -> int:
     """Return how often the device is filled, if each multiprocessor takes this many rows together."""
-    return max(-(-rows // (_SMS * together)), 1)
+    return max(-(-rows // (MULTIPROCESSORS * together)), 1)
 
 
 def _row_wise(launch: Launch, microseconds: float, passes: float = 1.0, kernels: int = 1) -> Work:
-    """Return the work of kernels that pass over all operands, with a latency beyond that of a plain kernel."""
-    return Work(
-        passes * launch.nbytes, launch.nbytes, max(_source(launch).numel, 1), 0.0,
-        microseconds * CYCLES_OF_A_MICROSECOND, kernels,
-    )  # fmt: skip
+    """Return the work of kernels whose threads share the elements of the input."""
+    return pass_over(launch, _source(launch).numel, microseconds, 0.0, passes, kernels)
+
+
+def _at_least(launch: Launch, latency: float, microseconds: float, instructions: float = 0.0) -> Work:
+    """Return the work of one pass over the operands that takes at least this many microseconds after the latency."""
+    count = _source(launch).numel
+    streamed = launch.nbytes / 3.0e6  # microseconds at an H100's rate
+    return pass_over(launch, count, latency + max(microseconds - streamed, 0.0), instructions * max(count, 1))
 
 
 # -- reductions -------------------------------------------------------------------------------------------------------
@@ -85,16 +87,10 @@ def softmax(launch: Launch) -> Work:
     rows, columns = _rows_and_columns(launch)
     count = rows * columns
     if columns <= 1024:
-        return Work(
-            float(launch.nbytes),
-            launch.nbytes,
-            max(count // 8, 1),
-            30.0 * count,
-            0.4 * CYCLES_OF_A_MICROSECOND,
-        )
+        return pass_over(launch, count // 8, 0.4, 30.0 * count)
     nbytes = columns * _source(launch).itemsize
     passes = 2 if nbytes < 200e3 else 4
-    microseconds = _waves(rows, 2) * nbytes * passes / 65e3 * (1.0 if rows >= _SMS else 0.6)
+    microseconds = _waves(rows, 2) * nbytes * passes / 65e3 * (1.0 if rows >= MULTIPROCESSORS else 0.6)
     return _at_least(launch, 0.9, microseconds, 30.0)
 
 
@@ -102,16 +98,6 @@ def softmax_gradient(launch: Launch) -> Work:
     """Return the work of the gradient of softmax."""
     _, columns = _rows_and_columns(launch)
     return _row_wise(launch, 0.5 if columns <= 1024 and _source(launch).itemsize >= 4 else 2.5)
-
-
-def _at_least(launch: Launch, latency: float, microseconds: float, instructions: float = 0.0) -> Work:
-    """Return the work of one pass over the operands that takes at least this many microseconds after the latency."""
-    count = max(_source(launch).numel, 1)
-    streamed = launch.nbytes / 3.0e6  # microseconds at an H100's rate
-    return Work(
-        float(launch.nbytes), launch.nbytes, count, instructions * count,
-        (latency + max(microseconds - streamed, 0.0)) * CYCLES_OF_A_MICROSECOND,
-    )  # fmt: skip
 
 
 def norm_of_rows(launch: Launch) -> Work:
@@ -136,7 +122,7 @@ def norm_of_batch(launch: Launch) -> Work:
     source = _source(launch)
     channels = source.shape[1] if source.ndim > 1 else 1
     length = source.numel / max(channels, 1)
-    waves = _waves(channels, 1) if channels < 4 * _SMS else channels / _SMS
+    waves = _waves(channels, 1) if channels < 4 * MULTIPROCESSORS else channels / MULTIPROCESSORS
     return _at_least(launch, 1.5 if length >= 2000 else 0.0, waves * length * 0.55e-3)
 
 
@@ -150,13 +136,17 @@ def scan(launch: Launch) -> Work:
     rows, columns = _rows_and_columns(launch)
     source = _source(launch)
     if launch.kernel.name != "cumsum" or source.itemsize > 4:
-        slow = rows * max(1.0, columns / 64) * 1.25 / _SMS if rows >= _SMS else -(-columns // 1024) * 2.6
+        slow = (
+            rows * max(1.0, columns / 64) * 1.25 / MULTIPROCESSORS
+            if rows >= MULTIPROCESSORS
+            else -(-columns // 1024) * 2.6
+        )
         return _at_least(launch, 1.5, slow)
     if rows == 1:
         return _row_wise(launch, 2.5, passes=1.5)
-    if rows >= _SMS:
+    if rows >= MULTIPROCESSORS:
         chunks = max(min(columns / 48, 1.0), columns / 1024) if columns > 16 else 0.0
-        return _at_least(launch, 0.9, rows * chunks * 0.8 / _SMS)
+        return _at_least(launch, 0.9, rows * chunks * 0.8 / MULTIPROCESSORS)
     step = 1.25 if source.itemsize == 4 else 1.56
     return _at_least(launch, 2.0 if columns > 128 else 1.0, columns / 1024 * step)
 
