@@ -63,7 +63,10 @@ def intercept(op: Any, args: Sequence[Any], params: tuple[Any, ...]) -> Any:
 
 
 def _apart(output: Any, args: Sequence[Any]) -> Any:
-    """Return a tensor that is not itself one of the arguments, which a handler may return."""
+    """Return `output`, or another tensor of the same memory if a handler returned one of the arguments.
+
+    A result is recorded as a new tensor; an argument keeps the history that it has.
+    """
     if type(output) is not Tensor or not any(output is a for a in args):
         return output
     alike = make(output.meta, output.memory, output.ptr)
@@ -146,7 +149,7 @@ def _find_packet(name: str) -> Any:
     return packet_of(f"aten::{name}") if overloads_of(f"aten::{name}") else None
 
 
-dispatch.show_with(_show, show_creation, _find_packet)
+dispatch.lower_with(show=_show, create=show_creation, find_packet=_find_packet)
 interception.add_layer(
     SimpleNamespace(
         intercept=intercept,

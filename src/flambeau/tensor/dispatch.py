@@ -160,7 +160,7 @@ def run_handlers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 def show(name: str, *args: Any, **kwargs: Any) -> Any:
     """Show a call of an overload, such as "add.Tensor", to the handlers, and return what they return."""
     with recording(False):
-        return _show[0](name, args, kwargs)
+        return _lowering["show"](name, args, kwargs)
 
 
 def create(define: Callable[..., Tensor], args: tuple[Any, ...], given: dict[str, Any]) -> Tensor:
@@ -173,17 +173,14 @@ def create(define: Callable[..., Tensor], args: tuple[Any, ...], given: dict[str
     """
     wanted = given.pop("requires_grad", False)
     with recording(False):
-        made: Tensor = _create[0](define, args, given)
+        made: Tensor = _lowering["create"](define, args, given)
     return made.requires_grad_() if wanted else made
 
 
 def find_packet(name: str) -> Any:
     """Return the operator `torch.ops.aten.<name>`; None if Flambeau has none."""
     _load[0]()
-    return _packet[0](name)
-
-
-_packet: list[Callable[..., Any]] = []  # set by `_aten/lowering.py`
+    return _lowering["find_packet"](name)
 
 
 composed: dict[str, Callable[..., Any]] = {}  # filled by `_aten/composed.py`
@@ -194,12 +191,9 @@ def compose(name: str, *args: Any) -> Any:
     return composed[name](*args)
 
 
-_show: list[Callable[..., Any]] = []  # set by `_aten/lowering.py`
+_lowering: dict[str, Callable[..., Any]] = {}  # filled by `_aten/lowering.py`
 
 
-_create: list[Callable[..., Any]] = []  # set by `_aten/lowering.py`
-
-
-def show_with(function: Callable[..., Any], create: Callable[..., Any], packet: Callable[[str], Any]) -> None:
-    """Let `show` call `function(name, args, kwargs)`, `create` call `create`, and `find_packet` call `packet`."""
-    _show[:], _create[:], _packet[:] = [function], [create], [packet]
+def lower_with(**functions: Callable[..., Any]) -> None:
+    """Let `show(name, args, kwargs)`, `create(define, args, given)` and `find_packet(name)` call these functions."""
+    _lowering.update(functions)
