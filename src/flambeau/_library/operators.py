@@ -152,7 +152,7 @@ class Operator:
         return kernel(*shown, **{k: v for k, v in keywords.items() if not is_default(named[k], v)})
 
     def count_shown(self, positional: list[Any]) -> int:
-        """Return the number of positional arguments that a kernel is passed."""
+        """Return how many positional arguments a kernel receives: trailing ones with their defaults are left out."""
         return self.count_given(positional)
 
     def count_given(self, positional: list[Any]) -> int:

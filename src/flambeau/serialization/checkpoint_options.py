@@ -98,7 +98,11 @@ class set_default_mmap_options:
 
 
 class skip_data:
-    """PyTorch's context manager in which `save` leaves space for data and writes none. It raises here."""
+    """Refuse PyTorch's context manager in which `torch.save` reserves space for tensors without writing their data.
+
+    Raises:
+        NotSupportedError: Always.
+    """
 
     def __init__(self, materialize_fake_tensors: bool = False) -> None:
         raise NotSupportedError(

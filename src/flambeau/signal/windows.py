@@ -45,7 +45,7 @@ def _window(name: str, M: int, options: dict[str, Any], compute: Callable[[Any, 
 
 
 def general_cosine(M: int, *, a: Iterable[float], **options: Any) -> Tensor:
-    """Return the sum of cosines with coefficients `a` and alternating signs.
+    """Return the window a[0] - a[1] cos(x) + a[2] cos(2 x) - ..., where x goes from 0 to 2 pi.
 
     Args:
         M: The number of points.
@@ -131,14 +131,22 @@ def exponential(M: int, *, center: float | None = None, tau: float = 1.0, **opti
 
 
 def gaussian(M: int, *, std: float = 1.0, **options: Any) -> Tensor:
-    """Return exp(-((n - middle) / std)^2 / 2). Raises ValueError if `std` <= 0. Options: `general_cosine`."""
+    """Return exp(-((n - middle) / std)^2 / 2). Options are those of `general_cosine`.
+
+    Raises:
+        ValueError: if `std` is not positive, or an option is out of range.
+    """
     if std <= 0:
         raise ValueError(f"Standard deviation must be positive, got: {std} instead.")
     return _window("gaussian", M, options, lambda n, last: (-(((n - last / 2) / std) ** 2) / 2).exp())
 
 
 def kaiser(M: int, *, beta: float = 12.0, **options: Any) -> Tensor:
-    """Return the Kaiser window of shape `beta`. Raises ValueError if it is negative. Options: `general_cosine`."""
+    """Return the Kaiser window with shape parameter `beta`. Options are those of `general_cosine`.
+
+    Raises:
+        ValueError: if `beta` is negative, or an option is out of range.
+    """
     if beta < 0:
         raise ValueError(f"beta must be non-negative, got: {beta} instead.")
     return _window(

@@ -216,7 +216,7 @@ class FlopCounterMode:
         return {name: dict(counts) for name, counts in self.flop_counts.items()}
 
     def get_table(self, depth: int | None = None) -> str:
-        """Return the numbers as a table of modules and their operators.
+        """Return the FLOP counts as a table: a row for each module, and below it its operators.
 
         Args:
             depth: How many levels of modules it shows; None: as many as the constructor was passed.

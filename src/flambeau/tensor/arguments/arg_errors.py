@@ -308,7 +308,7 @@ def _parse_listed(text: str) -> CallSignature:
 
 
 def stated_signature(define: Callable[..., Any]) -> Signature:
-    """Return the signature that the innermost definition states, whatever `help()` shows of it.
+    """Return the signature in the source of a function, below its decorators; `__signature__` does not count.
 
     Raises:
         ValueError: If it is built in.
