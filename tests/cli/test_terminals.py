@@ -69,8 +69,8 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(folder: Path, command: 
     os.close(reads)
     other = "stderr" if broken == "stdout" else "stdout"
     done = subprocess.run(
-        [sys.executable, "-m", "flambeau", *command.split()], cwd=folder, env=environment(), text=True,
-        **{broken: writes, other: subprocess.PIPE},
+        [sys.executable, "-m", "flambeau", *command.split()],
+        cwd=folder, env=environment(PYTHONUNBUFFERED=""), text=True, **{broken: writes, other: subprocess.PIPE},
     )  # fmt: skip
     os.close(writes)
     remaining = done.stderr if broken == "stdout" else done.stdout

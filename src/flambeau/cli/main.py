@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from flambeau import version
 from flambeau.cli import completion, doctor, explore, launch, memory, run, trace, typings
@@ -27,11 +29,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sys.stdout is not None and not sys.stdout.closed:  # the program may have closed it
             sys.stdout.flush()
     except BrokenPipeError:  # the reader of a pipe has ended, such as `head`
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the interpreter flushes at its end, too
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for file in (sys.stdout, sys.stderr):
+            if file is not None and not file.closed and not _has_reader(file):
+                os.dup2(nowhere, file.fileno())  # the interpreter flushes both at its end
         return PIPE_STATUS
     return status
+
+
+def _has_reader(file: TextIO) -> bool:
+    """Return False if a stream is a pipe whose other end is closed."""
+    poll = select.poll()
+    poll.register(file, 0)  # only errors and hang-ups
+    return not poll.poll(0)
 
 
 def build_parser(launch_wanted: bool = True) -> argparse.ArgumentParser:
