@@ -63,7 +63,7 @@ class _Ops:
 
     @property
     def loaded_libraries(self) -> set[str]:
-        """The paths of the libraries that `load_library` has loaded."""
+        """Return the paths of the libraries that `load_library` has loaded."""
         return set()
 
     def load_library(self, path: str | os.PathLike[str]) -> NoReturn:

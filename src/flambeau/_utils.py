@@ -26,7 +26,9 @@ explain_absent_names(globals(), "torch._utils")
 
 
 def _flatten_dense_tensors(tensors: Sequence[Tensor]) -> Tensor:
-    """One row of all elements, of the dtype that they have together. A single contiguous tensor is its own row."""
+    """Return one row of all elements, of the dtype that they have together. A single contiguous tensor is its own
+    row.
+    """
     row: Tensor = flattened(tensors)
     return row
 
@@ -37,7 +39,9 @@ def _unflatten_dense_tensors(flat: Tensor, tensors: Sequence[Tensor]) -> tuple[T
 
 
 def _take_tensors(tensors: Sequence[Tensor], size_limit: int) -> Iterator[list[Tensor]]:
-    """The tensors in lists of one kind of device and dtype, of at most `size_limit` bytes; a larger one has its own."""
+    """Return the tensors in lists of one kind of device and dtype, of at most `size_limit` bytes; a larger one has
+    its own.
+    """
     return buckets(tensors, size_limit)
 
 

@@ -44,7 +44,7 @@ def current_accelerator(check_available: bool = False) -> _device | None:
 
 
 def current_device_index() -> int:
-    """The index of the current device. Initializes CUDA."""
+    """Return the index of the current device. Initializes CUDA."""
     return cuda.current_device()
 
 
@@ -60,7 +60,7 @@ def get_device_capability(device: Any = None, /) -> dict[str, Any]:
 
 
 def current_device_idx() -> int:
-    """The older name of `current_device_index`."""
+    """Return the older name of `current_device_index`."""
     warnings.warn("Use `current_device_index` instead.", FutureWarning, stacklevel=2)
     return current_device_index()
 

@@ -24,7 +24,9 @@ __all__ = [
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:
-    """Whether one of the arguments overrides functions, and may do so now. Parameters and plain tensors do not."""
+    """Return True if one of the arguments overrides functions, and may do so now. Parameters and plain tensors do
+    not.
+    """
     return torch_function.in_mode() or (
         torch_function.is_enabled() and bool(torch_function.overriding(relevant_args))
     )
@@ -52,7 +54,7 @@ def handle_torch_function(
 
 
 def wrap_torch_function(dispatcher: Callable[..., Iterable[Any]]) -> Callable[..., Any]:
-    """A decorator that lets a function be overridden: `dispatcher`, called alike, gives the arguments to ask."""
+    """Return a decorator that lets a function be overridden: `dispatcher`, called alike, gives the arguments to ask."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -68,7 +70,7 @@ def wrap_torch_function(dispatcher: Callable[..., Iterable[Any]]) -> Callable[..
 
 
 def is_tensor_like(inp: Any) -> bool:
-    """Whether an object is a tensor or defines `__torch_function__`."""
+    """Return True if an object is a tensor or defines `__torch_function__`."""
     return type(inp) is Tensor or hasattr(inp, "__torch_function__")
 
 
@@ -95,7 +97,7 @@ def get_default_nowrap_functions() -> set[Callable[..., Any]]:
 
 
 def is_tensor_method_or_property(func: Callable[..., Any]) -> bool:
-    """Whether a function that `__torch_function__` was asked about is a method or a property of Tensor."""
+    """Return True if a function that `__torch_function__` was asked about is a method or a property of Tensor."""
     return (resolve_name(func) or "").startswith("torch.Tensor.")
 
 

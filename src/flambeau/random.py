@@ -19,7 +19,7 @@ __all__ = [
 
 
 def thread_safe_generator() -> Generator | None:
-    """The generator that a loader's worker thread draws from; None elsewhere, which means the default one.
+    """Return the generator that a loader's worker thread draws from; None elsewhere, which means the default one.
 
     Always None: workers of `DataLoader` are processes.
     """

@@ -322,7 +322,7 @@ class OpOverload:
 
     @property
     def namespace(self) -> str:
-        """The operator's namespace."""
+        """Return the operator's namespace."""
         return self._schema.name.partition("::")[0]
 
     @property

@@ -156,7 +156,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
 
 
 def _cast(value: Any, device_type: str, to: dtype) -> Any:
-    """Tensors cast, in containers too."""
+    """Return tensors cast, in containers too."""
     if isinstance(value, Tensor):
         return value.to(to) if state.eligible(value, device_type) else value
     if isinstance(value, str | bytes | np.ndarray):
@@ -179,7 +179,7 @@ def _kind(device_type: str) -> str:
 
 
 def is_autocast_enabled(device_type: str = "cuda") -> bool:
-    """Whether this thread autocasts on a kind of device."""
+    """Return True if this thread autocasts on a kind of device."""
     return state.local.enabled[_kind(device_type)]
 
 
@@ -191,7 +191,7 @@ def set_autocast_enabled(device_type: Any, enabled: bool | None = None) -> None:
 
 
 def get_autocast_dtype(device_type: str) -> dtype:
-    """The lower precision of a kind of device."""
+    """Return the lower precision of a kind of device."""
     return state.local.lower[_kind(device_type)]
 
 
@@ -201,7 +201,7 @@ def set_autocast_dtype(device_type: str, dtype: dtype) -> None:
 
 
 def is_autocast_cache_enabled() -> bool:
-    """Whether weights are cast once for all their uses."""
+    """Return True if weights are cast once for all their uses."""
     return state.local.cache_enabled
 
 
@@ -216,13 +216,13 @@ def clear_autocast_cache() -> None:
 
 
 def autocast_increment_nesting() -> int:
-    """One more `autocast` around; how many are."""
+    """Return one more `autocast` around; how many are."""
     state.local.nesting += 1
     return state.local.nesting
 
 
 def autocast_decrement_nesting() -> int:
-    """One less `autocast` around; how many are left."""
+    """Return one less `autocast` around; how many are left."""
     state.local.nesting -= 1
     return state.local.nesting
 

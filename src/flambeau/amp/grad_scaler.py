@@ -84,7 +84,7 @@ class GradScaler:
     # -- a step -----------------------------------------------------------------------------------------------
 
     def scale(self, outputs: Any) -> Any:
-        """A loss, or an iterable of them, times the factor."""
+        """Return a loss, or an iterable of them, times the factor."""
         if not self._enabled:
             return outputs
         return self._scale_outputs(outputs, [])
@@ -202,7 +202,7 @@ class GradScaler:
     # -- what it is set to --------------------------------------------------------------------------------------
 
     def get_scale(self) -> float:
-        """The factor now; 1.0 if disabled. Waits for the device."""
+        """Return the factor now; 1.0 if disabled. Waits for the device."""
         if not self._enabled:
             return 1.0
         return self._init_scale if self._scale is None else float(self._scale.item())
@@ -237,13 +237,13 @@ class GradScaler:
         self._growth_interval = new_interval
 
     def is_enabled(self) -> bool:
-        """Whether it does anything."""
+        """Return True if it does anything."""
         return self._enabled
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The factor and its rules as numbers; empty if disabled. To be taken after `update`."""
+        """Return the factor and its rules as numbers; empty if disabled. To be taken after `update`."""
         if not self._enabled:
             return {}
         return {

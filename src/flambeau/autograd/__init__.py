@@ -66,9 +66,10 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Any, ...]:
-    """The gradients of `outputs` with respect to `inputs`; no `.grad` is changed.
+    """Return the gradients of `outputs` with respect to `inputs`; no `.grad` is changed.
 
-    Raises RuntimeError if an input was not used, unless `allow_unused` (None then) or `materialize_grads` (zeros).
+    Raises RuntimeError if an input was not used, unless `allow_unused` (None then) or `materialize_grads`
+    (zeros).
     """
     if not only_inputs:
         warnings.warn(

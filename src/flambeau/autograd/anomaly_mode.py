@@ -52,10 +52,10 @@ class detect_anomaly(set_detect_anomaly):
 
 
 def is_anomaly_enabled() -> bool:
-    """Whether anomaly detection is on."""
+    """Return True if anomaly detection is on."""
     return mode.anomaly
 
 
 def is_anomaly_check_nan_enabled() -> bool:
-    """Whether NaN is looked for while it is on."""
+    """Return True if NaN is looked for while it is on."""
     return mode.check_nan

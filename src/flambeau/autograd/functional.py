@@ -91,7 +91,7 @@ def _to_result(tensors: Tensors, create: bool, several: bool) -> Any:
 def vjp(
     func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
-    """The outputs of `func`, and the product of a vector `v` (of the outputs' shapes) with its Jacobian."""
+    """Return the outputs of `func`, and the product of a vector `v` (of the outputs' shapes) with its Jacobian."""
     several, leaves, several_outputs, outputs = _call_on_leaves(func, inputs, create_graph, "vjp")
     _check_strict(outputs, strict)
     seeds = _check_vector(v, outputs, "vjp", _NO_VECTOR.format("the user-provided function returns"))
@@ -117,7 +117,7 @@ def _check_vector(v: Any, like: Tensors, function: str, message: str) -> Sequenc
 def jvp(
     func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
-    """The outputs of `func`, and the product of its Jacobian with a vector `v` (of the inputs' shapes).
+    """Return the outputs of `func`, and the product of its Jacobian with a vector `v` (of the inputs' shapes).
 
     By differentiating twice backward: the product with a vector is linear in that vector.
     """
@@ -141,9 +141,10 @@ def jacobian(
     vectorize: bool = False,
     strategy: str = "reverse-mode",
 ) -> Any:
-    """The Jacobian of `func`: for each output and input, the output's shape followed by the input's.
+    """Return the Jacobian of `func`: for each output and input, the output's shape followed by the input's.
 
-    A tensor for one output and one input, else tuples over those that were several. `vectorize` gives equal results.
+    A tensor for one output and one input, else tuples over those that were several. `vectorize` gives equal
+    results.
 
     Raises:
         AssertionError: if `strategy` is neither "reverse-mode" nor "forward-mode".
@@ -220,7 +221,7 @@ def hessian(
     vectorize: bool = False,
     outer_jacobian_strategy: str = "reverse-mode",
 ) -> Any:
-    """The second derivatives of a scalar function: for each pair of inputs, their shapes one after the other."""
+    """Return the second derivatives of a scalar function: for each pair of inputs, their shapes one after the other."""
     several, _ = _to_tuple(inputs, "inputs", "hessian")
 
     def first(*leaves: Any) -> Any:
@@ -258,7 +259,7 @@ def _scalar(func: Callable[..., Any], function: str) -> Callable[..., Any]:
 def vhp(
     func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
-    """The value of a scalar function, and the product of a vector `v` with its Hessian."""
+    """Return the value of a scalar function, and the product of a vector `v` with its Hessian."""
     several, leaves, _, outputs = _call_on_leaves(_scalar(func, "vhp"), inputs, create_graph, "vhp")
     vector = _check_vector(v, leaves, "vhp", _NO_VECTOR.format("the input to the user-provided function is"))
     gradient = _gradients(outputs, leaves, None, True, strict)
@@ -269,5 +270,5 @@ def vhp(
 def hvp(
     func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
-    """The value of a scalar function, and the product of its Hessian with a vector `v`: see `vhp`."""
+    """Return the value of a scalar function, and the product of its Hessian with a vector `v`: see `vhp`."""
     return vhp(func, inputs, v, create_graph, strict)

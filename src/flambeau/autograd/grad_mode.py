@@ -23,7 +23,7 @@ class DecoratorContextManager:
         raise NotImplementedError
 
     def clone(self) -> Any:
-        """Another of the same kind, for each call of a decorated function."""
+        """Return another of the same kind, for each call of a decorated function."""
         return type(self)()
 
     def __call__(self, function: F) -> F:
@@ -161,12 +161,12 @@ class inference_mode(DecoratorContextManager):
 
 
 def is_grad_enabled() -> bool:
-    """Whether operations are recorded in this thread."""
+    """Return True if operations are recorded in this thread."""
     return mode.recording
 
 
 def is_inference_mode_enabled() -> bool:
-    """Whether this thread is inside `inference_mode`."""
+    """Return True if this thread is inside `inference_mode`."""
     return mode.inference
 
 

@@ -27,12 +27,12 @@ class Node(ABC):
     @property
     @abstractmethod
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
-        """The (node, output number) of each input."""
+        """Return the (node, output number) of each input."""
 
     @property
     @abstractmethod
     def metadata(self) -> dict[str, Any]:
-        """A dictionary in which programs may store data about this node."""
+        """Return a dictionary in which programs may store data about this node."""
 
     @abstractmethod
     def register_hook(self, fn: Callable[..., Any]) -> RemovableHandle:
@@ -48,7 +48,7 @@ Node.register(FunctionBase)
 
 
 def get_gradient_edge(tensor: Tensor) -> GradientEdge:
-    """The place in the graph that `tensor` stands for. Raises RuntimeError if it requires no gradient."""
+    """Return the place in the graph that `tensor` stands for. Raises RuntimeError if it requires no gradient."""
     edge = edge_of(tensor)
     if edge is None:
         raise RuntimeError(

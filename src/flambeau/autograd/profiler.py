@@ -116,7 +116,7 @@ class profile:
         return self.function_events
 
     def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> EventList:
-        """The events added up by name, and by shapes of inputs and innermost lines if so asked.
+        """Return the events added up by name, and by shapes of inputs and innermost lines if so asked.
 
         Raises RuntimeError: it has not ended.
         """
@@ -133,7 +133,7 @@ class profile:
         return repr(self) if self.function_events is None else self.function_events.table()
 
     def total_average(self) -> FunctionEventAvg:
-        """All events added up."""
+        """Return all events added up."""
         return self._events().total_average()
 
     def table(self, *args: Any, **kwargs: Any) -> str:

@@ -66,22 +66,22 @@ class _TimeStatistics:
 
     @property
     def cuda_time(self) -> float:
-        """The old name of `device_time`. Warns."""
+        """Return the old name of `device_time`. Warns."""
         return self._warn_and_read("cuda_time")
 
     @property
     def cuda_time_total(self) -> float:
-        """The old name of `device_time_total`. Warns."""
+        """Return the old name of `device_time_total`. Warns."""
         return self._warn_and_read("cuda_time_total")
 
     @property
     def self_cuda_time_total(self) -> float:
-        """The old name of `self_device_time_total`. Warns."""
+        """Return the old name of `self_device_time_total`. Warns."""
         return self._warn_and_read("self_cuda_time_total")
 
     @property
     def self_cuda_memory_usage(self) -> float:
-        """The old name of `self_device_memory_usage`. Warns."""
+        """Return the old name of `self_device_memory_usage`. Warns."""
         return self._warn_and_read("self_cuda_memory_usage")
 
     def _warn_and_read(self, old: str) -> float:

@@ -38,7 +38,7 @@ class EventList(list[Any]):
         return sum(event.self_cpu_time_total for event in self)
 
     def key_averages(self, group_by_input_shapes: bool = False, group_by_stack_n: int = 0) -> EventList:
-        """The events added up by name, and by the shapes of inputs and the innermost lines if so asked.
+        """Return the events added up by name, and by the shapes of inputs and the innermost lines if so asked.
 
         In the order of first calls.
         """
@@ -71,7 +71,7 @@ class EventList(list[Any]):
         replace_file(path, text)
 
     def total_average(self) -> FunctionEventAvg:
-        """All of them added up."""
+        """Return all of them added up."""
         total = FunctionEventAvg("Total")
         for event in self:
             total.add(event)
@@ -82,11 +82,12 @@ class EventList(list[Any]):
         max_name_column_width: int = 55, max_shapes_column_width: int = 80, header: str | None = None,
         top_level_events_only: bool = False, time_unit: str | None = None,
     ) -> str:  # fmt: skip
-        """The events as text, the largest first by `sort_by` ("cuda_time_total" and "device_time_total" are one).
+        """Return the events as text, the largest first by `sort_by` ("cuda_time_total" and "device_time_total" are
+        one).
 
         Columns are there where there is something to show: devices' times, memory, shapes, lines, floating-point
-        operations. Names and such are cut to the given numbers of letters; `header` stands above; all times are in
-        `time_unit` ("s", "ms", "us"), if one is given. Raises AttributeError: nothing is sorted by that.
+        operations. Names and such are cut to the given numbers of letters; `header` stands above; all times are
+        in `time_unit` ("s", "ms", "us"), if one is given. Raises AttributeError: nothing is sorted by that.
         """
         widths = max_name_column_width, max_shapes_column_width, max_src_column_width
         return table_of(self, sort_by, row_limit, widths, header, top_level_events_only, time_unit)

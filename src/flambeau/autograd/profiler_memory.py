@@ -109,5 +109,5 @@ def _add_to_event(event: FunctionEvent, note: MemoryNote) -> None:
 
 
 def _allocator_of(context: Context) -> Any:
-    """A CUDA device's allocator: it knows more than storages ask."""
+    """Return a CUDA device's allocator: it knows more than storages ask."""
     return context.allocator

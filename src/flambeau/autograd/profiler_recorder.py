@@ -28,13 +28,13 @@ _NAMES = {
 
 
 def name_of(exe: Executable) -> str:
-    """An operator as PyTorch's profiler names it."""
+    """Return an operator as PyTorch's profiler names it."""
     name = exe.launch.kernel.name
     return f"aten::{_NAMES.get(name, name)}"
 
 
 def shapes_of(exe: Executable) -> list[list[int]]:
-    """The shapes of a launch's inputs; [] for a scalar."""
+    """Return the shapes of a launch's inputs; [] for a scalar."""
     return [list(x.shape) if isinstance(x, Meta) else [] for x in exe.launch.inputs]
 
 
@@ -218,14 +218,14 @@ def _on_host(exe: Executable) -> bool:
 
 
 def _context_of(exe: Executable, stream: int) -> Context:
-    """The device of a launch; one without tensors says it by its stream."""
+    """Return the device of a launch; one without tensors says it by its stream."""
     if exe.launch.outputs:
         return system.context_of(exe.launch.outputs[0].device)
     return next(s.context for s in current.local.streams if s.handle == stream)
 
 
 def _lines() -> list[str]:
-    """The program's lines that are being run, innermost first, as "file(line): function"."""
+    """Return the program's lines that are being run, innermost first, as "file(line): function"."""
     found, frame = [], sys._getframe(1)
     while frame is not None:
         code = frame.f_code

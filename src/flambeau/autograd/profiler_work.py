@@ -83,7 +83,7 @@ class Work:
             yield event
 
     def _issuing_call(self, stream: int, seq: int) -> tuple[FunctionEvent | None, str]:
-        """The call that gave a command, and what it says of it."""
+        """Return the call that gave a command, and what it says of it."""
         given = self._issued.get(stream, [])
         at = bisect_right(given, seq, key=lambda entry: entry[0].first) - 1
         if at < 0 or seq >= given[at][0].last:
@@ -92,7 +92,7 @@ class Work:
 
 
 def request_of(kind: str, stream: int, index: int, nbytes: int = 0, launch: Launch | None = None) -> Request:
-    """A request whose thread and line a profile's events say."""
+    """Return a request whose thread and line a profile's events say."""
     request = Request(GIVE, kind, 0, _NOWHERE, stream, index)
     request.nbytes, request.launch = nbytes, launch
     return request
@@ -170,7 +170,7 @@ class _AddressMap:
         self._known: list[tuple[int, int, Context]] = []  # begin, end
 
     def of(self, ptr: int) -> Context | None:
-        """Its context; None: no allocator of this process holds it."""
+        """Return its context; None: no allocator of this process holds it."""
         for begin, end, context in self._known:
             if begin <= ptr < end:
                 return context

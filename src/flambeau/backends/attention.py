@@ -61,23 +61,23 @@ enable_cudnn_sdp, cudnn_sdp_enabled = _switch(SDPBackend.CUDNN_ATTENTION, "cudnn
 
 
 def allow_fp16_bf16_reduction_math_sdp(enabled: bool) -> None:
-    """Whether the products of SDPBackend.MATH may sum halves in their own precision. RuntimeError: no bool."""
+    """Return True if the products of SDPBackend.MATH may sum halves in their own precision. RuntimeError: no bool."""
     _check(enabled, "set_math_sdp_allow_fp16_bf16_reduction")
     flags.attention_reduced = enabled
 
 
 def fp16_bf16_reduction_math_sdp_allowed() -> bool:
-    """Whether the products of SDPBackend.MATH may sum halves in their own precision."""
+    """Return True if the products of SDPBackend.MATH may sum halves in their own precision."""
     return flags.attention_reduced
 
 
 def is_flash_attention_available() -> bool:
-    """Whether there is a kernel that never writes the scores: always True."""
+    """Return True if there is a kernel that never writes the scores: always True."""
     return True
 
 
 def is_ck_sdpa_available() -> bool:
-    """Whether there is AMD's composable kernel: always False."""
+    """Return True if there is AMD's composable kernel: always False."""
     return False
 
 
@@ -94,7 +94,7 @@ def _can_use(way: int, params: SDPAParams, debug: bool) -> bool:
 
 
 def can_use_flash_attention(params: SDPAParams, debug: bool = False) -> bool:
-    """Whether SDPBackend.FLASH_ATTENTION takes a call on a CUDA device; with `debug`, a warning says why not.
+    """Return True if SDPBackend.FLASH_ATTENTION takes a call on a CUDA device; with `debug`, a warning says why not.
 
     Raises AttributeError: `params` is no SDPAParams.
     """
@@ -102,7 +102,8 @@ def can_use_flash_attention(params: SDPAParams, debug: bool = False) -> bool:
 
 
 def can_use_efficient_attention(params: SDPAParams, debug: bool = False) -> bool:
-    """Whether SDPBackend.EFFICIENT_ATTENTION takes a call on a CUDA device; with `debug`, a warning says why not.
+    """Return True if SDPBackend.EFFICIENT_ATTENTION takes a call on a CUDA device; with `debug`, a warning says why
+    not.
 
     Raises AttributeError: `params` is no SDPAParams.
     """
@@ -110,7 +111,9 @@ def can_use_efficient_attention(params: SDPAParams, debug: bool = False) -> bool
 
 
 def can_use_cudnn_attention(params: SDPAParams, debug: bool = False) -> bool:
-    """Whether SDPBackend.CUDNN_ATTENTION takes a call: never, since it is not used. As `can_use_flash_attention`."""
+    """Return True if SDPBackend.CUDNN_ATTENTION takes a call: never, since it is not used. As
+    `can_use_flash_attention`.
+    """
     return _can_use(choice.CUDNN, params, debug)
 
 
@@ -120,7 +123,7 @@ def sdp_kernel(
     enable_mem_efficient: bool = True,
     enable_cudnn: bool = True,
 ) -> AbstractContextManager[dict[str, Any]]:
-    """The older form of `torch.nn.attention.sdpa_kernel`, with a FutureWarning.
+    """Return the older form of `torch.nn.attention.sdpa_kernel`, with a FutureWarning.
 
     Attention raises RuntimeError where none is left.
     """

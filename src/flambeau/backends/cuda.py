@@ -121,7 +121,7 @@ cufft_plan_cache = cuFFTPlanCacheManager()
 
 
 def is_built() -> bool:
-    """Whether this package can drive CUDA devices: always True. It does not say that there are any."""
+    """Return True if this package can drive CUDA devices: always True. It does not say that there are any."""
     return True
 
 

@@ -29,7 +29,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def is_available() -> bool:
-    """Whether cuDNN is installed."""
+    """Return True if cuDNN is installed."""
     return cudnn_version() is not None
 
 
@@ -42,7 +42,9 @@ CUDNN_TENSOR_DTYPES = {float16, float32, float64}
 
 
 def is_acceptable(tensor: Tensor) -> bool:
-    """Whether cuDNN takes a tensor: of float16, float32 or float64, on a GPU. Warns where it is not installed."""
+    """Return True if cuDNN takes a tensor: of float16, float32 or float64, on a GPU. Warns where it is not
+    installed.
+    """
     if not flags_of.cudnn_enabled or tensor.device is CPU or tensor.dtype not in CUDNN_TENSOR_DTYPES:
         return False
     if not is_available():

@@ -27,7 +27,7 @@ class Flag:
         setattr(flags, self._name, value)
 
     def check(self, value: Any) -> None:
-        """Whether it may be set to a value."""
+        """Return True if it may be set to a value."""
         if type(value) is not self._kind:
             wanted = "an int" if self._kind is int else "a bool"
             raise RuntimeError(f"{self._setter} expects {wanted}, but got {type(value).__name__}")

@@ -38,7 +38,8 @@ _LINALG = {
 
 
 def preferred_blas_library(backend: str | _BlasBackend | None = None) -> _BlasBackend:
-    """The library of matrix products on real GPUs, which is cuBLASLt. `backend`: "default" or "cublaslt", if any.
+    """Return the library of matrix products on real GPUs, which is cuBLASLt. `backend`: "default" or "cublaslt", if
+    any.
 
     Raises RuntimeError: no library's name; NotSupportedError: another library.
     """
@@ -46,7 +47,8 @@ def preferred_blas_library(backend: str | _BlasBackend | None = None) -> _BlasBa
 
 
 def preferred_linalg_library(backend: str | _LinalgBackend | None = None) -> _LinalgBackend:
-    """The library of linear algebra on real GPUs, which is cuSOLVER. `backend`: "default" or "cusolver", if any.
+    """Return the library of linear algebra on real GPUs, which is cuSOLVER. `backend`: "default" or "cusolver", if
+    any.
 
     Raises RuntimeError: no library's name; NotSupportedError: another library.
     """
@@ -66,10 +68,11 @@ def _preferred(wish: Any, names: dict[str, Any], used: Any) -> Any:
 
 
 def cublas_workspace_size(size: int | None = None) -> int:
-    """Bytes of workspace that matrix products on a real GPU have, for each stream: 32 MiB, which does not change.
+    """Return bytes of workspace that matrix products on a real GPU have, for each stream: 32 MiB, which does not
+    change.
 
-    Results do not depend on it, nor on CUBLAS_WORKSPACE_CONFIG: a product is computed alike each time.
-    Raises NotSupportedError: another `size`.
+    Results do not depend on it, nor on CUBLAS_WORKSPACE_CONFIG: a product is computed alike each time. Raises
+    NotSupportedError: another `size`.
     """
     fixed = product_workspace()
     if size is not None and size != fixed:

@@ -8,10 +8,10 @@ explain_absent_names(globals(), "torch.backends.mps")
 
 
 def is_built() -> bool:
-    """Whether this package can drive Apple's GPUs: always False."""
+    """Return True if this package can drive Apple's GPUs: always False."""
     return False
 
 
 def is_available() -> bool:
-    """Whether there is one: always False."""
+    """Return True if there is one: always False."""
     return False

@@ -170,7 +170,7 @@ def _status(found: Exploration, stopping: Stopping) -> int:
 
 
 def _seconds(text: str) -> float:
-    """A duration as `--time` takes it."""
+    """Return a duration as `--time` takes it."""
     match = _TIME.fullmatch(text)
     if match is None or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write 60s, 5m or 1h")
@@ -247,7 +247,7 @@ def _is_installed(module: ModuleType) -> bool:
 
 
 def _uses_torch(module: ModuleType) -> bool:
-    """Whether it may hold tensors of a machine that is gone."""
+    """Return True if it may hold tensors of a machine that is gone."""
     for value in list(vars(module).values()):
         if isinstance(value, ModuleType | type | FunctionType):
             origin = value.__name__ if isinstance(value, ModuleType) else value.__module__
@@ -257,7 +257,7 @@ def _uses_torch(module: ModuleType) -> bool:
 
 
 def _command(options: argparse.Namespace, schedule: str) -> str:
-    """The line that repeats a schedule."""
+    """Return the line that repeats a schedule."""
     line = ["flambeau", "run", "--devices", str(options.devices), "--profile", options.profile]
     line += ["--schedule", schedule, *(["-m"] if options.module else []), options.program, *options.arguments]
     return shlex.join(line)

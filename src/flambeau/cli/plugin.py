@@ -155,7 +155,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> Any:
-    """A `unittest.TestCase` has each of its methods once for each schedule."""
+    """Return a `unittest.TestCase` has each of its methods once for each schedule."""
     found = yield
     if (
         isinstance(found, pytest.Class)
@@ -281,7 +281,7 @@ def _schedule_of(item: Any) -> str:
 
 @pytest.fixture
 def virtual_gpus(_virtual_machine: Any) -> Any:
-    """The test's virtual GPUs, as `flambeau.virtual` gives them; `.driver` has the trace hash and the token."""
+    """Return the test's virtual GPUs, as `flambeau.virtual` gives them; `.driver` has the trace hash and the token."""
     return _virtual_machine
 
 
@@ -386,7 +386,7 @@ def _counts(
 def _document(
     item: pytest.Item, machine: Any, schedule: str, replay: str, processes: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The test in the report's JSON."""
+    """Return the test in the report's JSON."""
     machines = []
     if not machine.closed and system.is_initialized():
         machines = [machine_fields(machine_report(machine._machine))]
@@ -415,7 +415,7 @@ def _certificate(machine: Any) -> Certificate | None:
 
 
 def _replay(item: pytest.Item, machine: Any, devices: int) -> str:
-    """The line that repeats this order of commands."""
+    """Return the line that repeats this order of commands."""
     options = ["--virtual-gpus", str(devices)]
     if profile := item.config.getoption("gpu_profile"):
         options += ["--gpu-profile", profile]
@@ -438,5 +438,5 @@ def _name_with_token(item: pytest.Item, token: str) -> str:
 
 
 def _name(item: pytest.Item) -> str:
-    """A test's name without its schedule, its own parameters among it."""
+    """Return a test's name without its schedule, its own parameters among it."""
     return _name_with_token(item, "")

@@ -312,7 +312,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def exit_status(code: object) -> int:
-    """The status that `sys.exit(code)` ends a process with; a text goes to stderr."""
+    """Return the status that `sys.exit(code)` ends a process with; a text goes to stderr."""
     if code is None:
         return 0
     if isinstance(code, int):

@@ -26,7 +26,7 @@ class Stopping:
 
     @property
     def status(self) -> int:
-        """The exit status that a shell gives to a program that the signal has ended."""
+        """Return the exit status that a shell gives to a program that the signal has ended."""
         return 128 + (self.received or 0)
 
     def __enter__(self) -> Stopping:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 
 def take_last(options: argparse.Namespace, names: Sequence[str], fits: Callable[[str], bool]) -> str | None:
-    """The value of an option that the program's arguments end with, if it fits; it is taken from them.
+    """Return the value of an option that the program's arguments end with, if it fits; it is taken from them.
 
     Whoever calls asks for it where no such option stands before the program. Said, since it may be the program's.
     """

@@ -53,7 +53,9 @@ def _slow_caller(frame: FrameType, depth: int) -> Site:
 
 
 def is_within(room: str) -> bool:
-    """Whether the program's present call leads through a room of this package: what is made now is that room's."""
+    """Return True if the program's present call leads through a room of this package: what is made now is that
+    room's.
+    """
     folder, frame = _PACKAGE + room + os.sep, sys._getframe(1)
     while frame.f_back is not None and is_inside(frame.f_code):
         if os.path.abspath(frame.f_code.co_filename).startswith(folder):
@@ -63,7 +65,9 @@ def is_within(room: str) -> bool:
 
 
 def is_inside(code: CodeType) -> bool:
-    """Whether a code object is this package's own, or the standard library's for processes and context managers."""
+    """Return True if a code object is this package's own, or the standard library's for processes and context
+    managers.
+    """
     inside = _inside.get(code.co_filename)
     if inside is None:
         path = os.path.abspath(code.co_filename)
@@ -126,7 +130,7 @@ def program_site() -> Site:
 
 
 def program_frame() -> FrameType:
-    """The innermost frame of the user's program; the thread's outermost one where all are of this package."""
+    """Return the innermost frame of the user's program; the thread's outermost one where all are of this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and is_inside(frame.f_code):
         frame = frame.f_back
@@ -134,7 +138,7 @@ def program_frame() -> FrameType:
 
 
 def program_stack() -> list[str]:
-    """The frames of the user's program as tracebacks show them, without those of a command that runs it."""
+    """Return the frames of the user's program as tracebacks show them, without those of a command that runs it."""
     import traceback  # at import it would cost what few programs need
 
     frames = traceback.extract_stack(program_frame())
@@ -143,7 +147,9 @@ def program_stack() -> list[str]:
 
 
 def is_command(filename: str) -> bool:
-    """Whether a source file is of a command that runs programs, as `flambeau run`: no caller that a program knows."""
+    """Return True if a source file is of a command that runs programs, as `flambeau run`: no caller that a program
+    knows.
+    """
     return os.path.abspath(filename).startswith(_COMMANDS)
 
 
@@ -157,7 +163,7 @@ def warn_program(text: str, category: type[Warning]) -> None:
 
 
 def line_of(site: Site) -> int:
-    """The line number of a site."""
+    """Return the line number of a site."""
     code, offset = site
     found = code.co_firstlineno
     for start, end, line in code.co_lines():
@@ -200,5 +206,5 @@ def launched_at(site: Site | None) -> str:
 
 
 def source(site: Site) -> str:
-    """The text of the line, stripped; empty where the file cannot be read."""
+    """Return the text of the line, stripped; empty where the file cannot be read."""
     return linecache.getline(site[0].co_filename, line_of(site)).strip()

@@ -51,18 +51,18 @@ class dtype:  # PyTorch's public name
 
     @property
     def torch_name(self) -> str:
-        """The name in PyTorch's error texts: Float, Long, BFloat16."""
+        """Return the name in PyTorch's error texts: Float, Long, BFloat16."""
         return _TORCH_NAMES.get(self.name) or self.name.capitalize()
 
     def to_complex(self) -> dtype:
-        """The complex dtype that holds its values. Raises RuntimeError where PyTorch has none."""
+        """Return the complex dtype that holds its values. Raises RuntimeError where PyTorch has none."""
         found = self if self.is_complex else _COMPLEX.get(self.name)
         if found is None:
             raise RuntimeError(f"Unknown Complex ScalarType for {self.torch_name}")
         return found
 
     def to_real(self) -> dtype:
-        """The dtype of a complex dtype's parts; any other dtype itself."""
+        """Return the dtype of a complex dtype's parts; any other dtype itself."""
         return _REAL.get(self.name, self)
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ _by_numpy = {d.numpy: d for d in DTYPES if d not in BORROWED}
 
 
 def from_numpy(numpy: np.dtype[Any]) -> dtype:
-    """The dtype that a NumPy type is stored as. Raises TypeError where PyTorch has none."""
+    """Return the dtype that a NumPy type is stored as. Raises TypeError where PyTorch has none."""
     stored = np.dtype(numpy)
     found = _by_numpy.get(stored) or _borrowed_by_numpy_dtype().get(stored)
     if found is None:
@@ -169,10 +169,10 @@ _FLOAT8 = (float8_e4m3fn, float8_e5m2)
 
 @cache
 def promote_types(a: dtype, b: dtype) -> dtype:
-    """The smallest dtype that neither is too large or of too high a kind for.
+    """Return the smallest dtype that neither is too large or of too high a kind for.
 
-    Raises RuntimeError for pairs that PyTorch does not combine: float8 with anything else, the unsigned
-    types of 16 bits and more with anything but floats.
+    Raises RuntimeError for pairs that PyTorch does not combine: float8 with anything else, the unsigned types of
+    16 bits and more with anything but floats.
     """
     require_usable(a, b)
     if a is b:
@@ -196,7 +196,7 @@ def promote_types(a: dtype, b: dtype) -> dtype:
 
 
 def can_cast(source: dtype, target: dtype) -> bool:
-    """Whether a result of `source` may be stored as `target`: never in a lower category."""
+    """Return True if a result of `source` may be stored as `target`: never in a lower category."""
     return source.category <= target.category
 
 
@@ -204,7 +204,7 @@ _SCALARS: dict[type, dtype | None] = {bool: bool_, int: int64, float: None, comp
 
 
 def dtype_of_scalar(kind: type, default: dtype) -> dtype:
-    """The dtype that a Python scalar of this type has by itself: of the default dtype's width."""
+    """Return the dtype that a Python scalar of this type has by itself: of the default dtype's width."""
     found = _SCALARS[kind]
     if found is not None:
         return found
@@ -212,10 +212,10 @@ def dtype_of_scalar(kind: type, default: dtype) -> dtype:
 
 
 def combine(dimensioned: Iterable[dtype], zero_dim: Iterable[dtype], scalars: Iterable[dtype]) -> dtype:
-    """The dtype that an operator on these operands computes in.
+    """Return the dtype that an operator on these operands computes in.
 
-    Tensors with dimensions decide; 0-dim tensors change the result only by a higher category, and Python
-    scalars again only by a higher one than both.
+    Tensors with dimensions decide; 0-dim tensors change the result only by a higher category, and Python scalars
+    again only by a higher one than both.
     """
     found: dtype | None = None
     for kinds in (scalars, zero_dim, dimensioned):

@@ -62,7 +62,7 @@ class HostMemoryError(DriverError):
 
 
 def late(error: DriverError) -> DriverError:
-    """The error, marked: see `DriverError`."""
+    """Return the error, marked: see `DriverError`."""
     error.late = True
     return error
 
@@ -124,7 +124,7 @@ def argument_elsewhere(name: str, here: object, others: object, routine: str) ->
 
 
 def argument_type(function: str, name: str, position: int, expected: str, got: object) -> str:
-    """The text of PyTorch's argument parser."""
+    """Return the text of PyTorch's argument parser."""
     text = f"{function}(): argument '{name}' (position {position}) must be {expected}, not {type_name(got)}"
     if expected != "Tensor" or not hasattr(got, "__torch_function__"):
         return text
@@ -132,7 +132,7 @@ def argument_type(function: str, name: str, position: int, expected: str, got: o
 
 
 def type_name(got: object) -> str:
-    """A value's type as PyTorch's argument parser names it: NumPy's with their module."""
+    """Return a value's type as PyTorch's argument parser names it: NumPy's with their module."""
     kind = type(got)
     return f"numpy.{kind.__name__}" if kind.__module__ == "numpy" else kind.__name__
 

@@ -93,7 +93,7 @@ class Flags:
         self._subscribers.append(changed)
 
     def key(self) -> tuple[Any, ...]:
-        """The values that plans depend on."""
+        """Return the values that plans depend on."""
         return (
             self.matmul_allow_tf32, self.cudnn_allow_tf32, self.rnn_allow_tf32, self.cudnn_enabled, self.deterministic,
             self.default_dtype, self.launch_blocking, self.profiled, self.witnessed,

@@ -32,10 +32,11 @@ def channels_last_strides(shape: Sequence[int]) -> Strides:
 
 
 def is_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether a layout of 4 or 5 dimensions reads as channels last, gaps allowed: PyTorch's `suggest_memory_format`.
+    """Return True if a layout of 4 or 5 dimensions reads as channels last, gaps allowed: PyTorch's
+    `suggest_memory_format`.
 
-    Where dimensions of one element leave it open (one channel, one place), the strides given to them decide; those
-    of a contiguous tensor say no.
+    Where dimensions of one element leave it open (one channel, one place), the strides given to them decide;
+    those of a contiguous tensor say no.
     """
     if len(shape) not in (4, 5) or strides[1] == 0:
         return False
@@ -61,7 +62,7 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to one past the last that the layout reaches; 0 if it is empty."""
+    """Return elements from the first to one past the last that the layout reaches; 0 if it is empty."""
     reach = 1
     for size, stride in zip(shape, strides, strict=True):
         if size == 0:
@@ -71,7 +72,7 @@ def span(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the layout reaches each element of its span exactly once, in any order of dimensions."""
+    """Return True if the layout reaches each element of its span exactly once, in any order of dimensions."""
     if is_contiguous(shape, strides):
         return True
     step = 1
@@ -124,11 +125,11 @@ def _pack_strides(shape: Sequence[int], order: Sequence[int], least: int = 1) ->
 
 
 def memory_order(shape: Sequence[int], *operands: Sequence[int]) -> list[int]:
-    """Dimensions from outermost to innermost: larger strides first, ties by larger size, else as they stand.
+    """Return dimensions from outermost to innermost: larger strides first, ties by larger size, else as they stand.
 
     A stride of 0 (an expanded dimension) says nothing of the order; then the next operand is asked. The
-    comparison is partial, so the order of the insertion sort matters: it runs from the innermost
-    dimension outwards, as PyTorch's.
+    comparison is partial, so the order of the insertion sort matters: it runs from the innermost dimension
+    outwards, as PyTorch's.
     """
     order = list(reversed(range(len(shape))))  # innermost first
     for i in range(1, len(order)):
@@ -156,7 +157,7 @@ def _compare(shape: Sequence[int], operands: Sequence[Sequence[int]], a: int, b:
 
 
 def broadcast_shapes(shapes: Iterable[Sequence[int]]) -> Shape:
-    """The common shape of broadcasting. Raises RuntimeError with PyTorch's text if there is none."""
+    """Return the common shape of broadcasting. Raises RuntimeError with PyTorch's text if there is none."""
     result: list[int] = []
     for shape in shapes:
         shape = list(shape)
@@ -229,7 +230,7 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], new: Sequence[int
 
 
 def may_self_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether two indices reach one element for certain: an expanded dimension.
+    """Return True if two indices reach one element for certain: an expanded dimension.
 
     PyTorch refuses to write to such a layout, and to no other (`unfold` may overlap and be written).
     """

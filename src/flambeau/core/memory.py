@@ -20,7 +20,7 @@ _EVERYTHING = np.frombuffer(_WINDOW, np.uint8)
 def array_at(
     ptr: int, shape: tuple[int, ...], numpy_dtype: Any, byte_strides: tuple[int, ...] | None = None
 ) -> np.ndarray[Any, Any]:
-    """The memory at host address `ptr` as an array. The caller keeps the memory alive."""
+    """Return the memory at host address `ptr` as an array. The caller keeps the memory alive."""
     if ptr < _FIRST:  # an empty tensor has no memory: 0, and an offset in a view
         return np.empty(shape, numpy_dtype)
     return np.ndarray(shape, numpy_dtype, _EVERYTHING, ptr - _FIRST, byte_strides)
@@ -32,7 +32,7 @@ def bytes_at(ptr: int, nbytes: int) -> np.ndarray[Any, Any]:
 
 
 def address_of(array: np.ndarray[Any, Any]) -> int:
-    """The address of an array's first element."""
+    """Return the address of an array's first element."""
     return int(array.__array_interface__["data"][0])
 
 

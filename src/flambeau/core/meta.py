@@ -113,12 +113,12 @@ class Meta:
 
     @staticmethod
     def laid(shape: tuple[int, ...], dtype: DType, device: Device, channels_last: bool) -> Meta:
-        """A new result's meta: contiguous, or with the channels innermost."""
+        """Return a new result's meta: contiguous, or with the channels innermost."""
         strides = channels_last_strides(shape) if channels_last else contiguous_strides(shape)
         return Meta.of(shape, strides, dtype, device)
 
     def suggested(self, shape: tuple[int, ...], dtype: DType | None = None) -> Meta:
-        """A new result of `shape` in the format that this layout suggests: see Note [Memory formats]."""
+        """Return a new result of `shape` in the format that this layout suggests: see Note [Memory formats]."""
         return Meta.laid(shape, dtype or self.dtype, self.device, self.channels_last)
 
     def __getattr__(self, name: str) -> Any:
@@ -147,7 +147,9 @@ class ShortMeta(Meta):
 
 
 def alike(x: Meta, y: Meta) -> bool:
-    """Whether two metas of one shape are dense in the same order, so that their elements pair up as memory has them."""
+    """Return True if two metas of one shape are dense in the same order, so that their elements pair up as memory
+    has them.
+    """
     return (x.contiguous and y.contiguous) or (x.strides == y.strides and is_dense(x.shape, x.strides))
 
 

@@ -36,7 +36,7 @@ class MersenneTwister:
             self._made._legacy_seeding(self.seed & 0xFFFFFFFF)
 
     def copy(self) -> MersenneTwister:
-        """Another engine, whose numbers to come are the same."""
+        """Return another engine, whose numbers to come are the same."""
         other = MersenneTwister(self.seed)
         if self._made is not None:
             other._bits.state = self._made.state
@@ -52,17 +52,17 @@ class MersenneTwister:
         return self._made
 
     def words(self, count: int) -> Array:
-        """The next `count` 32-bit words, as uint64."""
+        """Return the next `count` 32-bit words, as uint64."""
         return self._bits.random_raw(count)
 
     def long_words(self, count: int) -> Array:
-        """The next `count` 64-bit words: of two words, the first is the high half."""
+        """Return the next `count` 64-bit words: of two words, the first is the high half."""
         pairs = self.words(2 * count)
         return (pairs[0::2] << SHIFT) | pairs[1::2]
 
     @property
     def words_and_position(self) -> tuple[Array, int]:
-        """The 624 words of state and how many of them are used up."""
+        """Return the 624 words of state and how many of them are used up."""
         state: Any = self._bits.state["state"]
         return state["key"], state["pos"]
 

@@ -47,7 +47,7 @@ class Size(tuple[int, ...]):
 
 
 def size_of(sizes: tuple[int, ...]) -> Size:
-    """The size of a shape that is known to hold ints."""
+    """Return the size of a shape that is known to hold ints."""
     return tuple.__new__(Size, sizes)
 
 

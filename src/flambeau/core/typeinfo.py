@@ -54,7 +54,7 @@ _LOG10_2 = 0.30102999566398120
 
 
 def _mantissa_bits(eps: float) -> int:
-    """The bits of a mantissa whose last place is `eps`."""
+    """Return the bits of a mantissa whose last place is `eps`."""
     return -int(eps.hex().rpartition("p")[2])
 
 

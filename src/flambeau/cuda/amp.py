@@ -54,7 +54,7 @@ def custom_bwd(bwd: Callable[..., Any]) -> Any:
 
 
 def amp_definitely_not_available() -> bool:
-    """Whether there is no GPU to compute with mixed precision."""
+    """Return True if there is no GPU to compute with mixed precision."""
     return not is_available()
 
 

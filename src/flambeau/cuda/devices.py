@@ -37,7 +37,7 @@ __all__ = [
 
 
 def current_device() -> int:
-    """The index of the currently selected device. Initializes CUDA."""
+    """Return the index of the currently selected device. Initializes CUDA."""
     system.init()
     return current.local.device
 
@@ -56,7 +56,7 @@ def set_device(device: Any) -> None:
 
 
 def get_device_name(device: Any = None) -> str | None:
-    """A device's name. None for a negative int. AssertionError: no such device.
+    """Return a device's name. None for a negative int. AssertionError: no such device.
 
     Differs from PyTorch: its documentation calls a negative int a no-op, and its code raises.
     """
@@ -65,7 +65,7 @@ def get_device_name(device: Any = None) -> str | None:
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int] | None:
-    """A device's compute capability, (major, minor). None for a negative int. AssertionError: no such device.
+    """Return a device's compute capability, (major, minor). None for a negative int. AssertionError: no such device.
 
     Differs from PyTorch: its documentation calls a negative int a no-op, and its code raises.
     """
@@ -74,7 +74,7 @@ def get_device_capability(device: Any = None) -> tuple[int, int] | None:
 
 
 def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
-    """The properties of a device (torch.device, int or str; default: the current device).
+    """Return the properties of a device (torch.device, int or str; default: the current device).
 
     Raises AssertionError: there is no such device.
     """
@@ -82,7 +82,7 @@ def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Whether a device can reach another's memory directly. Raises AssertionError: no such device."""
+    """Return True if a device can reach another's memory directly. Raises AssertionError: no such device."""
     init()
     index, peer = current.index_of(device, optional=True), current.index_of(peer_device)
     if not 0 <= index < device_count():
@@ -94,7 +94,7 @@ def can_device_access_peer(device: Any, peer_device: Any) -> bool:
 
 
 def get_arch_list() -> list[str]:
-    """The architectures that code is made for: those of the visible devices. Empty without any."""
+    """Return the architectures that code is made for: those of the visible devices. Empty without any."""
     if not is_available():
         return []
     capabilities = {get_device_capability(i) for i in range(device_count())}
@@ -108,12 +108,12 @@ def get_gencode_flags() -> str:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether the current device has bfloat16: in hardware from capability 8.0 on, else by emulation."""
+    """Return True if the current device has bfloat16: in hardware from capability 8.0 on, else by emulation."""
     return is_available() and (including_emulation or get_device_properties().major >= 8)
 
 
 def is_tf32_supported() -> bool:
-    """Whether the current device has TF32: from capability 8.0 on."""
+    """Return True if the current device has TF32: from capability 8.0 on."""
     return is_available() and get_device_properties().major >= 8
 
 
@@ -141,7 +141,8 @@ def get_sync_debug_mode() -> int:
 
 
 def current_blas_handle() -> int:
-    """A cublasHandle_t of the current device, for calls of the program's own: its work goes to the current stream.
+    """Return a cublasHandle_t of the current device, for calls of the program's own: its work goes to the current
+    stream.
 
     NotSupportedError: virtual GPUs have none.
     """

@@ -28,7 +28,7 @@ class Elementwise:
         self._record = operator(name, said.results, len(said.names), differentiable)
 
     def __call__(self, *operands: Any, out: Any = None, **named: Any) -> Any:
-        """The result, or a tuple of the results. Operands: tensors, at least one, and Python numbers.
+        """Return the result, or a tuple of the results. Operands: tensors, at least one, and Python numbers.
 
         out: a tensor that takes the result, or a tuple of such; it may be an operand.
         """
@@ -79,7 +79,7 @@ class Elementwise:
 
 
 def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = False) -> Elementwise:
-    """A function of tensors that computes an expression for each element, in one kernel.
+    """Return a function of tensors that computes an expression for each element, in one kernel.
 
         fused = torch.cuda.elementwise("x * y + z")
         leaky = torch.cuda.elementwise("lambda x, slope=0.01: x if x > 0 else slope * x", differentiable=True)
@@ -94,11 +94,11 @@ def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = 
             and theirs in turn. Else going backward through it raises.
 
     Operands broadcast. All is computed in the dtype that PyTorch's promotion gives for all operands and numbers
-    together, a floating one if a function makes floats of integers; half precision in float32, rounded once. It runs on
-    the CPU, on virtual GPUs and on real ones. It is Flambeau's own.
+    together, a floating one if a function makes floats of integers; half precision in float32, rounded once. It
+    runs on the CPU, on virtual GPUs and on real ones. It is Flambeau's own.
 
     Raises SyntaxError, which shows the place: it is no such expression; TypeError: no str. When called,
-    NotImplementedError: a function does not take the dtype, with the place; RuntimeError: shapes or devices that do not
-    go together.
+    NotImplementedError: a function does not take the dtype, with the place; RuntimeError: shapes or devices that
+    do not go together.
     """
     return Elementwise(text, name, differentiable)

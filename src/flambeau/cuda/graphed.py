@@ -113,7 +113,7 @@ class _Passes:
                 self._grads = self._gradients(self.outputs, self._grad_outputs)
 
     def _gradients(self, outputs: list[Tensor], grads: list[Tensor | None]) -> list[Tensor | None]:
-        """The gradient of each input, None where it requires none."""
+        """Return the gradient of each input, None where it requires none."""
         wanted = [x for x in self.inputs if x.requires_grad]
         sources = [x for x in outputs if x.requires_grad]
         if not sources or not wanted:
@@ -189,7 +189,7 @@ def _zeros_like(outputs: Sequence[Tensor]) -> list[Tensor | None]:
 
 
 def _flattened(value: Any, into: list[Tensor]) -> Any:
-    """The nesting of a value, its tensors gathered in `into`. Raises TypeError for what holds other things."""
+    """Return the nesting of a value, its tensors gathered in `into`. Raises TypeError for what holds other things."""
     if isinstance(value, Tensor):
         into.append(value)
         return None

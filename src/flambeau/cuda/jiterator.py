@@ -72,7 +72,7 @@ class _JittedFunction:
 
 
 def _create_jit_fn(code_string: str, **kwargs: Any) -> Callable[..., Any]:
-    """A function of CUDA tensors, at most 8, from a C++ template that returns an element's value.
+    """Return a function of CUDA tensors, at most 8, from a C++ template that returns an element's value.
 
         fn = _create_jit_fn("template <typename T> T f(T x, T y, T alpha) { return -x + alpha * y; }", alpha=1.0)
         fn(a, b, alpha=3.14)
@@ -81,8 +81,8 @@ def _create_jit_fn(code_string: str, **kwargs: Any) -> Callable[..., Any]:
         code_string: function templates of one type; the last is the kernel.
         kwargs: names and default values of its last parameters, Python numbers.
 
-    Tensors broadcast and are promoted to one dtype, the result's. Not differentiable.
-    Raises Exception: the text is no such template. When called, NotSupportedError: see the module.
+    Tensors broadcast and are promoted to one dtype, the result's. Not differentiable. Raises Exception: the text
+    is no such template. When called, NotSupportedError: see the module.
     """
     return _JittedFunction(code_string, return_by_ref=False, num_outputs=1, **kwargs)
 

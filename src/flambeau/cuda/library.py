@@ -45,7 +45,7 @@ class _Runtime:
     __getattr__ = lacks
 
     def cudaGetErrorString(self, error: int) -> str:
-        """A code in words."""
+        """Return a code in words."""
         return _WORDS.get(int(error), "unrecognized error code")
 
     def cudaMemGetInfo(self, device: Any) -> tuple[int, int]:
@@ -81,7 +81,7 @@ _runtime = _Runtime()
 
 
 def cudart() -> _Runtime:
-    """The CUDA runtime's calls. Initializes CUDA."""
+    """Return the CUDA runtime's calls. Initializes CUDA."""
     system.init()
     return _runtime
 

@@ -55,12 +55,14 @@ explain_absent_names(globals(), "torch.cuda.memory")
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes of the device's memory that tensors occupy now (each rounded up to 512). RuntimeError: no such device."""
+    """Return bytes of the device's memory that tensors occupy now (each rounded up to 512). RuntimeError: no such
+    device.
+    """
     return _allocator(device).allocated_bytes() if system.is_initialized() else 0
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """The most bytes that tensors occupied, since the start or the last reset_peak_memory_stats.
+    """Return the most bytes that tensors occupied, since the start or the last reset_peak_memory_stats.
 
     Raises RuntimeError: no such device.
     """
@@ -68,12 +70,12 @@ def max_memory_allocated(device: Any = None) -> int:
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Bytes that the caching allocator holds of the device's memory now. RuntimeError: no such device."""
+    """Return bytes that the caching allocator holds of the device's memory now. RuntimeError: no such device."""
     return _allocator(device).reserved_bytes() if system.is_initialized() else 0
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """The most bytes that the caching allocator held, since the start or the last reset_peak_memory_stats.
+    """Return the most bytes that the caching allocator held, since the start or the last reset_peak_memory_stats.
 
     Raises RuntimeError: no such device.
     """
@@ -93,7 +95,7 @@ def max_memory_cached(device: Any = None) -> int:
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
-    """The figures of `memory_stats_as_nested_dict`, under "figure.pool.kind". Empty before first use.
+    """Return the figures of `memory_stats_as_nested_dict`, under "figure.pool.kind". Empty before first use.
 
     Raises RuntimeError: no such device.
     """
@@ -137,7 +139,7 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 
 
 def memory_snapshot(mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:
-    """Every segment of every device with its blocks, as in `_snapshot`; of one MemPool, if its id is given.
+    """Return every segment of every device with its blocks, as in `_snapshot`; of one MemPool, if its id is given.
 
     Sizes are in bytes. Raises TypeError: that is no pair of ints; ValueError: no MemPool has such numbers.
     """
@@ -207,7 +209,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 
 def device_memory_used(device: Any = None) -> int:
-    """Bytes of the device's memory in use, by whatever process, as nvidia-smi shows them. Initializes CUDA.
+    """Return bytes of the device's memory in use, by whatever process, as nvidia-smi shows them. Initializes CUDA.
 
     Raises RuntimeError: no such device.
     """
@@ -216,7 +218,7 @@ def device_memory_used(device: Any = None) -> int:
 
 
 def list_gpu_processes(device: Any = None) -> str:
-    """The processes that use a device, and how many MiB of its memory each has. Initializes CUDA.
+    """Return the processes that use a device, and how many MiB of its memory each has. Initializes CUDA.
 
     Raises RuntimeError: no such device. NotSupportedError: the driver does not tell.
     """
@@ -244,7 +246,7 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 
 
 def get_per_process_memory_fraction(device: Any = None) -> float:
-    """The fraction that `set_per_process_memory_fraction` set; 1.0 at first. Initializes CUDA.
+    """Return the fraction that `set_per_process_memory_fraction` set; 1.0 at first. Initializes CUDA.
 
     Raises RuntimeError: no such device.
     """
@@ -262,7 +264,7 @@ def get_allocator_backend() -> str:
 
 
 def host_memory_stats() -> dict[str, int]:
-    """The figures of `host_memory_stats_as_nested_dict`, under "figure.kind". Empty before first use."""
+    """Return the figures of `host_memory_stats_as_nested_dict`, under "figure.kind". Empty before first use."""
     flat: dict[str, int] = {}
     _flatten("", host_memory_stats_as_nested_dict(), flat)
     return dict(sorted(flat.items()))
@@ -293,7 +295,7 @@ def reset_peak_host_memory_stats() -> None:
 
 
 def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -> int:
-    """The address of `size` bytes of the caching allocator, on a stream (default: the current one).
+    """Return the address of `size` bytes of the caching allocator, on a stream (default: the current one).
 
     `caching_allocator_delete` gives them back.
 
@@ -368,7 +370,7 @@ class CUDAPluggableAllocator:
             self._allocator = as_resource(path_to_so_file)
 
     def allocator(self) -> Resource:
-        """The source itself, as MemPool takes it."""
+        """Return the source itself, as MemPool takes it."""
         return self._allocator
 
 
@@ -467,7 +469,7 @@ def _record_as_before(
 
 
 def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
-    """The state and the history of all devices' allocators, as PyTorch's memory viewer reads them.
+    """Return the state and the history of all devices' allocators, as PyTorch's memory viewer reads them.
 
     Raises NotSupportedError: traces of torch.fx, which Flambeau lacks.
     """
@@ -510,7 +512,7 @@ def _whole(pool: Any, traces: bool) -> dict[str, Any]:
 
 
 def _allocators() -> list[CachingAllocator]:
-    """Those of all devices; none before there are any."""
+    """Return those of all devices; none before there are any."""
     contexts = system.contexts() if system.is_initialized() else ()
     return [cast(CachingAllocator, context.allocator) for context in contexts]
 

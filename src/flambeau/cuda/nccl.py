@@ -41,7 +41,9 @@ def version() -> tuple[int, ...]:
 
 
 def is_available(tensors: Sequence[Tensor]) -> bool:
-    """Whether collectives take these tensors: contiguous, each on a GPU of its own. Warns where there is no NCCL."""
+    """Return True if collectives take these tensors: contiguous, each on a GPU of its own. Warns where there is no
+    NCCL.
+    """
     try:
         version()
     except NotSupportedError as error:
@@ -278,7 +280,7 @@ def _check_pairs(
 
 
 def _ranks(inputs: Sequence[Tensor], root: int, comms: Sequence[Communicator] | None) -> list[int]:
-    """The ranks of the inputs; there must be one of number `root` in all."""
+    """Return the ranks of the inputs; there must be one of number `root` in all."""
     if not 0 <= root < _size(inputs, comms):
         _wrong("invalid root")
     return list(range(len(inputs))) if comms is None else [comm.rank for comm in comms]

@@ -22,7 +22,7 @@ explain_absent_names(globals(), "torch.cuda.random")
 
 
 def _default(where: Any) -> Generator:
-    """The default generator of a CUDA device given as device, string or index; initializes CUDA."""
+    """Return the default generator of a CUDA device given as device, string or index; initializes CUDA."""
     wanted = device("cuda", where) if isinstance(where, int) else device(where)
     if wanted.type != "cuda":
         raise ValueError(f"Expected a cuda device, but got: {wanted}")
@@ -30,7 +30,7 @@ def _default(where: Any) -> Generator:
 
 
 def get_rng_state(device: Any = "cuda") -> Tensor:
-    """The generator state of a GPU as a ByteTensor: seed and offset, 16 bytes. Initializes CUDA.
+    """Return the generator state of a GPU as a ByteTensor: seed and offset, 16 bytes. Initializes CUDA.
 
     Args:
         device: torch.device, string or index; "cuda" is the current device.
@@ -41,7 +41,7 @@ def get_rng_state(device: Any = "cuda") -> Tensor:
 
 
 def get_rng_state_all() -> list[Tensor]:
-    """The states of all GPUs."""
+    """Return the states of all GPUs."""
     return [get_rng_state(index) for index in range(system.device_count())]
 
 
@@ -87,7 +87,7 @@ def seed_all() -> None:
 
 
 def initial_seed() -> int:
-    """The seed that the current GPU's generator was last started from. Initializes CUDA."""
+    """Return the seed that the current GPU's generator was last started from. Initializes CUDA."""
     return _default("cuda").initial_seed()
 
 
@@ -103,5 +103,5 @@ def set_portable(mode: bool) -> None:
 
 
 def is_portable() -> bool:
-    """Whether `set_portable` is on."""
+    """Return True if `set_portable` is on."""
     return flags.portable_random

@@ -32,7 +32,7 @@ def memory_usage(device: Any = None) -> int:
 
 
 def temperature(device: Any = None) -> int:
-    """The device's temperature in degrees Celsius. NotSupportedError: virtual GPUs have no sensors."""
+    """Return the device's temperature in degrees Celsius. NotSupportedError: virtual GPUs have no sensors."""
     return _read("temperature", device)
 
 
@@ -42,7 +42,7 @@ def power_draw(device: Any = None) -> int:
 
 
 def clock_rate(device: Any = None) -> int:
-    """The clock of the device's multiprocessors in MHz. A virtual GPU runs at its profile's.
+    """Return the clock of the device's multiprocessors in MHz. A virtual GPU runs at its profile's.
 
     Raises RuntimeError: no such device.
     """

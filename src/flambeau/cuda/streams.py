@@ -19,10 +19,10 @@ __all__ = [
 
 
 def stream(stream: Stream | None) -> Stream | StreamContext:
-    """A context manager that selects a stream, and its device with it; None makes it a no-op.
+    """Return a context manager that selects a stream, and its device with it; None makes it a no-op.
 
-    A Stream is that context manager itself, so that the guard costs no object. RuntimeError: it is of a machine that is
-    closed.
+    A Stream is that context manager itself, so that the guard costs no object. RuntimeError: it is of a machine
+    that is closed.
     """
     return stream if stream.__class__ is Stream else StreamContext(stream)  # type: ignore[return-value]
 
@@ -46,12 +46,14 @@ class ExternalStream(Stream):
 
 
 def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
-    """The Stream of a native stream (a cudaStream_t as an int) that another library made. As `ExternalStream`."""
+    """Return the Stream of a native stream (a cudaStream_t as an int) that another library made. As
+    `ExternalStream`.
+    """
     return Stream(device, stream_ptr=data_ptr)
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The current Stream of a device (torch.device, int or str; default: the current device).
+    """Return the current Stream of a device (torch.device, int or str; default: the current device).
 
     Raises RuntimeError: there is no such device.
     """
@@ -64,7 +66,7 @@ def current_stream(device: Any = None) -> Stream:
 
 
 def default_stream(device: Any = None) -> Stream:
-    """The default Stream of a device (torch.device, int or str; default: the current device).
+    """Return the default Stream of a device (torch.device, int or str; default: the current device).
 
     Raises RuntimeError: there is no such device.
     """

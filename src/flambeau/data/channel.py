@@ -58,7 +58,7 @@ class Channel:
             os.close(fd)
 
     def receive(self) -> Any:
-        """The next message. Raises EOFError or OSError: the other end is gone."""
+        """Return the next message. Raises EOFError or OSError: the other end is gone."""
         found = pickle.loads(self.connection.recv_bytes())
         if isinstance(found, tuple):
             data, buffers = found
@@ -78,7 +78,7 @@ class Channel:
 
 
 def _pickle(message: Any) -> tuple[bytes, list[memoryview]]:
-    """A message, and the buffers of its tensors and arrays."""
+    """Return a message, and the buffers of its tensors and arrays."""
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
     _Pickler(file, 5, True, buffers.append).dump(message)
@@ -113,7 +113,7 @@ def tensor_of(data: Any, kind: dtype, shape: tuple[int, ...], strides: tuple[int
 
 
 def _write_anonymous(parts: list[Any]) -> int:
-    """A descriptor of anonymous memory that holds the parts. Raises OSError: there is no room."""
+    """Return a descriptor of anonymous memory that holds the parts. Raises OSError: there is no room."""
     fd = anonymous(0)
     try:
         for part, end in zip(parts, _ends([len(part) for part in parts]), strict=True):
@@ -132,7 +132,7 @@ def _write(fd: int, data: memoryview, at: int) -> None:
 
 
 def _map_parts(fd: int, sizes: list[int]) -> list[memoryview]:
-    """The parts in the memory of a descriptor, which is closed. They keep the memory."""
+    """Return the parts in the memory of a descriptor, which is closed. They keep the memory."""
     ends = _ends(sizes)
     try:
         memory = memoryview(mmap.mmap(fd, ends[-1]))

@@ -24,7 +24,7 @@ _EXPECTED = "default_collate: batch must contain tensors, numpy arrays, numbers,
 
 
 def default_collate(batch: Any) -> Any:
-    """One batch of a list of samples: tensors, arrays and numbers stacked, containers member by member.
+    """Return one batch of a list of samples: tensors, arrays and numbers stacked, containers member by member.
 
     Mappings keep their type, named tuples too; tuples and other sequences become lists; strings stay a list.
     Raises TypeError: a sample of another type; RuntimeError: sequences of different lengths.
@@ -72,7 +72,9 @@ def _collated_sequence(batch: Any, sample: Any, rules: Rules | None) -> Any:
 
 
 def like_mapping(like: Any, values: dict[Any, Any]) -> Any:
-    """A mapping of the type of `like`, with what else it carries; a plain dict if there is no way to make one."""
+    """Return a mapping of the type of `like`, with what else it carries; a plain dict if there is no way to make
+    one.
+    """
     try:
         if isinstance(like, collections.abc.MutableMapping):
             made = copy.copy(like)
@@ -84,7 +86,7 @@ def like_mapping(like: Any, values: dict[Any, Any]) -> Any:
 
 
 def like_sequence(like: Any, values: list[Any]) -> Any:
-    """A sequence of the type of `like`; a list if there is no way to make one."""
+    """Return a sequence of the type of `like`; a list if there is no way to make one."""
     try:
         if isinstance(like, collections.abc.MutableSequence):
             made = copy.copy(like)
@@ -97,7 +99,7 @@ def like_sequence(like: Any, values: list[Any]) -> Any:
 
 
 def is_named_tuple(value: Any) -> bool:
-    """Whether a value is of a type that `namedtuple` made."""
+    """Return True if a value is of a type that `namedtuple` made."""
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
@@ -105,7 +107,7 @@ def is_named_tuple(value: Any) -> bool:
 
 
 def collate_tensor_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Tensor:
-    """Tensors stacked along a new first dimension."""
+    """Return tensors stacked along a new first dimension."""
     found: Tensor = functions["stack"](batch, 0)  # the public one, which subclasses override
     return found
 
@@ -153,7 +155,7 @@ default_collate_fn_map: Rules = {
 
 
 def default_convert(data: Any) -> Any:
-    """One sample with its arrays and NumPy numbers as tensors; all else as it is."""
+    """Return one sample with its arrays and NumPy numbers as tensors; all else as it is."""
     if isinstance(data, Tensor):
         return data
     if isinstance(data, (np.ndarray, np.generic)):

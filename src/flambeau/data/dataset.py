@@ -108,7 +108,7 @@ class ConcatDataset(Dataset[Any]):
 
     @property
     def cummulative_sizes(self) -> list[int]:
-        """The old spelling of `cumulative_sizes`."""
+        """Return the old spelling of `cumulative_sizes`."""
         warnings.warn(
             "`cummulative_sizes` attribute is renamed to `cumulative_sizes`", DeprecationWarning, stacklevel=2
         )

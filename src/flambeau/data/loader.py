@@ -343,7 +343,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
 
     @property
     def stopped(self) -> bool:
-        """Whether its workers are gone."""
+        """Return True if its workers are gone."""
         return not self._stop.alive
 
     def restart(self, loader: DataLoader[Any]) -> None:
@@ -375,7 +375,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         raise StopIteration
 
     def _ready(self) -> int | None:
-        """The batch that is next to be given, if it is here. Passes over the ends of iterable datasets."""
+        """Return the batch that is next to be given, if it is here. Passes over the ends of iterable datasets."""
         arrived = self._arrived
         while self._wanted in arrived if self._loader.in_order else arrived:
             index = self._wanted if self._loader.in_order else next(iter(arrived))

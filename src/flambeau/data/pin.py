@@ -37,7 +37,7 @@ def pin_memory(data: Any) -> Any:
 
 
 def pin_result(result: Any, where: str) -> Any:
-    """A worker's result in pinned memory; where that fails, the wrapped exception."""
+    """Return a worker's result in pinned memory; where that fails, the wrapped exception."""
     if isinstance(result, ExceptionWrapper):
         return result
     try:
@@ -64,7 +64,7 @@ class Pinner:
         threading.Thread(target=self._run, daemon=True, name="flambeau-pin-memory").start()
 
     def receive(self, timeout: float = 0) -> tuple[int, Any] | None:
-        """The next result, pinned; None if there is none for `timeout` seconds (0: however long it takes).
+        """Return the next result, pinned; None if there is none for `timeout` seconds (0: however long it takes).
 
         Raises what `receive` raised.
         """

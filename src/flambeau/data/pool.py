@@ -46,7 +46,7 @@ class Pool:
 
     @property
     def pids(self) -> list[int]:
-        """The processes' ids."""
+        """Return the processes' ids."""
         return [process.pid for process in self._processes]
 
     def send(self, worker: int, task: Any) -> None:
@@ -57,7 +57,8 @@ class Pool:
             raise self._worker_exit_error(worker) from self._why(worker)
 
     def receive(self, timeout: float = 0) -> Any:
-        """The next result of any worker; None if there is none for `timeout` seconds (0: however long it takes).
+        """Return the next result of any worker; None if there is none for `timeout` seconds (0: however long it
+        takes).
 
         Raises RuntimeError: a worker died.
         """

@@ -87,7 +87,7 @@ class RandomSampler(Sampler[int]):
 
 
 def drawn_seed(generator: Generator | None) -> int:
-    """A seed of 63 bits from a generator, the default one if None."""
+    """Return a seed of 63 bits from a generator, the default one if None."""
     number: Any = empty((), dtype=int64).random_(generator=generator)
     return int(number.item())
 

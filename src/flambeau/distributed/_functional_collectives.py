@@ -40,7 +40,7 @@ class AsyncCollectiveTensor:
 
 
 def wait_tensor(tensor: Any) -> Any:
-    """The tensor: what is queued after its collective comes after it."""
+    """Return the tensor: what is queued after its collective comes after it."""
     return tensor
 
 
@@ -53,7 +53,7 @@ def broadcast(self: Any, src: int, group: Any, tag: str = "") -> Any:
 
 
 def all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Any:  # noqa: N803
-    """The reduction over all ranks. `reduceOp`: "sum", "avg", "product", "min", "max", "band", "bor", "bxor".
+    """Return the reduction over all ranks. `reduceOp`: "sum", "avg", "product", "min", "max", "band", "bor", "bxor".
 
     Raises RuntimeError: another word; in backward: another than "sum".
     """
@@ -66,7 +66,7 @@ def all_reduce_coalesced(self: list[Any], reduceOp: str, group: Any, tag: str = 
 
 
 def all_gather_single(self: Any, gather_dim: int, group: Any, tag: str = "") -> Any:
-    """Every rank's tensor, joined along a dimension."""
+    """Return every rank's tensor, joined along a dimension."""
     found = _resolved(group)
     whole = _AllGather.apply(found, self)[0]
     return whole if gather_dim == 0 else call(cat, whole.chunk(found.size()), (gather_dim,))
@@ -84,7 +84,7 @@ def reduce_scatter_single(
     group: Any,
     tag: str = "",
 ) -> Any:
-    """The reduction over all ranks; rank n gets its n-th part along a dimension.
+    """Return the reduction over all ranks; rank n gets its n-th part along a dimension.
 
     Raises AssertionError: no equal parts; RuntimeError as `all_reduce`.
     """
@@ -146,7 +146,7 @@ def all_to_all_single(
 
 
 def permute_tensor(self: Any, src_dst: list[int], group: Any, tag: str = "") -> Any:
-    """The tensor of the rank that sends to this one: rank n of the group sends to `src_dst[n]`."""
+    """Return the tensor of the rank that sends to this one: rank n of the group sends to `src_dst[n]`."""
     found = _resolved(group)
     mine, length = found.rank(), self.shape[0]
     sent, received = [0] * found.size(), [0] * found.size()
@@ -162,7 +162,7 @@ def permute_tensor(self: Any, src_dst: list[int], group: Any, tag: str = "") -> 
 
 
 def _called(name: str, function: Any, now: str = "") -> Any:
-    """A function under another name; `now` the one to use instead, where PyTorch warns of this one."""
+    """Return a function under another name; `now` the one to use instead, where PyTorch warns of this one."""
 
     @functools.wraps(function)
     def other(*args: Any, **named: Any) -> Any:
@@ -253,7 +253,7 @@ class _ReduceScatter(Function):
 
 
 def _resolved(group: Any) -> ProcessGroup:
-    """The group that an argument names."""
+    """Return the group that an argument names."""
     if isinstance(group, ProcessGroup):
         return group
     if isinstance(group, str):
@@ -299,5 +299,5 @@ def _check_sum(ctx: Any) -> None:
 
 
 def _in_rows(tensor: Any, dim: int, size: int) -> Any:
-    """A tensor whose parts along the first dimension are those along another."""
+    """Return a tensor whose parts along the first dimension are those along another."""
     return tensor if dim == 0 else call(cat, tensor.chunk(size, dim), (0,))

@@ -91,7 +91,7 @@ class DeviceMesh:
         self._coordinate: tuple[int, ...] | None = None
 
     def _part(self, axes: Sequence[Axis], names: Sequence[str], groups: list[str]) -> DeviceMesh:
-        """A mesh of the root's ranks with other axes."""
+        """Return a mesh of the root's ranks with other axes."""
         root = self._get_root_mesh()
         made = DeviceMesh.__new__(DeviceMesh)
         made._stand(root._device_type, axes, root._ranks, names)
@@ -134,7 +134,7 @@ class DeviceMesh:
     def _make_groups(
         self, axes: Sequence[Axis], names: Sequence[str] | None, overrides: Sequence[Override]
     ) -> list[str]:
-        """The name of this rank's group along each axis; none, if it is not in the mesh. All ranks call."""
+        """Return the name of this rank's group along each axis; none, if it is not in the mesh. All ranks call."""
         made = [
             self._make_group(one, f"mesh_{names[place] if names else f'dim_{place}'}", override)
             for place, (one, override) in enumerate(zip(axes, overrides, strict=True))
@@ -190,7 +190,7 @@ class DeviceMesh:
 
     @property
     def mesh(self) -> Tensor:
-        """The ranks, int32 on the CPU. RuntimeError: of a slice, on a rank that is not in the mesh."""
+        """Return the ranks, int32 on the CPU. RuntimeError: of a slice, on a rank that is not in the mesh."""
         found: Tensor = new_tensor(self._mine(None), dtype=int32, device="cpu").reshape(self.shape)
         return found
 
@@ -263,7 +263,8 @@ class DeviceMesh:
     # -- parts --------------------------------------------------------------------------------------------------
 
     def __getitem__(self, mesh_dim_names: str | tuple[str, ...]) -> DeviceMesh:
-        """The mesh of some dimensions that this rank is in, by name: of a (dp, tp) mesh, `mesh["tp"]` is its row.
+        """Return the mesh of some dimensions that this rank is in, by name: of a (dp, tp) mesh, `mesh["tp"]` is its
+        row.
 
         Raises RuntimeError: it has no names, or dimensions overlap; KeyError: no such names, or in another order.
         """
@@ -299,7 +300,7 @@ class DeviceMesh:
         return self._part(axes, names, groups)
 
     def _flatten(self, mesh_dim_name: str | None = None, backend_override: Any = None) -> DeviceMesh:
-        """A mesh of one dimension with the same ranks, under a name (default: its names, joined by "_").
+        """Return a mesh of one dimension with the same ranks, under a name (default: its names, joined by "_").
 
         All ranks call. Raises RuntimeError: it has no names; ValueError: the name is another dimension's.
         """
@@ -366,7 +367,7 @@ class DeviceMesh:
         *,
         mesh_dim_names: Sequence[str] | None = None,
     ) -> DeviceMesh:
-        """A mesh of groups that there are: of one, or of one along each dimension of `mesh`.
+        """Return a mesh of groups that there are: of one, or of one along each dimension of `mesh`.
 
         Raises ValueError: no groups; of several no `mesh` or names, or other dimensions; of one another `mesh`.
         """
@@ -409,12 +410,12 @@ class DeviceMesh:
         return names.index(mesh_dim_name)
 
     def _copies(self, along: Axis) -> list[list[int]]:
-        """The ranks of each copy of an axis in the root's list."""
+        """Return the ranks of each copy of an axis in the root's list."""
         tiles = mesh_layout.tiles(along, len(self._ranks))
         return [[self._ranks[place] for place in places] for places in tiles]
 
     def _mine(self, rank: int | None) -> list[int]:
-        """The ranks of the copy that a rank (None: this one) is in, in the order of the mesh."""
+        """Return the ranks of the copy that a rank (None: this one) is in, in the order of the mesh."""
         copies = self._copies(mesh_layout.joined(self._axes))
         if len(copies) == 1:
             return copies[0]
@@ -432,7 +433,7 @@ class _MeshEnv:
     """`_mesh_resources`: the meshes that `with` has made current."""
 
     def get_current_mesh(self) -> DeviceMesh:
-        """The innermost. RuntimeError: there is none."""
+        """Return the innermost. RuntimeError: there is none."""
         if not world().meshes:
             raise RuntimeError("No device mesh is currently active!")
         found: DeviceMesh = world().meshes[-1]
@@ -449,12 +450,12 @@ def init_device_mesh(
     mesh_dim_names: tuple[str, ...] | None = None,
     backend_override: dict[Any, Any] | None = None,
 ) -> DeviceMesh:
-    """The mesh of the first ranks in rows of this shape: (2, 4) has 0 to 3 in its first row. All ranks call.
+    """Return the mesh of the first ranks in rows of this shape: (2, 4) has 0 to 3 in its first row. All ranks call.
 
     backend_override: by a dimension's index or name: a backend, or (backend, options), of its groups.
 
-    Raises RuntimeError: names that are not unique or not as many as sizes, a device with an index, more ranks than
-    there are, overrides for no dimension.
+    Raises RuntimeError: names that are not unique or not as many as sizes, a device with an index, more ranks
+    than there are, overrides for no dimension.
     """
     if mesh_dim_names is not None:
         if len(set(mesh_dim_names)) != len(mesh_dim_names):

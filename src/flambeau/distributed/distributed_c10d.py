@@ -218,17 +218,17 @@ __all__ = [
 
 
 def _get_default_group() -> ProcessGroup:
-    """The group of all ranks. ValueError: there is none."""
+    """Return the group of all ranks. ValueError: there is none."""
     return _group_or_default(None)
 
 
 def _rank_not_in_group(group: Any) -> bool:
-    """Whether this rank is outside of a group: `new_group` gave it NON_GROUP_MEMBER."""
+    """Return True if this rank is outside of a group: `new_group` gave it NON_GROUP_MEMBER."""
     return bool(group == GroupMember.NON_GROUP_MEMBER)
 
 
 def _get_process_group_name(pg: ProcessGroup) -> str:
-    """A group's name; "None": it has been given up."""
+    """Return a group's name; "None": it has been given up."""
     return pg.group_name if world().groups.get(pg.group_name) is pg else "None"
 
 

@@ -47,7 +47,7 @@ def tell_by_rank(rank: int, then: Callable[[], None]) -> None:
 
 
 def by_rank(rank: int, text: str) -> str:
-    """A text whose lines say whose they are."""
+    """Return a text whose lines say whose they are."""
     return "\n".join([f"[rank{rank}]: {line}" if line else "" for line in text.split("\n")])
 
 

@@ -41,7 +41,7 @@ class Future:
         self._changed = threading.Condition()
 
     def done(self) -> bool:
-        """Whether it has a value, or an error. Its tensors may still be computed."""
+        """Return True if it has a value, or an error. Its tensors may still be computed."""
         return self._done
 
     def wait(self) -> Any:
@@ -50,7 +50,7 @@ class Future:
         return self.value()
 
     def value(self) -> Any:
-        """The value. RuntimeError: it is not there yet; or the error that took its place."""
+        """Return the value. RuntimeError: it is not there yet; or the error that took its place."""
         if not self._done:
             raise RuntimeError(
                 "Waiting is required before value() can be called on a Future that is not done"
@@ -62,7 +62,7 @@ class Future:
         return self._value
 
     def then(self, callback: Callable[[Future], Any]) -> Future:
-        """A future of what `callback(self)` returns, called once this one is done."""
+        """Return a future of what `callback(self)` returns, called once this one is done."""
         child = Future(stream=self._stream, drive=self._settle)
         self.add_done_callback(lambda parent: child._run(callback, parent))
         return child
@@ -151,7 +151,7 @@ def _text(error: Exception) -> str:
 
 
 def collect_all(futures: list[Future]) -> Future:
-    """A future of the list of the given ones, done when all are; of the first one's error, if there is one."""
+    """Return a future of the list of the given ones, done when all are; of the first one's error, if there is one."""
     result = Future(drive=lambda: [f._settle() for f in futures] and None)
     numbers = count(1)  # futures may be done in several threads at once: each takes another number
 
@@ -167,5 +167,5 @@ def collect_all(futures: list[Future]) -> Future:
 
 
 def wait_all(futures: list[Future]) -> list[Any]:
-    """The values of all. The first error is raised."""
+    """Return the values of all. The first error is raised."""
     return [future.wait() for future in collect_all(futures).wait()]

@@ -41,17 +41,17 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    """Whether there is a group of all ranks."""
+    """Return True if there is a group of all ranks."""
     return world().default is not None
 
 
 def is_torchelastic_launched() -> bool:
-    """Whether `flambeau launch` or torchrun started this process."""
+    """Return True if `flambeau launch` or torchrun started this process."""
     return world().environment.get("TORCHELASTIC_RUN_ID") is not None
 
 
 def is_backend_available(backend: str) -> bool:
-    """Whether a backend, or each of "cpu:gloo,cuda:nccl", can be asked for. TypeError: it is no str."""
+    """Return True if a backend, or each of "cpu:gloo,cuda:nccl", can be asked for. TypeError: it is no str."""
     if not isinstance(backend, str):
         raise TypeError(argument_type("is_backend_available", "backend", 1, "str", backend))
     words = [pair.rpartition(":")[2] for pair in backend.split(",")]
@@ -80,7 +80,7 @@ def get_world_size(group: Any = None) -> int:
 
 
 def get_backend(group: Any = None) -> Backend:
-    """A group's backend, by its word."""
+    """Return a group's backend, by its word."""
     found = group_or_default(group)
     if not is_registered(found):
         raise ValueError("Invalid process group specified")
@@ -97,7 +97,7 @@ def _type_of(where: Any) -> str:
 
 
 def get_default_backend_for_device(device: Any) -> str:
-    """The backend for a kind of device. ValueError: there is none."""
+    """Return the backend for a kind of device. ValueError: there is none."""
     kind = (
         device.split(":")[0] if isinstance(device, str) else _type_of(device)
     )  # kinds that only PyTorch has, too
@@ -143,7 +143,7 @@ def get_node_local_rank(fallback_rank: int | None = None) -> int:
 
 
 def get_group_rank(group: Any, global_rank: int) -> int:
-    """A group's number for a global rank. ValueError: it is not in the group."""
+    """Return a group's number for a global rank. ValueError: it is not in the group."""
     if group is world().default:
         return global_rank
     ranks = _ranks_of(group)
@@ -153,7 +153,7 @@ def get_group_rank(group: Any, global_rank: int) -> int:
 
 
 def get_global_rank(group: Any, group_rank: int) -> int:
-    """The global rank of a group's member. ValueError: there is no such member."""
+    """Return the global rank of a group's member. ValueError: there is no such member."""
     if group is world().default:
         return group_rank
     ranks = _ranks_of(group)
@@ -163,12 +163,12 @@ def get_global_rank(group: Any, group_rank: int) -> int:
 
 
 def get_process_group_ranks(group: Any) -> list[int]:
-    """The global ranks of a group (None: of all), by rank."""
+    """Return the global ranks of a group (None: of all), by rank."""
     return list(group_or_default(group).ranks)
 
 
 def group_or_default(group: Any) -> ProcessGroup:
-    """The group that an argument means. ValueError: it is no group."""
+    """Return the group that an argument means. ValueError: it is no group."""
     if group is None:
         return world().require_default()
     if not isinstance(group, ProcessGroup) and group != NON_GROUP_MEMBER:
@@ -179,7 +179,7 @@ def group_or_default(group: Any) -> ProcessGroup:
 
 
 def named_group(name: str) -> ProcessGroup:
-    """A group of this rank. RuntimeError: it has been given up."""
+    """Return a group of this rank. RuntimeError: it has been given up."""
     found = world().groups.get(name)
     if found is None:
         raise RuntimeError(f"Could not resolve the process group registered under the name {name}")
@@ -187,7 +187,9 @@ def named_group(name: str) -> ProcessGroup:
 
 
 def group_rank_of(group: ProcessGroup, rank: int | None, group_rank: int | None) -> int:
-    """The rank in a group that one of two arguments names, the global one or its own. ValueError: both, or neither."""
+    """Return the rank in a group that one of two arguments names, the global one or its own. ValueError: both, or
+    neither.
+    """
     if group_rank is not None:
         if rank is not None:
             raise ValueError("Can't specify both group_rank and global_rank")
@@ -198,7 +200,7 @@ def group_rank_of(group: ProcessGroup, rank: int | None, group_rank: int | None)
 
 
 def is_outside(group: Any, what: str) -> bool:
-    """Whether this rank is not in a group; warns of it."""
+    """Return True if this rank is not in a group; warns of it."""
     if group != NON_GROUP_MEMBER:
         return False
     default = world().default
@@ -211,7 +213,7 @@ def is_outside(group: Any, what: str) -> bool:
 
 
 def _ranks_of(group: Any) -> tuple[int, ...]:
-    """The global ranks of a group's members. ValueError: there is no such group."""
+    """Return the global ranks of a group's members. ValueError: there is no such group."""
     if not is_registered(group):
         raise ValueError(
             f"Group {group} is not registered, please create group with torch.distributed.new_group API"
@@ -221,5 +223,5 @@ def _ranks_of(group: Any) -> tuple[int, ...]:
 
 
 def is_registered(group: Any) -> bool:
-    """Whether it is a group of this rank that has not been given up."""
+    """Return True if it is a group of this rank that has not been given up."""
     return isinstance(group, ProcessGroup) and world().groups.get(group.group_name) is group

@@ -15,7 +15,7 @@ from flambeau.distributed.run import run
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments of torchrun, and --use-env."""
+    """Return the arguments of torchrun, and --use-env."""
     return _parser().parse_args(args)
 
 

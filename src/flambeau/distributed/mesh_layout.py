@@ -15,7 +15,7 @@ Axis = tuple[tuple[int, int], ...]
 
 
 def axis(pairs: Iterable[tuple[int, int]]) -> Axis:
-    """The axis of some (size, stride)."""
+    """Return the axis of some (size, stride)."""
     merged: list[tuple[int, int]] = []
     for size, stride in pairs:
         if size == 1:
@@ -37,17 +37,17 @@ def length(one: Axis) -> int:
 
 
 def row_major(shape: Sequence[int]) -> tuple[Axis, ...]:
-    """The axes of a mesh of its own."""
+    """Return the axes of a mesh of its own."""
     return tuple([axis([(size, prod(shape[place + 1 :]))]) for place, size in enumerate(shape)])
 
 
 def in_order(one: Axis) -> bool:
-    """Whether strides fall: dimensions in the order in which they lie."""
+    """Return True if strides fall: dimensions in the order in which they lie."""
     return all(a >= b for (_, a), (_, b) in pairwise(one))
 
 
 def apart(one: Axis) -> bool:
-    """Whether no two places are the same."""
+    """Return True if no two places are the same."""
     ordered = sorted([(stride, size) for size, stride in one], reverse=True)
     return all(stride % (inner * size) == 0 for (stride, _), (inner, size) in pairwise(ordered))
 
@@ -68,7 +68,9 @@ def tiles(one: Axis, count: int) -> list[list[int]]:
 
 
 def split(one: Axis, sizes: Sequence[int]) -> list[Axis]:
-    """An axis cut into several of these lengths, whose product is its own. AssertionError: not at these places."""
+    """Return an axis cut into several of these lengths, whose product is its own. AssertionError: not at these
+    places.
+    """
     left = list(one)
     parts: list[Axis] = []
     for size in reversed(sizes):

@@ -65,7 +65,7 @@ class BackendConfig:
         return ",".join(f"{device}:{name}" for device, name in self.device_backend_map.items())
 
     def get_device_backend_map(self) -> dict[str, Backend]:
-        """The map from kinds of devices to backends."""
+        """Return the map from kinds of devices to backends."""
         return self.device_backend_map
 
 

@@ -31,7 +31,7 @@ def register_rendezvous_handler(scheme: str, handler: Handler) -> None:
 def rendezvous(
     url: str, rank: int = -1, world_size: int = -1, **kwargs: Any
 ) -> Iterator[tuple[Store, int, int]]:
-    """An iterator over (store, rank, number of ranks), of which the first is meant.
+    """Return an iterator over (store, rank, number of ranks), of which the first is meant.
 
     `rank` and `world_size` may stand in the URL instead, or for env:// in the environment.
 
@@ -125,7 +125,7 @@ def _place(scheme: str, parts: ParseResult) -> tuple[int, int]:
 def _tcp_store(
     host: str, port: int, rank: int, size: int, timeout: timedelta, environ: Mapping[str, str]
 ) -> Store:
-    """The launcher serves it where the environment says so, else rank 0."""
+    """Return the launcher serves it where the environment says so, else rank 0."""
     if not 0 <= port < 1 << 16:
         raise ValueError(f"port must have value from 0 to 65535 but was {port}.")
     if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":

@@ -40,7 +40,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments of torchrun."""
+    """Return the arguments of torchrun."""
     return get_args_parser().parse_args(args)
 
 
@@ -187,7 +187,7 @@ def _port(option: str, port: Any) -> int:
 
 
 def _is_here(host: str, local: str | None) -> bool:
-    """Whether an address is this machine's."""
+    """Return True if an address is this machine's."""
     if host in ("localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn(), local):
         return True
     try:

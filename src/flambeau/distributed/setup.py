@@ -140,7 +140,7 @@ def _left_if_it_fails(mine: World, made: ProcessGroup) -> Iterator[None]:
 
 
 def _bound_device(where: Any) -> device | None:
-    """The device that a rank says is its own."""
+    """Return the device that a rank says is its own."""
     if where is None:
         return None
     found = (
@@ -240,10 +240,10 @@ def new_group(
     device_id: Any = None,
     sort_ranks: bool = True,
 ) -> Any:
-    """A group of some ranks (default: all), which all ranks make, in the same order of calls, members or not.
+    """Return a group of some ranks (default: all), which all ranks make, in the same order of calls, members or not.
 
-    With `use_local_synchronization` only its members call. Returns GroupMember.NON_GROUP_MEMBER to those outside, or
-    None where they need not have called.
+    With `use_local_synchronization` only its members call. Returns GroupMember.NON_GROUP_MEMBER to those outside,
+    or None where they need not have called.
 
     Raises ValueError: ranks that there are not, or twice.
     """
@@ -272,7 +272,7 @@ def new_group(
 
 
 def _members(ranks: Sequence[int] | None, size: int, sort: bool) -> tuple[int, ...]:
-    """The ranks of a new group."""
+    """Return the ranks of a new group."""
     if ranks is None:
         return tuple(range(size))
     found = sorted(ranks) if sort else list(ranks)
@@ -326,7 +326,7 @@ def new_subgroups_by_enumeration(
     pg_options: Any = None,
     group_desc: str | None = None,
 ) -> tuple[Any, list[Any]]:
-    """A group for each list of ranks: this rank's (None: it is in none), and all. No rank may be in two."""
+    """Return a group for each list of ranks: this rank's (None: it is in none), and all. No rank may be in two."""
     if not ranks_per_subgroup_list:
         raise ValueError("The arg 'ranks_per_subgroup_list' cannot be empty")
     seen: dict[int, Sequence[int]] = {}

@@ -39,7 +39,7 @@ class Work:
         """Wait until it is over. Raises what went wrong."""
 
     def _test(self) -> bool:
-        """Whether it is over; makes progress."""
+        """Return True if it is over; makes progress."""
         return True
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -58,7 +58,7 @@ class Work:
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is over, with an error too: `wait` raises that."""
+        """Return True if it is over, with an error too: `wait` raises that."""
         if not self._over:
             try:
                 if self._test():
@@ -71,7 +71,7 @@ class Work:
         return self._over
 
     def is_success(self) -> bool:
-        """Whether it is over, without an error."""
+        """Return True if it is over, without an error."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Exception | None:
@@ -79,7 +79,7 @@ class Work:
         return self._error
 
     def source_rank(self) -> int:
-        """The rank in the group that a message came from. RuntimeError: it is no receipt."""
+        """Return the rank in the group that a message came from. RuntimeError: it is no receipt."""
         if self._source < 0:
             raise RuntimeError(
                 "sourceRank() may only be called on work objects that correspond to a recv or recv-from-any call."
@@ -88,7 +88,7 @@ class Work:
         return self._source
 
     def result(self) -> list[Any]:
-        """The tensors that it writes."""
+        """Return the tensors that it writes."""
         return self._results
 
     def synchronize(self) -> None:
@@ -100,7 +100,7 @@ class Work:
         self.wait()
 
     def get_future(self) -> Future:
-        """A future of `result()`."""
+        """Return a future of `result()`."""
         if self._future is None:
             self._future = Future(drive=self.wait)
             if self._over:
@@ -183,7 +183,7 @@ class StreamWork(Work):
         return None if self._begun is None else self._begun.error
 
     def get_future(self) -> Future:
-        """A future that is done at once: its tensors are there for streams that wait, as callbacks' do."""
+        """Return a future that is done at once: its tensors are there for streams that wait, as callbacks' do."""
         if self._future is None:
             self._future = Future(stream=self._stream)
             self._future.set_result(self._results)

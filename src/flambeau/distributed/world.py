@@ -60,7 +60,7 @@ class ProcessGroup:
         return self._place.size
 
     def name(self) -> str:
-        """The backend's name."""
+        """Return the backend's name."""
         return self._word
 
     @property
@@ -68,7 +68,7 @@ class ProcessGroup:
         return self._place.name
 
     def get_group_store(self) -> Any:
-        """The group's part of the store."""
+        """Return the group's part of the store."""
         return self._place.store
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -94,7 +94,7 @@ class ProcessGroup:
         self._engines = {}
 
     def engine_of(self, device_type: str) -> Backend:
-        """The engine of tensors of a kind of device, made when it is first needed.
+        """Return the engine of tensors of a kind of device, made when it is first needed.
 
         Raises RuntimeError: none is named; DistBackendError: the group was left.
         """
@@ -124,12 +124,12 @@ class ProcessGroup:
         return backend_registry.make(word, "cpu", place, self._hub, lambda: self.engine_of("cpu"))
 
     def engine_for(self, tensor: Any) -> Backend:
-        """The engine of a tensor's device. Raises as `engine_of`."""
+        """Return the engine of a tensor's device. Raises as `engine_of`."""
         return self.engine_of(tensor.device.type)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The global ranks of its members, by rank."""
+        """Return the global ranks of its members, by rank."""
         return self._place.ranks
 
     @property
@@ -183,13 +183,13 @@ class World:
         self._debug = level
 
     def require_default(self) -> ProcessGroup:
-        """The group of all ranks. ValueError: there is none."""
+        """Return the group of all ranks. ValueError: there is none."""
         if self.default is None:
             raise ValueError(NOT_INITIALIZED)
         return self.default
 
     def next_name(self) -> str:
-        """The name of the next group: the same on all ranks, if they make the same groups in the same order."""
+        """Return the name of the next group: the same on all ranks, if they make the same groups in the same order."""
         name = str(self.count)
         self.count += 1
         return name
@@ -212,7 +212,7 @@ class World:
         description: str,
         priority: int = 0,
     ) -> ProcessGroup:
-        """A group that this rank is in. `rank`: in the group; `priority`: of its streams."""
+        """Return a group that this rank is in. `rank`: in the group; `priority`: of its streams."""
         store = None if self.store is None else PrefixStore(name, self.store)
         if store is not None:
             processes.announce(store, rank)
@@ -251,5 +251,5 @@ local = Local()
 
 
 def world() -> World:
-    """The world of the rank that asks."""
+    """Return the world of the rank that asks."""
     return local.world or process

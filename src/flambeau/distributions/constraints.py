@@ -377,7 +377,7 @@ __all__ = [
 
 
 def is_dependent(constraint: object) -> bool:
-    """Whether a constraint is known only of a distribution's instance."""
+    """Return True if a constraint is known only of a distribution's instance."""
     return isinstance(constraint, _Dependent)
 
 

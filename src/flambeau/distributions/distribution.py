@@ -73,12 +73,12 @@ class Distribution:
 
     @property
     def arg_constraints(self) -> dict[str, Any]:
-        """The constraints of the parameters, by name."""
+        """Return the constraints of the parameters, by name."""
         raise NotImplementedError
 
     @property
     def support(self) -> Any:
-        """The constraint of samples."""
+        """Return the constraint of samples."""
         raise NotImplementedError
 
     @property
@@ -114,15 +114,15 @@ class Distribution:
         return self.sample(Size((n,)))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The logarithm of the probability (or its density) of a value, of the batch's shape."""
+        """Return the logarithm of the probability (or its density) of a value, of the batch's shape."""
         raise NotImplementedError
 
     def cdf(self, value: Tensor) -> Tensor:
-        """The probability of what is not above a value."""
+        """Return the probability of what is not above a value."""
         raise NotImplementedError
 
     def icdf(self, value: Tensor) -> Tensor:
-        """The reverse of `cdf`."""
+        """Return the reverse of `cdf`."""
         raise NotImplementedError
 
     def entropy(self) -> Tensor:
@@ -133,7 +133,7 @@ class Distribution:
         return self.entropy().exp()
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """All values, along a new first dimension; with `expand` for each member of the batch."""
+        """Return all values, along a new first dimension; with `expand` for each member of the batch."""
         raise NotImplementedError
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Distribution:
@@ -143,7 +143,7 @@ class Distribution:
     # -- for subclasses ---------------------------------------------------------------------------------
 
     def _expand_parts(self, batch_shape: Any, _instance: Any = None, **parts: Any) -> Any:
-        """An instance of another batch with these attributes; nothing is checked again."""
+        """Return an instance of another batch with these attributes; nothing is checked again."""
         made = type(self).__new__(type(self)) if _instance is None else _instance
         for name, value in parts.items():
             setattr(made, name, value)

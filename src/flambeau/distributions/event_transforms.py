@@ -288,7 +288,7 @@ class CatTransform(_PartTransform):
 
     @property
     def length(self) -> int:
-        """The size of all parts together."""
+        """Return the size of all parts together."""
         return sum(self.lengths)
 
     def with_cache(self, cache_size: int = 1) -> Transform:

@@ -20,7 +20,7 @@ class ExponentialFamily(Distribution):
 
     @property
     def _natural_params(self) -> tuple[Tensor, ...]:
-        """The natural parameters."""
+        """Return the natural parameters."""
         raise NotImplementedError
 
     def _log_normalizer(self, *natural_params: Any) -> Tensor:

@@ -43,7 +43,7 @@ class GeneralizedPareto(Distribution):
 
     @property
     def _nonzero(self) -> Any:
-        """The concentration, 1 where it is about 0."""
+        """Return the concentration, 1 where it is about 0."""
         return functions["where"](self._is_exponential, 1.0, self.concentration)
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)

@@ -53,7 +53,7 @@ def register_kl(type_p: type, type_q: type) -> Callable[[Formula], Formula]:
 
 
 def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
-    """The divergence of Kullback and Leibler of q from p, in nats, of the batch's shape.
+    """Return the divergence of Kullback and Leibler of q from p, in nats, of the batch's shape.
 
     Raises NotImplementedError: no formula for the two.
     """

@@ -92,7 +92,7 @@ class MultivariateNormal(FromFactor):
 
 
 def _factor(name: str, matrix: Tensor) -> Tensor:
-    """The lower Cholesky factor of the covariance matrix."""
+    """Return the lower Cholesky factor of the covariance matrix."""
     if name == "scale_tril":
         return matrix
     if name == "covariance_matrix":
@@ -120,7 +120,7 @@ def _batch_mahalanobis(bL: Tensor, bx: Tensor) -> Tensor:  # noqa: N803
 
 
 def log_determinant(factor: Tensor) -> Tensor:
-    """Half the logarithm of the determinant of the covariance matrix, of its Cholesky factor."""
+    """Return half the logarithm of the determinant of the covariance matrix, of its Cholesky factor."""
     return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 

@@ -35,7 +35,7 @@ class Transform:
 
     @property
     def event_dim(self) -> int:
-        """The number of last dimensions that are one event.
+        """Return the number of last dimensions that are one event.
 
         Raises:
             ValueError: If it differs between domain and codomain.
@@ -53,13 +53,13 @@ class Transform:
         return shape
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The value at x."""
+        """Return the value at x."""
         if x is self._cached_x_y[0]:
             return self._cached_x_y[1]  # type: ignore[no-any-return]
         return self._store_pair(x, self._call(x))[1]
 
     def _inv_call(self, y: Tensor) -> Tensor:
-        """The x whose value is y."""
+        """Return the x whose value is y."""
         if y is self._cached_x_y[1]:
             return self._cached_x_y[0]  # type: ignore[no-any-return]
         return self._store_pair(self._inverse(y), y)[0]
@@ -81,7 +81,7 @@ class Transform:
 
     @property
     def inv(self) -> Transform:
-        """The inverse."""
+        """Return the inverse."""
         return _InverseTransform(self)
 
     @property

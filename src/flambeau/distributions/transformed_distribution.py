@@ -69,7 +69,7 @@ class TransformedDistribution(Distribution):
         return self._whole(self.base_dist.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The base's, less the logarithms of the transforms' slopes on the way."""
+        """Return the base's, less the logarithms of the transforms' slopes on the way."""
         if self._validate_args:
             self._validate_sample(value)
         dims = len(self._event_shape)
@@ -85,7 +85,7 @@ class TransformedDistribution(Distribution):
         return total + sum_rightmost(base, dims - len(self.base_dist.event_shape))  # type: ignore[no-any-return]
 
     def _flip_order(self, value: Tensor) -> Tensor:
-        """A probability, or its complement where the transforms turn the order around."""
+        """Return a probability, or its complement where the transforms turn the order around."""
         sign = self._whole.sign
         return value if isinstance(sign, int) and sign == 1 else sign * (value - 0.5) + 0.5  # type: ignore[no-any-return]
 

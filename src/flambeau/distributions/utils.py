@@ -18,7 +18,8 @@ from flambeau.tensor.tensor import Tensor
 
 
 def broadcast_all(*values: Any) -> tuple[Tensor, ...]:
-    """Tensors of one shape. Numbers become tensors of the first tensor's dtype and device, else of the default ones.
+    """Return tensors of one shape. Numbers become tensors of the first tensor's dtype and device, else of the
+    default ones.
 
     Raises ValueError: neither numbers nor tensors.
     """
@@ -55,7 +56,7 @@ def logits_to_probs(logits: Tensor, is_binary: bool = False) -> Tensor:
 
 
 def probs_to_logits(probs: Tensor, is_binary: bool = False) -> Tensor:
-    """The reverse of `logits_to_probs`."""
+    """Return the reverse of `logits_to_probs`."""
     inside = clamp_probs(probs)
     return inside.log() - (-inside).log1p() if is_binary else inside.log()
 

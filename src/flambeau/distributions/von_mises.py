@@ -41,7 +41,9 @@ class VonMises(Distribution):
 
     @lazy_property
     def _proposal_r(self) -> Tensor:
-        """The parameter of the wrapped Cauchy distribution from which angles are proposed, in double precision."""
+        """Return the parameter of the wrapped Cauchy distribution from which angles are proposed, in double
+        precision.
+        """
         k = self.concentration.to(dtypes.float64)
         tau = 1 + (1 + 4 * k.square()).sqrt()
         rho = (tau - (2 * tau).sqrt()) / (2 * k)
@@ -79,6 +81,6 @@ class VonMises(Distribution):
 
     @lazy_property
     def variance(self) -> Tensor:
-        """The circular variance."""
+        """Return the circular variance."""
         k = self.concentration
         return 1 - i1e(k) / i0e(k)  # type: ignore[no-any-return]

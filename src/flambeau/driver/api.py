@@ -390,14 +390,14 @@ class Launch(Record):
 
     @property
     def operands(self) -> tuple[Meta, ...]:
-        """The operands that have addresses, in the order of the addresses: outputs, then inputs that are
+        """Return the operands that have addresses, in the order of the addresses: outputs, then inputs that are
         tensors.
         """
         return self.outputs + tuple(x for x in self.inputs if isinstance(x, Meta))
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the launch moves at least: each element of each operand once."""
+        """Return the bytes that the launch moves at least: each element of each operand once."""
         return sum(distinct_bytes(meta) for meta in self.operands)
 
 

@@ -23,12 +23,12 @@ from flambeau.tensor.tensor import Tensor
 def grad(
     func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that gives the gradient of `func`, which returns a tensor of no dimensions.
+    """Return a function that gives the gradient of `func`, which returns a tensor of no dimensions.
 
-    argnums: by which positional arguments; of a tuple, a tuple of gradients. Arguments may be dicts, lists and tuples
-    of tensors; gradients come in the same form, zeros for what `func` did not use.
-    has_aux: `func` returns (value, others); the function then returns (gradient, others).
-    Raises RuntimeError: the value is no such tensor, there is no such argument; ValueError: a leaf that is no tensor.
+    argnums: by which positional arguments; of a tuple, a tuple of gradients. Arguments may be dicts, lists and
+    tuples of tensors; gradients come in the same form, zeros for what `func` did not use. has_aux: `func` returns
+    (value, others); the function then returns (gradient, others). Raises RuntimeError: the value is no such
+    tensor, there is no such argument; ValueError: a leaf that is no tensor.
     """
     both = grad_and_value(func, argnums, has_aux)
 
@@ -141,7 +141,7 @@ def _gradients(value: Tensor, wanted: Sequence[Tensor]) -> list[Tensor]:
 
 
 def reaches_others(results: Sequence[Tensor], own: Sequence[Tensor]) -> bool:
-    """Whether the graph of results has leaves that are not our own."""
+    """Return True if the graph of results has leaves that are not our own."""
     ours = {id(leaf) for leaf in own}
     seen: set[Any] = set()
     waiting = [t.grad_fn for t in results if t.grad_fn is not None]

@@ -44,7 +44,7 @@ class _Call:
         self.wanted = [leaf for i in places for leaf in leaves(self.inputs[i])]
 
     def pull_back(self, outputs: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
-        """The gradients of the weighted sum of outputs, on the tape."""
+        """Return the gradients of the weighted sum of outputs, on the tape."""
         pairs = [(o, w) for o, w in zip(outputs, weights, strict=True) if o.requires_grad]
         if not pairs:
             return [t.new_zeros(t.shape) for t in self.wanted]
@@ -52,7 +52,7 @@ class _Call:
             return list(run_grad(*_columns(pairs, self.wanted), True, True, True, True))
 
     def detach_results(self, results: Sequence[Any]) -> list[Any]:
-        """Results as the program gets them: off the tape, unless more than this call comes into them."""
+        """Return results as the program gets them: off the tape, unless more than this call comes into them."""
         keep = self.recording and reaches_others(results, self.own)
         return list(results) if keep else [detach(t, self.own) for t in results]
 
@@ -177,10 +177,11 @@ def jacrev(
     func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False,
     chunk_size: int | None = None, _preallocate_and_copy: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
-    """A function that gives the Jacobian of `func`: in its output's form, of shape output's + argument's.
+    """Return a function that gives the Jacobian of `func`: in its output's form, of shape output's + argument's.
 
-    argnums: by which positional arguments; of a tuple, a tuple of Jacobians in each place. has_aux: `func` returns
-    (output, others); the function then returns (Jacobian, others). chunk_size: accepted, rows are taken one by one.
+    argnums: by which positional arguments; of a tuple, a tuple of Jacobians in each place. has_aux: `func`
+    returns (output, others); the function then returns (Jacobian, others). chunk_size: accepted, rows are taken
+    one by one.
     """
 
     @wraps(func)
@@ -219,7 +220,7 @@ def jacfwd(
     func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False, *,
     chunk_size: int | None = None, randomness: str = "error",
 ) -> Callable[..., Any]:  # fmt: skip
-    """A function that gives the Jacobian of `func`, as `jacrev`, computed in forward mode.
+    """Return a function that gives the Jacobian of `func`, as `jacrev`, computed in forward mode.
 
     chunk_size, randomness: accepted, and without effect: columns are computed one by one.
     """
@@ -276,5 +277,7 @@ def _join_columns(blocks: Sequence[Any], forms: Sequence[Any], single: bool) -> 
 
 
 def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """A function that gives the second derivatives of `func`: the Jacobian, forward, of its Jacobian, backward."""
+    """Return a function that gives the second derivatives of `func`: the Jacobian, forward, of its Jacobian,
+    backward.
+    """
     return jacfwd(jacrev(func, argnums), argnums)

@@ -99,7 +99,7 @@ class Graph:
 
     @property
     def owning_module(self) -> Any:
-        """The module that uses the graph, or None."""
+        """Return the module that uses the graph, or None."""
         return self._owning_module
 
     @owning_module.setter
@@ -108,7 +108,7 @@ class Graph:
 
     @property
     def nodes(self) -> _node_list:
-        """All nodes in order; `reversed(graph.nodes)` goes backward."""
+        """Return all nodes in order; `reversed(graph.nodes)` goes backward."""
         return _node_list(self)
 
     def _position(self, node: Node) -> int:

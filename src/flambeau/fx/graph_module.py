@@ -231,7 +231,7 @@ class GraphModule(Module):
 
     @property
     def graph(self) -> Graph:
-        """The graph. Assigning another one recompiles."""
+        """Return the graph. Assigning another one recompiles."""
         return self._graph
 
     @graph.setter
@@ -243,7 +243,7 @@ class GraphModule(Module):
 
     @property
     def code(self) -> str:
-        """The Python code of `forward`."""
+        """Return the Python code of `forward`."""
         return self._code
 
     def recompile(self) -> PythonCode:

@@ -119,12 +119,12 @@ class Node:
 
     @property
     def next(self) -> Node:
-        """The following node, or the graph's root after the last."""
+        """Return the following node, or the graph's root after the last."""
         return self._next
 
     @property
     def prev(self) -> Node:
-        """The preceding node, or the graph's root before the first."""
+        """Return the preceding node, or the graph's root before the first."""
         return self._prev
 
     def prepend(self, x: Node) -> None:
@@ -163,7 +163,7 @@ class Node:
 
     @property
     def args(self) -> tuple[Argument, ...]:
-        """The positional arguments, as a tuple of nodes and immutable values."""
+        """Return the positional arguments, as a tuple of nodes and immutable values."""
         return self._args
 
     @args.setter
@@ -172,7 +172,7 @@ class Node:
 
     @property
     def kwargs(self) -> dict[str, Argument]:
-        """The keyword arguments, as an immutable dict."""
+        """Return the keyword arguments, as an immutable dict."""
         return self._kwargs
 
     @kwargs.setter
@@ -181,7 +181,7 @@ class Node:
 
     @property
     def all_input_nodes(self) -> list[Node]:
-        """The nodes whose values this node uses, each once."""
+        """Return the nodes whose values this node uses, each once."""
         return list(self._input_nodes)
 
     def _set_arguments(self, args: Any, kwargs: Any) -> None:
@@ -249,7 +249,7 @@ class Node:
 
     @property
     def stack_trace(self) -> str | None:
-        """The Python stack at the time of tracing, if the tracer recorded it."""
+        """Return the Python stack at the time of tracing, if the tracer recorded it."""
         return self.meta.get("stack_trace")
 
     @stack_trace.setter

@@ -36,12 +36,12 @@ _explain_absent_names(globals(), "torch.multiprocessing")
 
 
 def Queue(maxsize: int = 0) -> _Any:  # noqa: N802
-    """A queue of messages between processes: `multiprocessing.Queue`, but that `put` pickles. See `queue.py`."""
+    """Return a queue of messages between processes: `multiprocessing.Queue`, but that `put` pickles. See `queue.py`."""
     return get_context().Queue(maxsize)
 
 
 def JoinableQueue(maxsize: int = 0) -> _Any:  # noqa: N802
-    """A queue that can be joined: `multiprocessing.JoinableQueue`, but that `put` pickles. See `queue.py`."""
+    """Return a queue that can be joined: `multiprocessing.JoinableQueue`, but that `put` pickles. See `queue.py`."""
     return get_context().JoinableQueue(maxsize)
 
 
@@ -51,12 +51,12 @@ def Pool(  # noqa: N802
     initargs: _Any = (),
     maxtasksperchild: int | None = None,
 ) -> _Any:
-    """A pool of processes."""
+    """Return a pool of processes."""
     return get_context().Pool(processes, initializer, initargs, maxtasksperchild)
 
 
 def get_all_sharing_strategies() -> set[str]:
-    """The ways of sharing the CPU's memory here: "file_descriptor" (on Linux) and "file_system"."""
+    """Return the ways of sharing the CPU's memory here: "file_descriptor" (on Linux) and "file_system"."""
     both = {_sharing.FILE_DESCRIPTOR, _sharing.FILE_SYSTEM}
     return both if hasattr(_standard.reduction, "DupFd") else {_sharing.FILE_SYSTEM}
 

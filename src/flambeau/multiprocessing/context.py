@@ -62,15 +62,15 @@ class _Context:
     """What our contexts have in common."""
 
     def Queue(self, maxsize: int = 0) -> Any:  # noqa: N802
-        """A queue of messages between processes. See `queue.py`."""
+        """Return a queue of messages between processes. See `queue.py`."""
         return Queue(maxsize, ctx=self.get_context())
 
     def JoinableQueue(self, maxsize: int = 0) -> Any:  # noqa: N802
-        """A queue that can be joined. See `queue.py`."""
+        """Return a queue that can be joined. See `queue.py`."""
         return JoinableQueue(maxsize, ctx=self.get_context())
 
     def get_context(self, method: str | None = None) -> Any:
-        """The context of a start method, or this one. Raises ValueError: there is no such method."""
+        """Return the context of a start method, or this one. Raises ValueError: there is no such method."""
         return self if method is None else get_context(method)
 
 
@@ -96,7 +96,9 @@ _CONTEXTS: dict[str, Any] = {
 
 
 def get_context(method: str | None = None) -> Any:
-    """The context of a start method; None: of the one that `set_start_method` chose. ValueError: there is none such."""
+    """Return the context of a start method; None: of the one that `set_start_method` chose. ValueError: there is
+    none such.
+    """
     method = get_start_method() if method is None else method
     if method not in _CONTEXTS:
         raise ValueError(f"cannot find context for {method!r}")

@@ -41,7 +41,8 @@ _SENDER_GONE = (
 
 
 def reduce_tensor(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
-    """The call that makes this tensor in another process, over the same memory: CPU memory moves to shared memory.
+    """Return the call that makes this tensor in another process, over the same memory: CPU memory moves to shared
+    memory.
 
     Raises RuntimeError: it is no leaf and requires a gradient, or came from another process by CUDA IPC.
     """
@@ -59,7 +60,7 @@ def reduce_tensor(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
 
 
 def rebuild_tensor(cls: Any, storage: Face, metadata: Any, kind: dtype | None = None) -> Any:
-    """A tensor, or Parameter, over a storage. metadata: offset, size, stride, requires_grad."""
+    """Return a tensor, or Parameter, over a storage. metadata: offset, size, stride, requires_grad."""
     offset, size, stride, requires_grad = metadata
     if kind is None:
         assert isinstance(storage, TypedStorage)
@@ -91,9 +92,10 @@ def rebuild_cuda_tensor(
     requires_grad: bool, ref_counter_handle: bytes, ref_counter_offset: int, event_handle: bytes,
     event_sync_required: bool,
 ) -> Any:  # fmt: skip
-    """A CUDA tensor over another process's memory. The current stream waits for what the sender's was given.
+    """Return a CUDA tensor over another process's memory. The current stream waits for what the sender's was given.
 
-    Raises RuntimeError: the sender has ended; its GPU is not visible here; this is a fork of a process that used CUDA.
+    Raises RuntimeError: the sender has ended; its GPU is not visible here; this is a fork of a process that used
+    CUDA.
     """
     if storage_handle is None or not storage_size_bytes:
         where = system.resolve(device("cuda", storage_device))
@@ -114,7 +116,7 @@ def rebuild_cuda_tensor(
 
 
 def reduce_storage(storage: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The call that maps a CPU storage in another process. Raises RuntimeError: it is a CUDA storage."""
+    """Return the call that maps a CPU storage in another process. Raises RuntimeError: it is a CUDA storage."""
     memory: Storage = storage._row.memory if isinstance(storage, Face) else storage
     if memory.device is not CPU:
         raise RuntimeError("Cannot pickle CUDA storage; try pickling a CUDA tensor instead")
@@ -136,7 +138,7 @@ def reduce_storage(storage: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def rebuild_storage_door(door: bytes, counter: bytes, slot: int, size: int) -> Storage:
-    """The storage behind a door of the process that sent it. FileNotFoundError: that has ended."""
+    """Return the storage behind a door of the process that sent it. FileNotFoundError: that has ended."""
     try:
         return sharing.storage_of_door(door, counter, slot, size)
     except ProcessLookupError:
@@ -144,7 +146,7 @@ def rebuild_storage_door(door: bytes, counter: bytes, slot: int, size: int) -> S
 
 
 def rebuild_storage_fd(df: Any, size: int) -> Storage:
-    """The storage of a descriptor that was sent along, where processes open no doors to each other.
+    """Return the storage of a descriptor that was sent along, where processes open no doors to each other.
 
     Raises EOFError or OSError (ConnectionRefusedError, FileNotFoundError): its sender has ended.
     """
@@ -156,7 +158,7 @@ def rebuild_storage_fd(df: Any, size: int) -> Storage:
 
 
 def rebuild_storage_filename(name: str, size: int) -> Storage:
-    """The storage of a name. RuntimeError: all who used it have ended."""
+    """Return the storage of a name. RuntimeError: all who used it have ended."""
     try:
         return sharing.storage_of_name(name, size)
     except FileNotFoundError:
@@ -166,7 +168,7 @@ def rebuild_storage_filename(name: str, size: int) -> Storage:
 
 
 def rebuild_storage_empty() -> Storage:
-    """One of no bytes."""
+    """Return one of no bytes."""
     return UntypedStorage(0)._row.memory
 
 
@@ -174,13 +176,13 @@ def rebuild_storage_empty() -> Storage:
 
 
 def reduce_event(event: Event) -> tuple[Any, tuple[Any, ...]]:
-    """The call that opens an interprocess event in another process."""
+    """Return the call that opens an interprocess event in another process."""
     handle = event.ipc_handle()
     return rebuild_event, (event.device, handle)
 
 
 def rebuild_event(device: device, handle: bytes) -> Event:
-    """Another process's event."""
+    """Return another process's event."""
     return Event.from_ipc_handle(device, handle)
 
 

@@ -133,7 +133,7 @@ class ProcessContext:
         self.sentinels = {process.sentinel: number for number, process in enumerate(processes)}
 
     def pids(self) -> list[int]:
-        """Their process ids."""
+        """Return their process ids."""
         return [int(process.pid) for process in self.processes]
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:

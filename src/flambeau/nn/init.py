@@ -31,11 +31,11 @@ _GAINS = {
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The recommended gain for a nonlinearity, by its name in `nn.functional`.
+    """Return the recommended gain for a nonlinearity, by its name in `nn.functional`.
 
     1 for linear and convolutions and sigmoid, 5/3 for tanh, sqrt(2) for relu, sqrt(2 / (1 + slope ** 2)) for
-    leaky_relu (`param` is the slope, 0.01 if not given), 3/4 for selu.
-    Raises ValueError: another name, a slope that is no number.
+    leaky_relu (`param` is the slope, 0.01 if not given), 3/4 for selu. Raises ValueError: another name, a slope
+    that is no number.
     """
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else param
@@ -68,7 +68,7 @@ def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Numbers uniform in [a, b)."""
+    """Return numbers uniform in [a, b)."""
     tensor.detach().uniform_(a, b, generator=generator)
     return tensor
 
@@ -137,7 +137,7 @@ def _redraw_uniform(
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """One value everywhere."""
+    """Return one value everywhere."""
     tensor.detach().fill_(val)
     return tensor
 
@@ -157,7 +157,7 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """The identity matrix: a linear layer hands on as many inputs as it can. Raises ValueError: not 2-d."""
+    """Return the identity matrix: a linear layer hands on as many inputs as it can. Raises ValueError: not 2-d."""
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     target = tensor.detach()
@@ -240,7 +240,7 @@ def _is_empty(tensor: Tensor) -> bool:
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
-    """A (semi-)orthogonal matrix (dimensions after the first flattened) times `gain`. Raises ValueError: 1-d."""
+    """Return a (semi-)orthogonal matrix (dimensions after the first flattened) times `gain`. Raises ValueError: 1-d."""
     if tensor.dim() < 2:
         raise ValueError("Only tensors with 2 or more dimensions are supported")
     if not tensor.numel():

@@ -134,7 +134,7 @@ class Buffer(Tensor, metaclass=_BufferType):
 
 
 def is_lazy(param: Any) -> bool:
-    """Whether it is a parameter or buffer whose shape is not known yet."""
+    """Return True if it is a parameter or buffer whose shape is not known yet."""
     return isinstance(param, UninitializedTensorMixin)
 
 

@@ -82,7 +82,7 @@ class Detector(Lifetimes):
     # -- answers --------------------------------------------------------------------------------------
     @property
     def races(self) -> list[Race]:
-        """The races found, one for each pair of call sites, in the order of their discovery."""
+        """Return the races found, one for each pair of call sites, in the order of their discovery."""
         self.settle()
         return self.findings.races
 

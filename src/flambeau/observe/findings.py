@@ -54,7 +54,7 @@ class Findings:
 
     @property
     def races(self) -> list[Race]:
-        """The races, one for each pair of call sites, in the order of their discovery."""
+        """Return the races, one for each pair of call sites, in the order of their discovery."""
         return list(self._races.values())
 
     def certificate(

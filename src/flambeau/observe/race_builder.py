@@ -60,12 +60,12 @@ class Pair(NamedTuple):
 
     @property
     def earlier(self) -> LogicalThread:
-        """The program's stream on which the first access, or its graph, was enqueued."""
+        """Return the program's stream on which the first access, or its graph, was enqueued."""
         return self.last[0] if self.launches[0] is None else self.launches[0].agent
 
     @property
     def later(self) -> LogicalThread:
-        """The program's stream on which the second access, or its graph, was enqueued."""
+        """Return the program's stream on which the second access, or its graph, was enqueued."""
         return self.command[0] if self.launches[1] is None else self.launches[1].agent
 
     def orders(self, later: LogicalThread, earlier: LogicalThread) -> bool:

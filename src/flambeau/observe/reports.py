@@ -52,7 +52,7 @@ class RaceAccess:
 
     @property
     def issued(self) -> Site:
-        """The call site; for a command of a graph, that of the graph's launch."""
+        """Return the call site; for a command of a graph, that of the graph's launch."""
         return self.launched or self.site
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ class Fix:
 
     @property
     def text(self) -> str:
-        """The fix as one paragraph."""
+        """Return the fix as one paragraph."""
         code = "; ".join([line.strip() for line in self.lines]).replace(":; ", ": ")
         text = f"{self.where}: {code}" if code else self.where
         return f"{text}. {self.hint}" if self.hint else text
@@ -150,7 +150,7 @@ class Race:
 
     @property
     def range(self) -> tuple[int, int]:
-        """The bytes that both may touch. For memory that may be reused, the bytes of the first access."""
+        """Return the bytes that both may touch. For memory that may be reused, the bytes of the first access."""
         if self.meeting is not None:
             return self.meeting
         begin, end = max(self.first.begin, self.second.begin), min(self.first.end, self.second.end)

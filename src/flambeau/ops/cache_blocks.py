@@ -33,13 +33,13 @@ def in_blocks(compute: Callable[[Array], Array], x: Array, out: Array | None = N
 
 
 def row_blocks(rows: Array) -> Iterator[slice]:
-    """Parts of a matrix's rows, of a block each."""
+    """Return parts of a matrix's rows, of a block each."""
     count = max(1, BLOCK // max(1, rows.shape[-1]))
     return (slice(start, start + count) for start in range(0, len(rows), count))
 
 
 def transposes(out: Array, x: Array) -> bool:
-    """Whether `out[...] = x` walks through one of them across its rows, so far that the cache is of no use."""
+    """Return True if `out[...] = x` walks through one of them across its rows, so far that the cache is of no use."""
     if x.ndim < 2 or x.size < BLOCK or x.dtype != out.dtype:
         return False
     along = x.strides.index(x.itemsize) if x.itemsize in x.strides else -1
@@ -64,7 +64,7 @@ _WORDS: dict[int, Any] = {4: np.int32, 8: np.int64}
 
 
 def selectable(condition: Array, a: Any, b: Any, out: Array) -> bool:
-    """Whether `select` takes them, and is of use."""
+    """Return True if `select` takes them, and is of use."""
     if out.size < BLOCK // 2 or out.itemsize not in _WORDS or not condition.ndim:
         return False
     return all(not x.ndim or (x.size == out.size and x.flags.c_contiguous) for x in (condition, a, b, out))
@@ -103,7 +103,9 @@ def _number(x: Any) -> Any:
 
 
 def fold_rows(ufunc: np.ufunc, rows: Array) -> Array:
-    """An extreme of each row of a matrix. Where rows are short, NumPy takes longer for each than to transpose them."""
+    """Return an extreme of each row of a matrix. Where rows are short, NumPy takes longer for each than to transpose
+    them.
+    """
     if rows.shape[1] > SHORT or len(rows) < SHORT:
         return np.asarray(ufunc.reduce(rows, axis=1))
     return np.asarray(ufunc.reduce(rows.T.copy(), axis=0))

@@ -10,7 +10,7 @@ from flambeau.ops.op import Derivative
 
 
 def conj(x: Any) -> Any:
-    """The complex conjugate of a tensor or a Python scalar."""
+    """Return the complex conjugate of a tensor or a Python scalar."""
     return x.conjugate() if isinstance(x, _NUMBERS) else x.conj()
 
 
@@ -18,7 +18,7 @@ _NUMBERS = (bool, int, float, complex)  # a union would be made anew by each cal
 
 
 def zeros(grad: Any) -> Any:
-    """The formula of an operator that is constant almost everywhere."""
+    """Return the formula of an operator that is constant almost everywhere."""
     return grad.new_zeros(grad.meta.shape)
 
 
@@ -40,7 +40,7 @@ class Refusal(Derivative):
 
 
 def refused(name: str) -> Refusal:
-    """A refusal in PyTorch's words, under its own name for the operator."""
+    """Return a refusal in PyTorch's words, under its own name for the operator."""
 
     def raises() -> Any:
         raise RuntimeError(f"derivative for aten::{name} is not implemented")
@@ -49,7 +49,7 @@ def refused(name: str) -> Refusal:
 
 
 def restored(x: Any, meta: Meta, dims: Any, keepdim: bool) -> Any:
-    """A reduction's result (or its gradient) with the reduced dims as dims of size 1 again.
+    """Return a reduction's result (or its gradient) with the reduced dims as dims of size 1 again.
 
     dims: None or () for all, an int, or a tuple.
     """
@@ -74,7 +74,7 @@ def count(meta: Meta, dims: Any) -> int:
 
 
 def by_place(grad: Any, places: Any, meta: Meta, dim: int) -> Any:
-    """The gradient of a tensor of which elements were chosen along a dimension: at their places, else zero."""
+    """Return the gradient of a tensor of which elements were chosen along a dimension: at their places, else zero."""
     if not meta.ndim:
         return grad.reshape(())
     return grad.new_zeros(meta.shape).scatter_add_(dim, places, grad)

@@ -39,7 +39,7 @@ def indexes(host: Callable[[Launch], Body]) -> Callable[[Launch], Body]:
 
 
 def by_value(x: Operand, like: Meta) -> Meta | dtype:
-    """A value operand: by value if it is a Python scalar or a 0-dim CPU tensor beside CUDA tensors."""
+    """Return a value operand: by value if it is a Python scalar or a 0-dim CPU tensor beside CUDA tensors."""
     if isinstance(x, Meta) and not (x.ndim == 0 and x.device is CPU):
         return x
     return like.dtype
@@ -53,12 +53,12 @@ def tensor_at(launch: Launch, position: int) -> Meta:
 
 
 def changed(meta: Meta) -> Meta:
-    """The meta of a changed copy of a tensor, in the tensor's order of dimensions."""
+    """Return the meta of a changed copy of a tensor, in the tensor's order of dimensions."""
     return meta.with_(strides=dense_strides(meta.shape, meta.strides))
 
 
 def contiguous(meta: Meta) -> Meta:
-    """The meta of a changed copy that PyTorch makes contiguous first."""
+    """Return the meta of a changed copy that PyTorch makes contiguous first."""
     return Meta.contiguous_of(meta.shape, meta.dtype, meta.device)
 
 
@@ -89,7 +89,7 @@ def as_counted(launch: Launch, holds: bool) -> None:
 
 
 def in_range(index: Array, size: int, dim: int) -> Array:
-    """Indices that must be in [0, size). Raises RuntimeError for one out of range."""
+    """Return indices that must be in [0, size). Raises RuntimeError for one out of range."""
     places = index.astype(np.intp, copy=False)
     if places.size and (places.min() < 0 or places.max() >= size):
         bad = (places < 0) | (places >= size)
@@ -103,5 +103,5 @@ def sample_indices(low: int, high: int, *shape: int) -> Array:
 
 
 def zeros_of(grad: Any, metas: Sequence[Any]) -> Any:
-    """Zeros where the indexed tensor is, to put the gradient in."""
+    """Return zeros where the indexed tensor is, to put the gradient in."""
     return grad.new_zeros(metas[0].shape)

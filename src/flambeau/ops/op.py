@@ -105,7 +105,7 @@ class Derivative:
 
 
 def names_of(formula: Formula) -> tuple[str, ...]:
-    """The names of a formula's parameters: what it needs. One that is no function says so itself, as `names`.
+    """Return the names of a formula's parameters: what it needs. One that is no function says so itself, as `names`.
 
     A `whole` formula may have `bound(needs)`: the formula where these inputs require a gradient.
     """
@@ -164,7 +164,7 @@ def define(op: Op) -> Op:
 
 
 def common_device(operands: Sequence[Operand]) -> device:
-    """The device that an operator on these operands runs on.
+    """Return the device that an operator on these operands runs on.
 
     0-dim CPU tensors go along with CUDA tensors, by value. Raises RuntimeError for any other mixture.
     """

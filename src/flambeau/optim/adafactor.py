@@ -93,7 +93,7 @@ def _new_state(grad: Any) -> Group:
 
 
 def _variance(state: Group, grad: Any, share: float, least: float) -> Any:
-    """The average of the gradient's squares, in new memory; this gradient enters it with a share."""
+    """Return the average of the gradient's squares, in new memory; this gradient enters it with a share."""
     if "variance" in state:
         return state["variance"].lerp_(grad * grad, share).clone()
     for name, dim in (("row_var", -1), ("col_var", -2)):

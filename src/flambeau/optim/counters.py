@@ -27,7 +27,7 @@ class Counters:
         self._kept: dict[int, Cells] = {}
 
     def of(self, p: Tensor, state: dict[str, Any], names: Sequence[str]) -> Cells:
-        """Those of a parameter. What a checkpoint brought to a device comes to the CPU."""
+        """Return those of a parameter. What a checkpoint brought to a device comes to the CPU."""
         kept = self._kept.get(id(p))
         if kept is not None and all(map(is_, kept[0], map(state.get, names))):
             return kept

@@ -88,27 +88,27 @@ class Elementwise(Optimizer):
     # -- what a rule says ---------------------------------------------------------------------------------------
 
     def _new_state(self, group: dict[str, Any], p: Tensor) -> dict[str, Any]:
-        """The states of a parameter that has its first step, counters first."""
+        """Return the states of a parameter that has its first step, counters first."""
         raise NotImplementedError
 
     def _states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The names of the states that the formula takes, in its order."""
+        """Return the names of the states that the formula takes, in its order."""
         raise NotImplementedError
 
     def _advanced(self, group: dict[str, Any], f: Any, counters: Sequence[Any]) -> Sequence[Any]:
-        """The counters after this step; `f.value` of one is a number of full precision."""
+        """Return the counters after this step; `f.value` of one is a number of full precision."""
         return (counters[0] + 1,)
 
     def _scalars(
         self, group: dict[str, Any], f: Any, before: Sequence[Any], after: Sequence[Any]
     ) -> Sequence[Any]:
-        """The formula's scalars, from the group's options and the counters before and after this step."""
+        """Return the formula's scalars, from the group's options and the counters before and after this step."""
         raise NotImplementedError
 
     def _options(
         self, group: dict[str, Any], before: Sequence[Any], after: Sequence[Any], fresh: bool
     ) -> Any:
-        """The formula's options. `fresh`: the states are new."""
+        """Return the formula's options. `fresh`: the states are new."""
         raise NotImplementedError
 
     def _step_sparse(self, group: dict[str, Any], p: Any, grad: Any) -> None:
@@ -133,7 +133,7 @@ class Elementwise(Optimizer):
     def _state_of(
         self, group: dict[str, Any], p: Tensor, names: Sequence[str]
     ) -> tuple[dict[str, Any], bool]:
-        """A parameter's states, and whether they were made now."""
+        """Return a parameter's states, and whether they were made now."""
         state = self.state.get(p)
         if state:
             for name in names:
@@ -234,7 +234,7 @@ class Elementwise(Optimizer):
         return found
 
     def _counter(self, group: dict[str, Any], p: Tensor, value: float = 0.0) -> Tensor:
-        """A new counter: on the CPU, unless it must live with its parameter."""
+        """Return a new counter: on the CPU, unless it must live with its parameter."""
         kind = float64 if flags.default_dtype is float64 else float32
         where = p.device if group.get("capturable") else "cpu"
         return creation.full((), value, dtype=kind, device=where)
@@ -250,12 +250,12 @@ class Elementwise(Optimizer):
 
 
 def zeros(p: Tensor) -> Tensor:
-    """A state of zeros, like its parameter."""
+    """Return a state of zeros, like its parameter."""
     return creation.zeros_like(p)
 
 
 def filled(p: Tensor, value: complex) -> Tensor:
-    """A state of one value, like its parameter."""
+    """Return a state of one value, like its parameter."""
     return creation.full_like(p, value)
 
 

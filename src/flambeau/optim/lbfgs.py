@@ -167,7 +167,9 @@ class LBFGS(Optimizer):
     def _searched(
         self, closure: Callable[[], Any], here: Point, direction: Tensor, t: float, most: int
     ) -> tuple[Point, int]:
-        """A point that satisfies the strong Wolfe conditions, or the best found; how many evaluations it took."""
+        """Return a point that satisfies the strong Wolfe conditions, or the best found; how many evaluations it
+        took.
+        """
         if self.param_groups[0]["line_search_fn"] != "strong_wolfe":
             raise RuntimeError("only 'strong_wolfe' is supported")
         start = [p.clone() for p in self._params]
@@ -186,7 +188,7 @@ class LBFGS(Optimizer):
 def strong_wolfe(
     evaluate: Callable[[float], Point], start: Point, t: float, length: float, least: float, most: int
 ) -> tuple[Point, int]:
-    """A line search (Nocedal and Wright, algorithms 3.5 and 3.6). `length`: of the direction's largest part.
+    """Return a line search (Nocedal and Wright, algorithms 3.5 and 3.6). `length`: of the direction's largest part.
 
     It stops where the bracket is shorter than `least`, or after `most` iterations.
     """
@@ -246,7 +248,7 @@ def _inside(one: Point, other: Point, stuck: bool) -> tuple[float, bool]:
 
 
 def _cubic_minimum(one: Point, other: Point, bounds: tuple[float, float] | None = None) -> float:
-    """The minimum, within bounds, of the cubic through two points with their slopes."""
+    """Return the minimum, within bounds, of the cubic through two points with their slopes."""
     low, high = bounds or (min(one.at, other.at), max(one.at, other.at))
     if one.at == other.at:  # no cubic; reachable with tolerance_change=0
         return (low + high) / 2.0

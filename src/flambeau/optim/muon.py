@@ -67,7 +67,7 @@ class Muon(ByParameter):
 
 
 def _orthogonal(x: Any, coefficients: tuple[float, ...], steps: int, eps: float) -> Any:
-    """A matrix with its singular values near 1, by the iteration of Newton and Schulz, in bfloat16.
+    """Return a matrix with its singular values near 1, by the iteration of Newton and Schulz, in bfloat16.
 
     Raises ValueError: 100 steps or more, not three coefficients.
     """

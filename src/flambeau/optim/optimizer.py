@@ -134,7 +134,9 @@ class Optimizer:
 
     @staticmethod
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
-        """A step with hooks before and after it, as one block of profiles. A hook before may give other arguments."""
+        """Return a step with hooks before and after it, as one block of profiles. A hook before may give other
+        arguments.
+        """
         if getattr(step, "hooked", False):
             return step
 
@@ -341,7 +343,7 @@ def evaluated(closure: Callable[[], Any] | None) -> Any:
 
 
 def unrecorded(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step that records nothing, unless its optimizer is differentiable."""
+    """Return a step that records nothing, unless its optimizer is differentiable."""
 
     @functools.wraps(step)
     def quiet_step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -395,7 +397,7 @@ def _take_params(group: dict[str, Any]) -> None:
 
 
 def _placed(p: Tensor, value: Any, group: dict[str, Any], key: Any = None) -> Any:
-    """A saved state as its parameter wants it: of its dtype and on its device, but for the count of steps."""
+    """Return a saved state as its parameter wants it: of its dtype and on its device, but for the count of steps."""
     if isinstance(value, Tensor):
         if key == "step":
             on_device = group.get("capturable") or group.get("fused")

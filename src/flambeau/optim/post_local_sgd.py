@@ -33,7 +33,7 @@ class PostLocalSGDOptimizer(Optimizer):
         return repr(self.optim)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's, with the averager's step."""
+        """Return the optimizer's, with the averager's step."""
         return {**self.optim.state_dict(), "step": self.averager.step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

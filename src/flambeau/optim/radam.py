@@ -80,6 +80,6 @@ class RAdam(Elementwise):
 
 
 def _lengths(beta2: Any, step: Any) -> tuple[Any, Any]:
-    """The length of the squares' average as a simple moving average: in the end, and at this step."""
+    """Return the length of the squares' average as a simple moving average: in the end, and at this step."""
     longest = 2 / (1 - beta2) - 1
     return longest, longest - 2 * step * beta2**step / (1 - beta2**step)

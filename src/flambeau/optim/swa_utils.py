@@ -35,7 +35,7 @@ def _all_towards(averages: Sequence[Any], news: Sequence[Any], weight: float) ->
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
-    """A rule for lists: each average keeps `decay` of itself. ValueError: a decay outside [0, 1]."""
+    """Return a rule for lists: each average keeps `decay` of itself. ValueError: a decay outside [0, 1]."""
     _check_decay(decay)
 
     def ema_update(averages: Sequence[Any], news: Sequence[Any], count: Any) -> None:
@@ -45,7 +45,7 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
 
 
 def get_swa_multi_avg_fn() -> Averages:
-    """A rule for lists: each average is the mean of all that it was given."""
+    """Return a rule for lists: each average is the mean of all that it was given."""
 
     def swa_update(averages: Sequence[Any], news: Sequence[Any], count: Any) -> None:
         _all_towards(averages, news, 1 / (int(count) + 1))
@@ -54,7 +54,7 @@ def get_swa_multi_avg_fn() -> Averages:
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
-    """A rule for one parameter: the average keeps `decay` of itself. ValueError: a decay outside [0, 1]."""
+    """Return a rule for one parameter: the average keeps `decay` of itself. ValueError: a decay outside [0, 1]."""
     _check_decay(decay)
 
     def ema_update(average: Any, new: Any, count: Any) -> Any:
@@ -65,7 +65,7 @@ def get_ema_avg_fn(decay: float = 0.999) -> Average:
 
 
 def get_swa_avg_fn() -> Average:
-    """A rule for one parameter: the average is the mean of all that it was given."""
+    """Return a rule for one parameter: the average is the mean of all that it was given."""
 
     def swa_update(average: Any, new: Any, count: Any) -> Any:
         with recording(False):
@@ -104,7 +104,7 @@ class AveragedModel(Module):
         self.avg_fn, self.multi_avg_fn, self.use_buffers = avg_fn, multi_avg_fn, use_buffers
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The averaged model's result."""
+        """Return the averaged model's result."""
         return self.module(*args, **kwargs)
 
     def update_parameters(self, model: Module) -> None:
@@ -195,7 +195,7 @@ class SWALR(LRScheduler):
         return t if self._anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
 
     def get_lr(self) -> list[Rate]:
-        """The next rates. For `step` alone: UserWarning elsewhere."""
+        """Return the next rates. For `step` alone: UserWarning elsewhere."""
         self._warn_if_asked()
         step = self._step_count - 1
         if self.anneal_epochs == 0:

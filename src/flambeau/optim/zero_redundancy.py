@@ -69,7 +69,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     @property
     def optim(self) -> Optimizer:
-        """The optimizer of this rank's share."""
+        """Return the optimizer of this rank's share."""
         assert self._local is not None
         return self._local
 
@@ -87,7 +87,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._local.add_param_group(self._share(group, self.rank))
 
     def _share(self, group: dict[str, Any], rank: int) -> dict[str, Any]:
-        """A group with a rank's parameters alone, the largest first."""
+        """Return a group with a rank's parameters alone, the largest first."""
         mine = [p for p in group["params"] if self._owner[id(p)] == rank]
         return {**group, "params": sorted(mine, key=Tensor.numel, reverse=True)}
 
@@ -118,7 +118,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._states = [state for state in here or () if state is not None]
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of all parameters, as the optimizer itself would have them. RuntimeError: they are not here."""
+        """Return the states of all parameters, as the optimizer itself would have them. RuntimeError: they are not
+        here.
+        """
         if not self._states:
             raise RuntimeError(
                 "Optimizer state has not been consolidated on this rank. Please call "
@@ -149,14 +151,14 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         _take_options(self.optim.param_groups, self.param_groups)
 
     def _indices(self) -> dict[int, int]:
-        """The number of each parameter in all groups, by its identity."""
+        """Return the number of each parameter in all groups, by its identity."""
         params = [p for group in self.param_groups for p in group["params"]]
         return {id(p): i for i, p in enumerate(params)}
 
     # -- uneven inputs ------------------------------------------------------------------------------------------
 
     def join_hook(self, **_kwargs: Any) -> JoinHook:
-        """A rank that is done still steps its share: nobody else has it."""
+        """Return a rank that is done still steps its share: nobody else has it."""
         return _ZeROJoinHook(self)
 
     @property
@@ -180,7 +182,7 @@ class _ZeROJoinHook(JoinHook):
 
 
 def _checked(params: Any) -> list[Any]:
-    """The parameters or groups, as a list."""
+    """Return the parameters or groups, as a list."""
     if isinstance(params, Tensor):
         raise TypeError(f"`params` argument should be an iterable of Tensors, but got {params.type()}")
     if not isinstance(params, Iterable):

@@ -70,7 +70,7 @@ class Spot:
     source: str = ""
 
     def relative(self, root: Path) -> str:
-        """The file relative to a folder, with slashes; unchanged if it lies elsewhere."""
+        """Return the file relative to a folder, with slashes; unchanged if it lies elsewhere."""
         if not os.path.isabs(self.file):
             return self.file
         below = os.path.relpath(self.file, root)
@@ -104,7 +104,7 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """All of it in one paragraph."""
+        """Return all of it in one paragraph."""
         return f"{self.before}{self.other}{self.after}{self.where} Fix: {self.fix}"
 
     @property

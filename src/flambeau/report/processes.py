@@ -129,7 +129,7 @@ class ChildReports:
             reports._forks.after_fork()
 
     def read(self) -> list[dict[str, Any]]:
-        """The reports of all processes below this one, ranks first, each once."""
+        """Return the reports of all processes below this one, ranks first, each once."""
         found: dict[int, dict[str, Any]] = {}
         for path in self.folder.rglob("*.json"):
             with suppress(OSError, ValueError):  # its process has just ended
@@ -176,7 +176,7 @@ def _identity() -> dict[str, Any]:
 
 
 def _report_open_machine(machine: Machine) -> MachineReport:
-    """A machine that is in use: its races so far, and no certificate."""
+    """Return a machine that is in use: its races so far, and no certificate."""
     detector = getattr(machine.driver, "detector", None)
     races = None if detector is None else list(detector.races)
     virtual = machine.wish.driver == "virtual"

@@ -58,7 +58,7 @@ class Recorder:
 
     @property
     def failed(self) -> bool:
-        """Whether a machine whose races are errors had one, raised or not, caught or not."""
+        """Return True if a machine whose races are errors had one, raised or not, caught or not."""
         return any(m.races == "error" and m.certificate and m.certificate.races for m in self.machines)
 
     def before_open(self, machine: Machine) -> None:
@@ -133,7 +133,7 @@ def _certificate(certificate: Certificate) -> dict[str, Any]:
 
 
 def race_fields(race: Race) -> dict[str, Any]:
-    """A race as JSON has it."""
+    """Return a race as JSON has it."""
     begin, end = race.range
     return {
         "first": _side(race.first), "second": _side(race.second), "device": race.device, "nbytes": end - begin,

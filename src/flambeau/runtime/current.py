@@ -52,7 +52,7 @@ def opened_by(open_context: Callable[[int], Context]) -> None:
 
 
 def context_at(index: int) -> Context:
-    """The context of CUDA device `index`, opened on first use. RuntimeError: there is no such device."""
+    """Return the context of CUDA device `index`, opened on first use. RuntimeError: there is no such device."""
     streams = local.streams
     if 0 <= index < len(streams) - 1:
         return streams[index].context
@@ -60,17 +60,17 @@ def context_at(index: int) -> Context:
 
 
 def stream_at(index: int) -> Stream:
-    """The current stream of CUDA device `index`, whose machine is opened on first use."""
+    """Return the current stream of CUDA device `index`, whose machine is opened on first use."""
     if not 0 <= index < len(local.streams) - 1:
         _open(index)
     return local.streams[index]
 
 
 def index_of(where: Any, optional: bool = False) -> int:
-    """The CUDA index that a public `device` argument names; negative ints pass through.
+    """Return the CUDA index that a public `device` argument names; negative ints pass through.
 
-    `optional` allows None and "cuda" without an index: they mean the current device.
-    Raises ValueError, with PyTorch's texts, for anything else.
+    `optional` allows None and "cuda" without an index: they mean the current device. Raises ValueError, with
+    PyTorch's texts, for anything else.
     """
     if isinstance(where, int):
         return where

@@ -108,7 +108,8 @@ class Generator:
 
     # -- states that generators share ---------------------------------------------------------------------
     def graphsafe_get_state(self) -> Generator:
-        """A generator that shares the state of this one: what either draws, the other has drawn too; CUDA generators.
+        """Return a generator that shares the state of this one: what either draws, the other has drawn too; CUDA
+        generators.
 
         It may be asked for in the capture of a graph. Raises NotImplementedError: the CPU's generator.
         """
@@ -128,7 +129,7 @@ class Generator:
         self.philox = state.philox
 
     def clone_state(self) -> Generator:
-        """A new generator of the same device, with a state of its own that begins as this one's is now."""
+        """Return a new generator of the same device, with a state of its own that begins as this one's is now."""
         self._refuse_in_capture("clone_impl")
         if self.engine is None:
             return _of_state(self.device, self.philox.copy())
@@ -149,7 +150,7 @@ class Generator:
 
     # -- states as bytes ----------------------------------------------------------------------------------
     def state_bytes(self) -> bytes:
-        """The state as PyTorch lays it out: 5,056 bytes on the CPU; seed and offset, 16 bytes, on CUDA.
+        """Return the state as PyTorch lays it out: 5,056 bytes on the CPU; seed and offset, 16 bytes, on CUDA.
 
         In a capture the offset is that since it began: the graph may draw the same numbers twice.
         """
@@ -243,7 +244,7 @@ def draws_on(where: device) -> Draws | None:
 
 
 def checked_seed(seed: Any) -> int:
-    """A seed as 64 unsigned bits. Raises ValueError: it does not fit, as PyTorch says it."""
+    """Return a seed as 64 unsigned bits. Raises ValueError: it does not fit, as PyTorch says it."""
     seed = int(seed)
     if not -(1 << 63) <= seed < 1 << 64:
         raise ValueError(
@@ -322,7 +323,7 @@ class Defaults:
 
 
 def defaults() -> Defaults:
-    """Those that are drawn from now, not a copy."""
+    """Return those that are drawn from now, not a copy."""
     assert default_cpu.engine is not None
     return Defaults(default_cpu.engine, _default_cuda, _early_seeds, _cuda_seed)
 
@@ -335,7 +336,9 @@ def use_defaults(defaults: Defaults) -> None:
 
 
 def default_of(where: device) -> Generator:
-    """The default generator of a device. A CUDA one starts from the seed that it was given before it was opened."""
+    """Return the default generator of a device. A CUDA one starts from the seed that it was given before it was
+    opened.
+    """
     context = system.context_of(where)
     if context is system.host:
         return default_cpu
@@ -347,7 +350,7 @@ def default_of(where: device) -> Generator:
 
 
 def cuda_defaults() -> tuple[Generator, ...]:
-    """The default generators of all CUDA devices; none before CUDA is initialized."""
+    """Return the default generators of all CUDA devices; none before CUDA is initialized."""
     return tuple([default_of(c.device) for c in system.contexts()]) if system.is_initialized() else ()
 
 

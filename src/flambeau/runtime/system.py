@@ -72,7 +72,7 @@ def _open_meta() -> Context:
 
 
 def context_of(where: device) -> Context:
-    """The context of a device, opened on first use. "cuda" without an index is the current device.
+    """Return the context of a device, opened on first use. "cuda" without an index is the current device.
 
     Raises RuntimeError: no CUDA device, or an index past the last. Other kinds of devices raise as in PyTorch.
     """
@@ -150,7 +150,7 @@ def close_all() -> list[Exception]:
 
 
 def pinned() -> PinnedAllocator:
-    """The allocator of pinned host memory, of the machine in use. RuntimeError: there is none."""
+    """Return the allocator of pinned host memory, of the machine in use. RuntimeError: there is none."""
     if not is_available():
         raise RuntimeError(f"{NO_ACCELERATOR} {errors.HOW_TO_GET_VIRTUAL}")
     init()
@@ -164,7 +164,7 @@ def host_pinned(ptr: int, nbytes: int) -> bool:
 
 
 def is_initialized() -> bool:
-    """Whether CUDA is initialized: its devices are open."""
+    """Return True if CUDA is initialized: its devices are open."""
     return bool(_contexts)
 
 
@@ -176,7 +176,7 @@ def device_count() -> int:
 
 
 def is_available() -> bool:
-    """Whether there is a CUDA device. Never raises: a malformed variable is warned of and means False."""
+    """Return True if there is a CUDA device. Never raises: a malformed variable is warned of and means False."""
     try:
         return device_count() > 0
     except (ValueError, RuntimeError, OSError) as error:
@@ -185,25 +185,25 @@ def is_available() -> bool:
 
 
 def is_virtual() -> bool:
-    """Whether the CUDA devices are virtual GPUs. False where there are none."""
+    """Return True if the CUDA devices are virtual GPUs. False where there are none."""
     machine = _opened()
     return machine is not None and machine.wish.driver == "virtual"
 
 
 def contexts() -> list[Context]:
-    """The contexts of the CUDA devices, initialized."""
+    """Return the contexts of the CUDA devices, initialized."""
     init()
     return list(_contexts)
 
 
 def accelerator() -> Driver:
-    """The driver of the CUDA devices, initialized."""
+    """Return the driver of the CUDA devices, initialized."""
     init()
     return _contexts[0].driver
 
 
 def is_forked() -> bool:
-    """Whether this process was forked from one whose machine was initialized."""
+    """Return True if this process was forked from one whose machine was initialized."""
     return _forked
 
 
@@ -214,13 +214,13 @@ def wish() -> configuration.Settings:
 
 
 def started_at() -> str | None:
-    """The line of the program that initialized CUDA; None if it is not."""
+    """Return the line of the program that initialized CUDA; None if it is not."""
     site = None if _machine is None else _machine.started_at
     return None if site is None else place(site)
 
 
 def bare_driver() -> Any:
-    """The driver of the CUDA devices below all observers, initialized."""
+    """Return the driver of the CUDA devices below all observers, initialized."""
     init()
     assert _machine is not None
     return _machine.bare
@@ -234,7 +234,7 @@ class VirtualMachine:
 
     @property
     def driver(self) -> Any:
-        """The driver below all observers, for the trace hash and the like."""
+        """Return the driver below all observers, for the trace hash and the like."""
         return self._machine.bare
 
     @property
@@ -319,7 +319,7 @@ def virtual(
 
 
 def _open_context(index: int) -> Context:
-    """The slow half of `context_of`."""
+    """Return the slow half of `context_of`."""
     init()
     if not 0 <= index < len(_contexts):
         raise RuntimeError(errors.invalid_ordinal(index, len(_contexts)))
@@ -331,7 +331,7 @@ current.opened_by(_open_context)
 
 
 def _opened() -> Machine | None:
-    """The machine in use; the environment's, opened now, if there is none. None where it asks for none."""
+    """Return the machine in use; the environment's, opened now, if there is none. None where it asks for none."""
     global _machine
     if _machine is None:
         with _lock:
@@ -392,7 +392,7 @@ def _close_into(problems: list[Exception], machine: Machine) -> None:
 
 
 def _chain() -> Iterator[Machine]:
-    """The machine in use and those that rest, from the inside out."""
+    """Return the machine in use and those that rest, from the inside out."""
     machine = _machine
     while machine is not None:
         yield machine

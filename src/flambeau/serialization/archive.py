@@ -48,7 +48,7 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
             self._zip.close()
 
     def _padding(self, info: zipfile.ZipInfo, large: bool) -> bytes:
-        """An extra field that ends where the record shall begin."""
+        """Return an extra field that ends where the record shall begin."""
         header = _LOCAL.size + len(info.filename.encode()) + (_SIZES if large else 0)
         n = -(self._zip.fp.tell() + header + 4) % ALIGNMENT  # type: ignore[union-attr]
         return struct.pack("<HH", _PADDING, n) + b"Z" * n
@@ -219,7 +219,7 @@ def size_of(file: Any) -> int:
 
 
 def is_archive(file: Any) -> bool:
-    """Whether a zip archive begins where the file stands. Leaves it there."""
+    """Return True if a zip archive begins where the file stands. Leaves it there."""
     at = file.tell()
     signature = file.read(4)
     file.seek(at)

@@ -127,7 +127,7 @@ def load(
 
 
 def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
-    """The names that a checkpoint needs and that `weights_only` loading refuses as things are. Calls nothing."""
+    """Return the names that a checkpoint needs and that `weights_only` loading refuses as things are. Calls nothing."""
     with _to_read(f) as file, _explaining(f):
         data = ArchiveReader(file).read("data.pkl")
         return refused_names(io.BytesIO(data), safety.declared_globals())

@@ -110,7 +110,7 @@ class PickleMachine(PickleReader):
         return define(*arguments)
 
     def _rebuild_subclass(self, arguments: _Arguments) -> Any:
-        """A tensor of a subclass: built by a function of the list, into a type of the list, its state a dict."""
+        """Return a tensor of a subclass: built by a function of the list, into a type of the list, its state a dict."""
         define, kind, of, state = arguments
         known = [f for f in names.REBUILDERS.values() if f is not pickling.rebuild_subclass]
         if not any(define is one for one in known):
@@ -134,7 +134,7 @@ class PickleMachine(PickleReader):
         return made
 
     def _dict(self, kind: type[Any], arguments: _Arguments) -> Any:
-        """An ordered dict of nothing, of pairs (of Python 2) or of a dict."""
+        """Return an ordered dict of nothing, of pairs (of Python 2) or of a dict."""
         made = kind()
         pairs = _only((list, dict), arguments) if arguments else ()
         for pair in pairs.items() if isinstance(pairs, dict) else pairs:
@@ -284,7 +284,7 @@ def _until_end(file: Any) -> Iterator[tuple[Any, Any, int]]:
 
 
 def _full(module: Any, name: Any) -> str:
-    """The full name of Python 3, of a module and a name that may be Python 2's (protocol 2 has those)."""
+    """Return the full name of Python 3, of a module and a name that may be Python 2's (protocol 2 has those)."""
     if type(module) is not str or type(name) is not str:
         raise Refused(f"a name must consist of texts, not {brief(module)} and {brief(name)}")
     module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))

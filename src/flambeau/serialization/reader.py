@@ -80,7 +80,7 @@ class StoredStorages:
         )
 
     def load(self, pid: Any) -> Face:
-        """The storage that a persistent id names."""
+        """Return the storage that a persistent id names."""
         kind, key, location, count = storage_id(pid)
         found = self._found.get(key)
         if found is None:
@@ -121,19 +121,19 @@ def storage_id(pid: Any) -> tuple[StorageKind, str, str, int]:
 
 
 def face_for(kind: StorageKind, storage: Storage) -> Face:
-    """A storage as the checkpoint's storage class."""
+    """Return a storage as the checkpoint's storage class."""
     cls = UntypedStorage if kind.dtype is None else TypedStorage
     face: Face = face_of(cls, storage, kind.dtype or dtypes.uint8)
     return face
 
 
 def empty_storage(nbytes: int) -> Storage:
-    """A new storage on the CPU."""
+    """Return a new storage on the CPU."""
     return empty(Meta.contiguous_of((nbytes,), dtypes.uint8, CPU)).memory
 
 
 def bytes_of(storage: Storage) -> np.ndarray[Any, Any]:
-    """The bytes of a storage on the CPU, to be written to. The caller keeps the storage."""
+    """Return the bytes of a storage on the CPU, to be written to. The caller keeps the storage."""
     window: np.ndarray[Any, Any] = host_array(face_of(UntypedStorage, storage, dtypes.uint8)._row, write=True)
     return window
 

@@ -44,7 +44,7 @@ class safe_globals:  # PyTorch's public name
 
 
 def declared_globals() -> dict[str, Any]:
-    """The declared things by full name."""
+    """Return the declared things by full name."""
     return _declared
 
 

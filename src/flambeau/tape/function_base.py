@@ -76,12 +76,12 @@ class FunctionBase:
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
-        """The (node, output number) of each argument; (None, 0) for arguments that need no gradient."""
+        """Return the (node, output number) of each argument; (None, 0) for arguments that need no gradient."""
         return show_edges(state_of(self).edges)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """A dictionary in which programs may store data about this node."""
+        """Return a dictionary in which programs may store data about this node."""
         return _hooks_of(self).metadata
 
     @property

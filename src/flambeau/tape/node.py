@@ -135,19 +135,19 @@ class Node:
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
-        """The (node, output number) of each input; (None, 0) for inputs that need no gradient."""
+        """Return the (node, output number) of each input; (None, 0) for inputs that need no gradient."""
         return show_edges(self.edges)
 
     @property
     def ensured_hooks(self) -> NodeHooks:
-        """The hooks of this node, created if there are none yet."""
+        """Return the hooks of this node, created if there are none yet."""
         if self.node_hooks is None:
             self.node_hooks = NodeHooks()
         return self.node_hooks
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """A dictionary in which programs may store data about this node."""
+        """Return a dictionary in which programs may store data about this node."""
         return self.ensured_hooks.metadata
 
     def _sequence_nr(self) -> int:
@@ -215,7 +215,7 @@ class Leaf(Node):
 
     @property
     def variable(self) -> Any:
-        """The leaf tensor; None if it was freed."""
+        """Return the leaf tensor; None if it was freed."""
         return self.variable_ref()
 
     def name(self) -> str:

@@ -20,13 +20,13 @@ def _property(define: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
 
 @_property
 def is_cuda(self: Tensor) -> bool:
-    """Whether it lies on a CUDA device."""
+    """Return True if it lies on a CUDA device."""
     return self.meta.device.type == "cuda"
 
 
 @_property
 def is_cpu(self: Tensor) -> bool:
-    """Whether it lies on the CPU."""
+    """Return True if it lies on the CPU."""
     return self.meta.device is CPU
 
 
@@ -50,7 +50,7 @@ def is_sparse_csr(self: Tensor) -> bool:
 
 @_property
 def is_quantized(self: Tensor) -> bool:
-    """Whether it is quantized: Flambeau's are not."""
+    """Return True if it is quantized: Flambeau's are not."""
     return False
 
 
@@ -70,25 +70,25 @@ alias("layout", property(_layout), as_function=False)  # type: ignore[arg-type]
 
 @_property
 def itemsize(self: Tensor) -> int:
-    """Bytes per element."""
+    """Return bytes per element."""
     return self.meta.itemsize
 
 
 @_property
 def nbytes(self: Tensor) -> int:
-    """Bytes of its elements."""
+    """Return bytes of its elements."""
     return self.meta.nbytes
 
 
 @both
 def get_device(self: Tensor) -> int:
-    """The index of its CUDA device; -1 on the CPU."""
+    """Return the index of its CUDA device; -1 on the CPU."""
     return -1 if self.meta.device.index is None else self.meta.device.index
 
 
 @function
 def is_tensor(obj: Any) -> bool:
-    """Whether an object is a tensor."""
+    """Return True if an object is a tensor."""
     return isinstance(obj, Tensor)
 
 

@@ -143,7 +143,7 @@ def _as_is(tensors: Sequence[Any], kind: str) -> list[Any]:
 
 
 def eligible(t: Tensor, kind: str) -> bool:
-    """Whether autocast for a kind of device may cast it: floating, narrower than float64, and there."""
+    """Return True if autocast for a kind of device may cast it: floating, narrower than float64, and there."""
     meta = t.meta
     return meta.dtype.is_floating_point and meta.dtype is not float64 and meta.device.type == kind
 
@@ -158,7 +158,7 @@ def _to(t: Any, to: dtype, kind: str) -> Any:
 
 
 def _is_weight(t: Tensor) -> bool:
-    """A leaf that requires a gradient, and no view: what is cast again and again."""
+    """Return a leaf that requires a gradient, and no view: what is cast again and again."""
     history = t.history
     return history is not None and history.base is None and t.is_leaf and t.requires_grad
 
@@ -172,7 +172,7 @@ _POLICIES: dict[str, Callable[[Sequence[Any], str], list[Any]]] = {
 
 
 def _kind_of(args: Sequence[Any]) -> str | None:
-    """The kind of device whose lists count for these arguments; None if it does not autocast here."""
+    """Return the kind of device whose lists count for these arguments; None if it does not autocast here."""
     if local.alone:
         return None
     kind = None

@@ -391,7 +391,7 @@ def _key_into(
 def _plan_into(
     op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> CallPlan | None:
-    """The plan of a call into `outputs`, resized if that is wanted; None if a dtype needs a temporary."""
+    """Return the plan of a call into `outputs`, resized if that is wanted; None if a dtype needs a temporary."""
     for target in outputs:
         system.require_open(target.memory.context)
     operands = (*_operands(args), *[target.meta for target in outputs])
@@ -441,7 +441,7 @@ def _call_through_temporary(
 
 
 def empty(meta: Meta) -> Tensor:
-    """A new tensor of uninitialized memory, on its device's current stream."""
+    """Return a new tensor of uninitialized memory, on its device's current stream."""
     context = system.context_of(meta.device)
     block = context.allocator.allocate(meta.nbytes, current.local.streams[context.index])
     return make_in(block, meta, context)
@@ -465,7 +465,9 @@ def _launch_nothing(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) ->
 
 
 def _launcher(driver: Driver, exe: Executable) -> Launcher:
-    """The driver's launch of `exe`; with CUDA_LAUNCH_BLOCKING=1 each is waited for, so that errors show at the call."""
+    """Return the driver's launch of `exe`; with CUDA_LAUNCH_BLOCKING=1 each is waited for, so that errors show at
+    the call.
+    """
     launch = driver.launcher(exe)
     if flags.profiled:
         launch = launch_hooks.told(exe, launch)
@@ -552,7 +554,7 @@ def _wrap_integer(x: Any, half: int, modulus: int) -> int:
 
 
 def _read(x: Tensor) -> Any:
-    """The value of a 0-dim CPU tensor."""
+    """Return the value of a 0-dim CPU tensor."""
     system.host.driver.host_touch(x.ptr, x.meta.nbytes, write=False)
     return array_at(x.ptr, (), x.meta.dtype.numpy)[()]
 
@@ -640,7 +642,7 @@ def explain_shortage(name: str, error: MemoryError) -> OutOfMemoryError:
 
 
 def _load(op: Op, args: Sequence[Any], signature: Signature) -> CallPlan:
-    """The slow half of a call: check where the inputs lie, load the kernel there."""
+    """Return the slow half of a call: check where the inputs lie, load the kernel there."""
     for a in args:
         if isinstance(a, Tensor):
             require_backed(a)
@@ -672,7 +674,7 @@ def _refuse_giants(context: Context, outputs: Sequence[Meta]) -> None:
 
 
 def _load_each_time(context: Context, launch: Launch, signature: Signature) -> CallPlan:
-    """A plan whose executable the device's cache of library plans holds: asked for at each launch."""
+    """Return a plan whose executable the device's cache of library plans holds: asked for at each launch."""
     cache = cache_of(context)
     key = (launch.kernel, launch.outputs, launch.inputs, launch.params)
 
@@ -686,7 +688,9 @@ def _load_each_time(context: Context, launch: Launch, signature: Signature) -> C
 
 
 def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) -> Signature | None:
-    """The signature with `outputs` as its outputs; None if a dtype needs a temporary. Raises where they do not fit."""
+    """Return the signature with `outputs` as its outputs; None if a dtype needs a temporary. Raises where they do
+    not fit.
+    """
     for natural, target in zip(signature.outputs, outputs, strict=True):
         if natural.device is not target.meta.device:
             raise RuntimeError(

@@ -154,7 +154,9 @@ def _storage_type(kind: dtype, where: str) -> Any:
 
 @method
 def new(self: Tensor, *args: Any, device: Any = None) -> Tensor:
-    """A tensor of this one's dtype, on its device, of sizes (uninitialized) or of data; as `torch.Tensor(...)`."""
+    """Return a tensor of this one's dtype, on its device, of sizes (uninitialized) or of data; as
+    `torch.Tensor(...)`.
+    """
     where = self.meta.device if device is None else place(device)
     _require_kind_of_device(self.meta.device.type, where)
     return _construct(self.meta.dtype, where, args)

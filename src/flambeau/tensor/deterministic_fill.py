@@ -20,12 +20,12 @@ from flambeau.tensor.tensor import Tensor, make
 
 
 def is_filled() -> bool:
-    """Whether new memory is filled."""
+    """Return True if new memory is filled."""
     return flags.deterministic and flags.fill_uninitialized
 
 
 def filled_if_wanted(fresh: Tensor) -> Tensor:
-    """A tensor that was just made, or is to be overwritten, filled if that is wanted. Itself."""
+    """Return a tensor that was just made, or is to be overwritten, filled if that is wanted. Itself."""
     if is_filled() and fresh.meta.numel:
         _fill(fresh)
     return fresh

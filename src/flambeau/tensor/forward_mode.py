@@ -359,7 +359,7 @@ class SavedDual(SavedTensor):
         self.node, self.index = saved.node, saved.index
 
     def unpack_detached(self, node: Node | None) -> Tensor:
-        """The tensor again, with the tangents of levels that are still open."""
+        """Return the tensor again, with the tangents of levels that are still open."""
         t = self.inner.unpack_detached(node)
         for level, tangent in self.tangents.items():
             if level.is_open:

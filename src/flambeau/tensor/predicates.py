@@ -18,7 +18,7 @@ from flambeau.tensor.tensor import Tensor
 
 @both
 def isreal(input: Tensor) -> Any:
-    """Whether each element has no imaginary part."""
+    """Return True if each element has no imaginary part."""
     if input.dtype.is_complex:
         return input.imag == 0
     return functions["ones_like"](input, dtype=bool_)
@@ -26,7 +26,7 @@ def isreal(input: Tensor) -> Any:
 
 @both
 def is_nonzero(input: Tensor) -> bool:
-    """Whether the one element of a tensor is not zero. Raises RuntimeError for more, or none."""
+    """Return True if the one element of a tensor is not zero. Raises RuntimeError for more, or none."""
     if not isinstance(input, Tensor):
         raise TypeError(argument_type("is_nonzero", "input", 1, "Tensor", input))
     return bool(input)
@@ -34,20 +34,20 @@ def is_nonzero(input: Tensor) -> bool:
 
 @method
 def is_signed(self: Tensor) -> bool:
-    """Whether its dtype holds negative numbers."""
+    """Return True if its dtype holds negative numbers."""
     return self.meta.dtype.is_signed
 
 
 @method
 def is_set_to(self: Tensor, tensor: Tensor) -> bool:
-    """Whether both are the same view of the same storage."""
+    """Return True if both are the same view of the same storage."""
     same = self.ptr == tensor.ptr and self.memory is tensor.memory
     return same and self.meta.shape == tensor.meta.shape and self.meta.strides == tensor.meta.strides
 
 
 @function
 def is_storage(obj: Any) -> bool:
-    """Whether it is a storage of a tensor."""
+    """Return True if it is a storage of a tensor."""
     return isinstance(obj, (TypedStorage, UntypedStorage))
 
 
@@ -60,13 +60,13 @@ def _assert(condition: Any, message: str) -> None:
 
 @method
 def storage_type(self: Tensor) -> type:
-    """The class of its `storage()`."""
+    """Return the class of its `storage()`."""
     return type(self.storage())
 
 
 @function
 def typename(obj: Any) -> str:
-    """The full name of an object's type; of a tensor, of its tensor type: "torch.FloatTensor"."""
+    """Return the full name of an object's type; of a tensor, of its tensor type: "torch.FloatTensor"."""
     if isinstance(obj, Tensor):
         named: str = obj.type()
         return named
@@ -120,7 +120,9 @@ def _refill(t: Any, values: list[Any]) -> Any:
 
 @both
 def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1, out: Any = None) -> Any:
-    """The first `size` rows of `nonzero`, filled up with `fill_value` where there are fewer. Waits for no device."""
+    """Return the first `size` rows of `nonzero`, filled up with `fill_value` where there are fewer. Waits for no
+    device.
+    """
     if size < 0:
         raise RuntimeError(f"nonzero_static: 'size' must be an non-negative integer, but got {size}")
     found = _places(input, size)
@@ -130,7 +132,7 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1, out: Any =
 
 
 def _places(input: Any, size: int) -> Any:
-    """The flat places of the first `size` elements that are not zero; -1 where there are no more."""
+    """Return the flat places of the first `size` elements that are not zero; -1 where there are no more."""
     flat = (input != 0).reshape(-1)
     rank = flat.cumsum(0) - 1
     slot = functions["where"](flat & (rank < size), rank, size)
@@ -150,7 +152,7 @@ def _unravel(places: Any, shape: Any) -> list[Any]:
 
 @function
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
-    """The coordinates in a tensor of `shape` of flat indices, one tensor for each dimension."""
+    """Return the coordinates in a tensor of `shape` of flat indices, one tensor for each dimension."""
     if not isinstance(indices, Tensor):
         raise TypeError(argument_type("unravel_index", "indices", 1, "Tensor", indices))
     if indices.meta.dtype.category != INTEGRAL:

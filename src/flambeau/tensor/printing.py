@@ -175,7 +175,7 @@ def _body(t: Tensor, indent: int) -> str:
 
 
 def _values(t: Tensor) -> Array:
-    """The elements as a host array of a type that NumPy prints exactly: small floats as float64."""
+    """Return the elements as a host array of a type that NumPy prints exactly: small floats as float64."""
     here = on_host(t)
     kind = here.meta.dtype
     values: Array = host_array(here)
@@ -205,7 +205,7 @@ def _edges(t: Tensor) -> tuple[Array, tuple[bool, ...]]:
 
 
 def _part(t: Tensor, ranges: tuple[tuple[int, int], ...]) -> Tensor:
-    """A view of (start, length) in each dimension."""
+    """Return a view of (start, length) in each dimension."""
     require_backed(t)
     offset = sum(start * stride for (start, _), stride in zip(ranges, t.meta.strides, strict=True))
     meta = t.meta.with_(shape=tuple([length for _, length in ranges]))
@@ -224,7 +224,7 @@ def _format_nested(values: Any, cut: tuple[bool, ...], style: _Style, indent: in
 
 
 def _line(values: Any, cut: bool, style: _Style, indent: int) -> str:
-    """The innermost dimension, broken into lines."""
+    """Return the innermost dimension, broken into lines."""
     texts = [style.text(v) for v in values]
     if cut:
         texts.insert(_options.edgeitems, " ..." if _options.edgeitems else "...")
@@ -268,7 +268,7 @@ class _FloatStyle:
 
 
 def _spread(numbers: Array) -> bool:
-    """Whether fixed notation would lose too much: PyTorch's rule."""
+    """Return True if fixed notation would lose too much: PyTorch's rule."""
     if not numbers.size:
         return False
     sizes = np.abs(numbers)

@@ -25,20 +25,20 @@ def _dtype(x: Any, name: str, argument: str, position: int) -> dtype:
 
 @function
 def promote_types(type1: Any, type2: Any) -> dtype:
-    """The smallest dtype that holds both. Raises RuntimeError for pairs that do not combine."""
+    """Return the smallest dtype that holds both. Raises RuntimeError for pairs that do not combine."""
     first, second = _dtype(type1, "promote_types", "type1", 1), _dtype(type2, "promote_types", "type2", 2)
     return dtypes.promote_types(first, second)
 
 
 @function
 def can_cast(from_: Any, to: Any) -> bool:
-    """Whether a result of `from_` may be stored as `to`."""
+    """Return True if a result of `from_` may be stored as `to`."""
     return dtypes.can_cast(_dtype(from_, "can_cast", "from_", 1), _dtype(to, "can_cast", "to", 2))
 
 
 @function
 def result_type(tensor1: Any, tensor2: Any) -> dtype:
-    """The dtype that an arithmetic operation on these two, tensors or numbers, would give."""
+    """Return the dtype that an arithmetic operation on these two, tensors or numbers, would give."""
     operands: list[Any] = []
     for i, x in enumerate((tensor1, tensor2)):
         if isinstance(x, Tensor):
@@ -52,7 +52,7 @@ def result_type(tensor1: Any, tensor2: Any) -> dtype:
 
 @both
 def is_floating_point(input: Tensor) -> bool:
-    """Whether a tensor's dtype is a floating one."""
+    """Return True if a tensor's dtype is a floating one."""
     if not isinstance(input, Tensor):
         raise TypeError(argument_type("is_floating_point", "input", 1, "Tensor", input))
     return input.dtype.is_floating_point
@@ -60,7 +60,7 @@ def is_floating_point(input: Tensor) -> bool:
 
 @both
 def is_complex(input: Tensor) -> bool:
-    """Whether a tensor's dtype is a complex one."""
+    """Return True if a tensor's dtype is a complex one."""
     if not isinstance(input, Tensor):
         raise TypeError(argument_type("is_complex", "input", 1, "Tensor", input))
     return input.dtype.is_complex
@@ -68,7 +68,7 @@ def is_complex(input: Tensor) -> bool:
 
 @function
 def get_default_dtype() -> dtype:
-    """The dtype of new floating tensors."""
+    """Return the dtype of new floating tensors."""
     return flags.default_dtype
 
 

@@ -61,13 +61,13 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
 
 @function
 def are_deterministic_algorithms_enabled() -> bool:
-    """Whether `use_deterministic_algorithms` is on."""
+    """Return True if `use_deterministic_algorithms` is on."""
     return flags.deterministic
 
 
 @function
 def is_deterministic_algorithms_warn_only_enabled() -> bool:
-    """Whether operators that are not deterministic only warn."""
+    """Return True if operators that are not deterministic only warn."""
     return flags.deterministic_warn_only
 
 

@@ -45,7 +45,7 @@ class Face:
 
     @property
     def _row(self) -> Tensor:
-        """All of the storage, which may have been resized since."""
+        """Return all of the storage, which may have been resized since."""
         held = self._held
         if held.meta.nbytes != held.memory.nbytes or held.ptr != held.memory.ptr:
             held = self._held = row_as(held, held.meta.dtype)
@@ -58,7 +58,7 @@ class Face:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it is on a CUDA device."""
+        """Return True if it is on a CUDA device."""
         return self.device.type == "cuda"
 
     def nbytes(self) -> int:
@@ -70,23 +70,23 @@ class Face:
         return self._row.meta.numel
 
     def data_ptr(self) -> int:
-        """The address of its first byte."""
+        """Return the address of its first byte."""
         return self._row.data_ptr()
 
     def element_size(self) -> int:
-        """Bytes per element."""
+        """Return bytes per element."""
         return self._row.meta.itemsize
 
     def get_device(self) -> int:
-        """The index of its CUDA device; -1 on the CPU."""
+        """Return the index of its CUDA device; -1 on the CPU."""
         return -1 if self.device.index is None else self.device.index
 
     def is_pinned(self, device: Any = None) -> bool:
-        """Whether it is pinned host memory. `device`: see `Tensor.is_pinned`."""
+        """Return True if it is pinned host memory. `device`: see `Tensor.is_pinned`."""
         return is_pinned(self._row, device)
 
     def pin_memory(self, device: Any = None) -> Any:
-        """A copy in pinned host memory; itself if it is pinned. `device`: see `Tensor.pin_memory`.
+        """Return a copy in pinned host memory; itself if it is pinned. `device`: see `Tensor.pin_memory`.
 
         Raises TypeError: it is not the CPU's memory; RuntimeError: `device` is no CUDA device.
         """
@@ -95,19 +95,20 @@ class Face:
         return self._of(pin_memory(self._row, device))
 
     def cuda(self, device: Any = None, non_blocking: bool = False) -> Any:
-        """A copy on a CUDA device; itself if it is there."""
+        """Return a copy on a CUDA device; itself if it is there."""
         return self._of(cuda(self._row, device, non_blocking))
 
     def cpu(self) -> Any:
-        """A copy on the CPU; itself if it is there."""
+        """Return a copy on the CPU; itself if it is there."""
         return self._of(to(self._row, CPU))
 
     def to(self, *, device: Any, non_blocking: bool = False) -> Any:
-        """A copy on a device; itself if it is there."""
+        """Return a copy on a device; itself if it is there."""
         return self._of(to(self._row, place(device), non_blocking=non_blocking))
 
     def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
-        """Its type's name, "torch.cuda.FloatStorage"; or its elements as a storage of the type given; itself if it is.
+        """Return its type's name, "torch.cuda.FloatStorage"; or its elements as a storage of the type given; itself
+        if it is.
 
         Raises ValueError: there is no such type.
         """
@@ -125,7 +126,7 @@ class Face:
         return "torch.storage.UntypedStorage"
 
     def clone(self) -> Any:
-        """A copy."""
+        """Return a copy."""
         return self._of(to(self._row, copy=True))
 
     __copy__ = clone
@@ -136,12 +137,12 @@ class Face:
         return self
 
     def tolist(self) -> list[Any]:
-        """The elements as Python numbers."""
+        """Return the elements as Python numbers."""
         found: list[Any] = tolist(self._row)
         return found
 
     def resizable(self) -> bool:
-        """Whether `resize_` works: the memory is no other library's or process'."""
+        """Return True if `resize_` works: the memory is no other library's or process'."""
         return type(self._row.memory) in (Storage, PinnedStorage)
 
     def resize_(self, size: int) -> Any:
@@ -236,7 +237,7 @@ class UntypedStorage(Face):
             self._held = empty(Meta.contiguous_of((count,), dtypes.uint8, place(device)))
 
     def __getitem__(self, at: Any) -> Any:
-        """A byte; or, of a slice, a storage over the same memory, which cannot be resized."""
+        """Return a byte; or, of a slice, a storage over the same memory, which cannot be resized."""
         if not isinstance(at, slice):
             return super().__getitem__(at)
         start, stop, step = at.indices(self.size())
@@ -269,7 +270,7 @@ class UntypedStorage(Face):
     def from_buffer(
         cls, buffer: Any, byte_order: str | None = None, count: int = -1, offset: int = 0, *, dtype: Any
     ) -> UntypedStorage:
-        """The bytes of the elements that a buffer holds, as `TypedStorage.from_buffer` reads them."""
+        """Return the bytes of the elements that a buffer holds, as `TypedStorage.from_buffer` reads them."""
         return TypedStorage.from_buffer(buffer, byte_order, count, offset, dtype=dtype).untyped()
 
     def __repr__(self) -> str:
@@ -341,25 +342,26 @@ class TypedStorage(Face):
     def from_buffer(
         cls, buffer: Any, byte_order: str | None = None, count: int = -1, offset: int = 0, *, dtype: Any
     ) -> TypedStorage:
-        """A copy of what a buffer holds.
+        """Return a copy of what a buffer holds.
 
         Args:
             byte_order: "native", "little" or "big"; may be left out where elements are single bytes.
             count: how many elements; -1: all there are.
             offset: the first byte.
 
-        Raises ValueError: it does not hold so much, or no whole elements; RuntimeError: the byte order is not said.
+        Raises ValueError: it does not hold so much, or no whole elements; RuntimeError: the byte order is not
+        said.
         """
         made: TypedStorage = face(cls, _row_of_buffer(buffer, dtype, byte_order, count, offset))
         return made
 
     @property
     def dtype(self) -> dtype:
-        """The element type."""
+        """Return the element type."""
         return self._row.meta.dtype
 
     def pickle_storage_type(self) -> str:
-        """The name of its old type: "FloatStorage"."""
+        """Return the name of its old type: "FloatStorage"."""
         return f"{self.dtype.torch_name}Storage"
 
     def _type_name(self) -> str:
@@ -435,7 +437,7 @@ def face(cls: Any, row: Tensor) -> Any:
 
 
 def row_as(t: Tensor, kind: dtype) -> Tensor:
-    """All of a tensor's storage as a row of `kind`."""
+    """Return all of a tensor's storage as a row of `kind`."""
     storage = t.memory
     meta = Meta.contiguous_of((storage.nbytes // kind.itemsize,), kind, t.meta.device)
     return make(meta, storage, storage.ptr)
@@ -443,14 +445,14 @@ def row_as(t: Tensor, kind: dtype) -> Tensor:
 
 @method
 def untyped_storage(self: Tensor) -> UntypedStorage:
-    """The bytes under this tensor, shared with all its views."""
+    """Return the bytes under this tensor, shared with all its views."""
     found: UntypedStorage = face(UntypedStorage, row_as(self, dtypes.uint8))
     return found
 
 
 @method
 def storage(self: Tensor) -> TypedStorage:
-    """The elements under this tensor."""
+    """Return the elements under this tensor."""
     found: TypedStorage = face(TypedStorage, row_as(self, self.meta.dtype))
     return found
 

@@ -20,13 +20,13 @@ from flambeau.tensor.wrappers import note_instance
 
 @method
 def as_subclass(self: Tensor, cls: type[Any]) -> Any:
-    """A view of the whole tensor as an instance of `cls`. TypeError: no subclass of Tensor."""
+    """Return a view of the whole tensor as an instance of `cls`. TypeError: no subclass of Tensor."""
     _require_subclass(cls)
     return note_instance(as_type(run(records.alias, self), cls))
 
 
 def make_subclass(cls: type[Any], data: Tensor, require_grad: bool = False, **other: Any) -> Any:
-    """A leaf of class `cls` over a tensor's memory.
+    """Return a leaf of class `cls` over a tensor's memory.
 
     Raises TypeError: no subclass of Tensor. NotSupportedError: an option that PyTorch alone has.
     """
@@ -63,7 +63,7 @@ def _torch_function(cls: type[Any], func: Any, types: Any, args: Any = (), kwarg
 
 
 def kept_plain() -> set[Any]:
-    """The functions whose results stay plain tensors: what a tensor is a view of, and gradients."""
+    """Return the functions whose results stay plain tensors: what a tensor is a view of, and gradients."""
     members = vars(Tensor)
     return {members["_base"].__get__, members["grad"].__get__}
 

@@ -83,7 +83,7 @@ class Tensor(TensorMethods):
 
     @property
     def dtype(self) -> dtype:
-        """The element type."""
+        """Return the element type."""
         return self.meta.dtype
 
     @property
@@ -106,7 +106,7 @@ class Tensor(TensorMethods):
 
     @property
     def base(self) -> Tensor | None:
-        """The tensor that this is a view of."""
+        """Return the tensor that this is a view of."""
         return self.history.base if self.history is not None else None
 
     @property
@@ -124,16 +124,16 @@ class Tensor(TensorMethods):
         return self.meta.numel
 
     def element_size(self) -> int:
-        """Bytes per element."""
+        """Return bytes per element."""
         return self.meta.itemsize
 
     def data_ptr(self) -> int:
-        """The address of the first element: a simulated one on virtual GPUs."""
+        """Return the address of the first element: a simulated one on virtual GPUs."""
         self.memory.expose()  # who knows it may use it on any stream, and of the CPU's memory at any time
         return self.ptr
 
     def storage_offset(self) -> int:
-        """Elements from the storage's start to the first element."""
+        """Return elements from the storage's start to the first element."""
         if self.meta.sparse:
             return 0
         return (self.ptr - self.memory.ptr) // self.meta.itemsize
@@ -143,7 +143,7 @@ new_object = object.__new__
 
 
 def make(meta: Meta, storage: Storage, ptr: int) -> Tensor:
-    """A tensor over a storage. What every creation ends in."""
+    """Return a tensor over a storage. What every creation ends in."""
     self = new_object(Tensor)
     self.meta = meta
     self.memory = storage
@@ -162,7 +162,7 @@ def as_type(t: Tensor, kind: type[Any]) -> Any:
 
 
 def make_in(block: Block, meta: Meta, context: Context) -> Tensor:
-    """A tensor alone in an allocator's block: `make` and `Storage` written out, for results of operators."""
+    """Return a tensor alone in an allocator's block: `make` and `Storage` written out, for results of operators."""
     memory = new_object(Storage)
     memory.ptr = ptr = block.ptr
     memory.nbytes = meta.nbytes

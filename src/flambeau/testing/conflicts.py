@@ -45,21 +45,23 @@ class Conflicts:
         return bytes([place(first, end) < place(second, end) for first, second in self.pairs])
 
     def swapped(self, order: Sequence[Any]) -> list[Pair]:
-        """The pairs that an order runs the other way round than requested, the one that runs first first."""
+        """Return the pairs that an order runs the other way round than requested, the one that runs first first."""
         place, end = _places(order)
         return [(b, a) for a, b in self.pairs if place(b, end) < place(a, end)]
 
     def ordered(self, first: int, second: int) -> bool:
-        """Whether the second step comes after the first in every legal order."""
+        """Return True if the second step comes after the first in every legal order."""
         step = self.graph.steps[first]
         return self._clocks[second].get(step.stream.handle, -1) >= step.place
 
     def known(self, step: Any) -> bool:
-        """Whether the host knows the answer to its question: it has waited for what comes after what it asks after."""
+        """Return True if the host knows the answer to its question: it has waited for what comes after what it asks
+        after.
+        """
         return step.at in self._known
 
     def classes(self) -> Iterator[list[Pair]]:
-        """Each possible way round of all pairs, as forced orders; the recorded one first. Each once."""
+        """Return each possible way round of all pairs, as forced orders; the recorded one first. Each once."""
         steps = sorted({at for pair in self.pairs for at in pair})
         number = {at: i for i, at in enumerate(steps)}
         pairs = [(number[a], number[b]) for a, b in self.pairs]
@@ -201,7 +203,7 @@ def _named(named: Any, position: int) -> Named | None:
 
 
 def _overlapping(cells: list[_Cell]) -> Iterator[tuple[_Cell, _Cell]]:
-    """Each cell with itself, and with those later in memory that share a byte with it."""
+    """Return each cell with itself, and with those later in memory that share a byte with it."""
     open_: list[_Cell] = []
     for cell in cells:
         yield cell, cell

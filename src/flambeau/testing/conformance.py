@@ -1111,7 +1111,7 @@ def collective_is_ordered_on_its_stream(driver: Driver) -> None:
 
 
 def _no_collectives(driver: Driver) -> bool:
-    """Whether the driver has none: the CPU's, or real GPUs without NCCL."""
+    """Return True if the driver has none: the CPU's, or real GPUs without NCCL."""
     if driver.name == "host":
         return True
     try:
@@ -1122,13 +1122,13 @@ def _no_collectives(driver: Driver) -> bool:
 
 
 def _communicator(driver: Driver) -> list[int]:
-    """One of all devices, by rank."""
+    """Return one of all devices, by rank."""
     size = driver.device_count()
     return driver.comm_create(driver.comm_id(), size, [(index, index) for index in range(size)])
 
 
 def _on_each(driver: Driver, values: Callable[[int], np.ndarray[Any, Any]]) -> list[int]:
-    """An array on each device."""
+    """Return an array on each device."""
     return [_upload(driver, values(index), index) for index in range(driver.device_count())]
 
 

@@ -77,13 +77,13 @@ NOTES = (
 
 
 def page(theirs: Iterable[str]) -> str:
-    """The page. `theirs`: the public names of PyTorch's modules."""
+    """Return the page. `theirs`: the public names of PyTorch's modules."""
     names = list(theirs)
     return "\n".join([HEADER, *[section(names) for section in SECTIONS]])
 
 
 def contents(names: Sequence[str]) -> str:
-    """The contents list: which of its modules are there, and which of their names are not."""
+    """Return the contents list: which of its modules are there, and which of their names are not."""
     rows = [_row(module, names) for module in MODULES]
     head = "| PyTorch's name | in Flambeau | missing public names |\n|---|---|---|"
     return "## Modules\n\n" + "\n".join([head, *rows]) + "\n"
@@ -98,7 +98,7 @@ def _row(module: str, names: Sequence[str]) -> str:
 
 
 def notes(names: Sequence[str]) -> str:
-    """The notes of the contents list."""
+    """Return the notes of the contents list."""
     rows = [f"| {title} | {f'[{file}]({file})' if file else 'none'} |" for title, file in NOTES]
     return "## Notes\n\n" + "\n".join(["| PyTorch's note | page |\n|---|---|", *rows]) + "\n"
 
@@ -135,7 +135,7 @@ def found(path: str) -> Any:
 
 
 def absent(names: Sequence[str], module: str) -> list[str]:
-    """A module's names, of those given, that are absent here."""
+    """Return a module's names, of those given, that are absent here."""
     room = found(module)
     own = [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == module]
     return sorted((name for name in own if not hasattr(room, name)), key=str.lower)

@@ -81,7 +81,7 @@ INSTEAD = {
 
 
 def found(name: str) -> bool:
-    """Whether Flambeau has the name."""
+    """Return True if Flambeau has the name."""
     module, _, last = f"flambeau.{name}".rpartition(".")
     try:
         return hasattr(import_module(module), last)
@@ -105,7 +105,7 @@ def rows(lines: Iterable[str]) -> list[tuple[str, bool, bool, str, str]]:
 
 
 def page(lines: Sequence[str]) -> str:
-    """The page as text."""
+    """Return the page as text."""
     listed = rows(lines)
     of_state = {state: sum(row[3] == state for row in listed) for state in ("supported", "differs", "absent")}
     counts = f"{len(listed)} names: " + ", ".join(f"{count} {state}" for state, count in of_state.items())

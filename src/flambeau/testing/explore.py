@@ -92,7 +92,7 @@ def _check_numbers(**numbers: tuple[int | None, int]) -> None:
 
 
 def is_policy(policy: str) -> bool:
-    """Whether `explore` knows a policy of this name."""
+    """Return True if `explore` knows a policy of this name."""
     kind, colon, depth = policy.partition(":")
     if kind == "pct":
         return depth.isdigit() and int(depth) > 0
@@ -122,7 +122,7 @@ def _same_seeds() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _quiet_collector() -> Iterator[None]:
-    """No collection of cycles meanwhile: when it comes depends on the process's past, and it frees memory."""
+    """Return no collection of cycles meanwhile: when it comes depends on the process's past, and it frees memory."""
     gc.collect()
     with without_collections():
         yield

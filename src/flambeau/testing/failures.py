@@ -109,7 +109,7 @@ class Failure:
 
     @property
     def kind(self) -> frozenset[Hashable]:
-        """The lines that a fix has to look at: equal for failures of one bug, however often a loop meets it."""
+        """Return the lines that a fix has to look at: equal for failures of one bug, however often a loop meets it."""
         if self.cause:
             return frozenset([self.nondeterministic])
         swaps = [frozenset([s.first.brief, s.second.brief]) for s in self.swaps]
@@ -123,7 +123,7 @@ class Failure:
 
     @property
     def other_outcomes(self) -> str:
-        """The further outcomes of this kind, as text; empty for none."""
+        """Return the further outcomes of this kind, as text; empty for none."""
         texts = [str(outcome) for outcome in self.others[:_OTHERS]]
         rest = len(self.others) - _OTHERS
         return "; ".join(texts) + (f"; and {rest} more outcomes" if rest > 0 else "")

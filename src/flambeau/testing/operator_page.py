@@ -188,7 +188,7 @@ _SPECIAL = {"w": ("uint16", "uint32", "uint64"), "8": ("float8_e4m3fn", "float8_
 
 
 def page(theirs: Iterable[str]) -> str:
-    """The page. `theirs`: PyTorch's documented names."""
+    """Return the page. `theirs`: PyTorch's documented names."""
     rows = [_row(name) for name in sorted(_public_names(), key=str.lower)]
     return HEADER.format(summary=summary()) + "\n".join(rows) + "\n" + _unbound() + _lacking(theirs)
 
@@ -226,7 +226,7 @@ def _first_line(define: Any) -> str:
 
 
 def differentiable(op: Op) -> str:
-    """Whether gradients pass an operator."""
+    """Return True if gradients pass an operator."""
     if op.derivative is MISSING:
         return "not yet"
     if isinstance(op.derivative, Refusal):
@@ -235,7 +235,7 @@ def differentiable(op: Op) -> str:
 
 
 def dtypes_of(op: Op) -> str:
-    """The dtypes that an operator takes, by the letters of the page's header."""
+    """Return the dtypes that an operator takes, by the letters of the page's header."""
     special = {name for names in _SPECIAL.values() for name in names}
     groups = {
         letter: [d for d in DTYPES if d.category == category and d.name not in special]

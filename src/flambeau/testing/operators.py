@@ -49,7 +49,7 @@ UNSAMPLED = dict.fromkeys(
 
 
 def cases() -> Iterator[tuple[Op, dtype]]:
-    """Every operator of the table with every dtype that it takes."""
+    """Return every operator of the table with every dtype that it takes."""
     for op in table.values():
         for kind in op.dtypes:
             yield op, kind
@@ -94,7 +94,7 @@ def reversed_dims(array: Array) -> tuple[Array, Array]:
 
 
 def stepped(array: Array) -> tuple[Array, Array]:
-    """Every other element of its memory, from the second on."""
+    """Return every other element of its memory, from the second on."""
     if not array.ndim:
         return plain(array)
     stored = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
@@ -112,12 +112,14 @@ def channels_innermost(array: Array) -> tuple[Array, Array]:
 
 
 def is_image(x: Any) -> bool:
-    """Whether it is an array (N, C, spatial ...) of two or three spatial dimensions, for all that one can tell."""
+    """Return True if it is an array (N, C, spatial ...) of two or three spatial dimensions, for all that one can
+    tell.
+    """
     return isinstance(x, np.ndarray) and x.ndim in (4, 5)
 
 
 def tensor_of(array: Array, layout: Layout = plain, where: device = CPU) -> Tensor:
-    """A tensor of an array's elements on a device, laid out in memory as `layout` says."""
+    """Return a tensor of an array's elements on a device, laid out in memory as `layout` says."""
     stored, view = layout(array)
     kind = from_numpy(array.dtype)
     memory = empty(Meta.contiguous_of((stored.size,), kind, CPU))
@@ -133,7 +135,7 @@ def tensor_of(array: Array, layout: Layout = plain, where: device = CPU) -> Tens
 
 
 def zero_dim(array: Array) -> Array:
-    """The first element alone."""
+    """Return the first element alone."""
     return array[(0,) * array.ndim] if array.size else array
 
 
@@ -142,7 +144,7 @@ def no_elements(array: Array) -> Array:
 
 
 def one_row(array: Array) -> Array:
-    """The first of the leading dimension, to be broadcast."""
+    """Return the first of the leading dimension, to be broadcast."""
     return array[:1] if array.ndim else array
 
 
@@ -150,7 +152,7 @@ def one_row(array: Array) -> Array:
 
 
 def bits(result: Any) -> list[bytes]:
-    """The bytes of a result's elements, in order of index."""
+    """Return the bytes of a result's elements, in order of index."""
     several = result if isinstance(result, tuple) else (result,)
     found = []
     for t in several:
@@ -202,7 +204,9 @@ def _each(variant: Variant, inputs: Sequence[Any]) -> list[Any]:
 def _compare(
     op: Op, inputs: Sequence[Any], params: Params, layout: Layout, where: device, into: bool = False
 ) -> int:
-    """One call here and there, with `into` also into an `out=` of other strides. 0 where nothing can be compared."""
+    """Return one call here and there, with `into` also into an `out=` of other strides. 0 where nothing can be
+    compared.
+    """
     moved = tuple([where if p is CPU else p for p in params])
     host, there = (_laid_out(inputs, layout, place) for place in (CPU, where))
     about = f"{op.name}{[getattr(x, 'shape', x) for x in inputs]} {params} {layout.__name__}"
@@ -241,5 +245,5 @@ def _refusal(run: Callable[..., Any], *args: Any) -> Exception | None:
 
 
 def _target(meta: Meta, where: device) -> Tensor:
-    """An `out=` of this shape and dtype with steps between its elements."""
+    """Return an `out=` of this shape and dtype with steps between its elements."""
     return tensor_of(np.zeros(meta.shape, meta.dtype.numpy), stepped, where)

@@ -59,7 +59,9 @@ class Orders:
             yield schedule, self.graph.order(schedule)
 
     def _mixed(self, rest: list[str], seed: int) -> Iterator[tuple[str, Sequence[Any]]]:
-        """All classes, with the other policies' orders in between: bugs far from the recorded order come early."""
+        """Return all classes, with the other policies' orders in between: bugs far from the recorded order come
+        early.
+        """
         others = names(rest, seed) if rest else iter(())
         for number, forced in enumerate(self.conflicts.classes()):
             yield f"exhaustive:{number}", self.graph.oldest(forced)
@@ -84,7 +86,9 @@ class Orders:
             self.runs.fail(name, run, lambda run: self.simplest(run, order))
 
     def _left(self, run: Run) -> bool:
-        """Whether the run gave other commands or indices than the recorded one: only its own token repeats it."""
+        """Return True if the run gave other commands or indices than the recorded one: only its own token repeats
+        it.
+        """
         return _course(run.graph) != _course(self.graph)
 
     def _doubt(self, text: str) -> None:

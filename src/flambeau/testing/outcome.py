@@ -40,7 +40,7 @@ class Outcome:
 
 
 def frozen(value: Any) -> Any:
-    """A value that equals another one's where both hold the same bits.
+    """Return a value that equals another one's where both hold the same bits.
 
     Tensors and arrays become (dtype, shape, bytes). Raises TypeError for what cannot be compared between runs.
     """
@@ -87,7 +87,7 @@ def without_addresses(outcome: Outcome, range: tuple[int, int]) -> Outcome:
 
 
 def shown(value: Any) -> str:
-    """A frozen value for a report: the first elements of a tensor, not its bytes; the beginning of a text."""
+    """Return a frozen value for a report: the first elements of a tensor, not its bytes; the beginning of a text."""
     if _is_array(value):
         first = _elements(value)[:4].tolist()
         return f"{value[1].removeprefix('torch.')}{list(value[2])} of {', '.join(map(str, first))} ..."
@@ -126,14 +126,14 @@ def _difference_of_elements(one: tuple[Any, ...], other: tuple[Any, ...]) -> str
 
 
 def _is_array(value: Any) -> bool:
-    """Whether a frozen value is a tensor's or an array's, but of records."""
+    """Return True if a frozen value is a tensor's or an array's, but of records."""
     if not isinstance(value, tuple) or len(value) != 4:
         return False
     return value[0] == "tensor" or (value[0] == "array" and not value[1].startswith(("[", "{")))
 
 
 def _elements(value: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-    """Those of a frozen tensor or array, in one row."""
+    """Return those of a frozen tensor or array, in one row."""
     kind, dtype, _, data = value
     numpy = getattr(torch, dtype.removeprefix("torch.")).numpy if kind == "tensor" else np.dtype(dtype)
     return np.frombuffer(data, numpy)

@@ -143,7 +143,7 @@ class Hosts:
 
 
 def rank() -> int:
-    """The number of the rank that asks. RuntimeError: it is none."""
+    """Return the number of the rank that asks. RuntimeError: it is none."""
     mine = seat()
     if mine is None:
         raise RuntimeError("this thread is no rank of testing.ranks")

@@ -85,7 +85,7 @@ class Runs:
 
     @property
     def going(self) -> bool:
-        """Whether more may be looked at."""
+        """Return True if more may be looked at."""
         found, plan = self.found, self.plan
         plan.watch(found, None)
         if self.late:
@@ -100,17 +100,17 @@ class Runs:
 
     @property
     def late(self) -> bool:
-        """Whether the time that the exploration was given is over."""
+        """Return True if the time that the exploration was given is over."""
         return self._deadline is not None and monotonic() >= self._deadline
 
     @property
     def unreliable(self) -> bool:
-        """Whether the program was seen to be nondeterministic by itself."""
+        """Return True if the program was seen to be nondeterministic by itself."""
         return any(failure.nondeterministic for failure in self.found.failures)
 
     @property
     def patient(self) -> bool:
-        """Whether more runs may be spent on a simpler example of a failure."""
+        """Return True if more runs may be spent on a simpler example of a failure."""
         return not self.late and not self.unreliable
 
     def once(self, schedule: str, races: str = "off") -> Run:
@@ -179,7 +179,9 @@ class Runs:
             self._add(failure)
 
     def swapped(self, run: Run) -> list[Pair]:
-        """The conflicting pairs that a run had the other way round than requested, the one that ran first first."""
+        """Return the conflicting pairs that a run had the other way round than requested, the one that ran first
+        first.
+        """
         return self.conflicts(run.graph).swapped(run.graph.steps_of_token(run.token))
 
     def conflicts(self, graph: Any) -> Conflicts:
@@ -251,7 +253,7 @@ class Runs:
         )
 
     def _line(self, schedule: str) -> str:
-        """The line that repeats a schedule."""
+        """Return the line that repeats a schedule."""
         plan = self.plan
         if plan.replay is not None:
             return plan.replay(schedule)
@@ -268,7 +270,7 @@ def _differ(first: str, one: Run, second: str, other: Run) -> str:
 
 
 def _swaps(graph: Any, pairs: list[Pair]) -> tuple[Swap, ...]:
-    """One for each two lines and operators."""
+    """Return one for each two lines and operators."""
     kinds: dict[Any, list[Pair]] = {}
     for a, b in pairs:
         one, other = graph.steps[a], graph.steps[b]
@@ -292,7 +294,7 @@ def _use(step: Any) -> CommandUse:
 
 
 def questions(graph: Any) -> list[Any]:
-    """The steps by which the program itself asked whether work is done."""
+    """Return the steps by which the program itself asked whether work is done."""
     return [step for step in graph.polls if not step.poll.internal]
 
 
@@ -302,7 +304,7 @@ def answers_of(graph: Any) -> str:
 
 
 def _other_answers(graph: Any, recorded: Any) -> tuple[Answer, ...]:
-    """The answers that differ from those of the recorded run."""
+    """Return the answers that differ from those of the recorded run."""
     usual, said = answers_of(recorded), answers_of(graph)
     polls = [step.poll for i, step in enumerate(questions(graph)) if said[i] != usual[i : i + 1]]
     return tuple([Answer(place(poll.site), poll.what, poll.done) for poll in polls])
@@ -336,7 +338,7 @@ def _outcome(function: Callable[[], Any]) -> Outcome:
 
 
 def _line_of(error: Exception) -> str:
-    """The program's line that it was raised at, as `train.py:14`; "" for none."""
+    """Return the program's line that it was raised at, as `train.py:14`; "" for none."""
     found, trace = "", error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code

@@ -78,7 +78,7 @@ KeyPath = tuple[Any, ...]
 
 
 def keystr(kp: KeyPath) -> str:
-    """A path as it would be written in Python: "['a'][0]"."""
+    """Return a path as it would be written in Python: "['a'][0]"."""
     return "".join([str(key) for key in kp])
 
 
@@ -217,12 +217,12 @@ def _definition(tree: Any, is_leaf: IsLeaf = None) -> NodeDef | None:
 
 
 def is_namedtuple(obj: Any) -> bool:
-    """Whether it is an instance or a class that `namedtuple` or NamedTuple made."""
+    """Return True if it is an instance or a class that `namedtuple` or NamedTuple made."""
     return is_namedtuple_class(obj if isinstance(obj, type) else type(obj))
 
 
 def is_namedtuple_class(cls: Any) -> bool:
-    """Whether it is a class that `namedtuple` or NamedTuple made."""
+    """Return True if it is a class that `namedtuple` or NamedTuple made."""
     if not (isinstance(cls, type) and issubclass(cls, tuple)):
         return False
     fields = getattr(cls, "_fields", None)
@@ -233,22 +233,22 @@ _get_node_type = _kind_of
 
 
 def is_namedtuple_instance(obj: Any) -> bool:
-    """Whether it is an instance of a class that `namedtuple` or NamedTuple made."""
+    """Return True if it is an instance of a class that `namedtuple` or NamedTuple made."""
     return is_namedtuple_class(type(obj))
 
 
 def is_structseq(obj: Any) -> bool:
-    """Whether it is one of torch.return_types, or an instance of one."""
+    """Return True if it is one of torch.return_types, or an instance of one."""
     return is_structseq_class(obj if isinstance(obj, type) else type(obj))
 
 
 def is_structseq_class(cls: Any) -> bool:
-    """Whether it is one of torch.return_types."""
+    """Return True if it is one of torch.return_types."""
     return isinstance(cls, type) and issubclass(cls, NamedResult) and cls is not NamedResult
 
 
 def is_structseq_instance(obj: Any) -> bool:
-    """Whether it is an instance of one of torch.return_types."""
+    """Return True if it is an instance of one of torch.return_types."""
     return is_structseq_class(type(obj))
 
 
@@ -275,15 +275,15 @@ class TreeSpec:
         return self._children
 
     def children(self) -> list[TreeSpec]:
-        """The specs of its children."""
+        """Return the specs of its children."""
         return list(self._children)
 
     def child(self, index: int) -> TreeSpec:
-        """The spec of one child."""
+        """Return the spec of one child."""
         return self._children[index]
 
     def is_leaf(self) -> bool:
-        """Whether it is that of a leaf."""
+        """Return True if it is that of a leaf."""
         return False
 
     def __repr__(self, indent: int = 0) -> str:
@@ -303,7 +303,7 @@ class TreeSpec:
         return hash((self.type, context, tuple(self._children)))
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
-        """The tree of these leaves. Raises ValueError: more or fewer than `num_leaves`."""
+        """Return the tree of these leaves. Raises ValueError: more or fewer than `num_leaves`."""
         leaves = list(leaves)
         if len(leaves) != self.num_leaves:
             raise ValueError(
@@ -329,7 +329,7 @@ class TreeSpec:
             child._find(part, found)
 
     def _parts(self, tree: Any) -> Sequence[Any]:
-        """The children of `tree`, which must be a node of this kind, in this one's order."""
+        """Return the children of `tree`, which must be a node of this kind, in this one's order."""
         kind, mappings = _kind_of(tree), (dict, OrderedDict, defaultdict)
         if kind is not self.type and not (kind in mappings and self.type in mappings):
             raise ValueError(f"Node type mismatch; expected {self.type!r}, but got {kind!r}.")
@@ -385,12 +385,12 @@ _LEAF = LeafSpec()
 
 
 def treespec_leaf() -> LeafSpec:
-    """The spec of a leaf."""
+    """Return the spec of a leaf."""
     return _LEAF
 
 
 def treespec_pprint(treespec: TreeSpec) -> str:
-    """The tree with asterisks for leaves, as text."""
+    """Return the tree with asterisks for leaves, as text."""
     stars = [type("_", (), {"__repr__": lambda _: "*"})() for _ in range(treespec.num_leaves)]
     return repr(treespec.unflatten(stars))
 
@@ -399,12 +399,12 @@ def treespec_pprint(treespec: TreeSpec) -> str:
 
 
 def tree_is_leaf(tree: PyTree, is_leaf: IsLeaf = None) -> bool:
-    """Whether it is a leaf."""
+    """Return True if it is a leaf."""
     return _definition(tree, is_leaf) is None
 
 
 def tree_flatten(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
-    """The leaves, depth first, and how they are nested."""
+    """Return the leaves, depth first, and how they are nested."""
     leaves: list[Any] = []
     return leaves, _spec(tree, is_leaf, leaves)
 
@@ -419,7 +419,7 @@ def _spec(tree: Any, is_leaf: IsLeaf, leaves: list[Any]) -> TreeSpec:
 
 
 def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> PyTree:
-    """The tree of these leaves. Raises ValueError: more or fewer than it has; TypeError: no TreeSpec."""
+    """Return the tree of these leaves. Raises ValueError: more or fewer than it has; TypeError: no TreeSpec."""
     if not isinstance(treespec, TreeSpec):
         raise TypeError(
             f"Expected `treespec` to be an instance of PyTreeSpec but got item of type {type(treespec)}."
@@ -428,7 +428,7 @@ def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> PyTree:
 
 
 def tree_iter(tree: PyTree, is_leaf: IsLeaf = None) -> Iterator[Any]:
-    """The leaves, one after the other."""
+    """Return the leaves, one after the other."""
     definition = _definition(tree, is_leaf)
     if definition is None:
         yield tree
@@ -438,7 +438,7 @@ def tree_iter(tree: PyTree, is_leaf: IsLeaf = None) -> Iterator[Any]:
 
 
 def tree_leaves(tree: PyTree, is_leaf: IsLeaf = None) -> list[Any]:
-    """The leaves, depth first."""
+    """Return the leaves, depth first."""
     return list(tree_iter(tree, is_leaf))
 
 
@@ -448,12 +448,12 @@ def tree_structure(tree: PyTree, is_leaf: IsLeaf = None) -> TreeSpec:
 
 
 def arg_tree_leaves(*args: PyTree, **kwargs: PyTree) -> list[Any]:
-    """The leaves of all arguments."""
+    """Return the leaves of all arguments."""
     return [leaf for tree in (*args, *kwargs.values()) for leaf in tree_iter(tree)]
 
 
 def tree_map(func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: IsLeaf = None) -> PyTree:
-    """The tree of `func(leaf, *others)`: the others stand in `rests` where the leaf stands in `tree`.
+    """Return the tree of `func(leaf, *others)`: the others stand in `rests` where the leaf stands in `tree`.
 
     Raises ValueError: a tree in `rests` is nested otherwise.
     """
@@ -468,7 +468,8 @@ def tree_map_(func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: I
 
 
 def map_only(type_or_types_or_pred: Kinds, /) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
-    """A decorator that applies a function to what is of these types, or for what a predicate holds; else the identity.
+    """Return a decorator that applies a function to what is of these types, or for what a predicate holds; else the
+    identity.
 
     Raises TypeError: neither types nor a predicate.
     """
@@ -499,27 +500,27 @@ def tree_map_only_(
 
 
 def tree_all(pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
-    """Whether a predicate holds for all leaves."""
+    """Return True if a predicate holds for all leaves."""
     return all(map(pred, tree_iter(tree, is_leaf)))
 
 
 def tree_any(pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
-    """Whether a predicate holds for a leaf."""
+    """Return True if a predicate holds for a leaf."""
     return any(map(pred, tree_iter(tree, is_leaf)))
 
 
 def tree_all_only(kinds: Any, /, pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
-    """Whether a predicate holds for all leaves of some types."""
+    """Return True if a predicate holds for all leaves of some types."""
     return all(pred(leaf) for leaf in tree_iter(tree, is_leaf) if isinstance(leaf, kinds))
 
 
 def tree_any_only(kinds: Any, /, pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
-    """Whether a predicate holds for a leaf of some types."""
+    """Return True if a predicate holds for a leaf of some types."""
     return any(pred(leaf) for leaf in tree_iter(tree, is_leaf) if isinstance(leaf, kinds))
 
 
 def _broadcast_to_and_flatten(tree: PyTree, treespec: TreeSpec, is_leaf: IsLeaf = None) -> list[Any] | None:
-    """The leaves of `tree`, each as often as it stands for a leaf of `treespec`; None where it does not fit."""
+    """Return the leaves of `tree`, each as often as it stands for a leaf of `treespec`; None where it does not fit."""
     definition = _definition(tree, is_leaf)
     if definition is None:
         return [tree] * treespec.num_leaves

@@ -37,7 +37,7 @@ class CheckpointError(RuntimeError):
 
 
 def noop_context_fn() -> tuple[Any, Any]:
-    """Two context managers that do nothing."""
+    """Return two context managers that do nothing."""
     return contextlib.nullcontext(), contextlib.nullcontext()
 
 

@@ -11,10 +11,11 @@ from flambeau.core.flags import flags
 class _Deterministic(ModuleType):
     @property
     def fill_uninitialized_memory(self) -> bool:
-        """Whether `empty` and `resize_` fill what they give, while algorithms are to be deterministic (default True).
+        """Return True if `empty` and `resize_` fill what they give, while algorithms are to be deterministic
+        (default True).
 
-        Numbers with a point are NaN then, others their dtype's largest value: see tensor/deterministic_fill.py. It
-        costs time. RuntimeError: it is set to something that is no bool.
+        Numbers with a point are NaN then, others their dtype's largest value: see tensor/deterministic_fill.py.
+        It costs time. RuntimeError: it is set to something that is no bool.
         """
         return flags.fill_uninitialized
 

@@ -33,7 +33,7 @@ class DLDeviceType(IntEnum):
 
 
 def to_dlpack(tensor: Tensor) -> Any:
-    """A DLPack capsule of a tensor, over its memory."""
+    """Return a DLPack capsule of a tensor, over its memory."""
     return tensor.__dlpack__()
 
 

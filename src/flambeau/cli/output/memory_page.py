@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 
 def page(snapshot: dict[str, Any], name: str) -> str:
-    """The whole HTML page."""
+    """Return the whole HTML page."""
     template = files("flambeau.cli").joinpath("pages/memory.html").read_text(encoding="utf-8")
     data = json.dumps(picture(snapshot), separators=(",", ":")).replace("</", "<\\/")
     return template.replace("{{NAME}}", escape(name)).replace("{{DATA}}", data)
@@ -226,7 +226,7 @@ def _column_rows(rows: Iterable[tuple[int, ...]], width: int) -> Array:
 
 
 def _spans(segments: Sequence[dict[str, Any]], events: _Events) -> _Lifetimes:
-    """Memory that was reserved, from when until when."""
+    """Return memory that was reserved, from when until when."""
     spans = _Spans(max(len(events), 1))
     for at in np.flatnonzero((events.action == BEGUN) | (events.action == ENDED)).tolist():
         where = int(events.addr[at]), int(events.size[at]), at, int(events.stream[at])
@@ -274,7 +274,7 @@ class _Spans:
         return bool(self._find_overlapping(addr, 1))
 
     def _find_overlapping(self, addr: int, size: int) -> list[dict[str, Any]]:
-        """The open ones that share bytes with a range; they do not overlap each other."""
+        """Return the open ones that share bytes with a range; they do not overlap each other."""
         first = max(bisect_right(self._order, addr) - 1, 0)
         last = bisect_left(self._order, addr + size)
         found = [self._open[begin] for begin in self._order[first:last]]
@@ -282,7 +282,7 @@ class _Spans:
 
 
 def _place_blocks(segment: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any]]]:
-    """The blocks of a segment with their addresses, which older snapshots leave to be added up."""
+    """Return the blocks of a segment with their addresses, which older snapshots leave to be added up."""
     addr = segment["address"]
     for block in segment["blocks"]:
         yield block.get("address", addr), block
@@ -326,7 +326,9 @@ def _holders(lifetimes: _Lifetimes, at: int, places: Array) -> list[dict[str, in
 
 
 def _amounts(segments: Sequence[dict[str, Any]], events: _Events) -> tuple[Array, Array]:
-    """Bytes reserved and in use after each event and at the end; in use is what was asked for: traces know no more."""
+    """Return bytes reserved and in use after each event and at the end; in use is what was asked for: traces know no
+    more.
+    """
     reserved = sum(segment["total_size"] for segment in segments)
     blocks = [block for segment in segments for block in segment["blocks"]]
     used = sum(block["requested_size"] for block in blocks if block["state"] == "active_allocated")
@@ -334,7 +336,7 @@ def _amounts(segments: Sequence[dict[str, Any]], events: _Events) -> tuple[Array
 
 
 def _amount(end: int, events: _Events, more: int, less: int) -> Array:
-    """An amount after each event: backward, as its end is what is known."""
+    """Return an amount after each event: backward, as its end is what is known."""
     action, size = events.action, events.size
     added = np.cumsum(np.where(action == more, size, np.where(action == less, -size, 0)))
     return np.maximum(np.append(end - added[-1:].sum() + added, end), 0)

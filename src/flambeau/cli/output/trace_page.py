@@ -22,7 +22,7 @@ _SCRIPTS = ("trace_model.js", "trace_draw.js", "trace_hands.js")
 
 
 def page(trace: TraceData, program: str) -> str:
-    """The whole HTML page."""
+    """Return the whole HTML page."""
     folder = files("flambeau.cli").joinpath("pages")
     text = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in (*_SCRIPTS, "trace.css")}
     data = json.dumps(picture(trace, program), separators=(",", ":")).replace("</", "<\\/")
@@ -106,12 +106,12 @@ def _place(site: Site | None) -> str:
 
 
 def _steps(values: Sequence[int]) -> list[int]:
-    """Each number less the one before it."""
+    """Return each number less the one before it."""
     return [b - a for a, b in zip([0, *values], values, strict=False)]
 
 
 def _curve(trace: TraceData, index: int) -> dict[str, list[int]]:
-    """Bytes in use and reserved after each change, thinned out: of each stretch the one with the most in use."""
+    """Return bytes in use and reserved after each change, thinned out: of each stretch the one with the most in use."""
     points = [(at, used, reserved) for at, device, used, reserved in trace.memory if device == index]
     points = list(
         {at: (at, used, reserved) for at, used, reserved in points}.values()
@@ -142,7 +142,7 @@ def _race(race: Race, first: int | None, second: int | None, most: int) -> dict[
 
 
 def _side(side: RaceAccess, at: int | None, most: int) -> dict[str, Any]:
-    """One access; `slice` -1 where the host itself did it, or it is not on the page."""
+    """Return one access; `slice` -1 where the host itself did it, or it is not on the page."""
     what = "" if side.shape is None else f"{list(side.shape)} {side.dtype}"
     return {
         "slice": at if at is not None and at < most else -1,

@@ -27,7 +27,7 @@ class Quiet:
         self.idle: list[Context] = []
 
     def take(self) -> Context:
-        """A context in which nothing runs."""
+        """Return a context in which nothing runs."""
         try:
             return self.idle.pop()
         except IndexError:

@@ -33,7 +33,7 @@ class Readable:
 
 
 def readable(timeout_s: float, *connections: socket) -> list[object]:
-    """Those that can be read, as soon as one can; none after `timeout_s` seconds."""
+    """Return those that can be read, as soon as one can; none after `timeout_s` seconds."""
     with selectors.DefaultSelector() as selector:
         for connection in connections:
             selector.register(connection, selectors.EVENT_READ)

@@ -9,6 +9,8 @@ _SERVANTS = ("flambeau", "QueueFeederThread")
 
 
 def alone() -> bool:
-    """Whether no other thread of the program is there: Flambeau's own, and multiprocessing's feeders, do not count."""
+    """Return True if no other thread of the program is there: Flambeau's own, and multiprocessing's feeders, do not
+    count.
+    """
     me = threading.current_thread()
     return all(thread is me or thread.name.startswith(_SERVANTS) for thread in threading.enumerate())

@@ -99,12 +99,12 @@ class Seat:
 
     @property
     def able(self) -> bool:
-        """Whether it could go on."""
+        """Return True if it could go on."""
         return not self.ended and (self._ready is None or self.baton.error is not None or self._ready())
 
     @property
     def drives(self) -> bool:
-        """Whether it could go on where nobody else can."""
+        """Return True if it could go on where nobody else can."""
         return self._lazy and not self.ended
 
     @property
@@ -203,7 +203,7 @@ class Baton:
                 self.error, self.failed = error, seat.number
 
     def _circle(self, seat: Seat) -> list[Seat]:
-        """All seats, from the next one on."""
+        """Return all seats, from the next one on."""
         return self.seats[seat.number + 1 :] + self.seats[: seat.number + 1]
 
 

@@ -17,7 +17,7 @@ Data = bytes | bytearray | memoryview
 
 
 def pack(value: Any) -> bytes:
-    """The bytes of a value. TypeError: it is of another type."""
+    """Return the bytes of a value. TypeError: it is of another type."""
     parts: list[Data] = []
     _pack(value, parts)
     return b"".join(parts)
@@ -44,7 +44,7 @@ def _pack(value: Any, parts: list[Data]) -> None:
 
 
 def unpack(data: bytes | bytearray, start: int = 0) -> Any:
-    """The value of `pack`'s bytes, which begin at `start`. ValueError: they are none."""
+    """Return the value of `pack`'s bytes, which begin at `start`. ValueError: they are none."""
     value, end = _unpack(data, start, 0)
     if end != len(data):
         raise ValueError(f"{len(data) - end} bytes after the end of a message")
@@ -106,7 +106,7 @@ def fits(value: Any, schema: Any) -> bool:
 
 
 def frame_message(value: Any) -> bytes:
-    """A message as it goes over a socket: its length before it."""
+    """Return a message as it goes over a socket: its length before it."""
     parts: list[Data] = [b""]
     _pack(value, parts)
     parts[0] = _LENGTH.pack(sum(map(len, parts)))
@@ -153,7 +153,7 @@ class Inbox:
         return bool(self._data)
 
     def feed(self, part: bytes) -> list[Any]:
-        """The messages that are whole now. ValueError: what comes is no message, or too long."""
+        """Return the messages that are whole now. ValueError: what comes is no message, or too long."""
         self._data += part
         found = []
         while len(self._data) >= _LENGTH.size:

@@ -59,7 +59,7 @@ class Named(Mapping):
 
     @classmethod
     def take(cls, name: str, nbytes: int) -> Named:
-        """Memory that another process has sent: its count for the message becomes this object's.
+        """Return memory that another process has sent: its count for the message becomes this object's.
 
         FileNotFoundError: nobody has it any more.
         """

@@ -36,7 +36,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 def anonymous(nbytes: int) -> int:
-    """A descriptor of new anonymous memory that reads as zeros. OSError: there is no room."""
+    """Return a descriptor of new anonymous memory that reads as zeros. OSError: there is no room."""
     fd = _create_unnamed()
     try:
         os.ftruncate(fd, nbytes)
@@ -127,7 +127,7 @@ class Door(NamedTuple):
 
     @classmethod
     def of(cls, fd: int) -> Door:
-        """The door to a descriptor of this process, which must stay open."""
+        """Return the door to a descriptor of this process, which must stay open."""
         if sys.platform != "linux":
             raise NotSupportedError(
                 "memory of devices is shared between processes on Linux only, as with CUDA"
@@ -136,11 +136,13 @@ class Door(NamedTuple):
 
     @staticmethod
     def opens() -> bool:
-        """Whether other processes of this user may enter: not those of a process that hides its memory from them."""
+        """Return True if other processes of this user may enter: not those of a process that hides its memory from
+        them.
+        """
         return sys.platform == "linux" and os.stat("/proc/self").st_uid == os.geteuid()
 
     def enter(self) -> int:
-        """A descriptor of our own. ProcessLookupError: its owner has ended, or has closed it."""
+        """Return a descriptor of our own. ProcessLookupError: its owner has ended, or has closed it."""
         try:
             fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -36,7 +36,7 @@ class Slots:
         self.door = Door.of(self._memory.fd).pack()
 
     def take(self) -> int:
-        """A slot for a sending. RuntimeError: too many are underway."""
+        """Return a slot for a sending. RuntimeError: too many are underway."""
         try:
             slot = self._free.popleft()
         except IndexError:
@@ -47,7 +47,7 @@ class Slots:
         return slot
 
     def is_over(self, slot: int, thoroughly: bool = False) -> bool:
-        """Whether the receiver has done with it; `thoroughly`: or has ended."""
+        """Return True if the receiver has done with it; `thoroughly`: or has ended."""
         state, pid, began = _SLOT.unpack_from(self._bytes, slot)
         return not state or bool(thoroughly and state == _HELD and birth(pid) != began)
 

@@ -54,7 +54,7 @@ class Joinable(ABC):
     @property
     @abstractmethod
     def join_process_group(self) -> Any:
-        """The group of its collectives."""
+        """Return the group of its collectives."""
 
 
 class _JoinConfig(NamedTuple):

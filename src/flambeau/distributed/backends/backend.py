@@ -34,7 +34,7 @@ class Place:
 
     @property
     def whole(self) -> bool:
-        """Whether the group is all ranks, in their order."""
+        """Return True if the group is all ranks, in their order."""
         return self.ranks == tuple(range(self.size)) and self.name == DEFAULT
 
 
@@ -73,7 +73,9 @@ class Backend:
         self._lacks("reduce")
 
     def all_gather(self, outputs: Sequence[Any], tensor: Any, async_op: bool = False) -> Work:
-        """Every rank's tensor in the outputs, by rank. Their sizes may differ (a rank's is the same on all ranks)."""
+        """Return every rank's tensor in the outputs, by rank. Their sizes may differ (a rank's is the same on all
+        ranks).
+        """
         self._lacks("allgather")
 
     def all_gather_into(self, outputs: Sequence[Any], tensors: Sequence[Any], async_op: bool = False) -> Work:
@@ -81,11 +83,11 @@ class Backend:
         self._lacks("allgather_into_tensor")
 
     def gather(self, outputs: Sequence[Any] | None, tensor: Any, root: int, async_op: bool = False) -> Work:
-        """Every rank's tensor in the root's outputs; None on other ranks."""
+        """Return every rank's tensor in the root's outputs; None on other ranks."""
         self._lacks("gather")
 
     def scatter(self, tensor: Any, inputs: Sequence[Any] | None, root: int, async_op: bool = False) -> Work:
-        """The root's input for this rank; None on other ranks."""
+        """Return the root's input for this rank; None on other ranks."""
         self._lacks("scatter")
 
     def reduce_scatter(self, output: Any, inputs: Sequence[Any], op: Any, async_op: bool = False) -> Work:

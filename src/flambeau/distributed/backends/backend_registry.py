@@ -108,12 +108,12 @@ def check(word: str) -> None:
 
 
 def is_nccl_available() -> bool:
-    """Whether "nccl" can be asked for: wherever there are CUDA devices, virtual ones too."""
+    """Return True if "nccl" can be asked for: wherever there are CUDA devices, virtual ones too."""
     return system.is_available()
 
 
 def is_mpi_available() -> bool:
-    """Whether an MPI can be loaded: the extra "mpi" brings one."""
+    """Return True if an MPI can be loaded: the extra "mpi" brings one."""
     return find_spec("mpi4py") is not None
 
 

@@ -26,7 +26,8 @@ from flambeau.runtime.context import Context
 def join(
     context: Context, place: Place, timeout: timedelta, pair: Pair | None, number: int
 ) -> tuple[int, Whereabouts | None]:
-    """The communicator of a group's ranks, or of two, with this rank's device; on real GPUs what they tell each other.
+    """Return the communicator of a group's ranks, or of two, with this rank's device; on real GPUs what they tell
+    each other.
 
     number: of the rank's devices that have joined before: its second meets the others' second.
 
@@ -81,7 +82,7 @@ def _wait(place: Place, ranks: Sequence[int], what: str, timeout: timedelta, key
 
 
 def _late(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> list[int]:
-    """Those of the first ranks whose keys are not there."""
+    """Return those of the first ranks whose keys are not there."""
     return [rank for rank, key in zip(ranks, keys, strict=False) if not store.check([key])]
 
 
@@ -112,5 +113,5 @@ def _in_time(create: Callable[[], list[int]], place: Place, timeout: timedelta) 
 
 
 def _here() -> str:
-    """The line of the program."""
+    """Return the line of the program."""
     return callsite.place(callsite.caller())

@@ -120,7 +120,9 @@ class Line:
         return self.backend.timeout.total_seconds()
 
     def head(self) -> Begun | None:
-        """The first that is not over. A communicator's groups end in their order, whatever streams they are on."""
+        """Return the first that is not over. A communicator's groups end in their order, whatever streams they are
+        on.
+        """
         begun = self.begun
         over, left = 0, len(begun)  # so many are over; from there on none is
         # The number of the last: a host that is far ahead pushes the first out meanwhile, and places shift.

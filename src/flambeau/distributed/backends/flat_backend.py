@@ -147,7 +147,7 @@ class FlatBackend(Backend):
     def _exchange(
         self, sent: Sequence[tuple[Any, int]], received: Sequence[tuple[Any, int]], async_op: bool
     ) -> Work:
-        """A collective of messages: (tensor, peer) of each."""
+        """Return a collective of messages: (tensor, peer) of each."""
         return self._run(
             contiguous([tensor for tensor, _ in [*sent, *received]]),
             lambda: [_send(t, to) for t, to in sent] + [_recv(t, origin) for t, origin in received],
@@ -171,7 +171,7 @@ class FlatBackend(Backend):
 
 
 def dense(tensors: list[Any]) -> list[Any]:
-    """Tensors without gaps, in any order of dimensions. ValueError: another."""
+    """Return tensors without gaps, in any order of dimensions. ValueError: another."""
     for tensor in tensors:
         meta = tensor.meta
         if not (meta.contiguous or is_dense(meta.shape, meta.strides)):
@@ -221,7 +221,7 @@ def _alike(tensors: Sequence[Any]) -> bool:
 
 
 def _buffer(tensor: Any, size: int) -> Any:
-    """Memory for `size` tensors like this one."""
+    """Return memory for `size` tensors like this one."""
     return tensor.new_empty((size, tensor.numel()))
 
 

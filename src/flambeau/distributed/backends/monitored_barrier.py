@@ -58,7 +58,7 @@ class Monitored:
             )
 
     def _came(self, key: str, rank: int, until: float) -> bool:
-        """Whether a rank leaves its word before the time is over, and before it ends."""
+        """Return True if a rank leaves its word before the time is over, and before it ends."""
         place = self._place
         while True:
             left = until - time.monotonic()

@@ -162,7 +162,7 @@ class MpiBackend(FlatBackend):
         return self.transport.dead(self.place.ranks[rank])
 
     def _begin(self, call: Collective, channel: object, steps: list[Step]) -> Any:
-        """One request of MPI; what is to be done when it is over goes to `steps`."""
+        """Return one request of MPI; what is to be done when it is over goes to `steps`."""
         if call.kind in ("send", "recv"):
             return self._message(call, channel)
         if call.kind == "broadcast":
@@ -301,7 +301,7 @@ class MpiWork(ProcessWork):
 
 
 def _tag(name: str) -> int:
-    """A number below what MPI allows for tags, the same for all members."""
+    """Return a number below what MPI allows for tags, the same for all members."""
     return sum(ord(letter) * 31**power for power, letter in enumerate(name)) % 32749
 
 

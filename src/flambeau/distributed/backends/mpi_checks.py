@@ -54,14 +54,14 @@ class Comparison:
         self.request = all_of.sum(sent, self._found)
 
     def differ(self, patience_s: float = 0.0) -> bool:
-        """Whether ranks are known to disagree, or will be soon."""
+        """Return True if ranks are known to disagree, or will be soon."""
         end = time.monotonic() + patience_s
         while not (over := self.request.Test()) and time.monotonic() < end:
             time.sleep(1e-4)
         return bool(over and self._found[0] != -self._found[1])
 
     def report(self) -> str:
-        """Every rank's part: all that wait know that they differ, and leave theirs in the group's store."""
+        """Return every rank's part: all that wait know that they differ, and leave theirs in the group's store."""
         place = self._all.place
         keys = [f"mismatch/{self.number}/{rank}" for rank in range(place.size)]
         place.store.set(keys[place.rank], self._text)

@@ -206,7 +206,7 @@ def joined() -> MpiWorld:
 
 
 def available() -> bool:
-    """Whether mpi4py can be loaded."""
+    """Return True if mpi4py can be loaded."""
     try:
         _module("mpi")
     except RuntimeError:
@@ -215,7 +215,7 @@ def available() -> bool:
 
 
 def started_together() -> bool:
-    """Whether an `mpiexec` started this process, as one of several or alone."""
+    """Return True if an `mpiexec` started this process, as one of several or alone."""
     return any(name in os.environ for name in _SIZE_NAMES)
 
 

@@ -101,7 +101,7 @@ class DeviceBackend(FlatBackend):
         return index
 
     def batch(self, messages: Sequence[tuple[str, Any, int, int]]) -> list[Work]:
-        """One group; the work of all is one. Tags are ignored, as NCCL has none."""
+        """Return one group; the work of all is one. Tags are ignored, as NCCL has none."""
         tensors = dense([tensor for _, tensor, _, _ in messages])
         calls = [
             Collective("send", 0, t.ptr, t.numel(), t.dtype, peer=peer)
@@ -226,7 +226,9 @@ class DeviceBackend(FlatBackend):
         return calls
 
     def _line(self, index: int, peer: int | None) -> Line:
-        """The communicator of all ranks, or of this one and a peer, on a device; made when it is first asked for."""
+        """Return the communicator of all ranks, or of this one and a peer, on a device; made when it is first asked
+        for.
+        """
         rank = self.place.rank
         pair = None if peer is None else (min(rank, peer), max(rank, peer))
         if self._failed is not None:
@@ -297,7 +299,7 @@ def _queue(line: Line, calls: Sequence[Collective], stream: Stream) -> None:
 
 
 def _check(tensors: Sequence[Any]) -> int:
-    """The index of the one device that the tensors are on."""
+    """Return the index of the one device that the tensors are on."""
     first = tensors[0].device
     for tensor in tensors:
         if tensor.device is not first:

@@ -61,7 +61,7 @@ class ProcessManager:
                     stream.flush()
 
     def _answer(self, line: str) -> str:
-        """The answer to one line "cmd=... name=value ..."."""
+        """Return the answer to one line "cmd=... name=value ..."."""
         words = dict(word.partition("=")[::2] for word in line.split())
         key = words.get("key", "")
         match words.get("cmd"):

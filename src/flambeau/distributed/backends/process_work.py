@@ -120,7 +120,7 @@ class ProcessWork(Work):
 
     @property
     def words(self) -> str:
-        """The descriptions of all calls, each once."""
+        """Return the descriptions of all calls, each once."""
         return ", ".join(dict.fromkeys([what for what, _ in self.calls]))
 
     @property

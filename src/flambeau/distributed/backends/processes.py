@@ -46,7 +46,7 @@ def near(told: str) -> int:
 
 
 def has_ended(process: int) -> bool:
-    """Whether a process of this machine has ended."""
+    """Return True if a process of this machine has ended."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

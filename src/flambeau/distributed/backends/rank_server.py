@@ -66,7 +66,7 @@ def _outlast(server: StoreServer) -> None:
 
 
 def _fails() -> bool:
-    """Whether an exception ends this process."""
+    """Return True if an exception ends this process."""
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
     return error is not None and not (isinstance(error, SystemExit) and not error.code)
 

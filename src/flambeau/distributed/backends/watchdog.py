@@ -64,12 +64,12 @@ def handling_of(environment: Mapping[str, str]) -> Handling:
 
 
 def blocks(environment: Mapping[str, str]) -> bool:
-    """Whether TORCH_NCCL_BLOCKING_WAIT lets the host wait in `Work.wait`."""
+    """Return True if TORCH_NCCL_BLOCKING_WAIT lets the host wait in `Work.wait`."""
     return flag(environment, "TORCH_NCCL_BLOCKING_WAIT", "0")
 
 
 def flag(environment: Mapping[str, str], name: str, default: str) -> bool:
-    """A variable that says yes or no. RuntimeError: it says neither."""
+    """Return a variable that says yes or no. RuntimeError: it says neither."""
     word = environment.get(name, default).lower()
     if word not in ("0", "1", "n", "no", "false", "y", "yes", "true"):
         raise RuntimeError(f"Invalid value for environment variable: {name}={word!r}")
@@ -108,7 +108,7 @@ def beside(run: Run) -> threading.Thread:
 
 
 def within(*runs: Run, seconds: float | None = None) -> bool:
-    """Whether calls that may never return, or wait for each other, have all returned in time, side by side."""
+    """Return True if calls that may never return, or wait for each other, have all returned in time, side by side."""
     threads = [beside(run) for run in runs]
     end = time.monotonic() + (_PATIENCE_S if seconds is None else seconds)
     for thread in threads:

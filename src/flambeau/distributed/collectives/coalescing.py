@@ -101,7 +101,7 @@ def _coalescing_manager(
 
 
 def message_kept(group: ProcessGroup, kind: str, tensor: Any, peer: int, tag: int) -> bool:
-    """Whether a manager has kept a message, "send" or "recv"."""
+    """Return True if a manager has kept a message, "send" or "recv"."""
     pending = world().coalescing.get(group.group_name)
     if pending is None or not pending.everything:
         return False
@@ -110,7 +110,7 @@ def message_kept(group: ProcessGroup, kind: str, tensor: Any, peer: int, tag: in
 
 
 def kept(group: Any, kind: str, output: Any, input: Any, op: Any) -> bool:
-    """Whether a manager has kept a collective: then it begins with the others, and returns `not_yet`."""
+    """Return True if a manager has kept a collective: then it begins with the others, and returns `not_yet`."""
     coalescing = world().coalescing
     pending = coalescing.get(group_or_default(group).group_name) if coalescing else None
     if pending is None:
@@ -142,7 +142,7 @@ def _begun(group: ProcessGroup, pending: Pending, async_op: bool) -> list[Work]:
 
 
 def _together(group: ProcessGroup, calls: list[Kept], async_op: bool) -> Work:
-    """The work of several calls of one kind."""
+    """Return the work of several calls of one kind."""
     first = calls[0]
     if any(call.kind != first.kind for call in calls):
         kinds = {call.kind for call in calls}

@@ -65,7 +65,7 @@ def same_dtype(*groups: Any) -> None:
 
 
 def operation(op: Any, tensors: Sequence[Any], what: str) -> str | PreMul:
-    """A driver's word for `op`. ValueError: not of these tensors."""
+    """Return a driver's word for `op`. ValueError: not of these tensors."""
     kind = type_of(op)
     if not supports_complex(kind) and any(tensor.dtype.is_complex for tensor in tensors):
         raise ValueError(f"{what} does not support {kind} on complex tensors")
@@ -88,7 +88,7 @@ def _premultiplied(tensors: Sequence[Any]) -> None:
 
 
 def supports_complex(op: Any) -> bool:
-    """Whether an operation is defined for complex numbers."""
+    """Return True if an operation is defined for complex numbers."""
     return type_of(op) not in _NO_COMPLEX
 
 
@@ -109,7 +109,7 @@ def other(group: ProcessGroup, rank: int, which: str) -> None:
 
 
 def root(rank: Any, size: int, what: str) -> int:
-    """A rank of the group. TypeError: no whole number; RuntimeError: there is no such rank."""
+    """Return a rank of the group. TypeError: no whole number; RuntimeError: there is no such rank."""
     try:
         rank = index(rank)
     except TypeError:
@@ -120,7 +120,7 @@ def root(rank: Any, size: int, what: str) -> int:
 
 
 def tag(number: Any) -> int:
-    """A message's. TypeError: it is no whole number."""
+    """Return a message's. TypeError: it is no whole number."""
     try:
         return index(number)
     except TypeError:

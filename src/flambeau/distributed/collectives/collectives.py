@@ -91,7 +91,7 @@ def reduce(
 
 
 def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
-    """Every rank's tensor, in a list by rank."""
+    """Return every rank's tensor, in a list by rank."""
     collective_checks.tensor_list(tensor_list, "tensor_list")
     collective_checks.single(tensor, "tensor")
     collective_checks.same_dtype(tensor_list, tensor)
@@ -106,7 +106,9 @@ def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool 
 def all_gather_single(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """Every rank's tensor in one tensor, one after the other: joined along the first dim, or stacked on a new one."""
+    """Return every rank's tensor in one tensor, one after the other: joined along the first dim, or stacked on a new
+    one.
+    """
     collective_checks.single(input_tensor, "input_tensor")
     collective_checks.single(output_tensor, "output_tensor")
     if is_outside(group, "all_gather_single"):
@@ -166,7 +168,7 @@ def gather(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """Every rank's tensor, in rank `dst`'s list (default: rank 0)."""
+    """Return every rank's tensor, in rank `dst`'s list (default: rank 0)."""
     collective_checks.single(tensor, "tensor")
     outputs = gather_list or []
     collective_checks.tensor_list(outputs, "gather_list")
@@ -369,7 +371,7 @@ def _root(group: ProcessGroup, rank: int | None, group_rank: int | None) -> int:
 
 
 def _parts(tensor: Any, sizes: Sequence[int] | None, count: int) -> list[Any]:
-    """A tensor cut along its first dim: as `sizes` say, or evenly."""
+    """Return a tensor cut along its first dim: as `sizes` say, or evenly."""
     length = tensor.shape[0] if tensor.dim() else 0
     if not sizes:
         if length % count:

@@ -170,7 +170,7 @@ def recv_anysource(group: ProcessGroup, tensors: Any, tag: int) -> Work:
 
 
 def _one(tensors: Any) -> Any:
-    """A tensor that is given alone, or as a list of one. RuntimeError: there are more, or none."""
+    """Return a tensor that is given alone, or as a list of one. RuntimeError: there are more, or none."""
     if isinstance(tensors, Sequence):
         if len(tensors) != 1:
             raise RuntimeError(f"Expecting one tensor only but got {len(tensors)}")
@@ -179,7 +179,7 @@ def _one(tensors: Any) -> Any:
 
 
 def _several(tensors: Any, name: str) -> list[Any]:
-    """One tensor or more, in any sequence. TypeError: something else; NotImplementedError: none."""
+    """Return one tensor or more, in any sequence. TypeError: something else; NotImplementedError: none."""
     given = list(tensors) if isinstance(tensors, Sequence) else tensors
     collective_checks.tensor_list(given, name)
     collective_checks.some(given)
@@ -187,7 +187,7 @@ def _several(tensors: Any, name: str) -> list[Any]:
 
 
 def _list(tensors: Any, beside: Any) -> list[Any]:
-    """The tensors by rank: given as a list beside a tensor, as a list of lists beside a list."""
+    """Return the tensors by rank: given as a list beside a tensor, as a list of lists beside a list."""
     if isinstance(beside, Tensor):
         return list(tensors)
     return list(tensors[0]) if len(tensors) else []

@@ -184,7 +184,7 @@ def _device(group: ProcessGroup) -> device:
 
 
 def _packed(obj: Any, where: Any) -> tuple[Any, int]:
-    """An object's bytes as a tensor, and how many."""
+    """Return an object's bytes as a tensor, and how many."""
     buffer = io.BytesIO()
     pickle.Pickler(buffer).dump(obj)
     data = np.frombuffer(buffer.getvalue(), np.uint8).copy()
@@ -203,7 +203,7 @@ def _widened(data: Any, size: int) -> Any:
 
 
 def _joined(parts: list[Any], size: int, where: Any) -> Any:
-    """Parts one after the other."""
+    """Return parts one after the other."""
     whole = creation.empty(size, dtype=uint8, device=where)
     at = 0
     for part in parts:

@@ -86,7 +86,7 @@ class ReduceOp(metaclass=_Either):
 
 
 def _make_nccl_premul_sum(factor: Any) -> ReduceOp:
-    """The sum of what each rank multiplies by its factor first: of floating-point numbers on GPUs alone.
+    """Return the sum of what each rank multiplies by its factor first: of floating-point numbers on GPUs alone.
 
     factor: a float, or a tensor of one number, which is read when the tensors are reduced: the host waits for it.
 
@@ -130,7 +130,7 @@ _WORDS = {
 
 
 def type_of(op: Any) -> RedOpType:
-    """The operation that an argument names. TypeError: it names none."""
+    """Return the operation that an argument names. TypeError: it names none."""
     if isinstance(op, RedOpType):
         return op
     if not isinstance(op, ReduceOp):

@@ -103,7 +103,7 @@ class Bucket:
         self.flat, self.views = flat, self.views_of(flat)
 
     def views_of(self, flat: Any) -> list[Any]:
-        """The parts of a tensor like `flat`, as the parameters lie."""
+        """Return the parts of a tensor like `flat`, as the parameters lie."""
         views, offset = [], flat.storage_offset()
         for p in self.params:
             meta = p.meta
@@ -142,12 +142,14 @@ def copy_all(targets: Sequence[Any], sources: Sequence[Any], scale: float | None
 
 
 def _as_floats(x: Any) -> Any:
-    """The numbers of eight bytes as others."""
+    """Return the numbers of eight bytes as others."""
     return _over(x, x.meta.with_(dtype=float64), x.ptr)
 
 
 def parts_of(flat: Any, metas: Sequence[Meta]) -> list[Any]:
-    """Parts of a flat tensor, one behind the other, of these shapes. For copies: autograd knows nothing of them."""
+    """Return parts of a flat tensor, one behind the other, of these shapes. For copies: autograd knows nothing of
+    them.
+    """
     parts, ptr = [], flat.ptr
     for meta in metas:
         dense = meta if meta.contiguous else meta.with_(strides=contiguous_strides(meta.shape))
@@ -157,7 +159,7 @@ def parts_of(flat: Any, metas: Sequence[Meta]) -> list[Any]:
 
 
 def _over(x: Any, meta: Meta, ptr: int) -> Any:
-    """A tensor over memory of another one, whose changes count as its own."""
+    """Return a tensor over memory of another one, whose changes count as its own."""
     found = make(meta, x.memory, ptr)
     found.counter = x.counter
     return found
@@ -170,19 +172,19 @@ class GradBucket:
         self._index, self._count, self._flat, self._bucket = index, count, flat, bucket
 
     def index(self) -> int:
-        """Its place in the order in which buckets are reduced. After the first backward gradients may move."""
+        """Return its place in the order in which buckets are reduced. After the first backward gradients may move."""
         return self._index
 
     def buffer(self) -> Any:
-        """All gradients as one flat tensor of one dimension."""
+        """Return all gradients as one flat tensor of one dimension."""
         return self._flat
 
     def gradients(self) -> list[Any]:
-        """Each parameter's gradient, as views of `buffer()`."""
+        """Return each parameter's gradient, as views of `buffer()`."""
         return self._bucket.views if self._flat is self._bucket.flat else self._bucket.views_of(self._flat)
 
     def is_last(self) -> bool:
-        """Whether it is the last one that is reduced, that of the first layers."""
+        """Return True if it is the last one that is reduced, that of the first layers."""
         return self._index == self._count - 1
 
     def set_buffer(self, buffer: Any) -> None:
@@ -190,7 +192,7 @@ class GradBucket:
         self._flat = buffer
 
     def parameters(self) -> list[Any]:
-        """The parameters that the gradients are of."""
+        """Return the parameters that the gradients are of."""
         return list(self._bucket.params)
 
     def __repr__(self) -> str:

@@ -145,7 +145,7 @@ class Reducer:
 
     @property
     def seen(self) -> bool:
-        """Whether a backward has been reduced."""
+        """Return True if a backward has been reduced."""
         return self._walks > 0
 
     def prepare_for_forward(self) -> None:
@@ -241,7 +241,7 @@ class Reducer:
 
     @property
     def _seeks(self) -> bool:
-        """Whether each forward may use other parameters."""
+        """Return True if each forward may use other parameters."""
         return self.find_unused and not self.static
 
     def _mark_unused(self) -> None:
@@ -391,7 +391,7 @@ class Reducer:
         return new_tensor(self._used, dtype=int32, device=self.buckets[0].device)
 
     def _nobody_used(self, index: int) -> bool:
-        """Whether no rank has used a parameter. Waits for the others' maps if this rank has not."""
+        """Return True if no rank has used a parameter. Waits for the others' maps if this rank has not."""
         if self._used[index] or not (self.find_unused or self.static):
             return False
         if self._map is not None:
@@ -419,7 +419,7 @@ class Reducer:
         self._finalize()
 
     def _ddp_graph_static(self) -> bool:
-        """Whether every backward so far visited the same leaves."""
+        """Return True if every backward so far visited the same leaves."""
         return self.static or self._rebuilt
 
     # -- hooks ----------------------------------------------------------------------------------------------
@@ -451,7 +451,7 @@ class Reducer:
     # -- for ranks that have no more inputs: `join` ---------------------------------------------------------
 
     def _get_zeros_like_grad_buckets(self) -> list[GradBucket]:
-        """The buckets as this rank would reduce them, with zeros in place of gradients."""
+        """Return the buckets as this rank would reduce them, with zeros in place of gradients."""
         count = len(self.buckets)
         return [GradBucket(n, count, b.new_flat().zero_(), b) for n, b in enumerate(self.buckets)]
 
@@ -504,7 +504,7 @@ def _gather_streams(bucket: Bucket) -> None:
 
 
 def _leaves_behind(outputs: Sequence[Any]) -> set[Node]:
-    """The nodes that gradients of these tensors reach."""
+    """Return the nodes that gradients of these tensors reach."""
     stack = [edge[0] for edge in map(edge_of, outputs) if edge is not None]
     seen = set(stack)
     while stack:
@@ -516,7 +516,7 @@ def _leaves_behind(outputs: Sequence[Any]) -> set[Node]:
 
 
 def _tensor_of(value: Any, flat: Any) -> Any:
-    """The tensor that a reduction gave: `flat` where it is a work, else what the hook's future holds."""
+    """Return the tensor that a reduction gave: `flat` where it is a work, else what the hook's future holds."""
     if value is True:
         return flat
     if isinstance(value, (list, tuple)) and value:

@@ -16,7 +16,7 @@ from flambeau.tensor.functions.creation import empty
 
 
 def reduced(group: Any, tensor: Any, op: str = "sum", async_op: bool = False) -> Any:
-    """The work that reduces a tensor over a group, in place; waited for unless `async_op`."""
+    """Return the work that reduces a tensor over a group, in place; waited for unless `async_op`."""
     work = group.engine_for(tensor).all_reduce([tensor], op, async_op)
     if not async_op:
         work.wait()
@@ -52,7 +52,7 @@ def _described(meta: Any) -> tuple[list[int], list[int]]:
 
 
 def _gathered(group: Any, number: int, place: device) -> list[int]:
-    """One number of every rank."""
+    """Return one number of every rank."""
     mine = new_tensor([number], dtype=int64, device=place)
     others = mine.new_zeros(group.size())
     group.engine_for(mine).all_gather(list(others.split(1)), mine).wait()
@@ -119,7 +119,7 @@ def _broadcast_coalesced(process_group: Any, tensors: Sequence[Any], buffer_size
 
 
 def _batches(tensors: Sequence[Any], nbytes: int) -> Iterator[list[Any]]:
-    """Tensors of one dtype and device, together until they have so many bytes, in their order."""
+    """Return tensors of one dtype and device, together until they have so many bytes, in their order."""
     open_: dict[Any, tuple[list[Any], int]] = {}
     for t in tensors:
         key = (t.meta.dtype, t.meta.device)

@@ -98,7 +98,7 @@ class Agent:
         return TCPStore(plan.host, plan.port, None, False, plan.join_timeout)
 
     def run(self) -> int:
-        """All attempts; the exit status: that of the first rank that failed, 128 and the number of a signal."""
+        """Return all attempts; the exit status: that of the first rank that failed, 128 and the number of a signal."""
         handlers = {number: signal.signal(number, self._heard) for number in self.plan.signals}
         try:
             for attempt in range(self.plan.max_restarts + 1):
@@ -224,7 +224,7 @@ class Agent:
             server.server.call(partial(meetings.left, worker.process.pid, worker.rank))
 
     def _finish(self, attempt: int) -> int:
-        """The store lasts until all nodes are done with it."""
+        """Return the store lasts until all nodes are done with it."""
         if self.plan.nodes == 1:
             return 0
         keys = [f"{attempt}/done/{node}" for node in range(self.plan.nodes)]

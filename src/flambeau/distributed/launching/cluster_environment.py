@@ -45,7 +45,7 @@ def _first_host(environ: Mapping[str, str]) -> str:
 
 
 def first_host(hosts: str) -> str:
-    """The first of Slurm's list of hosts: "gpu[007-012,20],other" begins with gpu007."""
+    """Return the first of Slurm's list of hosts: "gpu[007-012,20],other" begins with gpu007."""
     stem, bracket, rest = re.match(r"([^,\[]*)(\[?)(.*)", hosts).groups()  # type: ignore[union-attr]
     if not bracket:
         return str(stem)

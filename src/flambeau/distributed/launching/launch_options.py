@@ -47,7 +47,7 @@ _REFUSED = {
 
 
 def get_args_parser(prog: str = "torchrun") -> argparse.ArgumentParser:
-    """The parser of all arguments."""
+    """Return the parser of all arguments."""
     parser = argparse.ArgumentParser(prog=prog, description="Start the ranks of a distributed program.")
     add_arguments(parser)
     return parser

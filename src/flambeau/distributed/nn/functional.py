@@ -34,7 +34,7 @@ def broadcast(tensor: Any, src: int, group: Any = None) -> Any:
 
 
 def gather(tensor: Any, dst: int = 0, group: Any = None) -> tuple[Any, ...]:
-    """Every rank's tensor, by rank, on rank `dst`; zeros on the others."""
+    """Return every rank's tensor, by rank, on rank `dst`; zeros on the others."""
     found: tuple[Any, ...] = _Gather.apply(dst, group, tensor)
     return found
 
@@ -48,25 +48,25 @@ def scatter(tensors: Sequence[Any], src: int = 0, group: Any = None) -> Any:
 
 
 def reduce(tensor: Any, dst: int, op: Any = ReduceOp.SUM, group: Any = None) -> Any:
-    """The reduction over all ranks on rank `dst`; a copy of `tensor` on the others."""
+    """Return the reduction over all ranks on rank `dst`; a copy of `tensor` on the others."""
     return _Reduce.apply(dst, op, group, tensor)
 
 
 def reduce_scatter(output: Any, input_list: Sequence[Any], op: Any = ReduceOp.SUM, group: Any = None) -> Any:
-    """The reduction over all ranks of their n-th inputs, on rank n, written to `output`. Deprecated."""
+    """Return the reduction over all ranks of their n-th inputs, on rank n, written to `output`. Deprecated."""
     _deprecated("reduce_scatter", "reduce_scatter_single")
     return _ReduceScatter.apply(op, group, output, *input_list)
 
 
 def all_gather(tensor: Any, group: Any = None) -> tuple[Any, ...]:
-    """Every rank's tensor, by rank. Deprecated."""
+    """Return every rank's tensor, by rank. Deprecated."""
     _deprecated("all_gather", "all_gather_single")
     found: tuple[Any, ...] = _AllGather.apply(group, tensor)
     return found
 
 
 def _all_gather_base(output_tensor: Any, input_tensor: Any, group: Any = None) -> Any:
-    """Every rank's tensor, one after the other, written to `output_tensor`."""
+    """Return every rank's tensor, one after the other, written to `output_tensor`."""
     return _AllGatherBase.apply(output_tensor, input_tensor, group)
 
 
@@ -91,7 +91,7 @@ def all_to_all_single(
 
 
 def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None) -> Any:
-    """The reduction over all ranks, the same, to the bit, on all. Deprecated."""
+    """Return the reduction over all ranks, the same, to the bit, on all. Deprecated."""
     _deprecated("all_reduce", "all_reduce")
     return _AllReduce.apply(op, group, tensor)
 
@@ -106,7 +106,7 @@ def _deprecated(name: str, better: str) -> None:
 
 
 def _is(rank: int, group: Any) -> bool:
-    """Whether this rank is one, by its number among all ranks."""
+    """Return True if this rank is one, by its number among all ranks."""
     return get_global_rank(group_or_default(group), get_rank(group)) == rank
 
 

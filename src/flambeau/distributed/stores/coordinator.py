@@ -64,7 +64,7 @@ class Participant:
         self.reserved: dict[tuple[int, int], int] = {}  # bytes of each allocation, by device and a number
 
     def held(self, device: int) -> int:
-        """Bytes of a device."""
+        """Return bytes of a device."""
         return sum(nbytes for (where, _), nbytes in self.reserved.items() if where == device)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class Circle:
         return list(range(self.size)) if key[0] < 0 else [key[0], key[1]]
 
     def late(self, key: tuple[int, ...]) -> list[int]:
-        """The ranks that have not come to a meeting."""
+        """Return the ranks that have not come to a meeting."""
         parts = self.meetings.get(key, {})
         return [rank for slot, rank in enumerate(self.ranks(key)) if slot not in parts]
 
@@ -237,7 +237,7 @@ class MeetingPlace:
         mine.since = mine.begun
 
     def _reserve(self, mine: Participant, device: int, key: int, nbytes: int, capacity: int) -> Answer:
-        """Bytes of a device that several processes may use: its capacity is one."""
+        """Return bytes of a device that several processes may use: its capacity is one."""
         held = sum(p.held(device) for p in self.participants.values())
         if held + nbytes > capacity:
             return ["full", self._held(mine, device)[1]]
@@ -283,7 +283,7 @@ class MeetingPlace:
         return sorted(found, key=lambda p: p.rank)
 
     def _ready(self) -> list[tuple[Participant, Answer]]:
-        """Those whose wait is over, whatever the others do."""
+        """Return those whose wait is over, whatever the others do."""
         found: list[tuple[Participant, Answer]] = []
         for mine in self._waiting():
             kind, what = mine.request  # type: ignore[misc]
@@ -308,7 +308,7 @@ class MeetingPlace:
         return found
 
     def _waits_long_enough(self, mine: Participant) -> bool:
-        """Whether nobody works who could come: then somebody waits unseen."""
+        """Return True if nobody works who could come: then somebody waits unseen."""
         now = self._clock()
         elapsed = now - mine.since
         if elapsed < self._patience:
@@ -405,7 +405,7 @@ def _news(mine: Participant) -> Answer:
 
 
 def _is_blocked(mine: Participant, elsewhere: Mapping[int, str]) -> bool:
-    """Whether it does nothing before others do."""
+    """Return True if it does nothing before others do."""
     if mine.process in elsewhere:
         goes_on = mine.outcomes or mine.idles  # or asks for them in a moment
         return mine.request is not None or not goes_on
@@ -413,7 +413,9 @@ def _is_blocked(mine: Participant, elsewhere: Mapping[int, str]) -> bool:
 
 
 def _unsure(waiting: list[Participant]) -> list[Participant]:
-    """Those in MPI that are to look again before it is said that nothing comes there: all, as often as each other."""
+    """Return those in MPI that are to look again before it is said that nothing comes there: all, as often as each
+    other.
+    """
     found = [mine for mine in waiting if mine.request[0] == "idle" and mine.request[1]]  # type: ignore[index]
     fewest = min([mine.looks for mine in found], default=_SURE)
     return [mine for mine in found if mine.looks == fewest < _SURE]
@@ -442,7 +444,7 @@ def children_of(process: int, root: Path = Path("/proc")) -> list[int]:
 
 
 def _impatient(mine: Participant) -> bool:
-    """Whether a rank is answered after a while, come what may."""
+    """Return True if a rank is answered after a while, come what may."""
     return mine.request is not None and (mine.request[0] == "look" or bool(mine.outcomes))
 
 

@@ -45,7 +45,7 @@ class FileStore(Inner, Store):
 
     @property
     def path(self) -> str:
-        """The file."""
+        """Return the file."""
         return self._log.path
 
     def clone(self) -> FileStore:

@@ -27,13 +27,13 @@ class Table:
         self._queues: dict[str, deque[bytes]] = {}
 
     def do(self, operation: str, args: Sequence[Any]) -> Any:
-        """One of OPERATIONS. ValueError: there is none of this name, or it refuses."""
+        """Return one of OPERATIONS. ValueError: there is none of this name, or it refuses."""
         if operation not in OPERATIONS:
             raise ValueError(f"a store has no operation {operation!r}")
         return getattr(self, operation)(*args)
 
     def ready(self, operation: str, keys: Sequence[str]) -> bool:
-        """Whether an operation that needs these keys can be done."""
+        """Return True if an operation that needs these keys can be done."""
         if operation in ("get", "get_all"):
             return all(key in self.values for key in keys)
         return self.check(keys)
@@ -52,7 +52,7 @@ class Table:
         return total
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """The value afterwards. A key that is absent takes `desired` if nothing is expected of it."""
+        """Return the value afterwards. A key that is absent takes `desired` if nothing is expected of it."""
         there = self.values.get(key)
         if there is None and expected:
             return expected
@@ -80,7 +80,7 @@ class Table:
         return list(self.values)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether there is a value, or a queue with one, for each."""
+        """Return True if there is a value, or a queue with one, for each."""
         return all(key in self.values or key in self._queues for key in keys)
 
     def push(self, key: str, value: bytes) -> None:

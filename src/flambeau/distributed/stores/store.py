@@ -55,7 +55,7 @@ class Store:
         self._ask("set", self._key("set", key), _bytes("set", value))
 
     def get(self, key: Text) -> bytes:
-        """The value of a key, waited for until it is set or `timeout` is over."""
+        """Return the value of a key, waited for until it is set or `timeout` is over."""
         name = self._key("get", key)
         return self._ask("get", name, needs=[name])
 
@@ -72,7 +72,7 @@ class Store:
         self._ask("check", names, needs=names, timeout=timeout)
 
     def check(self, keys: Sequence[Text]) -> bool:
-        """Whether all keys are set."""
+        """Return True if all keys are set."""
         return self._ask("check", self._keys("check", keys))
 
     def compare_set(self, key: Text, expected_value: Text, desired_value: Text) -> bytes:
@@ -81,7 +81,7 @@ class Store:
         return self._ask("compare_set", self._key("compare_set", key), expected, desired)
 
     def delete_key(self, key: Text) -> bool:
-        """Whether there was a value to delete."""
+        """Return True if there was a value to delete."""
         return self._ask("delete", self._key("delete_key", key))
 
     def append(self, key: Text, value: Text) -> None:
@@ -125,7 +125,7 @@ class Store:
         self.wait([f"{name}/last_member"], timeout)
 
     def has_extended_api(self) -> bool:
-        """Whether append, multi_get and multi_set are each one step here."""
+        """Return True if append, multi_get and multi_set are each one step here."""
         return True
 
     def clone(self) -> Store:
@@ -156,7 +156,7 @@ class Store:
         raise RuntimeError(f"Not implemented: {type(self).__name__} defines no {operation!r}")
 
     def _key(self, function: str, key: Text) -> str:
-        """A program's key as the table has it."""
+        """Return a program's key as the table has it."""
         return _text(function, key)
 
     def _keys(self, function: str, keys: Sequence[Text]) -> list[str]:
@@ -207,7 +207,7 @@ class PrefixStore(Store):
 
     @property
     def underlying_store(self) -> Store:
-        """The store that this one is a part of."""
+        """Return the store that this one is a part of."""
         return self._store
 
     @property
@@ -291,13 +291,14 @@ class Inner:
         return f"/{_text(function, key)}"
 
     def list_keys(self) -> list[str]:
-        """The program's keys."""
+        """Return the program's keys."""
         return [key[1:] for key in self._ask("list_keys") if key.startswith("/")]  # type: ignore[attr-defined]
 
 
 @contextmanager
 def turn(store: Store, key: str) -> Iterator[int]:
-    """The number of a meeting of all ranks: each counts for itself at its own `key`, and so all come to the same.
+    """Return the number of a meeting of all ranks: each counts for itself at its own `key`, and so all come to the
+    same.
 
     It does not count if what is within raises: a rank that tries again alone meets those that come late.
     """

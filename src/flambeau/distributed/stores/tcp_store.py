@@ -113,7 +113,7 @@ class TCPStore(Inner, Store):
         )
 
     def _connect(self) -> socket.socket:
-        """A connection to the server, which may start later than this process."""
+        """Return a connection to the server, which may start later than this process."""
         limit = seconds(self._timeout)
         deadline = None if limit is None else time.monotonic() + limit
         turns, found = seat(), list[socket.socket]()
@@ -131,7 +131,7 @@ class TCPStore(Inner, Store):
         return found[0]
 
     def _try(self, found: list[socket.socket]) -> bool:
-        """Whether a server answers; the connection goes to `found`."""
+        """Return True if a server answers; the connection goes to `found`."""
         address = self._server.address if self._server else self.host
         with contextlib.suppress(OSError):
             found.append(
@@ -225,7 +225,7 @@ class Served:
 
 
 def _serve(host: str, port: int, shared: bool, descriptor: int | None) -> Served:
-    """A new server, or the one of this process on that port if several stores may share it."""
+    """Return a new server, or the one of this process on that port if several stores may share it."""
     there = _shared_servers.get(port) if shared else None
     if there is not None:
         return there

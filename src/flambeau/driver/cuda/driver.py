@@ -366,7 +366,8 @@ class CudaDriver:
             raise error_of(code)
 
     def event_ended(self, event: int) -> bool:
-        """Whether an event is done, for a thread that only looks on: it neither raises nor takes what others wait for.
+        """Return True if an event is done, for a thread that only looks on: it neither raises nor takes what others
+        wait for.
 
         Another thread's capture goes on. True of an event that there is no more, or on a device that has failed.
         """
@@ -467,7 +468,9 @@ class CudaDriver:
         return exe.launch_on
 
     def _launcher_of_kernel(self, exe: CudaExecutable) -> Launcher:
-        """All that a launch looks at is bound here: the time of each look is a tenth of what a launch may take."""
+        """Return all that a launch looks at is bound here: the time of each look is a tenth of what a launch may
+        take.
+        """
         queues, contexts = self._queues, self._contexts
         several, thread, enter = contexts.several, contexts.thread, contexts.enter
         lock, pack, flat, late, call, address = exe.lock, exe.pack, exe.flat, exe.late, exe.call, exe.address

@@ -55,7 +55,7 @@ class VirtualCapture:
 
     @property
     def streams(self) -> list[SimulatedStream]:
-        """The captured streams; the first is the origin."""
+        """Return the captured streams; the first is the origin."""
         return list(self._tails)
 
     def join(self, stream: SimulatedStream) -> None:

@@ -161,7 +161,7 @@ class VirtualDriver:
     # -- what upper rooms may look at -------------------------------------------------------------------
     @property
     def on_command(self) -> Callable[[CommandRecord], None] | None:
-        """The callback for each completed command, in the order in which commands ran."""
+        """Return the callback for each completed command, in the order in which commands ran."""
         return self._core.on_command
 
     @on_command.setter

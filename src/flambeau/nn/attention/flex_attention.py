@@ -97,7 +97,7 @@ class BlockMask:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The batches, heads, queries and keys."""
+        """Return the batches, heads, queries and keys."""
         return (*self.kv_indices.shape[:-2], *self.seq_lengths)
 
     def numel(self) -> int:

@@ -64,7 +64,7 @@ def _softmax(input: Tensor, dim: int, dtype: dtype | None = None, *, out: Tensor
 
 
 def _log_softmax(input: Tensor, dim: int, dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
-    """The logarithm of softmax along `dim`."""
+    """Return the logarithm of softmax along `dim`."""
     return _normalized(log_softmax_op, "log_softmax", input, dim, dtype, out)
 
 
@@ -73,7 +73,7 @@ for _name, _define in (("softmax", _softmax), ("log_softmax", _log_softmax)):
 
 
 def _dim(name: str, dim: int | None, ndim: int) -> int:
-    """The dim that PyTorch chooses where none is given, with its warning."""
+    """Return the dim that PyTorch chooses where none is given, with its warning."""
     if dim is not None:
         return dim
     warn_program(
@@ -100,14 +100,14 @@ def softmin(
 def log_softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
 ) -> Tensor:
-    """The logarithm of softmax along `dim`."""
+    """Return the logarithm of softmax along `dim`."""
     return _log_softmax(input, _dim("log_softmax", dim, checked(input, "log_softmax").dim()), dtype)
 
 
 def gumbel_softmax(
     logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
 ) -> Tensor:
-    """A sample of the Gumbel-softmax distribution along `dim`; one-hot where `hard`."""
+    """Return a sample of the Gumbel-softmax distribution along `dim`; one-hot where `hard`."""
     if eps != 1e-10:
         warn_program("`eps` parameter is deprecated and has no effect.", UserWarning)
     noise = -creation.empty_like(logits).exponential_().log()
@@ -258,12 +258,12 @@ def sigmoid(input: Tensor) -> Tensor:
 
 
 def tanh(input: Tensor) -> Tensor:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent."""
     return input.tanh()
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
-    """The first half along `dim` times the sigmoid of the second."""
+    """Return the first half along `dim` times the sigmoid of the second."""
     if checked(input, "glu").dim() == 0:
         raise RuntimeError("glu does not support scalars because halving size must be even")
     axis = wrap_dim(integer(dim, "glu", "dim", 2), input.dim())

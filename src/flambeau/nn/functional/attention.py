@@ -147,7 +147,7 @@ def multi_head_attention_forward(
 
 
 def _check_dims(query: Tensor, key: Tensor, value: Tensor, padding: Given, mask: Given, heads: int) -> bool:
-    """Whether the query is a batch. Raises AssertionError where the others do not fit."""
+    """Return True if the query is a batch. Raises AssertionError where the others do not fit."""
     if query.dim() not in (2, 3):
         raise AssertionError(
             f"query should be unbatched 2D or batched 3D tensor but received {query.dim()}-D query tensor"
@@ -173,7 +173,7 @@ def _check_dims(query: Tensor, key: Tensor, value: Tensor, padding: Given, mask:
 
 
 def canonical_mask(mask: Given, name: str, other: Given, other_name: str, kind: dtype) -> Given:
-    """A mask to be added, of `kind` where it was of bool: -inf where True.
+    """Return a mask to be added, of `kind` where it was of bool: -inf where True.
 
     Raises AssertionError: neither of bool nor floating. Warns where the other mask is of another dtype.
     """
@@ -206,7 +206,7 @@ def _check_heads(query: Tensor, key: Tensor, value: Tensor, wanted: int, heads: 
 
 
 def _projected(inputs: tuple[Tensor, ...], weights: Any, bias: Given) -> Sequence[Tensor]:
-    """The projections of query, key and value; of the same tensor by one product."""
+    """Return the projections of query, key and value; of the same tensor by one product."""
     query, key, value = inputs
     if isinstance(weights, Tensor) and query is key is value:
         parts: Sequence[Tensor] = linear(query, weights, bias).chunk(3, -1)
@@ -264,7 +264,7 @@ def _static(x: Tensor, name: str, batch: int, heads: int, width: int) -> Tensor:
 
 
 def _merged(added: Given, padding: Given, more: int, batch: int, length: int) -> Given:
-    """Both masks as one; `more` positions were put behind the keys."""
+    """Return both masks as one; `more` positions were put behind the keys."""
     added, padding = (x if x is None or not more else pad(x, (0, more)) for x in (added, padding))
     if padding is None:
         return added
@@ -282,7 +282,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Given, p: float, causal: bool)
 
 
 def _weighed(q: Tensor, k: Tensor, v: Tensor, mask: Given, p: float, causal: bool) -> tuple[Tensor, Given]:
-    """The output and the weights, in several kernels."""
+    """Return the output and the weights, in several kernels."""
     scores = matmul(q * math.sqrt(1 / q.shape[-1]), k.transpose(-2, -1))
     weights = dropout(softmax(scores if mask is None else scores + mask, -1), p, p > 0)
     return matmul(weights, v), weights

@@ -27,12 +27,12 @@ _DEEPEST = 256  # that PyTorch's flash attention takes
 
 
 def is_restricted() -> bool:
-    """Whether some way is left out, or they are tried in another order than at first."""
+    """Return True if some way is left out, or they are tried in another order than at first."""
     return flags.attention != EVERY or flags.attention_order[0] != FLASH
 
 
 def chosen(query: Any, key: Any, value: Any, mask: Any, dropout_p: float) -> int:
-    """The first way that is allowed and takes these. Raises RuntimeError: none does; warnings say why."""
+    """Return the first way that is allowed and takes these. Raises RuntimeError: none does; warnings say why."""
     known = (MATH, FLASH) if query.device.type != "cuda" else (MATH, FLASH, EFFICIENT, CUDNN)
     allowed = [way for way in flags.attention_order if way in known and way in flags.attention]
     if not allowed:

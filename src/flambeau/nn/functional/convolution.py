@@ -71,7 +71,7 @@ def _bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | Non
 
 
 def ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
-    """One int for each spatial dimension, from one for all or a sequence. Raises RuntimeError, TypeError."""
+    """Return one int for each spatial dimension, from one for all or a sequence. Raises RuntimeError, TypeError."""
     if value.__class__ is tuple and [*map(type, value)] == [int] * ndim:
         return value
     one = value if value.__class__ is int else int_or_none(value)
@@ -91,7 +91,7 @@ def ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
 
 
 def _check_dims(x: Tensor, weight: Tensor, ndim: int, name: str) -> bool:
-    """Whether the input is a batch. Raises RuntimeError where its dimensions do not fit."""
+    """Return True if the input is a batch. Raises RuntimeError where its dimensions do not fit."""
     if weight.meta.ndim != ndim + 2:
         raise RuntimeError(
             f"weight should have at least three dimensions: {name} takes {ndim + 2}, got {list(weight.shape)}"
@@ -150,7 +150,7 @@ def _published(define: Callable[..., Tensor], name: str, summary: str) -> Callab
 def _named_padding(
     x: Tensor, weight: Tensor, padding: str, stride: Ints, dilation: Ints, ndim: int
 ) -> tuple[Tensor, Ints]:
-    """The input, padded where the two sides differ, and the padding of both sides."""
+    """Return the input, padded where the two sides differ, and the padding of both sides."""
     if padding == "valid":
         return x, (0,) * ndim
     if padding != "same":
@@ -209,7 +209,7 @@ def _pair(value: Any, name: str) -> Ints:
 
 
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
-    """The windows of (N, C, H, W) as columns (N, C * taps, windows)."""
+    """Return the windows of (N, C, H, W) as columns (N, C * taps, windows)."""
     how = Geometry(_pair(stride, "stride"), _pair(padding, "padding"), _pair(dilation, "dilation"))
     if checked(input, "im2col").dim() not in (3, 4):
         raise RuntimeError(

@@ -18,14 +18,14 @@ from flambeau.tensor.tensor import Tensor
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """The p-norm of x1 - x2 + eps along the last dimension, of broadcast shapes."""
+    """Return the p-norm of x1 - x2 + eps along the last dimension, of broadcast shapes."""
     ndim = max(x1.dim(), x2.dim())
     return norm(x1 - x2 + float(eps), p, ndim - 1 if ndim else 0, keepdim)
 
 
 @function
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """The cosine of the angle between vectors along `dim`; norms are eps at least. Floats of one kind."""
+    """Return the cosine of the angle between vectors along `dim`; norms are eps at least. Floats of one kind."""
     if autocast.threads:
         x1, x2 = autocast.cast(FLOAT32_ON_CUDA, x1, x2)
     kind = x1.dtype if x1.dtype is x2.dtype else functions["result_type"](x1, x2)
@@ -44,7 +44,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 
 
 def _length(x: Tensor, dim: int, eps: float) -> Tensor:
-    """The norm along `dim`, `eps` at least. As in PyTorch, its gradient is that of the norm also below `eps`."""
+    """Return the norm along `dim`, `eps` at least. As in PyTorch, its gradient is that of the norm also below `eps`."""
     length: Tensor = norm(x, 2, dim, True)
     if not length.requires_grad:
         return length.clamp_min(eps)
@@ -55,7 +55,7 @@ def _length(x: Tensor, dim: int, eps: float) -> Tensor:
 
 @function
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
-    """The p-norm distances of every two rows (i < j) of a matrix."""
+    """Return the p-norm distances of every two rows (i < j) of a matrix."""
     if autocast.threads:
         (input,) = autocast.cast(FLOAT32_ON_CUDA, input)
     if checked(input, "pdist").dim() != 2:

@@ -52,7 +52,7 @@ def _drop(input: Tensor, p: float, train: bool, inplace: bool, feature: bool, al
 
 
 def _channel_noise(input: Tensor) -> Tensor:
-    """One number for each channel of each sample."""
+    """Return one number for each channel of each sample."""
     if input.dim() < 2:
         raise RuntimeError("Feature dropout requires at least 2 dimensions in the input")
     size = (*input.shape[:2], *(1,) * (input.dim() - 2))

@@ -34,7 +34,7 @@ def _starts(samples: Any, size: int, count: int, window: int) -> Any:
 
 
 def _places(starts: Sequence[Any], windows: Sequence[int], sizes: Sequence[int]) -> Any:
-    """Indices into each flattened plane: (N, C, *counts, window elements)."""
+    """Return indices into each flattened plane: (N, C, *counts, window elements)."""
     ndim = len(starts)
     total: Any = None
     for axis, (start, window, size) in enumerate(zip(starts, windows, sizes, strict=True)):
@@ -100,7 +100,7 @@ def fractional_max_pool2d_with_indices(
     input: Tensor, kernel_size: IntOrTuple, output_size: Any = None, output_ratio: Any = None,
     return_indices: bool = False, _random_samples: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The largest of each drawn window of (N, C, H, W) or (C, H, W), and where in its plane it was."""
+    """Return the largest of each drawn window of (N, C, H, W) or (C, H, W), and where in its plane it was."""
     return _pool(2, input, kernel_size, output_size, output_ratio, _random_samples)
 
 
@@ -108,7 +108,7 @@ def fractional_max_pool3d_with_indices(
     input: Tensor, kernel_size: IntOrTuple, output_size: Any = None, output_ratio: Any = None,
     return_indices: bool = False, _random_samples: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The largest of each drawn window of (N, C, T, H, W) or (C, T, H, W), and where in its volume it was."""
+    """Return the largest of each drawn window of (N, C, T, H, W) or (C, T, H, W), and where in its volume it was."""
     return _pool(3, input, kernel_size, output_size, output_ratio, _random_samples)
 
 
@@ -116,10 +116,10 @@ def fractional_max_pool2d(
     input: Tensor, kernel_size: IntOrTuple, output_size: Any = None, output_ratio: Any = None,
     return_indices: bool = False, _random_samples: Tensor | None = None,
 ) -> Any:  # fmt: skip
-    """The largest of each of `output_size` windows (or `output_ratio` of the input's size) of (N, C, H, W).
+    """Return the largest of each of `output_size` windows (or `output_ratio` of the input's size) of (N, C, H, W).
 
-    `_random_samples` (N, C, 2) in [0, 1) place the windows; drawn if not given.
-    Raises ValueError: neither size nor ratio; RuntimeError: windows that do not fit.
+    `_random_samples` (N, C, 2) in [0, 1) place the windows; drawn if not given. Raises ValueError: neither size
+    nor ratio; RuntimeError: windows that do not fit.
     """
     both = _pool(2, input, kernel_size, output_size, output_ratio, _random_samples)
     return both if return_indices else both[0]

@@ -30,7 +30,7 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 
 def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    """The reduction asked for. Raises ValueError for an unknown one."""
+    """Return the reduction asked for. Raises ValueError for an unknown one."""
     if size_average is not None or reduce is not None:
         average, reduced = size_average is None or size_average, reduce is None or reduce
         reduction = "mean" if average and reduced else "sum" if reduced else "none"
@@ -48,7 +48,7 @@ def _reduced(loss: Tensor, mode: str) -> Tensor:
 
 
 def _loss(op: Op, args: Sequence[Any], mode: str) -> Tensor:
-    """An elementwise loss, reduced: as in PyTorch, one node of the tape."""
+    """Return an elementwise loss, reduced: as in PyTorch, one node of the tape."""
     if interception.count and dispatch.is_shown(args):
         return dispatch.compose("loss", op.name, args, mode)  # type: ignore[no-any-return]
     if mode == "none" or not wants_node(args):
@@ -86,7 +86,7 @@ _reduced_losses = {(op, mode): _with_node(op, mode) for op in _ELEMENTWISE for m
 
 
 def _pair(input: Tensor, target: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Both of the broadcast shape, with PyTorch's warning where they differ."""
+    """Return both of the broadcast shape, with PyTorch's warning where they differ."""
     if checked(target, name, "target", 2).meta.shape == checked(input, name).meta.shape:
         return input, target
     warn_program(
@@ -115,7 +115,7 @@ def mse_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The squared difference."""
+    """Return the squared difference."""
     pair, mode = _pair(input, target, "mse_loss"), reduction_of(size_average, reduce, reduction)
     return _weighted_loss(ops.mse_loss, pair, weight, mode)
 
@@ -124,7 +124,7 @@ def l1_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The absolute difference."""
+    """Return the absolute difference."""
     if autocast.threads:
         input, target = autocast.cast(FLOAT32, input, target)
     (input, target), mode = _pair(input, target, "l1_loss"), reduction_of(size_average, reduce, reduction)
@@ -172,7 +172,7 @@ def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
     ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """The negative log-likelihood of classes: input (C), (N, C) or (N, C, ...), target without the C.
+    """Return the negative log-likelihood of classes: input (C), (N, C) or (N, C, ...), target without the C.
 
     The mean divides by the sum of the weights of the targets. Raises IndexError: a target out of range.
     """
@@ -203,7 +203,7 @@ def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
     ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """The cross entropy of logits and classes (or probabilities, of input's shape); see `nll_loss`."""
+    """Return the cross entropy of logits and classes (or probabilities, of input's shape); see `nll_loss`."""
     mode = reduction_of(size_average, reduce, reduction)
     if label_smoothing > 1:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing:g}")
@@ -230,7 +230,7 @@ def _along(weight: Tensor, ndim: int, axis: int) -> Tensor:
 def _even(
     scores: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, mode: str, axis: int
 ) -> Tensor:
-    """The loss against every class alike, which label smoothing mixes in."""
+    """Return the loss against every class alike, which label smoothing mixes in."""
     ignored = target == ignore_index
     weighted = scores if weight is None else scores * _along(weight, scores.dim(), axis)
     loss = -weighted.sum(axis)
@@ -324,7 +324,7 @@ def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """The cross entropy of probabilities. Raises RuntimeError: one outside [0, 1]; ValueError: shapes differ."""
+    """Return the cross entropy of probabilities. Raises RuntimeError: one outside [0, 1]; ValueError: shapes differ."""
     mode = reduction_of(size_average, reduce, reduction)
     if weight is not None:
         checked(weight, "binary_cross_entropy", "weight", 3)
@@ -350,7 +350,7 @@ def binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean", pos_weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The cross entropy of sigmoid(input); `pos_weight` weighs the positive part of each class."""
+    """Return the cross entropy of sigmoid(input); `pos_weight` weighs the positive part of each class."""
     mode = reduction_of(size_average, reduce, reduction)
     name = "binary_cross_entropy_with_logits"
     for argument, value, position in (("weight", weight, 3), ("pos_weight", pos_weight, 7)):
@@ -386,7 +386,7 @@ def kl_div(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", log_target: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The Kullback-Leibler divergence of log-probabilities `input` from `target`; also reduction "batchmean"."""
+    """Return the Kullback-Leibler divergence of log-probabilities `input` from `target`; also reduction "batchmean"."""
     batch = reduction == "batchmean"
     mode = reduction_of(size_average, reduce, "sum" if batch else reduction)
     if input.dtype.category <= INTEGRAL or target.dtype.category <= INTEGRAL:
@@ -593,10 +593,10 @@ def ctc_loss(
     log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequence[int], target_lengths: Tensor | Sequence[int],
     blank: int = 0, reduction: str = "mean", zero_infinity: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The connectionist temporal classification loss.
+    """Return the connectionist temporal classification loss.
 
-    log_probs (T, N, C) or (T, C); targets (N, S), or all one after the other; lengths (N). The mean is that of each
-    loss over its target's length. Raises RuntimeError: lengths or a blank that do not fit.
+    log_probs (T, N, C) or (T, C); targets (N, S), or all one after the other; lengths (N). The mean is that of
+    each loss over its target's length. Raises RuntimeError: lengths or a blank that do not fit.
     """
     mode = reduction_of(None, None, reduction)
     batched = checked(log_probs, "ctc_loss").dim() == 3

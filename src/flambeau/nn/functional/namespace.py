@@ -70,7 +70,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """Rows of `weight` that `indices` name."""
+    """Return rows of `weight` that `indices` name."""
     return rows_of(indices, weight)
 
 
@@ -78,7 +78,7 @@ def embedding(
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, weight: Given = None, pos_weight: Given = None, reduction: int = 0
 ) -> Tensor:
-    """The cross entropy of sigmoid(input)."""
+    """Return the cross entropy of sigmoid(input)."""
     return loss.binary_cross_entropy_with_logits(
         input, target, weight, reduction=_REDUCTIONS.get(reduction, "none"), pos_weight=pos_weight
     )
@@ -86,7 +86,7 @@ def binary_cross_entropy_with_logits(
 
 @function
 def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: bool = False) -> Tensor:
-    """The Kullback-Leibler divergence of log-probabilities `input` from `target`."""
+    """Return the Kullback-Leibler divergence of log-probabilities `input` from `target`."""
     parts = loss.kl_div(input, target, reduction="none", log_target=log_target)
     how = _REDUCTIONS.get(reduction, "none")
     return parts if how == "none" else parts.mean() if how == "mean" else parts.sum()
@@ -142,7 +142,7 @@ def ctc_loss(
     log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 0,
     zero_infinity: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The connectionist temporal classification loss."""
+    """Return the connectionist temporal classification loss."""
     how = _REDUCTIONS.get(reduction, "none")
     return loss.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, how, zero_infinity)
 

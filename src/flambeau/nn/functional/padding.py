@@ -33,7 +33,7 @@ def constant_pad(input: Tensor, pad: Sequence[int], value: Number = 0) -> Tensor
 
 
 def _pairs(pad: Sequence[int], ndim: int) -> tuple[tuple[int, int], ...]:
-    """One (before, after) for each dimension: `pad` begins with the last."""
+    """Return one (before, after) for each dimension: `pad` begins with the last."""
     given = [(int(pad[i]), int(pad[i + 1])) for i in range(0, len(pad), 2)]
     return (*[(0, 0)] * (ndim - len(given)), *reversed(given))
 

@@ -45,7 +45,7 @@ def _windows(
 
 @lru_cache(1024)
 def _checked(how: Windows) -> Windows:
-    """The windows. Raises RuntimeError for some that cannot be."""
+    """Return the windows. Raises RuntimeError for some that cannot be."""
     for what, values in (("kernel size", how.kernel), ("stride", how.stride), ("dilation", how.dilation)):
         if any(v <= 0 for v in values):
             raise RuntimeError(f"{what} should be greater than zero, but got {list(values)}")
@@ -156,7 +156,7 @@ def _counts(values: Any) -> Any:
 
 
 def _leading(values: Any, ndim: int) -> Any:
-    """The values of the first dimensions: PyTorch ignores further ones of `max_unpool1d`."""
+    """Return the values of the first dimensions: PyTorch ignores further ones of `max_unpool1d`."""
     return values[:ndim] if ndim == 1 and isinstance(values, (tuple, list)) else values
 
 
@@ -227,7 +227,7 @@ lp_pool3d = _lp(3, "lp_pool3d", avg_pool3d, max_pool3d)
 
 
 def _target(x: Any, size: Any, ndim: int, name: str) -> Ints:
-    """The size asked for; None keeps the input's."""
+    """Return the size asked for; None keeps the input's."""
     one = int_or_none(size)
     if one is not None:
         return (one,) * ndim

@@ -31,7 +31,7 @@ _BACKWARD = {"RNN_TANH": backward.tanh_backward, "RNN_RELU": backward.relu_backw
 
 
 def joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors one after the other, in memory of their own."""
+    """Return tensors one after the other, in memory of their own."""
     result: Tensor = call(cat, parts, (dim,))
     return result
 
@@ -45,7 +45,7 @@ class Steps:
         self.even = self.sizes[0] == self.sizes[-1]
 
     def split(self, x: Tensor) -> Sequence[Tensor]:
-        """The rows of each step: bare views where nothing is recorded."""
+        """Return the rows of each step: bare views where nothing is recorded."""
         parts: Sequence[Tensor]
         if tape.recording:
             parts = x.split(self.sizes)
@@ -61,7 +61,9 @@ class Steps:
         return parts
 
     def before(self, out: Tensor, first: Tensor) -> Tensor:
-        """The state before each row's step, where `out` is that after it and `first` that before the first one."""
+        """Return the state before each row's step, where `out` is that after it and `first` that before the first
+        one.
+        """
         if self.even:
             rest = out.shape[0] - first.shape[0]
             return joined((out[first.shape[0] :], first) if self.reverse else (first, out[:rest]))
@@ -81,7 +83,7 @@ class Running:
         self.aside: list[Tensor] = []
 
     def fit(self, state: Given, count: int) -> Tensor:
-        """The state of the first `count` sequences."""
+        """Return the state of the first `count` sequences."""
         if state is None:
             return self.source[:count]
         have = state.meta.shape[0]
@@ -93,7 +95,7 @@ class Running:
         return state
 
     def all(self, state: Tensor) -> Tensor:
-        """The last state of every sequence, in memory of its own."""
+        """Return the last state of every sequence, in memory of its own."""
         return joined((state, *reversed(self.aside)))
 
 
@@ -115,7 +117,7 @@ def _product_into(out: Tensor, a: Tensor, b: Tensor, added: Given = None) -> Ten
 
 
 def _shares(mode: str, x: Tensor, w_ih: Tensor, b_ih: Given, b_hh: Given) -> Tensor:
-    """The input's share of all gates, with the biases: a GRU's state has a bias of its own."""
+    """Return the input's share of all gates, with the biases: a GRU's state has a bias of its own."""
     bias = b_ih if mode == "GRU" or b_ih is None else b_ih + b_hh
     return _product(x, w_ih.t(), bias)
 
@@ -241,7 +243,7 @@ class _Carried:
             self.now = self.running.fit(back, self.steps.sizes[t]) + self.parts[t]
 
     def first(self) -> Tensor:
-        """The gradient of the first state of every sequence."""
+        """Return the gradient of the first state of every sequence."""
         return self.running.all(self.now)
 
 
@@ -301,7 +303,7 @@ def _by_input(
     steps: Steps, needs: Sequence[bool], saved: Sequence[Any], gates: Tensor, shares: Tensor, h: Tensor, c: Given,
     projection: Given,
 ) -> list[Given]:  # fmt: skip
-    """The gradients that are needed of x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr."""
+    """Return the gradients that are needed of x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr."""
     x, first, _, w_ih, _, _, _, _, out = saved[:9]
     bias = gates.sum(0) if needs[5] or (needs[6] and shares is gates) else None
     return [
@@ -320,7 +322,7 @@ def _by_input(
 
 
 def _recorded_back(ctx: Any, inputs: Sequence[Any], grads: Sequence[Tensor]) -> list[Any]:
-    """The gradients, themselves recorded."""
+    """Return the gradients, themselves recorded."""
     with recording(True):
         alike = [None if x is None else x.view_as(x) for x in inputs]
         outputs = _recorded(ctx.mode, ctx.steps, *alike)

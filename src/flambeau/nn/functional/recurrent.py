@@ -56,7 +56,7 @@ def _network(mode: str, name: str) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def _holds(mode: str, x: Any) -> bool:
-    """Whether a third argument is hidden states: the second is `batch_sizes` then."""
+    """Return True if a third argument is hidden states: the second is `batch_sizes` then."""
     return mode == "LSTM" or isinstance(x, Tensor)
 
 
@@ -122,7 +122,7 @@ def _layers(
 
 
 def _states(mode: str, hx: Any) -> tuple[Sequence[Tensor], Sequence[Given]]:
-    """The first states of each layer and direction, and cell states of an LSTM."""
+    """Return the first states of each layer and direction, and cell states of an LSTM."""
     if mode != "LSTM":
         return hx.unbind(0), (None,) * hx.shape[0]
     if len(hx) != 2:
@@ -174,7 +174,7 @@ def _check_cell(input: Tensor, states: Sequence[Tensor], w_ih: Tensor, w_hh: Ten
 
 
 def _widest(*tensors: Tensor) -> list[Tensor]:
-    """Tensors in their common dtype: of products that autocast lowered and states that it did not."""
+    """Return tensors in their common dtype: of products that autocast lowered and states that it did not."""
     common = reduce(promote_types, [t.dtype for t in tensors])
     return [t if t.dtype is common else t.to(common) for t in tensors]
 
@@ -203,7 +203,7 @@ def lstm_cell(
 def gru_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
 ) -> Tensor:
-    """The state after one step of a GRU from hx (B, H) and input (B, I)."""
+    """Return the state after one step of a GRU from hx (B, H) and input (B, I)."""
     if autocast.threads:
         input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast(LOWER_ON_CUDA, input, hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, (hx,), w_ih, w_hh, 3)

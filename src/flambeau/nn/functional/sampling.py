@@ -90,7 +90,7 @@ def _check_one_is_given(size: Any, factor: Any, recompute: bool | None) -> None:
 def _sizes(
     shape: Sequence[int], size: Any, factor: Any, recompute: bool | None
 ) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
-    """The spatial size of the result, and the factors that places are computed with (None: by the sizes)."""
+    """Return the spatial size of the result, and the factors that places are computed with (None: by the sizes)."""
     dims = len(shape) - 2
     if size is not None:
         return ints_of(_each(size, dims, "size"), "interpolate", "size", 2), (None,) * dims
@@ -119,19 +119,19 @@ def upsample(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """The older name of `interpolate`."""
+    """Return the older name of `interpolate`."""
     _warn("upsample")
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
 def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
-    """The older name of `interpolate` in the mode nearest."""
+    """Return the older name of `interpolate` in the mode nearest."""
     _warn("upsample_nearest")
     return interpolate(input, size, scale_factor)
 
 
 def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
-    """The older name of `interpolate` in the mode bilinear, corners aligned."""
+    """Return the older name of `interpolate` in the mode bilinear, corners aligned."""
     _warn("upsample_bilinear")
     return interpolate(input, size, scale_factor, "bilinear", True)
 
@@ -178,7 +178,8 @@ def grid_sample(
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
-    """The grid of places (N, H, W, 2) or (N, D, H, W, 3) that the affine maps `theta` (N, 2, 3) or (N, 3, 4) give.
+    """Return the grid of places (N, H, W, 2) or (N, D, H, W, 3) that the affine maps `theta` (N, 2, 3) or (N, 3, 4)
+    give.
 
     A matrix product: on CUDA it follows `torch.backends.cuda.matmul.allow_tf32`.
     """

@@ -76,7 +76,7 @@ def embedding_bag(
     norm_type: float = 2, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
     per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Rows of `weight` joined bag by bag: by "sum", "mean" or "max".
+    """Return rows of `weight` joined bag by bag: by "sum", "mean" or "max".
 
     input: (bags, length), or all indices in one dimension, with `offsets` where bags begin (and the end, with
     `include_last_offset`). An empty bag gives zeros. `per_sample_weights` go with "sum".
@@ -129,7 +129,7 @@ def embedding_bag(
 
 
 def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Tensor, int]:
-    """All indices in one dimension, the bag of each, and how many bags there are."""
+    """Return all indices in one dimension, the bag of each, and how many bags there are."""
     if input.dim() == 2:
         if offsets is not None:
             raise ValueError(
@@ -195,10 +195,11 @@ def _largest(rows: Tensor, bags: Tensor, count: int) -> Tensor:
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """Each class index as a row of zeros with a 1 in its place; as many classes as the largest needs, or given.
+    """Return each class index as a row of zeros with a 1 in its place; as many classes as the largest needs, or
+    given.
 
-    On CUDA it waits for the device only to find the largest index; with `num_classes` the kernel checks the indices.
-    Raises RuntimeError: an index out of range.
+    On CUDA it waits for the device only to find the largest index; with `num_classes` the kernel checks the
+    indices. Raises RuntimeError: an index out of range.
     """
     if checked(tensor, "one_hot").dtype is not int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")

@@ -97,7 +97,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
 
     @staticmethod
     def _check(input: Tensor, target: Tensor) -> bool:
-        """Whether there is a batch."""
+        """Return True if there is a batch."""
         dims = target.dim()
         if dims > 1:
             raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
@@ -118,11 +118,11 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         return joined
 
     def log_prob(self, input: Tensor) -> Tensor:
-        """The log-probabilities of all classes: (N, n_classes)."""
+        """Return the log-probabilities of all classes: (N, n_classes)."""
         return self._get_full_log_prob(input, self.head(input))
 
     def predict(self, input: Tensor) -> Tensor:
-        """The most likely class of each row: (N). Clusters are computed for the rows that need them."""
+        """Return the most likely class of each row: (N). Clusters are computed for the rows that need them."""
         head: Tensor = self.head(input)
         found = head.argmax(1)
         rows = (found >= self.shortlist_size).nonzero().squeeze(1)

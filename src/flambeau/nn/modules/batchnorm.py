@@ -167,7 +167,7 @@ class SyncBatchNorm(_BatchNorm):
         )  # fmt: skip
 
     def _group(self, input: Tensor) -> Any:
-        """The group, if there are several ranks in it."""
+        """Return the group, if there are several ranks in it."""
         room = sys.modules.get("flambeau.distributed.world")
         default = None if room is None else room.world().default
         if default is None:
@@ -179,7 +179,9 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Any:
-        """The module with a SyncBatchNorm in the place of each batch normalization, with its parameters and buffers."""
+        """Return the module with a SyncBatchNorm in the place of each batch normalization, with its parameters and
+        buffers.
+        """
         converted = module
         if isinstance(module, _BatchNorm):
             converted = cls(

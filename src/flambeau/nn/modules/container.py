@@ -16,7 +16,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _place(length: int, idx: Any) -> int:
-    """An index from 0 on. Raises IndexError: out of range."""
+    """Return an index from 0 on. Raises IndexError: out of range."""
     at = operator.index(idx)
     if not -length <= at < length:
         raise IndexError(f"index {at} is out of range")
@@ -238,15 +238,15 @@ class ModuleDict(Module):
         return self._modules.pop(key)
 
     def keys(self) -> Any:
-        """The keys."""
+        """Return the keys."""
         return self._modules.keys()
 
     def items(self) -> Any:
-        """The keys and modules."""
+        """Return the keys and modules."""
         return self._modules.items()
 
     def values(self) -> Any:
-        """The modules."""
+        """Return the modules."""
         return self._modules.values()
 
     def update(self, modules: Any) -> None:
@@ -256,7 +256,7 @@ class ModuleDict(Module):
 
 
 def _pairs(given: Any, called: str, of: str) -> list[tuple[Any, Any]]:
-    """A mapping's items, or pairs as they are given."""
+    """Return a mapping's items, or pairs as they are given."""
     if not isinstance(given, Iterable):
         raise TypeError(
             f"{called}.update should be called with an iterable of key/value pairs, but got {type(given).__name__}"
@@ -278,7 +278,7 @@ def _pairs(given: Any, called: str, of: str) -> list[tuple[Any, Any]]:
 
 
 def _as_parameter(value: Any) -> Any:
-    """A tensor as a parameter; other things as they are."""
+    """Return a tensor as a parameter; other things as they are."""
     return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
@@ -382,7 +382,7 @@ class ParameterDict(Module):
         return key in self._keys
 
     def copy(self) -> ParameterDict:
-        """Another one with the same parameters."""
+        """Return another one with the same parameters."""
         return ParameterDict(OrderedDict(self.items()))
 
     def setdefault(self, key: str, default: Any = None) -> Any:
@@ -413,19 +413,19 @@ class ParameterDict(Module):
         return self[key] if key in self._keys else default
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
-        """One with `default` at each of the keys."""
+        """Return one with `default` at each of the keys."""
         return ParameterDict(dict.fromkeys(keys, default))
 
     def keys(self) -> Any:
-        """The keys."""
+        """Return the keys."""
         return self._keys.keys()
 
     def items(self) -> Iterable[tuple[str, Any]]:
-        """The keys and parameters."""
+        """Return the keys and parameters."""
         return [(key, self[key]) for key in self._keys]
 
     def values(self) -> Iterable[Any]:
-        """The parameters."""
+        """Return the parameters."""
         return [self[key] for key in self._keys]
 
     def update(self, parameters: Any) -> None:

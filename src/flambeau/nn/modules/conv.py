@@ -72,7 +72,7 @@ class _ConvNd(Module):
             )
 
     def _around(self) -> list[int] | tuple[int, ...]:
-        """The padding as `F.pad` takes it: for modes other than zeros."""
+        """Return the padding as `F.pad` takes it: for modes other than zeros."""
         if not isinstance(self.padding, str):
             return _reverse_repeat_tuple(self.padding, 2)
         around: list[int] = []

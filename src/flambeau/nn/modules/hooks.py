@@ -91,7 +91,7 @@ def register_module_forward_hook(
 
 
 def register_module_backward_hook(hook: Hook) -> RemovableHandle:
-    """The older form of `register_module_full_backward_hook`."""
+    """Return the older form of `register_module_full_backward_hook`."""
     return _register_backward_everywhere(hook, full=False)
 
 
@@ -149,7 +149,7 @@ def call_with_hooks(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any
 def _before(
     module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments as the pre-hooks leave them."""
+    """Return the arguments as the pre-hooks leave them."""
     for key, hook in (*everywhere.forward_pre.items(), *module._forward_pre_hooks.items()):
         if key in module._forward_pre_hooks_with_kwargs:
             both = hook(module, args, kwargs)
@@ -242,7 +242,7 @@ class _Watch:
         self._grad_outputs: tuple[Any, ...] | None = None
 
     def watch_inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, with a node around them."""
+        """Return the arguments, with a node around them."""
         self._input_count = len(args)
         args, places, node = _mark(args)
         if node is not None:
@@ -251,7 +251,7 @@ class _Watch:
         return args
 
     def watch_outputs(self, result: Any) -> Any:
-        """The result, with a node around its tensors."""
+        """Return the result, with a node around its tensors."""
         outputs = result if isinstance(result, tuple) else (result,)
         count = len(outputs)
         marked, places, node = _mark(outputs)
@@ -316,7 +316,9 @@ class _Watch:
 
 
 def _mark(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int], Any]:
-    """The values with one node around all tensors; where these are; the node (None if no gradients are wanted)."""
+    """Return the values with one node around all tensors; where these are; the node (None if no gradients are
+    wanted).
+    """
     places = [i for i, x in enumerate(values) if isinstance(x, Tensor)]
     if not (mode.recording and any(values[i].requires_grad for i in places)):
         return values, places, None
@@ -339,7 +341,7 @@ def _output_of(node: Node, number: int, t: Tensor) -> Tensor:
 
 
 def _spread(grads: Sequence[Any], count: int, places: list[int]) -> tuple[Any, ...]:
-    """The gradients at their places among `count`, None elsewhere."""
+    """Return the gradients at their places among `count`, None elsewhere."""
     spread: list[Any] = [None] * count
     for i, grad in zip(places, grads, strict=True):
         spread[i] = grad

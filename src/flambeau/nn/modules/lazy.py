@@ -34,7 +34,7 @@ class LazyModuleMixin(Module if TYPE_CHECKING else object):
         raise NotImplementedError(f"initialize_parameters is not implemented for {type(self).__name__}")
 
     def has_uninitialized_params(self) -> bool:
-        """Whether some parameter or buffer has no shape yet."""
+        """Return True if some parameter or buffer has no shape yet."""
         return any(is_lazy(t) for t in (*self._parameters.values(), *self._buffers.values()))
 
     def _infer_parameters(

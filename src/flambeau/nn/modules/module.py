@@ -253,7 +253,7 @@ class Module(Stateful):
     # -- by path ----------------------------------------------------------------------------------------
 
     def get_submodule(self, target: str) -> Module:
-        """The submodule of a dotted path. Raises AttributeError: there is none."""
+        """Return the submodule of a dotted path. Raises AttributeError: there is none."""
         module: Any = self
         for name in target.split(".") if target else ():
             if not hasattr(module, name):
@@ -282,7 +282,7 @@ class Module(Stateful):
         setattr(parent, name, module)
 
     def get_parameter(self, target: str) -> Parameter:
-        """The parameter of a dotted path. Raises AttributeError: there is none."""
+        """Return the parameter of a dotted path. Raises AttributeError: there is none."""
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
         if not hasattr(module, name):
@@ -293,7 +293,7 @@ class Module(Stateful):
         return param
 
     def get_buffer(self, target: str) -> Tensor:
-        """The buffer of a dotted path. Raises AttributeError: there is none."""
+        """Return the buffer of a dotted path. Raises AttributeError: there is none."""
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
         if not hasattr(module, name):
@@ -327,7 +327,7 @@ class Module(Stateful):
             yield module
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The submodules of this module alone with their names; each once."""
+        """Return the submodules of this module alone with their names; each once."""
         seen = set()
         for name, module in self._modules.items():
             if module is not None and module not in seen:
@@ -335,7 +335,7 @@ class Module(Stateful):
                 yield name, module
 
     def children(self) -> Iterator[Module]:
-        """The submodules of this module alone."""
+        """Return the submodules of this module alone."""
         for _, module in self.named_children():
             yield module
 
@@ -363,22 +363,22 @@ class Module(Stateful):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """The parameters (with `recurse`, those of submodules too) with their dotted names; each once."""
+        """Return the parameters (with `recurse`, those of submodules too) with their dotted names; each once."""
         return self._named_members(lambda m: m._parameters.items(), prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """The parameters, as an optimizer takes them."""
+        """Return the parameters, as an optimizer takes them."""
         for _, param in self.named_parameters(recurse=recurse):
             yield param
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """The buffers (with `recurse`, those of submodules too) with their dotted names; each once."""
+        """Return the buffers (with `recurse`, those of submodules too) with their dotted names; each once."""
         return self._named_members(lambda m: m._buffers.items(), prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """The buffers."""
+        """Return the buffers."""
         for _, buffer in self.named_buffers(recurse=recurse):
             yield buffer
 
@@ -583,7 +583,7 @@ class Module(Stateful):
         return self._register_backward(hook, True, prepend)
 
     def register_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """The older form: the hook sees the gradients of the last operation alone."""
+        """Return the older form: the hook sees the gradients of the last operation alone."""
         return self._register_backward(hook, False, False)
 
     def _register_backward(self, hook: Callable[..., Any], full: bool, prepend: bool) -> RemovableHandle:
@@ -626,12 +626,12 @@ class Module(Stateful):
 
 
 def indented(text: str) -> str:
-    """All lines but the first moved in by two blanks."""
+    """Return all lines but the first moved in by two blanks."""
     return text.replace("\n", "\n  ")
 
 
 def _through(hooks: dict[int, Callable[..., Any]], module: Module, name: str, value: Any) -> Any:
-    """A value that is about to be registered, as the registration hooks of all modules leave it."""
+    """Return a value that is about to be registered, as the registration hooks of all modules leave it."""
     for hook in hooks.values():
         changed = hook(module, name, value)
         value = value if changed is None else changed

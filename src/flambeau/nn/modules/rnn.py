@@ -106,7 +106,7 @@ class RNNBase(Module):
 
     @property
     def all_weights(self) -> list[list[Any]]:
-        """The parameters of each layer and direction."""
+        """Return the parameters of each layer and direction."""
         return [[getattr(self, name) for name in names] for names in self._all_weights]
 
     def reset_parameters(self) -> None:
@@ -140,7 +140,7 @@ class RNNBase(Module):
         return input.shape[0 if self.batch_first else 1]
 
     def get_expected_hidden_size(self, input: Tensor, batch_sizes: Tensor | None) -> tuple[int, int, int]:
-        """The shape of the hidden states."""
+        """Return the shape of the hidden states."""
         return self.num_layers * self._directions, self._batch(input, batch_sizes), self._state_size
 
     def check_hidden_size(
@@ -156,7 +156,7 @@ class RNNBase(Module):
         self.check_hidden_size(hidden, self.get_expected_hidden_size(input, batch_sizes))
 
     def permute_hidden(self, hx: Any, permutation: Tensor | None) -> Any:
-        """The states of the sequences in another order."""
+        """Return the states of the sequences in another order."""
         return hx if permutation is None else hx.index_select(1, permutation)
 
     def _zeros(self, input: Tensor, batch: int) -> Any:
@@ -269,7 +269,7 @@ class LSTM(RNNBase):
         super().__init__("LSTM", *args, **kwargs)
 
     def get_expected_cell_size(self, input: Tensor, batch_sizes: Tensor | None) -> tuple[int, int, int]:
-        """The shape of the cell states."""
+        """Return the shape of the cell states."""
         return self.num_layers * self._directions, self._batch(input, batch_sizes), self.hidden_size
 
     def check_forward_args(self, input: Tensor, hidden: Any, batch_sizes: Tensor | None) -> None:

@@ -99,7 +99,7 @@ class Embedding(_Table):
         cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None, max_norm: float | None = None,
         norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
     ) -> Embedding:  # fmt: skip
-        """A module over a table that exists; with `freeze` it is not trained."""
+        """Return a module over a table that exists; with `freeze` it is not trained."""
         rows, columns = _table_size(embeddings)
         return cls(
             num_embeddings=rows, embedding_dim=columns, _weight=embeddings, _freeze=freeze, padding_idx=padding_idx,
@@ -153,7 +153,7 @@ class EmbeddingBag(_Table):
         scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
         include_last_offset: bool = False, padding_idx: int | None = None,
     ) -> EmbeddingBag:  # fmt: skip
-        """A module over a table that exists; with `freeze` it is not trained."""
+        """Return a module over a table that exists; with `freeze` it is not trained."""
         rows, columns = _table_size(embeddings)
         made = cls(
             num_embeddings=rows, embedding_dim=columns, _weight=embeddings, max_norm=max_norm, norm_type=norm_type,

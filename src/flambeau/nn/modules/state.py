@@ -95,7 +95,7 @@ class Stateful:
     def state_dict(
         self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False
     ) -> Any:
-        """All parameters and persistent buffers by their dotted names.
+        """Return all parameters and persistent buffers by their dotted names.
 
         Args:
             destination: a dict to put them into.
@@ -144,7 +144,7 @@ class Stateful:
             destination[prefix + EXTRA] = self.get_extra_state()
 
     def _own_state(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and values of the module's own parameters and persistent buffers."""
+        """Return names and values of the module's own parameters and persistent buffers."""
         for name, param in self._parameters.items():
             if param is not None:
                 yield name, param

@@ -267,5 +267,5 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
-        """The causal mask (sz, sz): -inf above the diagonal, else 0."""
+        """Return the causal mask (sz, sz): -inf above the diagonal, else 0."""
         return creation.full((sz, sz), -math.inf, dtype=dtype, device=device).triu(1)

@@ -24,7 +24,7 @@ _quadruple = _ntuple(4, "_quadruple")
 
 
 def _reverse_repeat_tuple(t: tuple[Any, ...], n: int) -> tuple[Any, ...]:
-    """Its elements in reverse order, each n times: padding as `F.pad` wants it."""
+    """Return its elements in reverse order, each n times: padding as `F.pad` wants it."""
     return tuple(x for x in reversed(t) for _ in range(n))
 
 
@@ -42,7 +42,7 @@ def consume_prefix_in_state_dict_if_present(state_dict: dict[str, Any], prefix: 
 
 
 def each(x: Any, n: int) -> tuple[Any, ...]:
-    """One for each of n dimensions: a sequence as it is, a number n times."""
+    """Return one for each of n dimensions: a sequence as it is, a number n times."""
     return tuple(x) if isinstance(x, Iterable) else (x,) * n
 
 

@@ -11,7 +11,9 @@ from flambeau.tensor.tensor import Tensor
 
 
 def buckets(tensors: Sequence[Tensor], nbytes: int) -> Iterator[list[Tensor]]:
-    """The tensors in lists of one kind of device and dtype, of at most `nbytes`; a larger one has its own. In order."""
+    """Return the tensors in lists of one kind of device and dtype, of at most `nbytes`; a larger one has its own. In
+    order.
+    """
     if nbytes <= 0:
         raise ValueError(f"buffer_size must be positive, got {nbytes}")
     open_: dict[tuple[str, dtype], list[Tensor]] = {}
@@ -29,7 +31,7 @@ def _nbytes(tensors: Sequence[Tensor]) -> int:
 
 
 def flattened(bucket: Sequence[Tensor]) -> Any:
-    """One row of all elements. A single contiguous tensor is its own row."""
+    """Return one row of all elements. A single contiguous tensor is its own row."""
     rows: list[Any] = [t.reshape(-1) for t in bucket]  # type: ignore[attr-defined]
     return rows[0] if len(rows) == 1 else functions["cat"](rows)
 

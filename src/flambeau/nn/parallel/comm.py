@@ -86,7 +86,9 @@ def broadcast_coalesced(
 
 
 def _parts(flat: Tensor | None, bucket: Sequence[Tensor], index: int) -> Sequence[Tensor]:
-    """A bucket on a device. Parts of one buffer change apart from each other, so each counts its own versions."""
+    """Return a bucket on a device. Parts of one buffer change apart from each other, so each counts its own
+    versions.
+    """
     if flat is None or bucket[0].device == device("cuda", index):
         return bucket
     return [part.data for part in unflattened(_at(flat, index), bucket)]
@@ -96,7 +98,7 @@ def _parts(flat: Tensor | None, bucket: Sequence[Tensor], index: int) -> Sequenc
 
 
 def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
-    """The sum of tensors of several GPUs, on one of them.
+    """Return the sum of tensors of several GPUs, on one of them.
 
     Args:
         inputs: tensors of one shape and dtype.
@@ -104,8 +106,8 @@ def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
 
     Added in the order of `inputs`, after the destination's own. A single tensor is its own sum.
 
-    Raises ValueError: shapes differ; AssertionError: a tensor on the CPU; RuntimeError: dtypes differ, or none is at
-    the destination.
+    Raises ValueError: shapes differ; AssertionError: a tensor on the CPU; RuntimeError: dtypes differ, or none is
+    at the destination.
     """
     inputs = tuple(inputs)
     index = _index(destination)
@@ -135,7 +137,7 @@ def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
 def reduce_add_coalesced(
     inputs: Sequence[Sequence[Tensor]], destination: Any = None, buffer_size: int = BUFFER
 ) -> tuple[Tensor, ...]:
-    """The sums of lists of tensors, one list a GPU: the first of each, the second of each, ...
+    """Return the sums of lists of tensors, one list a GPU: the first of each, the second of each, ...
 
     Tensors of one dtype travel together in buffers of at most `buffer_size` bytes. Raises as `reduce_add`;
     ValueError: lists of several lengths, or buffer_size <= 0.
@@ -157,7 +159,7 @@ def reduce_add_coalesced(
 
 
 def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, out: Any = None) -> Tensor:
-    """Tensors of several GPUs, one after the other along `dim`, in one tensor.
+    """Return tensors of several GPUs, one after the other along `dim`, in one tensor.
 
     It has the memory format of `tensors` if that is one for all of them.
 
@@ -321,7 +323,7 @@ def _or_none(streams: Sequence[Any]) -> Iterator[Any]:
 
 
 def _selected(stream: Any) -> Any:
-    """The stream's device orders the copy by it; the current device stays."""
+    """Return the stream's device orders the copy by it; the current device stays."""
     return nullcontext() if stream is None else StreamContext(stream)
 
 

@@ -13,7 +13,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor in lists, tuples, dicts and data classes."""
+    """Return every tensor in lists, tuples, dicts and data classes."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -53,7 +53,7 @@ def flattened(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
 
 
 def moved(value: Any, where: device) -> Any:
-    """Tensors and packed sequences on a device; all else as it is."""
+    """Return tensors and packed sequences on a device; all else as it is."""
     kinds = (Tensor, PackedSequence)
     return mapped(value, lambda member: member.to(where) if isinstance(member, kinds) else member)
 

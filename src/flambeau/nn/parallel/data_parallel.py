@@ -117,7 +117,7 @@ def data_parallel(
 
 
 def _places(device_ids: Any, output_device: Any) -> tuple[list[int], int]:
-    """The devices' indices, and that of the output's."""
+    """Return the devices' indices, and that of the output's."""
     chosen = list(range(system.device_count()) if device_ids is None else device_ids)
     target = chosen[0] if output_device is None else output_device
     indices = [current.index_of(where, optional=True) for where in chosen]
@@ -125,7 +125,7 @@ def _places(device_ids: Any, output_device: Any) -> tuple[list[int], int]:
 
 
 def _or_one_call(parts: Any, keywords: Any) -> tuple[Any, Any]:
-    """The parts of a call; one call without arguments if there are none."""
+    """Return the parts of a call; one call without arguments if there are none."""
     return (parts, keywords) if parts or keywords else (((),), ({},))
 
 

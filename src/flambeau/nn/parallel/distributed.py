@@ -196,7 +196,9 @@ class DistributedDataParallel(Module, Joinable):
     # -- what it is made of ---------------------------------------------------------------------------------
 
     def _group_of(self, mesh: Any, group: Any) -> Any:
-        """The group of a mesh of one dimension; keeps the mesh. RuntimeError: of several, or there is a group."""
+        """Return the group of a mesh of one dimension; keeps the mesh. RuntimeError: of several, or there is a
+        group.
+        """
         if group is not None:
             raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
         if mesh.ndim != 1:
@@ -240,7 +242,7 @@ class DistributedDataParallel(Module, Joinable):
         self.bucket_bytes_cap = int(mib * _MIB)
 
     def _build_params_for_reducer(self) -> list[Any]:
-        """The parameters whose gradients are reduced, each once, in the order of modules."""
+        """Return the parameters whose gradients are reduced, each once, in the order of modules."""
         found: dict[int, Any] = {}
         self._names: dict[int, str] = {}
         for prefix, module in self.module.named_modules():
@@ -374,7 +376,9 @@ class DistributedDataParallel(Module, Joinable):
             self._delayed.clear()
 
     def _wants_sink(self) -> bool:
-        """Whether backward is to be heard of when it begins: unused outputs are sought, or a first one is watched."""
+        """Return True if backward is to be heard of when it begins: unused outputs are sought, or a first one is
+        watched.
+        """
         return not self.reducer.seen if self.static_graph else self.find_unused_parameters
 
     @contextmanager
@@ -402,7 +406,7 @@ class DistributedDataParallel(Module, Joinable):
     # -- buffers and states ---------------------------------------------------------------------------------
 
     def will_sync_module_buffers(self) -> bool:
-        """Whether the next forward synchronizes buffers."""
+        """Return True if the next forward synchronizes buffers."""
         return bool(
             self.require_forward_param_sync and self.forward_sync_buffers and len(self.modules_buffers) > 0
         )
@@ -515,7 +519,7 @@ class DistributedDataParallel(Module, Joinable):
         return bool(told.item() != 0)
 
     def _find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
-        """The highest rank for which the condition holds."""
+        """Return the highest rank for which the condition holds."""
         found = new_tensor([input_rank if rank_cond else -1], device=self.device)
         reduced(self.process_group, found, "max")
         rank = int(found.item())
@@ -632,7 +636,7 @@ class DistributedDataParallel(Module, Joinable):
 
     @staticmethod
     def _get_data_parallel_params(module: Module, named_params: bool = False) -> Iterator[Any]:
-        """The parameters (with names) that are not left out."""
+        """Return the parameters (with names) that are not left out."""
         for name, p in module.named_parameters():
             if not hasattr(p, "_ddp_ignored"):
                 yield (name, p) if named_params else p

@@ -64,7 +64,7 @@ class NarrowParameters:
                     p.grad = grad.to(x.dtype)
 
     def reduced(self, reducer: Any, bucket: GradBucket) -> Future:
-        """The communication hook: a sum in the narrow dtype, divided by the number of ranks."""
+        """Return the communication hook: a sum in the narrow dtype, divided by the number of ranks."""
         kind = self.config.reduce_dtype or self.config.param_dtype
         count = reducer.divisor
         bucket.set_buffer(bucket.buffer().to(kind))

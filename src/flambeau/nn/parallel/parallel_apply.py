@@ -23,10 +23,10 @@ def parallel_apply(
     kwargs_tup: Sequence[dict[str, Any]] | None = None,
     devices: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """Each module's output for its arguments, on its device. One thread issues them all, in order.
+    """Return each module's output for its arguments, on its device. One thread issues them all, in order.
 
-    Launches are asynchronous, so the devices compute at the same time; a module that waits for its device (`item()`,
-    a copy to pageable memory) keeps the next one waiting, too.
+    Launches are asynchronous, so the devices compute at the same time; a module that waits for its device
+    (`item()`, a copy to pageable memory) keeps the next one waiting, too.
 
     Args:
         inputs: for each module its positional arguments, a tuple or list, or its only one.
@@ -55,7 +55,9 @@ def parallel_apply(
 
 
 def _applied(number: int, module: Module, given: Any, keywords: dict[str, Any], index: int) -> Any:
-    """One module's output. What it selects in this thread (device, grad mode) is its own, as with a thread for each."""
+    """Return one module's output. What it selects in this thread (device, grad mode) is its own, as with a thread
+    for each.
+    """
     arguments = given if isinstance(given, tuple | list) else (given,)
     try:
         with device(index), recording(mode.recording):

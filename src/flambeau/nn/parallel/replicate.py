@@ -57,7 +57,7 @@ def _copies(network: Module, indices: Sequence[int], detach: bool) -> list[dict[
 
 
 def _broadcast(tensors: Sequence[Tensor], indices: Sequence[int], detach: bool) -> Iterable[Sequence[Tensor]]:
-    """The copies of all tensors: a sequence for each device."""
+    """Return the copies of all tensors: a sequence for each device."""
     if not tensors or not indices:
         return ()
     if detach:

@@ -15,7 +15,8 @@ explain_absent_names(globals(), "torch.nn.parallel.scatter_gather")
 
 
 def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
-    """Parts of `inputs`, one for each GPU: its tensors in chunks along `dim`, anything else as it is in each part.
+    """Return parts of `inputs`, one for each GPU: its tensors in chunks along `dim`, anything else as it is in each
+    part.
 
     Goes through tuples, named tuples, lists and dicts. There are fewer parts than GPUs where a tensor has fewer
     chunks (see `torch.chunk`); tensors of several sizes give as many parts as the smallest has chunks.

@@ -12,7 +12,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def through_sink(owner: Any, output: Any) -> Any:
-    """The output with its tensors behind such a node, also those that the loss does not use."""
+    """Return the output with its tensors behind such a node, also those that the loss does not use."""
     members, rebuild = flattened(output)
     passed = iter(_Sink.apply(weakref.ref(owner), *[m for m in members if isinstance(m, Tensor)]))
 

@@ -34,7 +34,7 @@ def _grads(parameters: Tensors) -> list[Tensor]:
 
 
 def _groups(tensors: list[Tensor]) -> list[list[Tensor]]:
-    """Tensors of one device and dtype together."""
+    """Return tensors of one device and dtype together."""
     groups: dict[Any, list[Tensor]] = {}
     for t in tensors:
         groups.setdefault((t.device, t.dtype), []).append(t)
@@ -56,7 +56,8 @@ def _scalable(t: Tensor) -> Tensor:
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Tensor:
-    """The norm of all elements of the tensors, as if they were one vector: a 0-dim tensor on the first one's device.
+    """Return the norm of all elements of the tensors, as if they were one vector: a 0-dim tensor on the first one's
+    device.
 
     Raises RuntimeError: it is not finite, where `error_if_nonfinite` (which waits for a GPU). `foreach` chooses
     nothing: tensors of one device and dtype are always taken together.

@@ -11,7 +11,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
-    """The elements of all parameters in one vector. Raises TypeError: they are on different devices."""
+    """Return the elements of all parameters in one vector. Raises TypeError: they are on different devices."""
     listed = list(parameters)
     _check_device(listed)
     vector: Tensor = functions["cat"]([p.view(-1) for p in listed])

@@ -23,7 +23,8 @@ def _moments(bn: Any) -> tuple[Any, ...]:
 
 
 def fuse_conv_bn_eval(conv: Any, bn: Any, transpose: bool = False) -> Any:
-    """A copy of a convolution (a transposed one with `transpose`) that does what it and `bn` do in evaluation.
+    """Return a copy of a convolution (a transposed one with `transpose`) that does what it and `bn` do in
+    evaluation.
 
     Raises AssertionError: one of them is in training, or `bn` has no running statistics.
     """
@@ -44,7 +45,7 @@ def fuse_conv_bn_weights(
 
 
 def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
-    """A copy of a linear map that does what it and `bn` do in evaluation.
+    """Return a copy of a linear map that does what it and `bn` do in evaluation.
 
     Raises AssertionError: one of them is in training, features that do not fit, no running statistics.
     """

@@ -35,7 +35,7 @@ def _is_orthogonal(q: Tensor) -> bool:
 
 
 def _made_orthogonal(a: Tensor) -> Tensor:
-    """The orthogonal factor of a QR decomposition, with signs such that orthogonal matrices stay themselves."""
+    """Return the orthogonal factor of a QR decomposition, with signs such that orthogonal matrices stay themselves."""
     x, tau = functions["geqrf"](a)
     signs = x.diagonal(dim1=-2, dim2=-1).sgn().unsqueeze(-2)
     result: Tensor = linalg.householder_product(x, tau) * signs
@@ -65,7 +65,7 @@ class _Orthogonal(Module):
         return q.mT if wide else q
 
     def _by_skew(self, x: Tensor) -> Tensor:
-        """The matrix exponential, or the Cayley map, of a skew matrix."""
+        """Return the matrix exponential, or the Cayley map, of a skew matrix."""
         n, k = x.shape[-2:]
         x = x.tril()
         if n != k:
@@ -115,7 +115,7 @@ class _Orthogonal(Module):
 
     @staticmethod
     def _completed(q: Tensor) -> Tensor:
-        """A square orthogonal matrix whose first columns are (about) those of q."""
+        """Return a square orthogonal matrix whose first columns are (about) those of q."""
         n, k = q.shape[-2:]
         if n == k:
             return q.clone() if _is_orthogonal(q) else _made_orthogonal(q)

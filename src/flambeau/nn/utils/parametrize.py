@@ -214,7 +214,7 @@ class ParametrizationList(ModuleList):
             _put(own, part)
 
     def forward(self) -> Any:
-        """The parametrized tensor."""
+        """Return the parametrized tensor."""
         first, *others = self
         value = first(*self._originals())
         for module in others:
@@ -226,7 +226,7 @@ class ParametrizationList(ModuleList):
 
 
 def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
-    """A copy; the usual way asks for a state, which a parametrized module refuses."""
+    """Return a copy; the usual way asks for a state, which a parametrized module refuses."""
     if id(self) in memo:
         return memo[id(self)]
     replica = self.__new__(type(self))
@@ -321,7 +321,7 @@ def _check_second(module: Module, name: str, parametrization: Any) -> None:
 
 
 def is_parametrized(module: Any, tensor_name: str | None = None) -> bool:
-    """Whether a module has a parametrized tensor, or one of this name."""
+    """Return True if a module has a parametrized tensor, or one of this name."""
     listed = getattr(module, "parametrizations", None)
     if not isinstance(listed, ModuleDict):
         return False
@@ -359,7 +359,7 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
 
 
 def type_before_parametrizations(module: Any) -> type:
-    """The class of a module, without what parametrizations made of it."""
+    """Return the class of a module, without what parametrizations made of it."""
     return type(module).__bases__[0] if is_parametrized(module) else type(module)
 
 

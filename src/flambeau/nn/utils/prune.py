@@ -32,10 +32,10 @@ class BasePruningMethod(ABC):
 
     @abstractmethod
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """The mask of t, zero where `default_mask` is zero too."""
+        """Return the mask of t, zero where `default_mask` is zero too."""
 
     def apply_mask(self, module: Any) -> Tensor:
-        """The parameter of a module with zeros where its mask has them."""
+        """Return the parameter of a module with zeros where its mask has them."""
         mask, orig = (getattr(module, self._tensor_name + end) for end in ("_mask", "_orig"))
         pruned: Tensor = mask.to(dtype=orig.dtype) * orig
         return pruned
@@ -97,7 +97,7 @@ class BasePruningMethod(ABC):
 
 
 def _hook_of(module: Any, name: str) -> tuple[Any, BasePruningMethod | None]:
-    """The hook that prunes a parameter, with its key; None."""
+    """Return the hook that prunes a parameter, with its key; None."""
     found = [
         (key, hook)
         for key, hook in module._forward_pre_hooks.items()
@@ -141,7 +141,7 @@ class PruningContainer(BasePruningMethod):
         return self._pruning_methods[idx]
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """The mask after the last method."""
+        """Return the mask after the last method."""
         method = self._pruning_methods[-1]
         left = _left(method, t, default_mask)
         mask = default_mask.to(dtype=t.dtype, copy=True)
@@ -151,7 +151,7 @@ class PruningContainer(BasePruningMethod):
 
 
 def _left(method: Any, t: Tensor, mask: Tensor) -> Any:
-    """The index of what a method may choose from."""
+    """Return the index of what a method may choose from."""
     if method.PRUNING_TYPE == "unstructured":
         return mask == 1
     everything = [slice(None)] * t.dim()
@@ -219,7 +219,7 @@ class L1Unstructured(_ByAmount):
 
 
 def _without(mask: Tensor, count: int, scores: Any, largest: bool) -> Tensor:
-    """A copy of a mask with zeros at the largest or smallest of the scores."""
+    """Return a copy of a mask with zeros at the largest or smallest of the scores."""
     mask = mask.clone()
     if count:
         places = scores().reshape(-1).topk(count, largest=largest).indices
@@ -388,6 +388,6 @@ def remove(module: Any, name: str) -> Any:
 
 
 def is_pruned(module: Any) -> bool:
-    """Whether a parameter of the module, or of a submodule, is pruned."""
+    """Return True if a parameter of the module, or of a submodule, is pruned."""
     hooks = [hook for part in module.modules() for hook in part._forward_pre_hooks.values()]
     return any(isinstance(hook, BasePruningMethod) for hook in hooks)

@@ -69,7 +69,7 @@ class PackedSequence(PackedSequence_):
         return type(self)(data, self.batch_sizes, *places)
 
     def pin_memory(self) -> PackedSequence:
-        """A copy in pinned memory."""
+        """Return a copy in pinned memory."""
         return self._each(self.data.pin_memory(), lambda x: x.pin_memory())
 
     def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
@@ -126,22 +126,22 @@ class PackedSequence(PackedSequence_):
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the data is on a CUDA device."""
+        """Return True if the data is on a CUDA device."""
         return bool(self.data.is_cuda)
 
     def is_pinned(self) -> bool:
-        """Whether the data is in pinned memory."""
+        """Return True if the data is in pinned memory."""
         return bool(self.data.is_pinned())
 
 
 def _names(args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> bool:
-    """Whether arguments of `Tensor.to` name a device of this type."""
+    """Return True if arguments of `Tensor.to` name a device of this type."""
     where = to_arguments(args, kwargs)[0] if args or kwargs else None
     return where is not None and where.type == kind
 
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:
-    """The permutation that undoes this one."""
+    """Return the permutation that undoes this one."""
     if permutation is None:
         return None
     places = creation.arange(permutation.numel(), device=permutation.device)
@@ -193,7 +193,7 @@ def pack_padded_sequence(
 
 
 def _checked(x: Tensor, lengths: Tensor) -> list[int]:
-    """The lengths of the sequences of a batch (B, T, ...)."""
+    """Return the lengths of the sequences of a batch (B, T, ...)."""
     if lengths.dim() != 1 or lengths.device.type != "cpu":
         raise RuntimeError(
             f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D {lengths.device} Long tensor"
@@ -285,7 +285,7 @@ def pad_sequence(
 
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
-    """The sequences of a padded batch, each as long as `lengths` says."""
+    """Return the sequences of a padded batch, each as long as `lengths` says."""
     x = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
     counts = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
     return [row[:count] for row, count in zip(x.unbind(0), counts, strict=True)]
@@ -298,6 +298,6 @@ def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence
 
 
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
-    """The sequences that were packed."""
+    """Return the sequences that were packed."""
     padded, lengths = pad_packed_sequence(packed_sequences, batch_first=True)
     return unpad_sequence(padded, lengths, batch_first=True)

@@ -20,7 +20,7 @@ def check_iterations(count: int) -> None:
 
 
 def as_matrix(weight: Tensor, dim: int) -> Tensor:
-    """A weight as a matrix with a row for each index of `dim`."""
+    """Return a weight as a matrix with a row for each index of `dim`."""
     if dim:
         weight = weight.permute(dim, *[d for d in range(weight.dim()) if d != dim])
     return weight.reshape(weight.shape[0], -1)
@@ -44,11 +44,11 @@ class SpectralNorm:
         self.eps = eps
 
     def reshape_weight_to_matrix(self, weight: Tensor) -> Tensor:
-        """The weight as a matrix."""
+        """Return the weight as a matrix."""
         return as_matrix(weight, self.dim)
 
     def compute_weight(self, module: Any, do_power_iteration: bool) -> Tensor:
-        """The weight over its largest singular value."""
+        """Return the weight over its largest singular value."""
         weight, u, v = (getattr(module, self.name + end) for end in ("_orig", "_u", "_v"))
         matrix = self.reshape_weight_to_matrix(weight)
         if do_power_iteration:

@@ -47,7 +47,7 @@ def call_with(
 
 
 def _named(module: Module) -> dict[str, Tensor]:
-    """All parameters and buffers, each under all of its names."""
+    """Return all parameters and buffers, each under all of its names."""
     return {
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),
@@ -55,7 +55,7 @@ def _named(module: Module) -> dict[str, Tensor]:
 
 
 def _untied(module: Module, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The given tensors, also under the other names of what they replace."""
+    """Return the given tensors, also under the other names of what they replace."""
     names: dict[int, list[str]] = {}
     for name, tensor in _named(module).items():
         names.setdefault(id(tensor), []).append(name)

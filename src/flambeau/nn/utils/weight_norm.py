@@ -10,7 +10,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def norm_except(v: Tensor, dim: int | None) -> Tensor:
-    """The norm over all dimensions but one, with dims of size 1; over all of them where `dim` is None or -1."""
+    """Return the norm over all dimensions but one, with dims of size 1; over all of them where `dim` is None or -1."""
     if dim is None or dim == -1:
         return v.norm()
     others = tuple([d for d in range(v.dim()) if d != dim % v.dim()])
@@ -31,7 +31,7 @@ class WeightNorm:
         self.dim = -1 if dim is None else dim
 
     def compute_weight(self, module: Any) -> Tensor:
-        """The weight of the module's parameters."""
+        """Return the weight of the module's parameters."""
         g, v = getattr(module, f"{self.name}_g"), getattr(module, f"{self.name}_v")
         return normalized(v, g, self.dim)
 

@@ -230,7 +230,7 @@ class PlaceMap:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that its arrays may take."""
+        """Return the bytes that its arrays may take."""
         arrays = [*self.last.values(), *(() if self.defined is None else (self.defined,))]
         return sum([array.nbytes for array in arrays])
 

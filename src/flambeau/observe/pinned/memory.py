@@ -79,7 +79,7 @@ class Export:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key that views of one call site and of equal bytes share."""
+        """Return the key that views of one call site and of equal bytes share."""
         return self.what, self.site, self.start, self.end
 
     @property

@@ -66,7 +66,7 @@ class Code(NamedTuple):
 
     @property
     def call(self) -> str:
-        """The method that the last line calls."""
+        """Return the method that the last line calls."""
         return next(call for call in _CALLS if f".{call}(" in self.lines[-1])
 
 

@@ -55,7 +55,7 @@ class Scope:
 
     @cached_property
     def locals(self) -> dict[str, Any]:
-        """The frame's variables; see Note [Locals of a frame]."""
+        """Return the frame's variables; see Note [Locals of a frame]."""
         if self._frame is None:
             return {}
         held = self._frame.f_locals

@@ -70,7 +70,7 @@ class SourceFile:
 
     @cached_property
     def imported(self) -> dict[str, str]:
-        """Names that the file imports -> their full names."""
+        """Return names that the file imports -> their full names."""
         found = {}
         for node in self.imports:
             module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""

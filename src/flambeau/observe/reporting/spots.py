@@ -30,17 +30,17 @@ class SourceSpot(NamedTuple):
 
     @property
     def line(self) -> int:
-        """The line at which the statement begins, its decorators included."""
+        """Return the line at which the statement begins, its decorators included."""
         return first_line(self.statement)
 
     @property
     def function(self) -> ast.AST:
-        """The innermost function around the node, or the module."""
+        """Return the innermost function around the node, or the module."""
         return next((n for n in self.parents() if isinstance(n, FUNCTIONS)), self.source.tree)
 
     @property
     def class_of(self) -> ast.AST | None:
-        """The innermost class around the node."""
+        """Return the innermost class around the node."""
         return next((n for n in self.parents() if isinstance(n, ast.ClassDef)), None)
 
     def parents(self) -> Iterator[ast.AST]:

@@ -41,7 +41,7 @@ class TraceLane:
 
     @property
     def title(self) -> str:
-        """The name of the lane in messages."""
+        """Return the name of the lane in messages."""
         return f"thread {self.name}" if self.index == NOWHERE else f"the {self.name} of cuda:{self.index}"
 
 

@@ -54,8 +54,9 @@ def _index_vector(index: Meta, name: str) -> None:
 
 
 def _wrapped(index: Array, size: int, dim: int) -> Array:
-    """Indices counted from the front, the memory of `index` itself where it has them. Raises IndexError for one out of
-    range."""
+    """Return indices counted from the front, the memory of `index` itself where it has them. Raises IndexError for
+    one out of range.
+    """
     places = index.astype(np.intp, copy=False)
     if not places.size or (places.min() >= 0 and places.max() < size):
         return places
@@ -66,8 +67,9 @@ def _wrapped(index: Array, size: int, dim: int) -> Array:
 
 
 def _inside(index: Array, size: int) -> Array:
-    """Indices that must be in [0, size), the memory of `index` itself where it has them. Raises IndexError for one out
-    of range."""
+    """Return indices that must be in [0, size), the memory of `index` itself where it has them. Raises IndexError
+    for one out of range.
+    """
     places = index.astype(np.intp, copy=False)
     if places.size and (int(places.min()) < 0 or int(places.max()) >= size):
         raise IndexError("index out of range in self")
@@ -86,8 +88,9 @@ def _listed(*indices: Any) -> list[Any]:
 
 
 def index_places(x: Meta, indices: Sequence[Meta], dims: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """The broadcast shape of the index tensors, and where it stands in the result: in the place of the
-    indexed dimensions if these are adjacent, else in front."""
+    """Return the broadcast shape of the index tensors, and where it stands in the result: in the place of the
+    indexed dimensions if these are adjacent, else in front.
+    """
     try:
         shape = broadcast_shapes([i.shape for i in indices])
     except RuntimeError:
@@ -103,7 +106,7 @@ def index_places(x: Meta, indices: Sequence[Meta], dims: tuple[int, ...]) -> tup
 
 
 def _index_result(x: Meta, indices: Sequence[Meta], dims: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
-    """The shape of `x[indices]`, and the strides of `x` and the indices as operands of that shape."""
+    """Return the shape of `x[indices]`, and the strides of `x` and the indices as operands of that shape."""
     shape, at = index_places(x, indices, dims)
     kept = [d for d in range(x.ndim) if d not in dims]
     head, tail = kept[:at], kept[at:]
@@ -342,7 +345,7 @@ index_select = define(
 
 
 def _along_rule(name: str) -> Callable[[Sequence[Operand], Params], Signature]:
-    """The rule of index_add, index_copy: slices of a source go to indices of one dimension."""
+    """Return the rule of index_add, index_copy: slices of a source go to indices of one dimension."""
 
     def rule(operands: Sequence[Operand], params: Params) -> Signature:
         x, index, source, *more = operands
@@ -518,7 +521,7 @@ def _index_reduce_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _over_source(index: Any, source: Any, params: Params) -> Any:
-    """A vector of indices as an index for each element of the source."""
+    """Return a vector of indices as an index for each element of the source."""
     shape = [-1 if d == params[0] % source.ndim else 1 for d in range(source.ndim)]
     return index.reshape(shape).expand(source.shape)
 
@@ -561,7 +564,7 @@ index_copy = define(
 
 
 def _fill_value_back(grad: Any, b: Any, params: Any) -> Any:
-    """The sum over all that was filled, each place once however often the index names it."""
+    """Return the sum over all that was filled, each place once however often the index names it."""
     kept = grad.new_ones(grad.shape, dtype=bool_).index_fill(params[0], b, False)
     return grad.masked_fill(kept, 0).sum()
 

@@ -193,7 +193,7 @@ masked_fill = define(
 
 
 def _masked_source_back(grad: Any, b: Any, metas: Any) -> Any:
-    """The first elements of the source went to the mask's places; the others nowhere."""
+    """Return the first elements of the source went to the mask's places; the others nowhere."""
     source = metas[2]
     taken = grad.masked_select(b)
     whole = grad.new_zeros((source.numel,))

@@ -284,14 +284,14 @@ def _share_of_extreme(a: Any, index: Any, source: Any, out: Any, params: Any) ->
 
 
 def _as_source(index: Any, source: Any) -> Any:
-    """The part of the source that the index reaches."""
+    """Return the part of the source that the index reaches."""
     for dim, size in enumerate(index.shape):
         source = source.narrow(dim, 0, size)
     return source
 
 
 def _to_source(grad: Any, meta: Any) -> Any:
-    """The gradient of the whole source: zero beyond the index."""
+    """Return the gradient of the whole source: zero beyond the index."""
     if meta is None:
         return grad.sum()
     if grad.meta.shape == meta.shape:
@@ -305,7 +305,7 @@ def _to_source(grad: Any, meta: Any) -> Any:
 
 
 def _scatter(name: str, how: str, derivative: Derivative, autocast: AutocastRule = UNCHANGED) -> Op:
-    """The functions that scatter differ in `how` alone; and in what they save, so that each has its record."""
+    """Return the functions that scatter differ in `how` alone; and in what they save, so that each has its record."""
     return define(
         Op(
             name, _scatter_rule, _SCATTER, DTYPES, _scatter_samples(how),

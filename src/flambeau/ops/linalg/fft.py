@@ -32,7 +32,7 @@ _BACKWARD = {NONE: "forward", ROOT: "ortho", WHOLE: "backward"}
 
 
 def supported(kind: dtype, on_cpu: bool) -> bool:
-    """Whether transforms take this dtype; half precision is the GPUs' alone."""
+    """Return True if transforms take this dtype; half precision is the GPUs' alone."""
     narrow = kind is float16 or kind is complex32
     return kind in (float32, float64, complex64, complex128) or (narrow and not on_cpu)
 
@@ -170,7 +170,7 @@ def _c2c_back(grad: Any, params: Any, call: Any) -> Any:
 
 
 def _r2c_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
-    """The half that was left out had no part in the result."""
+    """Return the half that was left out had no part in the result."""
     dims, scale = params
     x, last = metas[0], dims[-1]
     missing = list(grad.shape)
@@ -184,7 +184,7 @@ def _joined(call: Any, a: Any, b: Any, dim: int) -> Any:
 
 
 def _c2r_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
-    """Each frequency but the first, and the last of an even number, stands for two."""
+    """Return each frequency but the first, and the last of an even number, stands for two."""
     dims, scale, points = params
     last = dims[-1]
     half = call(r2c, (grad,), (dims, scale))

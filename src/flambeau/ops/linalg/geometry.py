@@ -120,12 +120,12 @@ def _cdist_host(launch: Launch) -> Body:
 
 
 def _are_one(a: Array, b: Array) -> bool:
-    """Whether two arrays are the same elements of memory."""
+    """Return True if two arrays are the same elements of memory."""
     return a.ctypes.data == b.ctypes.data and a.shape == b.shape and a.strides == b.strides
 
 
 def _length(away: Array, p: float, axis: int) -> Array:
-    """The p-norm along an axis, of numbers that may be overwritten."""
+    """Return the p-norm along an axis, of numbers that may be overwritten."""
     if p == 2:
         if axis == -1:
             return np.sqrt(np.einsum("...i,...i->...", away, away))
@@ -164,7 +164,7 @@ cdist = define(
 
 
 def _cdist_back_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """The gradient of distances, two batches of rows, their distances. Params: p. The first rows' gradient."""
+    """Return the gradient of distances, two batches of rows, their distances. Params: p. The first rows' gradient."""
     grad, a, b, lengths = operands
     assert isinstance(grad, Meta) and isinstance(lengths, Meta)
     assert isinstance(a, Meta) and isinstance(b, Meta)

@@ -109,12 +109,12 @@ def _one(operands: Sequence[Operand]) -> Meta:
 
 
 def _result(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
-    """A result for each matrix of the batch."""
+    """Return a result for each matrix of the batch."""
     return Meta.contiguous_of((*x.shape[:-2], *shape), kind or x.dtype, x.device)
 
 
 def _columns(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
-    """A matrix for each of the batch, column by column in memory, as LAPACK leaves it and PyTorch returns it."""
+    """Return a matrix for each of the batch, column by column in memory, as LAPACK leaves it and PyTorch returns it."""
     turned = _result(x, *reversed(shape), kind=kind)
     *batch, down, along = turned.strides
     return turned.with_((*x.shape[:-2], *shape), (*batch, along, down))
@@ -125,13 +125,13 @@ def _info(x: Meta) -> Meta:
 
 
 def broadcast(a: Meta, b: Meta) -> tuple[Meta, Meta]:
-    """Both with one batch shape."""
+    """Return both with one batch shape."""
     batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
     return expanded(a, batch), expanded(b, batch)
 
 
 def check_fits(name: str, a: Meta, b: Meta, left: bool = True) -> None:
-    """Whether the equation AX = B (XA = B) has matching sizes."""
+    """Return True if the equation AX = B (XA = B) has matching sizes."""
     if a.shape[-1] != b.shape[-2 if left else -1]:
         sizes = f"{a.shape[-2]}x{a.shape[-1]} and {b.shape[-2]}x{b.shape[-1]}"
         equation = "AX = B" if left else "XA = B"
@@ -154,7 +154,7 @@ def _in_known_dtypes(inputs: Sequence[Array]) -> list[Array]:
 
 
 def _plain(run: Run) -> Callable[[Launch], Body]:
-    """A body for a routine that always has an answer: `run(*inputs, *params)`, one array for each output."""
+    """Return a body for a routine that always has an answer: `run(*inputs, *params)`, one array for each output."""
 
     def host(launch: Launch) -> Body:
         params = launch.params
@@ -170,7 +170,9 @@ def _plain(run: Run) -> Callable[[Launch], Body]:
 
 
 def _with_info(run: Run, code: Callable[[Array], int]) -> Callable[[Launch], Body]:
-    """A body for a routine that may refuse a matrix: then its `code` is its info. See Note [Batches of matrices]."""
+    """Return a body for a routine that may refuse a matrix: then its `code` is its info. See Note [Batches of
+    matrices].
+    """
 
     def host(launch: Launch) -> Body:
         params = launch.params
@@ -267,7 +269,7 @@ def _tall_and_wide(*params: tuple[Any, ...]) -> Callable[[Make, dtype], Iterable
 
 
 def _zero_pivot(a: Array) -> int:
-    """The first diagonal element of U that is zero, from 1."""
+    """Return the first diagonal element of U that is zero, from 1."""
     return int(_lapack("getrf", a)(a)[2]) or len(a)
 
 
@@ -374,7 +376,7 @@ def _cholesky(a: Array, upper: bool) -> Array:
 
 
 def _bad_minor(a: Array) -> int:
-    """The order of the first leading minor that is not positive-definite."""
+    """Return the order of the first leading minor that is not positive-definite."""
     factor, info = _lapack("potrf", a)(a, lower=1)
     return int(info) or 1 + int(np.isnan(np.diagonal(factor)).argmax())
 
@@ -532,8 +534,9 @@ lu_rows = _op(
 
 
 def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """A and B of AX = B. Params: whether A is upper triangular, whether its diagonal is ones (and not read); and that
-    the result lies in memory row by row, for who turns it."""
+    """Return a and B of AX = B. Params: whether A is upper triangular, whether its diagonal is ones (and not read);
+    and that the result lies in memory row by row, for who turns it.
+    """
     a, b = pair_of(operands)
     name = "linalg.solve_triangular"
     check_square(name, a)
@@ -710,7 +713,9 @@ def _not_finite(a: Array) -> int:
 
 
 def _of_finite(run: Run) -> Callable[[Launch], Body]:
-    """A body for an iteration, which LAPACK need not end for a matrix that is not finite: `run` never sees one."""
+    """Return a body for an iteration, which LAPACK need not end for a matrix that is not finite: `run` never sees
+    one.
+    """
 
     def run_finite(a: Array, *rest: Any) -> Any:
         read = a
@@ -823,7 +828,7 @@ eigvals = _op(
 
 
 def _lstsq_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """A and B. Params: the smallest singular value that counts, relative to the largest.
+    """Return a and B. Params: the smallest singular value that counts, relative to the largest.
 
     Outputs the solution of least norm, the rank, the singular values, and info.
     """

@@ -69,7 +69,9 @@ def solve(grad: Any, a: Any, out: Any, call: Call, needs: Sequence[bool]) -> tup
 
 
 def det(grad: Any, a: Any, call: Call) -> Any:
-    """The adjugate, det(A) A^-1. It is there for a singular matrix too, where a pivot of zero becomes a tiny one."""
+    """Return the adjugate, det(A) A^-1. It is there for a singular matrix too, where a pivot of zero becomes a tiny
+    one.
+    """
     factors, pivots, _ = call(table["linalg_lu_factor_ex"], (a,), (True,))
     n = a.meta.shape[-1]
     if not n:
@@ -126,7 +128,7 @@ def _triangle(x: Any, upper: bool, ones: bool) -> Any:
 
 
 def lu_factor(grad: Any, out: Any, out1: Any, call: Call) -> Any:
-    """A square block, and what is below or to the right of it: of A = P L U that is L2 U or L U2."""
+    """Return a square block, and what is below or to the right of it: of A = P L U that is L2 U or L U2."""
     m, n = out.meta.shape[-2:]
     k = min(m, n)
     square, below, right = _blocks(out, k)
@@ -145,14 +147,14 @@ def lu_factor(grad: Any, out: Any, out1: Any, call: Call) -> Any:
 
 
 def _blocks(x: Any, k: int) -> tuple[Any, Any, Any]:
-    """The first k rows and columns; what is below and what is to the right of them."""
+    """Return the first k rows and columns; what is below and what is to the right of them."""
     m, n = x.meta.shape[-2:]
     left, top = x.narrow(-1, 0, k), x.narrow(-2, 0, k)
     return left.narrow(-2, 0, k), left.narrow(-2, k, m - k), top.narrow(-1, k, n - k)
 
 
 def _stacked(call: Call, a: Any, b: Any, dim: int) -> Any:
-    """Both along a dimension."""
+    """Return both along a dimension."""
     return call(table["cat"], (a, b), (dim,))
 
 
@@ -289,7 +291,7 @@ def values_back(grad: Any, u: Any, vh: Any) -> Any:
 
 
 def _inner(u: Any, s: Any, vh: Any, of_u: Any, of_vh: Any) -> Any:
-    """The gradient of U^H dA V that the vectors give."""
+    """Return the gradient of U^H dA V that the vectors give."""
     left = None if of_u is None else _skew(u.mH @ of_u)
     right = None if of_vh is None else _skew(vh @ of_vh.mH)
     _check_phases(left, right)
@@ -332,7 +334,7 @@ def eigh(given: Sequence[Any], outs: Sequence[Any]) -> Any:
 
 
 def _or_zeros(grad: Any, values: Any, like: Any) -> Any:
-    """A gradient of eigenvalues, as complex as the vectors."""
+    """Return a gradient of eigenvalues, as complex as the vectors."""
     return (
         values.new_zeros(values.meta.shape, dtype=like.meta.dtype)
         if grad is None

@@ -62,7 +62,7 @@ def _vector_mismatch(a: Meta, b: Meta) -> str:
 
 
 def _laid_out(a: Meta, b: Meta) -> tuple[Meta, Meta, tuple[int, ...]]:
-    """Both as batches of matrices of one (broadcast) batch shape, and the shape that the product has."""
+    """Return both as batches of matrices of one (broadcast) batch shape, and the shape that the product has."""
     if a.ndim == 0 or b.ndim == 0:
         raise RuntimeError(
             f"both arguments to matmul need to be at least 1D, but they are {a.ndim}D and {b.ndim}D"
@@ -85,7 +85,7 @@ def _laid_out(a: Meta, b: Meta) -> tuple[Meta, Meta, tuple[int, ...]]:
 
 
 def _folded(a: Meta) -> Meta | None:
-    """A batch of matrices as one tall matrix, so that one product does all; None where that needs a copy."""
+    """Return a batch of matrices as one tall matrix, so that one product does all; None where that needs a copy."""
     if a.ndim == 2 or not a.numel:
         return None
     tall = (a.numel // a.shape[-1], a.shape[-1])
@@ -139,7 +139,7 @@ _C_NAMES = {
 
 
 def c_name(kind: dtype) -> str:
-    """A dtype as C++ names it in error texts."""
+    """Return a dtype as C++ names it in error texts."""
     return _C_NAMES.get(kind.name, kind.name)
 
 
@@ -158,7 +158,7 @@ def round_to_tf32(x: Array) -> Array:
 
 
 def uses_tf32(launch: Launch) -> bool:
-    """Whether a launch whose last param is its flag rounds to TF32: float32, on GPUs that have it."""
+    """Return True if a launch whose last param is its flag rounds to TF32: float32, on GPUs that have it."""
     allowed = launch.params[-1]
     modern = launch.capability is not None and launch.capability >= TF32_SINCE
     return bool(allowed and modern and launch.outputs[0].dtype is float32)
@@ -170,7 +170,7 @@ def product_rate(launch: Launch) -> str:
 
 
 def _product(launch: Launch, source: dtype) -> Callable[[Array, Array], Array]:
-    """A function of the two arrays that gives the product in the dtype computed in."""
+    """Return a function of the two arrays that gives the product in the dtype computed in."""
     if uses_tf32(launch):
         return lambda a, b: np.matmul(round_to_tf32(a), round_to_tf32(b))
     if wide(source) is source:
@@ -255,7 +255,9 @@ def _right_back(grad: Any, a: Any, metas: Sequence[Any]) -> Any:
 
 
 def _turned(x: Meta) -> bool:
-    """Whether a matrix lies in memory by columns, as a layer's weight transposed: then so should its gradient."""
+    """Return True if a matrix lies in memory by columns, as a layer's weight transposed: then so should its
+    gradient.
+    """
     return x.ndim == 2 and x.strides[0] == 1 and x.strides[1] >= x.shape[0] > 1
 
 

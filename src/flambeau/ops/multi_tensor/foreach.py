@@ -118,7 +118,7 @@ def _computed(launch: Launch) -> dtype:
 
 
 def _checked(operands: Sequence[Operand], several: int, count: int) -> list[Meta]:
-    """The lists' metas. Each m-th tensor has the shape of the first list's, or one element."""
+    """Return the lists' metas. Each m-th tensor has the shape of the first list's, or one element."""
     if not count or len(operands) != several * count:
         raise RuntimeError("Tensor list must have at least one tensor.")
     metas = [x for x in operands if isinstance(x, Meta)]
@@ -183,12 +183,12 @@ def _body(launch: Launch, formula: Formula, count: int, options: Any, several: i
 
 
 def _all_alike(metas: Sequence[Meta]) -> bool:
-    """Whether tensors can be taken as flat, but for those of one element."""
+    """Return True if tensors can be taken as flat, but for those of one element."""
     return all(x.numel == 1 or alike(x, metas[0]) for x in metas)
 
 
 def _flat(a: Array) -> Array:
-    """The elements of a dense array in the order of memory, as a view."""
+    """Return the elements of a dense array in the order of memory, as a view."""
     return a.reshape(-1) if a.flags.c_contiguous else np.ravel(a, order="K")
 
 
@@ -197,7 +197,7 @@ def _parts(size: int) -> Iterator[slice]:
 
 
 def _taken(whole: Array, part: slice, load: Store | None, kind: dtype) -> Array:
-    """A part of a list's tensor (all of a single element), as what is computed in."""
+    """Return a part of a list's tensor (all of a single element), as what is computed in."""
     taken = whole[part] if whole.size > 1 else whole
     if load is None:
         return taken

@@ -31,7 +31,7 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
 
 
 def _norm(order: float) -> Callable[[Array], Any]:
-    """The norm of a vector in its own dtype."""
+    """Return the norm of a vector in its own dtype."""
     if order == 2:
         return lambda x: np.sqrt(np.add.reduce(x * x))
     if order == 1:
@@ -80,7 +80,7 @@ foreach_norm = define(
 
 
 def _clipped(f: Any, options: Any, x: Sequence[Any], s: Sequence[Any]) -> Sequence[Any]:
-    """A gradient (the first list) scaled so that the norm of all (the second, one number) becomes s at most."""
+    """Return a gradient (the first list) scaled so that the norm of all (the second, one number) becomes s at most."""
     return (x[0] * f.minimum(s[0] / (x[1] + 1e-6), 1.0),)
 
 

@@ -69,7 +69,7 @@ class AdamOptions(NamedTuple):
 
 
 def _decayed(o: Any, p: Any, g: Any, lr: Any, decay: Any) -> tuple[Any, Any]:
-    """The parameter and the gradient after weight decay: decoupled from the gradient, or as part of it."""
+    """Return the parameter and the gradient after weight decay: decoupled from the gradient, or as part of it."""
     g = -g if o.maximize else g
     if not o.decay:
         return p, g
@@ -278,7 +278,7 @@ rprop = foreach(
 
 
 def _unscale(f: Any, o: tuple[()], x: X, s: X) -> X:
-    """A gradient times the scale's inverse (a list of one number for each), and whether it is not finite."""
+    """Return a gradient times the scale's inverse (a list of one number for each), and whether it is not finite."""
     g, inverse = x
     return g * inverse, ~f.isfinite(g)
 

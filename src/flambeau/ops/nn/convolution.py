@@ -45,11 +45,11 @@ class Geometry(NamedTuple):
     """The format of the gradients by x and weight: the result's, which the gradients' own inputs do not tell."""
 
     def reach(self, kernel: Sequence[int]) -> Ints:
-        """The extent of a window, dilation included."""
+        """Return the extent of a window, dilation included."""
         return tuple([d * (k - 1) + 1 for k, d in zip(kernel, self.dilation, strict=True)])
 
     def size(self, size: Sequence[int], kernel: Sequence[int]) -> Ints:
-        """The spatial size of the result."""
+        """Return the spatial size of the result."""
         reach = self.reach(kernel)
         if self.transposed:
             more = self.output_padding or (0,) * len(reach)
@@ -87,7 +87,9 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
 
 
 def _is_last(x: Meta, weight: Meta) -> bool:
-    """Whether results are laid channels last: where either side is. oneDNN (in 3-d) and cuDNN have no float64 so."""
+    """Return True if results are laid channels last: where either side is. oneDNN (in 3-d) and cuDNN have no float64
+    so.
+    """
     if x.dtype is float64 and (x.ndim == 5 or x.device.type == "cuda"):
         return False
     return x.channels_last or weight.channels_last
@@ -257,7 +259,7 @@ def _flops(launch: Launch) -> int:
 
 
 def _meetings(narrow: Meta, weight: Meta) -> int:
-    """Each element of the side that windows lie at meets all weights of its channel."""
+    """Return each element of the side that windows lie at meets all weights of its channel."""
     return 2 * narrow.numel * weight.numel // max(weight.shape[0], 1)
 
 
@@ -377,7 +379,7 @@ def _weight_host(launch: Launch) -> Body:
 
 
 def _weight(narrow: Array, broad: Array, kernel: Ints, how: Geometry) -> Array:
-    """The windows of `broad` (N, C, ...) times `narrow` (N, O, windows ...): (groups, O / groups, taps)."""
+    """Return the windows of `broad` (N, C, ...) times `narrow` (N, O, windows ...): (groups, O / groups, taps)."""
     groups, count = how.groups, narrow.shape[2:]
     inner, places = narrow.shape[1] // groups, math.prod(count)
     taps = broad.shape[1] // groups * math.prod(kernel)

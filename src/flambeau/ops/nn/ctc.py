@@ -86,14 +86,14 @@ def _padded_targets(targets: Array, lengths: Array, blank: int) -> Array:
 
 
 def _with_blanks(labels: Array, blank: int) -> Array:
-    """A blank before, between and after the labels: the states, (N, 2 S + 1)."""
+    """Return a blank before, between and after the labels: the states, (N, 2 S + 1)."""
     out = np.full((len(labels), 2 * labels.shape[1] + 1), blank, np.int64)
     out[:, 1::2] = labels
     return out
 
 
 def _skips(states: Array, blank: int) -> Array:
-    """Whether a state may follow the one but last: if its label is another."""
+    """Return True if a state may follow the one but last: if its label is another."""
     found: Array = np.zeros(states.shape, bool)
     found[:, 2:] = (states[:, 2:] != blank) & (states[:, 2:] != states[:, :-2])
     return found

@@ -96,7 +96,7 @@ def _ratio(how: Resampling, n: int, m: int, scale: float | None) -> float:
 
 
 def _taps(how: Resampling, n: int, m: int, scale: float | None, number: Any) -> Table:
-    """The table of one dimension of n elements to m, in float32 as PyTorch's kernels compute it."""
+    """Return the table of one dimension of n elements to m, in float32 as PyTorch's kernels compute it."""
     ratio, at = number(_ratio(how, n, m, scale)), np.arange(m).astype(number)
     if how.mode == "nearest":
         return np.minimum(np.floor(at * ratio).astype(np.int64), n - 1)[None], None
@@ -116,7 +116,7 @@ def _taps(how: Resampling, n: int, m: int, scale: float | None, number: Any) -> 
 
 
 def cubic_weights(t: Array, a: float = -0.75) -> Array:
-    """The weights of the four elements around a place t in [0, 1) past the second: (4, *t.shape)."""
+    """Return the weights of the four elements around a place t in [0, 1) past the second: (4, *t.shape)."""
     number = t.dtype.type
     a = number(a)
 
@@ -130,7 +130,7 @@ def cubic_weights(t: Array, a: float = -0.75) -> Array:
 
 
 def cubic_slopes(t: Array, a: float = -0.75) -> Array:
-    """The derivatives of cubic_weights by t."""
+    """Return the derivatives of cubic_weights by t."""
     number = t.dtype.type
     a = number(a)
 
@@ -144,7 +144,7 @@ def cubic_slopes(t: Array, a: float = -0.75) -> Array:
 
 
 def _antialias_taps(mode: str, n: int, at: Array, ratio: float, number: Any) -> tuple[Array, Array]:
-    """A triangle or cubic as wide as the step between places, its weights made to sum to 1."""
+    """Return a triangle or cubic as wide as the step between places, its weights made to sum to 1."""
     reach = (1.0 if mode == "linear" else 2.0) * max(ratio, 1.0)
     step = 1.0 / max(ratio, 1.0)
     centre = ratio * (at.astype(np.float64) + 0.5)
@@ -245,7 +245,7 @@ def _backward_host(launch: Launch) -> Body:
 
 
 def _spread(x: Array, axis: int, n: int, index: Array, weight: Array | None) -> Array:
-    """The transpose of _resampled: each place of x added to its taps among n elements along the axis."""
+    """Return the transpose of _resampled: each place of x added to its taps among n elements along the axis."""
     out = np.zeros((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype)
     shape = [-1 if a == axis else 1 for a in range(x.ndim)]
     for tap, at in enumerate(index):

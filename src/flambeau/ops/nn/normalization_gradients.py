@@ -42,7 +42,7 @@ class Seen(NamedTuple):
 
     @property
     def others(self) -> Ints:
-        """The dims that a weight is shared by."""
+        """Return the dims that a weight is shared by."""
         return tuple([d for d in range(len(self.shape)) if d not in self.weighted])
 
     @property
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
 
     @property
     def row(self) -> Ints:
-        """The shape in which weights broadcast."""
+        """Return the shape in which weights broadcast."""
         return tuple([n if d in self.weighted else 1 for d, n in enumerate(self.shape)])
 
 
@@ -129,7 +129,7 @@ def _rule_of(
 
 
 def _vector(seen: Seen) -> Ints:
-    """The shape of a bias that has no weight beside it: channels are one dimension."""
+    """Return the shape of a bias that has no weight beside it: channels are one dimension."""
     shape = tuple([seen.shape[d] for d in seen.weighted])
     return shape if seen.weighted == seen.dims else (math.prod(shape),)
 
@@ -182,7 +182,7 @@ def _total(seen: Seen) -> Callable[[Array], Array]:
 
 
 def widened(*tensors: Any) -> list[Any]:
-    """Half precision as float32."""
+    """Return half precision as float32."""
     return [t if t is None else t.to(wide(t.dtype)) for t in tensors]
 
 
@@ -307,7 +307,7 @@ batch_norm_backward_by_moments = define(
 
 
 def of_batch(grad: Any, a: Any, b: Any, out1: Any, out2: Any, params: Params, call: Any) -> Any:
-    """The formula of batch_norm_train."""
+    """Return the formula of batch_norm_train."""
     weights = (b,) if params[-1][0] else ()
     if any(t.requires_grad for t in (grad, a, *weights)):
         found = call(batch_norm_backward, (grad, a, *weights), params)
@@ -317,7 +317,7 @@ def of_batch(grad: Any, a: Any, b: Any, out1: Any, out2: Any, params: Params, ca
 
 
 def given_to(record: Op) -> Callable[..., Any]:
-    """The formula of the normalization whose gradient this record is."""
+    """Return the formula of the normalization whose gradient this record is."""
 
     def back(grad: Any, a: Any, b: Any, params: Params, call: Any) -> Any:
         found = call(record, (grad, a, b) if params[-1][0] else (grad, a), params)

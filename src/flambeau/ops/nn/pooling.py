@@ -41,7 +41,7 @@ def _pooled(x: Meta, size: Ints, channels_last: bool) -> Meta:
 
 
 def _is_image(x: Meta) -> bool:
-    """Whether means are laid channels last, and adaptive maxima: those of volumes are contiguous."""
+    """Return True if means are laid channels last, and adaptive maxima: those of volumes are contiguous."""
     return x.ndim == 4 and x.channels_last
 
 
@@ -108,7 +108,7 @@ def _axis(n: int, count: int, k: int, s: int, p: int, d: int) -> tuple[Array, Ar
 
 
 def _flat(places: Sequence[Array], size: Sequence[int]) -> Array:
-    """Indices into the flattened spatial dimensions, from the places along each."""
+    """Return indices into the flattened spatial dimensions, from the places along each."""
     at = np.zeros((1,) * len(size), np.int64)
     for axis, (place, n) in enumerate(zip(places, size, strict=True)):
         at = at * n + place.reshape([-1 if a == axis else 1 for a in range(len(size))])
@@ -243,7 +243,7 @@ def _adaptive_avg_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
 
 
 def _is_one(size: Ints) -> bool:
-    """Whether one window holds all: to PyTorch the mean, which has a layout of its own, and its gradient."""
+    """Return True if one window holds all: to PyTorch the mean, which has a layout of its own, and its gradient."""
     return math.prod(size) == 1
 
 

@@ -24,7 +24,7 @@ Params = tuple[Any, ...]
 
 
 def _source(grad: Meta, size: Ints, count: Ints, name: str, channels_last: bool = False) -> Meta:
-    """The meta of the pooling's input. Raises where the gradient is not one of that pooling's."""
+    """Return the meta of the pooling's input. Raises where the gradient is not one of that pooling's."""
     if grad.dtype not in FLOATS:
         raise NotImplementedError(f"\"{name}\" not implemented for '{grad.dtype.torch_name}'")
     if grad.shape[2:] != count:
@@ -203,7 +203,9 @@ def _avg_host(launch: Launch) -> Body:
 
 
 def _spread_along(x: Array, axis: int, kernel: int, stride: int, whole: int) -> Array:
-    """Each element added to `kernel` places along an axis of `whole`, the first of them `stride` after the last's."""
+    """Return each element added to `kernel` places along an axis of `whole`, the first of them `stride` after the
+    last's.
+    """
     count = x.shape[axis]
     out = np.zeros((*x.shape[:axis], whole, *x.shape[axis + 1 :]), x.dtype)
     for tap in range(kernel):
@@ -256,7 +258,7 @@ def _adaptive_avg_host(launch: Launch) -> Body:
 
 
 def _shared_along(x: Array, axis: int, n: int) -> Array:
-    """Each element in equal shares over its adaptive window along an axis of n elements."""
+    """Return each element in equal shares over its adaptive window along an axis of n elements."""
     start, end = bounds_of(n, x.shape[axis])
     length = end - start
     x = x / length.astype(x.dtype).reshape([-1, *[1] * (x.ndim - axis - 1)])

@@ -247,7 +247,7 @@ gru_cell_backward = _cell(
 
 
 def _two_dims(rule: Rule, first: int) -> Rule:
-    """A product's rule, of matrices from position `first` on."""
+    """Return a product's rule, of matrices from position `first` on."""
 
     def of_matrices(operands: Sequence[Operand], params: Params) -> Signature:
         for x in operands[first : first + 2]:

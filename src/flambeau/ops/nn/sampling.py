@@ -123,7 +123,7 @@ class Field:
             yield np.maximum(flat, -1, out=flat), each
 
     def read(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Array:
-        """The channels (C, places) at each place: the sum over its taps."""
+        """Return the channels (C, places) at each place: the sum over its taps."""
         total = np.zeros((len(self.planes), len(of)), self.planes.dtype)
         for flat, each in self.met(of, taps):
             found = self.planes.take(flat, 1)
@@ -141,7 +141,7 @@ _OUTSIDE = -(1 << 60)  # no other dimensions' elements bring it back to 0
 
 
 def _held(tap: Tap, n: int, step: int) -> Tap:
-    """A tap along a dimension of n elements, `step` apart, whose number is the distance of its element now."""
+    """Return a tap along a dimension of n elements, `step` apart, whose number is the distance of its element now."""
     at = tap.at.astype(np.int64) * step
     np.copyto(at, _OUTSIDE, where=(tap.at < 0) | (tap.at > n - 1))
     return tap._replace(at=at)
@@ -258,7 +258,9 @@ def _backward_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _added(field: Field, grad: Array, of: Array, taps: Sequence[Sequence[Tap]]) -> tuple[Array, list[Array]]:
-    """The gradients of the planes, and of the places along each dimension, from that of the channels (C, places)."""
+    """Return the gradients of the planes, and of the places along each dimension, from that of the channels (C,
+    places).
+    """
     planes, slopes = np.zeros_like(field.planes), [np.zeros(len(of), grad.dtype) for _ in taps]
     first = np.arange(len(planes))[:, None] * planes.shape[1]
     for flat, each in field.met(of, taps):
@@ -298,7 +300,7 @@ def _backward_host(launch: Launch) -> Body:
 
 
 def _padded_turn(at: Array, n: int, padding: str, align: bool) -> Array:
-    """The derivative of _padded_place: 0 where it is held at an end, -1 where it runs backwards."""
+    """Return the derivative of _padded_place: 0 where it is held at an end, -1 where it runs backwards."""
     turn = np.ones_like(at)
     if padding == "zeros":
         return turn

@@ -52,12 +52,12 @@ def gradient(grads: Any, a: Any, b: Any, c: Any, params: Params) -> list[Any]:
 
 
 def _share(taps: Any, by: tuple[int, ...]) -> Any:
-    """The product of a tap's weights, differentiated along the dimensions `by`."""
+    """Return the product of a tap's weights, differentiated along the dimensions `by`."""
     return prod([tap[1 + by.count(d)] for d, tap in enumerate(taps)], start=1)
 
 
 def _flat(elements: list[Any], size: tuple[int, ...]) -> tuple[Any, Any]:
-    """Indices into the flattened spatial dimensions, and 1 where they lie inside, else 0."""
+    """Return indices into the flattened spatial dimensions, and 1 where they lie inside, else 0."""
     inside, flat = True, 0
     for at, n in zip(elements, size, strict=True):
         held = (at >= 0) & (at <= n - 1)
@@ -70,7 +70,7 @@ def _flat(elements: list[Any], size: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 def _along(grid: Any, n: int, mode: str, padding: str, align: bool) -> tuple[Taps, Any]:
-    """The taps, and how far the place moves with the grid."""
+    """Return the taps, and how far the place moves with the grid."""
     scale = (n - 1 if align else n) / 2
     place = (grid + 1) * scale if align else ((grid + 1) * n - 1) / 2
     if mode == "bicubic":  # its taps are padded one by one
@@ -101,7 +101,7 @@ def _cubic(low: Any, t: Any, n: int, padding: str, align: bool) -> Taps:
 
 
 def _padded(at: Any, n: int, padding: str, align: bool) -> tuple[Any, Any]:
-    """A place brought inside, and its derivative: 0 where it is held at an end, -1 where it runs backwards."""
+    """Return a place brought inside, and its derivative: 0 where it is held at an end, -1 where it runs backwards."""
     turn = at.new_ones(at.shape)
     if padding == "zeros":
         return at, turn

@@ -26,7 +26,9 @@ class Windows(NamedTuple):
     ceil: bool = False
 
     def size(self, size: Sequence[int]) -> Ints:
-        """The spatial size of the result. With `ceil` a last window may reach over the end, if it begins within."""
+        """Return the spatial size of the result. With `ceil` a last window may reach over the end, if it begins
+        within.
+        """
         out = []
         for n, k, s, p, d in zip(size, self.kernel, self.stride, self.padding, self.dilation, strict=True):
             room = n + 2 * p - d * (k - 1) - 1
@@ -46,7 +48,7 @@ class Windows(NamedTuple):
 
 
 def padded(x: Array, pads: Sequence[tuple[int, int]], value: Any = 0) -> Array:
-    """A copy with `value` before and after each trailing axis; `x` itself where nothing is added."""
+    """Return a copy with `value` before and after each trailing axis; `x` itself where nothing is added."""
     if not any(a or b for a, b in pads):
         return x
     lead = x.ndim - len(pads)
@@ -58,7 +60,7 @@ def padded(x: Array, pads: Sequence[tuple[int, int]], value: Any = 0) -> Array:
 
 
 def windows(x: Array, kernel: Ints, stride: Ints, dilation: Ints, count: Ints) -> Array:
-    """A view of the windows: (..., *kernel, *count) of an array that is padded already."""
+    """Return a view of the windows: (..., *kernel, *count) of an array that is padded already."""
     lead = x.ndim - len(kernel)
     steps = x.strides[lead:]
     strides = x.strides[:lead]
@@ -68,7 +70,7 @@ def windows(x: Array, kernel: Ints, stride: Ints, dilation: Ints, count: Ints) -
 
 
 def taps(kernel: Ints, stride: Ints, dilation: Ints, count: Ints) -> Iterator[tuple[Ints, tuple[Any, ...]]]:
-    """Each tap of the kernel, and the slices at which the windows meet it in the padded array."""
+    """Return each tap of the kernel, and the slices at which the windows meet it in the padded array."""
     for tap in product(*[range(k) for k in kernel]):
         starts = [t * d for t, d in zip(tap, dilation, strict=True)]
         slices = [slice(a, a + s * (n - 1) + 1, s) for a, s, n in zip(starts, stride, count, strict=True)]
@@ -76,7 +78,7 @@ def taps(kernel: Ints, stride: Ints, dilation: Ints, count: Ints) -> Iterator[tu
 
 
 def spread(columns: Array, kernel: Ints, stride: Ints, dilation: Ints, pads: Pairs, size: Ints) -> Array:
-    """The reverse of windows: (..., *kernel, *count) added up where they overlap, to (..., *size)."""
+    """Return the reverse of windows: (..., *kernel, *count) added up where they overlap, to (..., *size)."""
     lead, count = columns.ndim - 2 * len(kernel), columns.shape[-len(kernel) :]
     whole = tuple([n + a + b for n, (a, b) in zip(size, pads, strict=True)])
     out = np.zeros((*columns.shape[:lead], *whole), columns.dtype)

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def computing_steps(kind: dtype, source: dtype) -> Steps:
-    """The dtypes that `source` is converted through to what a body for `kind` computes in."""
+    """Return the dtypes that `source` is converted through to what a body for `kind` computes in."""
     target = wide(kind)
     if kind is not target and source is not kind:  # dtype=: rounded to it first, as PyTorch converts
         return kind, target
@@ -24,7 +24,7 @@ def computing_steps(kind: dtype, source: dtype) -> Steps:
 
 
 def to_computing(kind: dtype, source: dtype) -> Callable[[Array], Array]:
-    """A function that brings an array of `source` to what a body for `kind` computes in."""
+    """Return a function that brings an array of `source` to what a body for `kind` computes in."""
     target = wide(kind)
     steps = computing_steps(kind, source)
     if len(steps) == 2:

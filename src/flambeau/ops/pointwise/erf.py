@@ -26,7 +26,7 @@ _R = [
 
 
 def erf(x: Any) -> Any:
-    """The error function. float64 is SciPy's."""
+    """Return the error function. float64 is SciPy's."""
     if x.dtype == np.float32:
         return in_blocks(_erf, x)
     from scipy import special  # only where it is needed: it is slow to import

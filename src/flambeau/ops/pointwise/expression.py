@@ -189,12 +189,14 @@ class Applied(Node):
 
 
 def applied(record: Pointwise, *args: Any, place: str = "") -> Node:
-    """A record applied to nodes and numbers."""
+    """Return a record applied to nodes and numbers."""
     return Applied(record, tuple([x if isinstance(x, Node) else Number(x) for x in args]), place)
 
 
 def _usable(record: Any) -> bool:
-    """Whether expressions may name it: it takes no static params, and its C++ text is the same for every call."""
+    """Return True if expressions may name it: it takes no static params, and its C++ text is the same for every
+    call.
+    """
     if not isinstance(record, Pointwise) or record.static or not record.name.isidentifier():
         return False
     if record.promotion.common not in (result_type, TO_FLOAT.common) or record.name.endswith("_backward"):
@@ -215,7 +217,7 @@ RECORDS: dict[str, Pointwise] = {
 
 
 def _holds(record: Pointwise, args: Sequence[Node]) -> bool:
-    """Whether what a record gives for these nodes is a truth value."""
+    """Return True if what a record gives for these nodes is a truth value."""
     if record is logic.where:
         return args[1].truth and args[2].truth
     if record in _OF_TRUTHS:
@@ -224,7 +226,7 @@ def _holds(record: Pointwise, args: Sequence[Node]) -> bool:
 
 
 def ordered(*roots: Node) -> list[Node]:
-    """The nodes that these are made of and themselves, each after those that it is made of."""
+    """Return the nodes that these are made of and themselves, each after those that it is made of."""
     found: dict[Node, None] = {}
     for root in roots:
         stack: list[tuple[Node, Iterator[Node]]] = [(root, _args(root))]
@@ -256,7 +258,7 @@ def operator(
     floats: bool = True,
     promoting: slice = slice(None),
 ) -> Op:
-    """The record of expressions of `arity` operands, an output each. It is not in the table of operators.
+    """Return the record of expressions of `arity` operands, an output each. It is not in the table of operators.
 
     floats: functions make floats of integers; else integers stay what they are, and such functions are refused.
     promoting: the operands whose dtypes decide.
@@ -275,7 +277,7 @@ def _single(
     floats: bool,
     promoting: slice,
 ) -> Pointwise:
-    """The record of one output. The dtype is decided by all, see Note [One dtype]."""
+    """Return the record of one output. The dtype is decided by all, see Note [One dtype]."""
     everything = ordered(*roots)
     nodes = [x for x in everything if isinstance(x, Applied)]
     numbers = [type(x.value) for x in everything if isinstance(x, Number)] if floats else []
@@ -315,7 +317,7 @@ _PARTS = (TO_REAL, FLOAT_TO_REAL)  # their results are real where the operand is
 
 
 def _computes_in(node: Applied, kind: dtype, floats: bool) -> bool:
-    """Whether a record computes in a dtype, its numbers too. Without `floats` integers may meet no floats."""
+    """Return True if a record computes in a dtype, its numbers too. Without `floats` integers may meet no floats."""
     whole = kind.category < FLOATING and not floats
     if whole and (node.record.promotion.common is TO_FLOAT.common or any(map(_is_float, node.args))):
         return False
@@ -403,7 +405,9 @@ class _Arithmetic:
         self._truth = root.truth
 
     def store(self, *operands: Any, out: Array | None = None) -> Any:
-        """The result, in `out` where it is given. Operands are arrays and scalars; numbers wrap as integers do."""
+        """Return the result, in `out` where it is given. Operands are arrays and scalars; numbers wrap as integers
+        do.
+        """
         if out is None:
             shape = np.broadcast_shapes(*[np.shape(x) for x in operands])
             operands = tuple([np.broadcast_to(x, shape) if np.ndim(x) else x for x in operands])
@@ -424,7 +428,7 @@ class _Arithmetic:
 
 
 def _blocks(out: Array, operands: Sequence[Any]) -> Iterator[list[Any]]:
-    """Parts of the output and of the operands: of lines of memory where it has no gaps, else of rows."""
+    """Return parts of the output and of the operands: of lines of memory where it has no gaps, else of rows."""
     if all(x.flags.c_contiguous for x in (out, *operands) if np.ndim(x)):
         out, operands = out.reshape(-1), [x.reshape(-1) if np.ndim(x) else x for x in operands]
     rows = max(1, BLOCK * len(out) // out.size)
@@ -443,7 +447,7 @@ def _computes(record: Pointwise | None, launch: Launch) -> Callable[..., Any]:
 
 
 def _text(root: Node, arity: int) -> str:
-    """The statements in C++, as an expression: a function that is called at once."""
+    """Return the statements in C++, as an expression: a function that is called at once."""
     numbers, steps, last = _steps(root, arity)
     names = list(LETTERS[:arity])
     lines = []
@@ -462,7 +466,7 @@ def _text(root: Node, arity: int) -> str:
 
 
 def _applied_text(record: Pointwise | None, args: Sequence[str], constant: bool) -> str:
-    """A record's text with its operands' names; `constant`: the second is a number of the text."""
+    """Return a record's text with its operands' names; `constant`: the second is a number of the text."""
     if record is None:
         return f"to<T>({args[0]})"
     if record is arithmetic.pow_:
@@ -502,7 +506,7 @@ def _derivative(name: str, roots: Sequence[Node], arity: int) -> Derivative:
 
 
 def _reached(root: Node) -> set[int]:
-    """The inputs to which a gradient passes."""
+    """Return the inputs to which a gradient passes."""
     found, stack = {root}, [root]
     while stack:
         node = stack.pop()
@@ -514,7 +518,7 @@ def _reached(root: Node) -> set[int]:
 
 
 def _passes(node: Applied, i: int) -> bool:
-    """Whether a record passes a gradient to its input `i`, or would if its derivative were written."""
+    """Return True if a record passes a gradient to its input `i`, or would if its derivative were written."""
     derivative = node.record.derivative
     if derivative is NOT_DIFFERENTIABLE or node.truth or node.args[i].truth:
         return False
@@ -540,11 +544,13 @@ class _Gradients:
         return self.bound((True,) * self._arity)(needs, grad, call, *inputs)
 
     def bound(self, needs: Sequence[bool]) -> _Bound:
-        """The formula where only some of the inputs require a gradient."""
+        """Return the formula where only some of the inputs require a gradient."""
         return _Bound(self, {i: self._slope(i) for i, needed in enumerate(needs) if needed}, len(self._roots))
 
     def _slope(self, index: int) -> Node | Exception | None:
-        """The gradient of an input, of which Input(-1 - k) is the k-th result's; None: zero; or why there is none."""
+        """Return the gradient of an input, of which Input(-1 - k) is the k-th result's; None: zero; or why there is
+        none.
+        """
         if index not in self._slopes:
             grads = [Input(-1 - k) for k in range(len(self._roots))]
             try:
@@ -589,7 +595,7 @@ class _Bound:
         return found
 
     def _record(self, indices: tuple[int, ...]) -> Op:
-        """The kernel of these inputs' gradients."""
+        """Return the kernel of these inputs' gradients."""
         if indices not in self._records:
             slopes = [x for i in indices if isinstance(x := self._slopes[i], Node)]
             roots, arity = _renumbered(slopes, self._place), len(self._place)
@@ -600,7 +606,7 @@ class _Bound:
 
 
 def _backward(roots: Sequence[Node], index: int, given: Sequence[Node]) -> Node | None:
-    """The gradient of the input from those of the roots, by the chain rule; None where none depends on it."""
+    """Return the gradient of the input from those of the roots, by the chain rule; None where none depends on it."""
     grads: dict[Node, Node] = {}
     for root, grad in zip(roots, given, strict=True):
         grads[root] = grads[root] + grad if root in grads else grad
@@ -621,7 +627,7 @@ def _backward(roots: Sequence[Node], index: int, given: Sequence[Node]) -> Node 
 
 
 def _through(node: Applied, i: int, grad: Node) -> Node | None:
-    """The gradient that a record passes to its input `i`, by the record's own formula."""
+    """Return the gradient that a record passes to its input `i`, by the record's own formula."""
     derivative = node.record.derivative
     formula = derivative.formulas[i] if i < len(derivative.formulas) else None
     if formula is None:

@@ -120,7 +120,7 @@ class _Whole(Number):
 
 
 def _is_int(node: Node) -> bool:
-    """Whether C++ computes it in int."""
+    """Return True if C++ computes it in int."""
     if isinstance(node, _Whole) or node.truth:
         return True
     if not isinstance(node, Applied):
@@ -130,7 +130,7 @@ def _is_int(node: Node) -> bool:
 
 
 def _as_t(node: Node) -> Node:
-    """A value as a variable of type T has it: no int any more."""
+    """Return a value as a variable of type T has it: no int any more."""
     if isinstance(node, _Whole):
         return Number(node.value)
     return applied(arithmetic.add, node, Number(0)) if _is_int(node) else node
@@ -161,7 +161,9 @@ class _Token:
 
 
 def functions_of(text: str) -> list[Function] | None:
-    """The functions of a text, the last of which is the kernel; None: it is no sequence of function templates."""
+    """Return the functions of a text, the last of which is the kernel; None: it is no sequence of function
+    templates.
+    """
     found = []
     at = 0
     while text[at:].strip():
@@ -212,10 +214,10 @@ def _tokens(text: str, start: int, end: int) -> tuple[_Token, ...]:
 
 
 def kernel_of(text: str, functions: list[Function], tensors: int, scalars: int) -> Op:
-    """The record of the last function, of so many tensors and scalars after them.
+    """Return the record of the last function, of so many tensors and scalars after them.
 
-    What is not read here is compiled as it is, and runs on real GPUs only.
-    Raises RuntimeError: the function takes another number of them.
+    What is not read here is compiled as it is, and runs on real GPUs only. Raises RuntimeError: the function
+    takes another number of them.
     """
     kernel = functions[-1]
     arity = len(kernel.parameters) - len(kernel.outputs)
@@ -230,7 +232,7 @@ def kernel_of(text: str, functions: list[Function], tensors: int, scalars: int) 
 
 
 def _compiled(text: str, kernel: Function, arity: int, tensors: int, why: NotSupportedError) -> Op:
-    """The text itself, for real GPUs. See Note [What a text may call]."""
+    """Return the text itself, for real GPUs. See Note [What a text may call]."""
 
     def unread(launch: Launch) -> Any:
         raise why
@@ -314,7 +316,7 @@ class _Body:
         )
 
     def run(self, tokens: tuple[_Token, ...], env: Env) -> tuple[Node, ...]:
-        """The results of the rest of the function."""
+        """Return the results of the rest of the function."""
         outer = self._tokens, self._at, self._env
         self._tokens, self._at, self._env = tokens, 0, env
         try:
@@ -387,7 +389,7 @@ class _Body:
         return tuple([_chosen(condition, a, b) for a, b in zip(yes, no, strict=True)])
 
     def _after(self, tokens: tuple[_Token, ...]) -> Env:
-        """The variables after statements that do not return."""
+        """Return the variables after statements that do not return."""
         outer = self._tokens, self._at, self._env
         self._tokens, self._at, self._env = tokens, 0, dict(self._env)
         try:
@@ -398,7 +400,9 @@ class _Body:
             self._tokens, self._at, self._env = outer
 
     def _merged(self, condition: Node, yes: Env, no: Env) -> Env:
-        """The variables that there were before the branches; one that a branch leaves without a value has none."""
+        """Return the variables that there were before the branches; one that a branch leaves without a value has
+        none.
+        """
         pairs = {name: (yes[name], no[name]) for name in self._env}
         return {
             name: None if pair[0] is None or pair[1] is None else _chosen(condition, *pair)
@@ -406,7 +410,7 @@ class _Body:
         }
 
     def _one(self) -> tuple[_Token, ...]:
-        """The tokens of one statement."""
+        """Return the tokens of one statement."""
         start = self._at
         self._skip()
         return self._tokens[start : self._at]
@@ -433,7 +437,7 @@ class _Body:
             depth += {opening: 1, closing: -1}.get(self._next().text, 0)
 
     def _block(self) -> tuple[_Token, ...]:
-        """The tokens up to the brace that closes the block."""
+        """Return the tokens up to the brace that closes the block."""
         start = self._at
         self._balanced("{", "}")
         return self._tokens[start : self._at - 1]
@@ -457,7 +461,7 @@ class _Body:
                 self.refuse(f"`{mark.text}`", mark)
 
     def _kept(self, name: str, value: Node, kind: str = "") -> Node:
-        """A value as a variable has it."""
+        """Return a value as a variable has it."""
         if name in self._bools:
             return _as_bool(value)
         return (

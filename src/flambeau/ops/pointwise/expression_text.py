@@ -106,7 +106,7 @@ class _Reader:
         raise SyntaxError(why, ("<elementwise>", line, column, self._lines[line - 1], *end))
 
     def node(self, tree: ast.AST) -> Node:
-        """The node of a part of the text."""
+        """Return the node of a part of the text."""
         place = f" at line {getattr(tree, 'lineno', 1)}, column {getattr(tree, 'col_offset', 0) + 1}"
         if isinstance(tree, ast.Name):
             return self._named(tree)

@@ -83,7 +83,7 @@ WIDE = {float16: float32, bfloat16: float32, complex32: complex64} | dict.fromke
 
 
 def wide(kind: dtype) -> dtype:
-    """The dtype that a body computes in for operands of `kind`."""
+    """Return the dtype that a body computes in for operands of `kind`."""
     return WIDE.get(kind, kind)
 
 
@@ -91,7 +91,7 @@ def wide(kind: dtype) -> dtype:
 
 
 def result_type(operands: Iterable[Operand], default: dtype) -> dtype:
-    """The dtype in which an operator on these operands computes."""
+    """Return the dtype in which an operator on these operands computes."""
     dimensioned, zero_dim, scalars = [], [], []
     for x in operands:
         if not isinstance(x, Meta):
@@ -289,7 +289,7 @@ def pointwise(
         return _body(launch, compute, promotion.result(launch.params[0]), conditions, wide_scalars)
 
     def takes(kinds: tuple[dtype | type, ...]) -> bool:
-        """Whether tensors of these dtypes and scalars of these types are accepted."""
+        """Return True if tensors of these dtypes and scalars of these types are accepted."""
         common = _common(promotion, kinds[promoting])
         if common is None or common not in dtypes:
             return False
@@ -333,7 +333,7 @@ _ONE = {d: Meta.contiguous_of((1,), d, CPU) for d in DTYPES}
 
 @cache
 def _common(promotion: Promotion, kinds: tuple[dtype | type, ...]) -> dtype | None:
-    """The common dtype of tensors of these dtypes and scalars of these types; None if there is none."""
+    """Return the common dtype of tensors of these dtypes and scalars of these types; None if there is none."""
     try:
         return promotion.common([_ONE[k] if isinstance(k, dtype) else k for k in kinds], float32)
     except RuntimeError:
@@ -404,7 +404,7 @@ def _body(
 
 
 def _direct(ufunc: np.ufunc, prepare: list[Prepare | None], inputs: Sequence[Any]) -> Body:
-    """A ufunc that writes its output itself."""
+    """Return a ufunc that writes its output itself."""
     ready = [p is None or not isinstance(x, Meta) for p, x in zip(prepare, inputs, strict=True)]
     if all(ready) and any(isinstance(x, Meta) for x in inputs):  # a Python scalar takes an array's dtype
         if len(inputs) == 2:
@@ -456,7 +456,7 @@ def _prepare(x: Meta | dtype | type[object], common: dtype, wide_scalars: bool) 
 
 
 def _tensor_steps(x: Meta, common: dtype, wide_scalars: bool) -> Steps:
-    """The dtypes that a tensor is converted through before the arithmetic, on every device."""
+    """Return the dtypes that a tensor is converted through before the arithmetic, on every device."""
     target = wide(common)
     if x.dtype is target:
         return ()
@@ -467,7 +467,7 @@ def _tensor_steps(x: Meta, common: dtype, wide_scalars: bool) -> Steps:
 def _steps(
     launch: Launch, natural: dtype, conditions: int, wide_scalars: bool
 ) -> tuple[tuple[Steps, ...], Steps]:
-    """The steps of each input and of the result: what `_prepare` and `_finish` do, for a compiler."""
+    """Return the steps of each input and of the result: what `_prepare` and `_finish` do, for a compiler."""
     inputs: list[Steps] = []
     for i, x in enumerate(launch.inputs):
         common = bool_ if i < conditions else launch.params[0]

@@ -296,7 +296,7 @@ div_trunc = pointwise(
 
 
 def _remainder_back(grad: Any, a: Any, b: Any) -> Any:
-    """The derivative by the divisor. An infinity has no whole quotient."""
+    """Return the derivative by the divisor. An infinity has no whole quotient."""
     quotient = (a / b).floor() if isinstance(a, bool | int | float) else a.div(b, rounding_mode="floor")
     return -grad * quotient
 

@@ -31,7 +31,9 @@ relu_backward: Pointwise = pointwise(
 
 
 def straight(slope: Any, a: Any, call: Any) -> Any:
-    """The gradient of what is straight by pieces in `a`. Recorded, it depends on `a`, with zeros, as PyTorch's does."""
+    """Return the gradient of what is straight by pieces in `a`. Recorded, it depends on `a`, with zeros, as
+    PyTorch's does.
+    """
     return slope + call(relu_backward, (zeros(slope), a)) if a.requires_grad else slope
 
 

@@ -245,7 +245,7 @@ def _shift_left(a: Any, b: Any) -> Any:
 
 
 def _shift_right(a: Any, b: Any) -> Any:
-    """A shift by too much, or by less than nothing, leaves the sign alone."""
+    """Return a shift by too much, or by less than nothing, leaves the sign alone."""
     bits = a.dtype.itemsize * 8
     most = bits - (a.dtype.kind == "i")
     if a.dtype.kind == "u":

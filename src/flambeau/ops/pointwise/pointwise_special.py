@@ -65,7 +65,9 @@ def _airy(function: Any, x: Any) -> Any:
 
 
 def _i1_slope(a: Any, out: Any, zeroth: Any, more: Any = 0) -> Any:
-    """The derivative of i1 or i1e from the same of order 0; a half next to 0, where 1 / a and its slope are no use."""
+    """Return the derivative of i1 or i1e from the same of order 0; a half next to 0, where 1 / a and its slope are
+    no use.
+    """
     least = finfo(a.dtype).eps
     near = a.abs() <= least
     return (zeroth - out * (1 / a.masked_fill(near, least) + more)).masked_fill(near, 0.5)
@@ -250,7 +252,7 @@ def _no_order(grad: Any) -> Any:
 
 
 def _gamma_density(a: Any, b: Any) -> Any:
-    """The derivative of igamma by its upper limit."""
+    """Return the derivative of igamma by its upper limit."""
     return ((a - 1) * b.log() - b - a.lgamma()).exp()
 
 

@@ -80,7 +80,7 @@ def _numbers(policy: Policy, numel: int, seed: int, offset: int) -> Array:
 
 
 def _gaps(launch: Launch) -> list[tuple[int, int]]:
-    """The sizes and strides by which an input with gaps is read, innermost first; none of one without."""
+    """Return the sizes and strides by which an input with gaps is read, innermost first; none of one without."""
     x = launch.inputs[0]
     assert isinstance(x, Meta)
     return walked(x)

@@ -74,10 +74,10 @@ def _distribution(
     wide: Callable[..., bool],
     deal: str,
 ) -> Op:
-    """A record; `wide(dtype, range)` says whether a draw gives two elements of 64 bits instead of four of 32.
+    """Return a record; `wide(dtype, range)` says whether a draw gives two elements of 64 bits instead of four of 32.
 
-    deal: statements of C++ that deal draws to elements, in the words of driver/cuda/include/random.cuh; PUT(x) stores
-    one.
+    deal: statements of C++ that deal draws to elements, in the words of driver/cuda/include/random.cuh; PUT(x)
+    stores one.
     """
 
     def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -109,7 +109,7 @@ def _distribution(
 
 
 def _cuda_form(deal: str, parameters: tuple[dtype, ...]) -> Source:
-    """The kernel: p0, p1, ... are the distribution's parameters, n the number of elements."""
+    """Return the kernel: p0, p1, ... are the distribution's parameters, n the number of elements."""
     declared = "".join(f", {_WIRE[kind]} p{at}" for at, kind in enumerate(parameters))
 
     def text(launch: Launch) -> str:
@@ -155,7 +155,7 @@ def _dealt(draw: str, value: str) -> str:
 
 
 def _source(policy: Policy | None) -> tuple[dtype | type[object], ...]:
-    """The first inputs: the engine, or seed and offset."""
+    """Return the first inputs: the engine, or seed and offset."""
     return (object,) if policy is None else (uint64, uint64)
 
 
@@ -362,7 +362,7 @@ def random_range(dtype: dtype) -> tuple[int, int, bool]:
 
 
 def is_wide_range(low: int, high: int) -> bool:
-    """Whether `random_(low, high)` takes a 64-bit draw for each element: PyTorch's bound."""
+    """Return True if `random_(low, high)` takes a 64-bit draw for each element: PyTorch's bound."""
     return high - low >= 1 << 28
 
 
@@ -517,7 +517,7 @@ Draw = Callable[[int], tuple[Array, Array]]  # two uniform numbers in (0, 1] for
 
 
 def by_rejection(name: str, numbers: Callable[[Array, Draw], Array], source: str) -> Op:
-    """The operator `name`: a number for each element of an input, of its dtype.
+    """Return the operator `name`: a number for each element of an input, of its dtype.
 
     numbers: from the input as float64, on the host. source: of a kernel, over `random.cuh`, that draws the same.
     """

@@ -35,7 +35,7 @@ class _Ranks:
         self.share = share * (self.low != self.high)
 
     def of(self, grad: Any, levels: Any) -> Any:
-        """The quantiles' gradient as (..., levels)."""
+        """Return the quantiles' gradient as (..., levels)."""
         return grad.reshape((levels.numel(), *self.rows.shape[:-1])).movedim(0, -1)
 
 

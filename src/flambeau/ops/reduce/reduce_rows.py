@@ -115,7 +115,9 @@ def across(fold: Fold) -> Callable[[Array], Array] | None:
 
 
 def lines(shape: Sequence[int], strides: Sequence[int], dims: Sequence[int]) -> tuple[int, int, int] | None:
-    """The three axes of a contiguous array of which `dims` are the middle; None where lines after it are short."""
+    """Return the three axes of a contiguous array of which `dims` are the middle; None where lines after it are
+    short.
+    """
     if not dims or dims[-1] - dims[0] != len(dims) - 1 or tuple(strides) != contiguous_strides(shape):
         return None
     first, last = dims[0], dims[-1] + 1
@@ -188,7 +190,7 @@ def _nan_or(x: Array, at: Array) -> Array:
 
 
 def _kth(x: Array, rank: Array, skip_nan: bool) -> tuple[Array, Array]:
-    """The value of a rank (an index into the sorted row) in each row, and where it stands."""
+    """Return the value of a rank (an index into the sorted row) in each row, and where it stands."""
     at = np.argsort(x, axis=1, kind="stable")
     at = np.take_along_axis(at, rank[:, None], 1)[:, 0]
     if not skip_nan:
@@ -208,7 +210,7 @@ def nanmedian(x: Array) -> tuple[Array, Array]:
 
 
 def whole_median(x: Array, skip_nan: bool = False) -> Array:
-    """The medians alone, for which rows need no full order; NaN for empty rows."""
+    """Return the medians alone, for which rows need no full order; NaN for empty rows."""
     if not x.shape[1]:
         return np.full(x.shape[0], np.nan)
     found = np.empty(len(x), x.dtype)
@@ -225,7 +227,7 @@ def kthvalue(x: Array, k: int) -> tuple[Array, Array]:
 
 
 def mode(x: Array) -> tuple[Array, Array]:
-    """The smallest of the most frequent values of each row, and the last place that holds it."""
+    """Return the smallest of the most frequent values of each row, and the last place that holds it."""
     at = np.argsort(x, axis=1, kind="stable")
     ordered = np.take_along_axis(x, at, 1)
     place = np.arange(x.shape[1])

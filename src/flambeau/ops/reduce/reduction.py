@@ -253,7 +253,7 @@ def _flops(launch: Launch) -> int:
 
 
 def _along_memory(fold: Fold, launch: Launch) -> Body | None:
-    """A body that folds lines of memory straight into its output, where NumPy computes in these dtypes."""
+    """Return a body that folds lines of memory straight into its output, where NumPy computes in these dtypes."""
     how, source, out = launch.params[0], launch.inputs[0], launch.outputs[0]
     ufunc = reduce_rows.UFUNCS.get(fold)
     assert isinstance(source, Meta)

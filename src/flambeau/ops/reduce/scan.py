@@ -222,7 +222,7 @@ def _running(ufunc: np.ufunc) -> Run:
 
 
 def _later(compared: str) -> str:
-    """The state with the better value, the later one of equals; a NaN is better than all numbers."""
+    """Return the state with the better value, the later one of equals; a NaN is better than all numbers."""
     return f"is_nan(widen(b.v)) || (!is_nan(widen(a.v)) && widen(b.v) {compared} widen(a.v)) ? b : a"
 
 

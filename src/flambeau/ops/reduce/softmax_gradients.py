@@ -38,7 +38,7 @@ def _host_of(rows: Callable[[Array, Array], Array]) -> Callable[[Launch], Body]:
         widen = to_computing(kind, kind)
 
         def lasting(x: Array) -> Array:
-            """The dimension last: sums are pairwise along memory alone."""
+            """Return the dimension last: sums are pairwise along memory alone."""
             return np.ascontiguousarray(np.moveaxis(np.atleast_1d(widen(x)), axis, -1))
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:

@@ -99,7 +99,7 @@ def _constant(shape: tuple[int, ...], pads: tuple[tuple[int, int], ...]) -> Body
 
 
 def _places(mode: str, n: int, before: int, after: int) -> Array:
-    """The index along a dimension that each place of the result reads."""
+    """Return the index along a dimension that each place of the result reads."""
     at = np.arange(-before, n + after)
     if mode == "replicate":
         return np.clip(at, 0, n - 1)

@@ -114,11 +114,11 @@ class LRScheduler:
         self._last_lr = values_of(self.optimizer, "lr")
 
     def get_last_lr(self) -> list[Rate]:
-        """The rates set last, one for each group."""
+        """Return the rates set last, one for each group."""
         return self._last_lr
 
     def get_lr(self) -> list[Rate]:
-        """The next rates. For `step` alone: UserWarning elsewhere."""
+        """Return the next rates. For `step` alone: UserWarning elsewhere."""
         self._warn_if_asked()
         groups = self.optimizer.param_groups  # more than there are initial rates where one was added
         return [self._next(group["lr"], base) for group, base in zip_longest(groups, self.base_lrs)]
@@ -135,7 +135,7 @@ class LRScheduler:
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the optimizer."""
+        """Return all but the optimizer."""
         return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -194,12 +194,12 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def copied(value: Rate) -> Rate:
-    """A value of its own: tensors are changed in place."""
+    """Return a value of its own: tensors are changed in place."""
     return value.clone() if isinstance(value, Tensor) else value
 
 
 def values_of(optimizer: Optimizer, key: str) -> list[Rate]:
-    """An option's value in each group."""
+    """Return an option's value in each group."""
     return [copied(group[key]) for group in optimizer.param_groups]
 
 
@@ -212,7 +212,7 @@ def put(group: dict[str, Any], key: str, value: Rate) -> None:
 
 
 def for_each_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
-    """An argument as a list with a value for each group. ValueError: a list of another length."""
+    """Return an argument as a list with a value for each group. ValueError: a list of another length."""
     count = len(optimizer.param_groups)
     if not isinstance(value, list | tuple):
         value = [value] * count

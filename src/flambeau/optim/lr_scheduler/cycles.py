@@ -28,7 +28,7 @@ class MomentumCycle(LRScheduler):
     def _begin_momentum(
         self, optimizer: Optimizer, base: Any, largest: Any, anew: bool
     ) -> tuple[list[Any], list[Any]]:
-        """The momentums of each group, which are written there when a schedule starts `anew`."""
+        """Return the momentums of each group, which are written there when a schedule starts `anew`."""
         if "momentum" not in optimizer.defaults and "betas" not in optimizer.defaults:
             raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
         self.use_beta1 = "betas" in optimizer.defaults
@@ -96,7 +96,7 @@ class CyclicLR(MomentumCycle):
         self.base_lrs = bases
 
     def scale_fn(self, x: float) -> float:
-        """The height of cycle number x, or of step x, as a part of the full one."""
+        """Return the height of cycle number x, or of step x, as a part of the full one."""
         if self._scale_fn_custom is not None:
             return self._scale_fn_custom(x)
         if self.mode == "triangular":
@@ -205,7 +205,7 @@ class OneCycleLR(MomentumCycle):
         return lr
 
     def _phase(self) -> tuple[Group, float]:
-        """The phase of the present step, and which part of it is over."""
+        """Return the phase of the present step, and which part of it is over."""
         start = 0.0
         for phase in self._schedule_phases:
             end = phase["end_step"]

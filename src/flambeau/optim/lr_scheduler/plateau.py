@@ -87,7 +87,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     @property
     def in_cooldown(self) -> bool:
-        """Whether epochs are let pass after the rates were lowered."""
+        """Return True if epochs are let pass after the rates were lowered."""
         return self.cooldown_counter > 0
 
     def _is_better(self, a: float, best: float) -> bool:

@@ -74,7 +74,7 @@ def virtual_settings(
     placement: str | None = None,
     strict: bool | None = None,
 ) -> Settings:
-    """A virtual machine: what is None here is as the environment says.
+    """Return a virtual machine: what is None here is as the environment says.
 
     Raises ValueError: a malformed argument or variable; TypeError: an argument of another type.
     """
@@ -108,7 +108,7 @@ def virtual_settings(
 
 
 def kernel_cache() -> Path | None:
-    """The folder of compiled CUDA kernels: FLAMBEAU_KERNEL_CACHE, "0" for none, else the user's cache folder.
+    """Return the folder of compiled CUDA kernels: FLAMBEAU_KERNEL_CACHE, "0" for none, else the user's cache folder.
 
     None too for a user without a home, as a container's may be.
     """
@@ -124,12 +124,14 @@ def kernel_cache() -> Path | None:
 
 
 def launch_blocking() -> bool:
-    """Whether CUDA_LAUNCH_BLOCKING asks that each launch be waited for."""
+    """Return True if CUDA_LAUNCH_BLOCKING asks that each launch be waited for."""
     return os.environ.get("CUDA_LAUNCH_BLOCKING", "").strip() not in ("", "0")
 
 
 def peer_canary(driver: str) -> bool:
-    """Whether a pair of devices first copies a pattern, to see it arrive: FLAMBEAU_PEER_CANARY, else on real GPUs."""
+    """Return True if a pair of devices first copies a pattern, to see it arrive: FLAMBEAU_PEER_CANARY, else on real
+    GPUs.
+    """
     asked = _get("FLAMBEAU_PEER_CANARY")
     if asked not in (None, "0", "1"):
         raise ValueError(f"FLAMBEAU_PEER_CANARY={asked!r}: must be 0 or 1")
@@ -174,7 +176,7 @@ def _leading_int(text: str) -> int:
 
 
 def _get(name: str) -> str | None:
-    """A variable of ours; one that is empty counts as not set."""
+    """Return a variable of ours; one that is empty counts as not set."""
     return os.environ.get(name, "").strip() or None
 
 

@@ -116,7 +116,7 @@ class Sent:
         self.sendings: dict[int, UseEvent | None] = {}
 
     def is_over(self, thoroughly: bool = False) -> bool:
-        """Whether no other process has it any more."""
+        """Return True if no other process has it any more."""
         for slot in list(self.sendings):
             if _state.counters().is_over(slot, thoroughly):
                 with suppress(KeyError):  # another thread was faster
@@ -256,7 +256,7 @@ def collect(thoroughly: bool = True) -> None:
 
 
 def returned(parcel: Parcel) -> Sent:
-    """The block of a parcel that this process has sent itself; from limbo, if it was freed since.
+    """Return the block of a parcel that this process has sent itself; from limbo, if it was freed since.
 
     The current stream waits for the sending, which is over. RuntimeError: the memory was given back.
     """
@@ -280,7 +280,7 @@ def returned(parcel: Parcel) -> Sent:
 
 
 def is_own(parcel: Parcel) -> bool:
-    """Whether this process sent it."""
+    """Return True if this process sent it."""
     return Door.unpack(parcel.counter).pid == os.getpid()
 
 

@@ -37,7 +37,7 @@ class PlanCache:
         self._max_size = CAPACITY
 
     def get(self, key: Hashable, launch: Launch) -> Plan:
-        """The plan of `key`, loaded now if it is not kept. Errors of loading leave the cache as it was."""
+        """Return the plan of `key`, loaded now if it is not kept. Errors of loading leave the cache as it was."""
         with self._lock:
             found = self._plans.get(key)
             if found is not None:
@@ -84,7 +84,7 @@ _caches: dict[Context, PlanCache] = {}
 
 
 def cache_of(context: Context) -> PlanCache:
-    """The plan cache of a device."""
+    """Return the plan cache of a device."""
     found = _caches.get(context)
     return found if found is not None else _caches.setdefault(context, PlanCache(context))
 

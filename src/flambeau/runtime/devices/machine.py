@@ -185,7 +185,9 @@ def _open(wish: Settings) -> Driver:
 
 
 def _visible(driver: Driver, text: str | None) -> list[int]:
-    """The driver's index of each CUDA device. CUDA itself leaves out real devices that a program must not see."""
+    """Return the driver's index of each CUDA device. CUDA itself leaves out real devices that a program must not
+    see.
+    """
     if driver.name == "cuda":
         return list(range(driver.device_count()))
     return configuration.visible_devices(text, _uuids(driver))
@@ -201,6 +203,6 @@ def visible_by_default() -> int:
 
 
 def _uuids(driver: Driver) -> list[str]:
-    """Each device's UUID as CUDA_VISIBLE_DEVICES writes it."""
+    """Return each device's UUID as CUDA_VISIBLE_DEVICES writes it."""
     uuids = [driver.device_properties(i).uuid for i in range(driver.device_count())]
     return [uuid if uuid.startswith("GPU-") else f"GPU-{uuid}" for uuid in uuids]

@@ -36,10 +36,11 @@ _lock = threading.Lock()
 
 
 def direct(giver: Context, taker: Context, look: bool = False) -> bool:
-    """Whether a copy from one device to another may be left to the driver. Enables access on the first use of a pair.
+    """Return True if a copy from one device to another may be left to the driver. Enables access on the first use of
+    a pair.
 
-    False only where the driver's copies were seen to arrive changed; `look` says to look now, whatever the settings
-    are. See Note [The canary of peer copies].
+    False only where the driver's copies were seen to arrive changed; `look` says to look now, whatever the
+    settings are. See Note [The canary of peer copies].
     """
     found = None if look else _pairs.get((giver, taker))
     return (found if found is not None else _meet(giver, taker, look)) is not CORRUPT

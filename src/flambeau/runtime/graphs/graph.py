@@ -162,9 +162,11 @@ class CUDAGraph:
         self._ready = True
 
     def raw_cuda_graph(self) -> int:
-        """Its cudaGraph_t, which other libraries may change before `instantiate`. Only with `keep_graph`, on real GPUs.
+        """Return its cudaGraph_t, which other libraries may change before `instantiate`. Only with `keep_graph`, on
+        real GPUs.
 
-        Raises RuntimeError: nothing was captured, the graph was not kept. NotSupportedError: it is a virtual GPU's.
+        Raises RuntimeError: nothing was captured, the graph was not kept. NotSupportedError: it is a virtual
+        GPU's.
         """
         if not self._keep_graph:
             raise RuntimeError(
@@ -173,7 +175,9 @@ class CUDAGraph:
         return self._captured("raw_cuda_graph()").driver.graph_native(self._handle)[0]
 
     def raw_cuda_graph_exec(self) -> int:
-        """Its cudaGraphExec_t, until `instantiate` is called again. As `raw_cuda_graph`, also where it was not kept."""
+        """Return its cudaGraphExec_t, until `instantiate` is called again. As `raw_cuda_graph`, also where it was
+        not kept.
+        """
         context = self._captured("raw_cuda_graph_exec()")
         if not self._ready:
             raise RuntimeError(
@@ -213,7 +217,7 @@ class CUDAGraph:
         self._release()
 
     def pool(self) -> PoolId:
-        """The id of its memory, to share it with other graphs. Raises RuntimeError: nothing was captured."""
+        """Return the id of its memory, to share it with other graphs. Raises RuntimeError: nothing was captured."""
         if self._pool is None:
             raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
         return self._pool.id
@@ -248,12 +252,12 @@ class CUDAGraph:
 
 
 def graph_pool_handle() -> PoolId:
-    """An id that graphs which are to share memory are given as `pool`."""
+    """Return an id that graphs which are to share memory are given as `pool`."""
     return new_id()
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether what the current stream is given is recorded into a graph."""
+    """Return True if what the current stream is given is recorded into a graph."""
     if not system.is_initialized():
         return False
     return current.stream_at(current.local.device).is_capturing()

@@ -55,7 +55,7 @@ class MemPool:
 
     @property
     def allocator(self) -> Resource | None:
-        """The resource that its segments come from; None: the device's."""
+        """Return the resource that its segments come from; None: the device's."""
         return self._source
 
     def use_count(self) -> int:
@@ -71,7 +71,7 @@ class MemPool:
         return part
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
-        """Its segments with their blocks, on all devices. See `torch.cuda.memory_snapshot`."""
+        """Return its segments with their blocks, on all devices. See `torch.cuda.memory_snapshot`."""
         found: list[Any] = [context.allocator for context in self._parts if not context.closed]
         segments: list[dict[str, Any]] = snapshot(found, self._id, include_traces)["segments"]
         return segments
@@ -84,12 +84,13 @@ class MemPool:
 
 
 def new_id() -> PoolId:
-    """An id that no pool has yet."""
+    """Return an id that no pool has yet."""
     return 0, next(_numbers)
 
 
 def pool_of(given: PoolId | None) -> MemPool:
-    """The pool of an id that a program gives: the one that lives, or a new one; of None or NOBODY a new one, too.
+    """Return the pool of an id that a program gives: the one that lives, or a new one; of None or NOBODY a new one,
+    too.
 
     TypeError: it is no pair of ints; ValueError: no pool has such numbers.
     """

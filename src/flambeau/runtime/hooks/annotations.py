@@ -50,12 +50,14 @@ def unsubscribe(listener: Listener) -> None:
 
 
 def heard() -> bool:
-    """Whether anybody listens: ranges that the package puts in of its own are made only then."""
+    """Return True if anybody listens: ranges that the package puts in of its own are made only then."""
     return bool(_listeners)
 
 
 def open_here() -> tuple[str, ...]:
-    """The ranges on this thread's stack, the outermost first: for who begins to listen, and shows them from then on."""
+    """Return the ranges on this thread's stack, the outermost first: for who begins to listen, and shows them from
+    then on.
+    """
     return tuple(_stack.texts)
 
 

@@ -43,7 +43,7 @@ def unsubscribe(recorder: Recorder) -> None:
 
 
 def heard() -> bool:
-    """Whether anybody is told."""
+    """Return True if anybody is told."""
     return bool(_recorders)
 
 
@@ -61,7 +61,7 @@ def within(name: str) -> Iterator[None]:
 
 
 def told(exe: Executable, launch: Launcher) -> Launcher:
-    """A launch that tells."""
+    """Return a launch that tells."""
 
     def launch_and_tell(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
         recorders = _recorders

@@ -655,7 +655,7 @@ class CachingAllocator:
 
     @property
     def source(self) -> Resource:
-        """The resource from which segments are allocated."""
+        """Return the resource from which segments are allocated."""
         return self._segments.source
 
     def set_caching(self, on: bool) -> None:
@@ -702,7 +702,7 @@ class CachingAllocator:
 
     @property
     def limit(self) -> int | None:
-        """The largest number of reserved bytes; None for the capacity of the device."""
+        """Return the largest number of reserved bytes; None for the capacity of the device."""
         return self._segments.limit
 
     def set_memory_fraction(self, fraction: float) -> None:
@@ -723,12 +723,12 @@ class CachingAllocator:
 
     @property
     def num_device_alloc(self) -> int:
-        """The number of allocation calls to the driver."""
+        """Return the number of allocation calls to the driver."""
         return self._segments.calls.allocated
 
     @property
     def num_device_free(self) -> int:
-        """The number of free calls to the driver."""
+        """Return the number of free calls to the driver."""
         return self._segments.calls.freed
 
     def ledger(self) -> Ledger:
@@ -795,7 +795,7 @@ class CachingAllocator:
 
     @property
     def lock(self) -> AllocatorLock:
-        """The lock under which no other thread starts a search. Reports hold it while they read all blocks."""
+        """Return the lock under which no other thread starts a search. Reports hold it while they read all blocks."""
         return self._lock
 
     def segments(self) -> Iterator[list[Block]]:

@@ -64,7 +64,7 @@ class Policy(Value):
         return -nbytes // ROUND * -ROUND
 
     def segment_size(self, size: int) -> int:
-        """The size of the segment that a rounded request asks the driver for."""
+        """Return the size of the segment that a rounded request asks the driver for."""
         if size <= SMALL_REQUEST:
             return SMALL_SEGMENT
         return self.large_segment if size < LARGE_REQUEST else -size // ROUND_SEGMENT * -ROUND_SEGMENT
@@ -73,7 +73,7 @@ class Policy(Value):
         return bool(self.max_split) and size >= self.max_split
 
     def keeps_whole(self, size: int) -> bool:
-        """Whether blocks of this size and requests for it are for each other alone: not where segments grow."""
+        """Return True if blocks of this size and requests for it are for each other alone: not where segments grow."""
         return self.is_oversize(size) and not self.expandable
 
     def _steps(self, nbytes: int) -> int:
@@ -84,7 +84,7 @@ class Policy(Value):
 
     @property
     def text(self) -> str:
-        """The settings that differ from the defaults, as they are written in the environment."""
+        """Return the settings that differ from the defaults, as they are written in the environment."""
         parts = []
         if self.max_split:
             parts.append(f"max_split_size_mb:{self.max_split // MIB}")
@@ -107,7 +107,7 @@ class Policy(Value):
 
 
 def policy_of(text: str) -> Policy:
-    """The policy that a settings text describes. ValueError: an option or a value that PyTorch has not."""
+    """Return the policy that a settings text describes. ValueError: an option or a value that PyTorch has not."""
     policy = Policy()
     for name, value in _options(text):
         read = _READERS.get(name)
@@ -119,7 +119,8 @@ def policy_of(text: str) -> Policy:
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Policy:
-    """The policy that PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF) and PYTORCH_NO_CUDA_MEMORY_CACHING ask for.
+    """Return the policy that PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF) and PYTORCH_NO_CUDA_MEMORY_CACHING ask
+    for.
 
     ValueError: a malformed one, named.
     """

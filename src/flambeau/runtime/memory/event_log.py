@@ -77,7 +77,7 @@ class EventLog:
                 self._settling = False
 
     def allocated_bytes(self) -> int:
-        """Bytes of the blocks that are handed out, rounded as they are."""
+        """Return bytes of the blocks that are handed out, rounded as they are."""
         with self._turn:
             count = len(self.entries)
             if count > self._summed:  # figures of all kinds would take longer
@@ -86,7 +86,7 @@ class EventLog:
             return self._ledger.current[ALL][ALLOCATED_BYTES] + self._added
 
     def ledger(self) -> Ledger:
-        """The figures, made up to now."""
+        """Return the figures, made up to now."""
         self.settle()
         return self._ledger
 

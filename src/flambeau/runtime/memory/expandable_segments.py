@@ -47,7 +47,7 @@ class Range:
         self.gaps: list[Gap] = [self.first]
 
     def blocks(self) -> Iterator[Block]:
-        """All of its blocks, and the gaps between them."""
+        """Return all of its blocks, and the gaps between them."""
         block: Block | None = self.first
         while block is not None:
             following = block.next
@@ -162,7 +162,7 @@ class Ranges:
 
     # -- reports --------------------------------------------------------------------------------------
     def owns(self, ptr: int) -> bool:
-        """Whether an address lies in a range."""
+        """Return True if an address lies in a range."""
         return any(held.ptr <= ptr < held.ptr + held.nbytes for held in self._ranges)
 
     def runs(self) -> Iterator[list[Block]]:

@@ -37,7 +37,9 @@ class Stack:
         self._frames: list[dict[str, Any]] | None = None
 
     def frames(self) -> list[dict[str, Any]]:
-        """Each frame's filename, line and name, as in PyTorch's snapshots, up to a command that runs programs."""
+        """Return each frame's filename, line and name, as in PyTorch's snapshots, up to a command that runs
+        programs.
+        """
         if self._frames is None:
             self._frames = [
                 {"filename": site[0].co_filename, "line": line_of(site), "name": site[0].co_name}
@@ -47,7 +49,7 @@ class Stack:
 
     @property
     def site(self) -> Site | None:
-        """The innermost line of the program."""
+        """Return the innermost line of the program."""
         return self.sites[0] if self.sites else None
 
 
@@ -119,12 +121,12 @@ class Columns(NamedTuple):
     stacks: list[Stack | None]
 
     def at(self, which: Any) -> Columns:
-        """The entries that NumPy finds by this index."""
+        """Return the entries that NumPy finds by this index."""
         return Columns(self.numbers[which], self.time[which], self.stack[which], self.stacks)
 
 
 def columns_of(batches: Sequence[Batch]) -> Columns:
-    """The entries of some batches, one after the other."""
+    """Return the entries of some batches, one after the other."""
     numbers = np.concatenate([np.empty((0, 6), np.int64), *[batch.numbers for batch in batches]])
     if all(batch.notes is None for batch in batches):
         return Columns(numbers, np.full(len(numbers), -1), np.zeros(len(numbers), np.int64), [None])
@@ -188,7 +190,7 @@ class History:
         self._trim()
 
     def read(self) -> Columns:
-        """The entries since the first event that is wanted."""
+        """Return the entries since the first event that is wanted."""
         self._pack()
         too_many = self._count - self._most
         first = self._batches[0].place(too_many) if too_many > 0 else 0

@@ -34,7 +34,7 @@ class UseEvent:
 
     @property
     def key(self) -> int | UseEvent:
-        """A key that is equal for events of one stream and differs from all stream handles."""
+        """Return a key that is equal for events of one stream and differs from all stream handles."""
         return self if self.point is None else ~self.point[0]
 
     def is_before(self, other: Stream | UseEvent | None) -> bool:

@@ -83,11 +83,11 @@ class PinnedAllocator:
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes that are pinned now, in use or kept."""
+        """Return bytes that are pinned now, in use or kept."""
         return self._figures.allocated_bytes.current
 
     def allocate(self, nbytes: int) -> PinnedBlock:
-        """A block of at least `nbytes` bytes; 0 bytes are at address 0. Raises OutOfMemoryError."""
+        """Return a block of at least `nbytes` bytes; 0 bytes are at address 0. Raises OutOfMemoryError."""
         if nbytes == 0:
             return PinnedBlock(None, 0)
         if nbytes >= TOO_MUCH:

@@ -12,7 +12,7 @@ NOBODY: PoolId = (0, 0)  # the id that PyTorch gives to memory of no MemPool
 
 
 def as_id(id: Any) -> PoolId:
-    """An id that a program gives. TypeError: it is no pair of ints; ValueError: no pool has such numbers."""
+    """Return an id that a program gives. TypeError: it is no pair of ints; ValueError: no pool has such numbers."""
     try:
         first, second = map(operator.index, id)
     except (TypeError, ValueError):
@@ -25,12 +25,12 @@ def as_id(id: Any) -> PoolId:
 
 
 def packed(id: PoolId) -> int:
-    """An id as one number."""
+    """Return an id as one number."""
     return id[0] << 32 | id[1]
 
 
 def unpacked(owner: int) -> PoolId:
-    """The id that a number stands for."""
+    """Return the id that a number stands for."""
     return owner >> 32, owner & 0xFFFFFFFF
 
 

@@ -23,7 +23,7 @@ class Resource(Protocol):
     """A source of device memory. `driver` and `index` say of which device, `stream` is the handle that asks."""
 
     def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
-        """The address of `nbytes` new bytes, a multiple of ALIGNED. OutOfMemoryError leaves all as it was."""
+        """Return the address of `nbytes` new bytes, a multiple of ALIGNED. OutOfMemoryError leaves all as it was."""
         ...
 
     def free(self, ptr: int, nbytes: int, driver: Driver, index: int, stream: int, /) -> None:

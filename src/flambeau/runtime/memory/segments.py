@@ -46,7 +46,7 @@ class Segments:
 
     # -- memory comes -------------------------------------------------------------------------------------
     def grow(self, pool: Pool, size: int, policy: Policy, now: int) -> Block:
-        """Memory that `size` fits in, as a block that is no hole yet: of a segment, new or grown.
+        """Return memory that `size` fits in, as a block that is no hole yet: of a segment, new or grown.
 
         now: the tick at which it counts as freed. OutOfMemoryError leaves all as it was.
         """
@@ -149,7 +149,7 @@ class Segments:
         self.calls.add(1 if nbytes > 0 else -1)
 
     def tallies(self) -> Iterator[Tally]:
-        """All that is counted here, to be reset."""
+        """Return all that is counted here, to be reset."""
         yield from (self.oversize, self.calls)
         for tallies in self._private.values():
             yield from tallies
@@ -160,7 +160,7 @@ class Segments:
             del self._private[id]
 
     def private_statistics(self) -> dict[PoolId, dict[str, dict[str, int]]]:
-        """Bytes of the segments of each MemPool, by its id and kind of pool."""
+        """Return bytes of the segments of each MemPool, by its id and kind of pool."""
         return {
             id: {POOLS[kind]: tally.figures() for kind, tally in enumerate(tallies)}
             for id, tallies in self._private.items()
@@ -168,17 +168,17 @@ class Segments:
 
     # -- reports ------------------------------------------------------------------------------------------
     def is_expandable(self, ptr: int) -> bool:
-        """Whether an address lies in a segment that grows."""
+        """Return True if an address lies in a segment that grows."""
         return self._ranges.owns(ptr)
 
     def runs(self) -> Iterator[list[Block]]:
-        """The blocks of each segment, in the order of their addresses."""
+        """Return the blocks of each segment, in the order of their addresses."""
         for first in list(self._firsts.values()):
             yield list(_blocks_from(first))
         yield from self._ranges.runs()
 
     def blocks(self) -> Iterator[Block]:
-        """The blocks of all segments."""
+        """Return the blocks of all segments."""
         for run in self.runs():
             yield from run
 

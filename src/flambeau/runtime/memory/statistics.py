@@ -187,7 +187,7 @@ class Tally:
 
 
 def _course(changes: Array) -> tuple[Array, Array]:
-    """The running sums of each row of changes, and the sum of those above 0."""
+    """Return the running sums of each row of changes, and the sum of those above 0."""
     return np.cumsum(changes, axis=1), np.maximum(changes, 0).sum(axis=1)
 
 
@@ -202,7 +202,7 @@ def allocated_bytes_of(entries: Sequence[Entry]) -> int:
 
 
 def format_size(nbytes: int) -> str:
-    """A size as PyTorch writes it: "512 bytes", "2.00 MiB"."""
+    """Return a size as PyTorch writes it: "512 bytes", "2.00 MiB"."""
     size = float(nbytes)
     if size < 1024:
         return f"{nbytes} bytes"

@@ -56,7 +56,7 @@ class Labels:
 def replace(
     recording: Recording | None, clear: bool, chosen: tuple[Sequence[Context], int, int | None] | None
 ) -> Labels | None:
-    """Those of the next recording, as `chosen`, in the place of the present one's, which hear no more."""
+    """Return those of the next recording, as `chosen`, in the place of the present one's, which hear no more."""
     before = None if recording is None else recording.labels
     if before is not None:
         before.end()

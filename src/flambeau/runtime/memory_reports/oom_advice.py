@@ -82,7 +82,7 @@ def _fitted(outcome: Outcome, capacity: int) -> str:
 
 
 def _needed(events: Sequence[Event], total: int, policy: Policy) -> int:
-    """A capacity that the trace fits in, hardly more than it needs, in bytes."""
+    """Return a capacity that the trace fits in, hardly more than it needs, in bytes."""
     ample = _played(events, _AMPLE, total, policy)
     least, most = ample.peak_allocated - 1, ample.peak_reserved
     while most - least > max(most >> 6, 2 * MIB):

@@ -120,7 +120,7 @@ def _state(allocator: CachingAllocator, pool: Pool, size: int, held: _Held) -> l
 
 
 def _by_stream(allocator: CachingAllocator, held: _Held) -> str:
-    """Bytes reserved and free, by stream, where there are several."""
+    """Return bytes reserved and free, by stream, where there are several."""
     if len(held.by_stream) < 2:
         return ""
     most = sorted(held.by_stream.items(), key=lambda item: -item[1][0])
@@ -134,7 +134,9 @@ def _by_stream(allocator: CachingAllocator, held: _Held) -> str:
 
 
 def _largest(live: Sequence[Block], recorded: bool) -> list[str]:
-    """The largest tensors, those alike of one line together; and the lines that made most, if these are not all."""
+    """Return the largest tensors, those alike of one line together; and the lines that made most, if these are not
+    all.
+    """
     texts: dict[Site, str] = {}
     alike: dict[tuple[int, str], list[Block]] = {}
     by_line: dict[str, list[Block]] = {}
@@ -159,7 +161,7 @@ def _largest(live: Sequence[Block], recorded: bool) -> list[str]:
 
 
 def _made_at(block: Block, texts: dict[Site, str]) -> str:
-    """The line that made it; empty: nobody recorded that. `texts`: those looked up so far."""
+    """Return the line that made it; empty: nobody recorded that. `texts`: those looked up so far."""
     site: Site | None = None if block.frames is None else block.frames.site
     if site is None:
         return ""

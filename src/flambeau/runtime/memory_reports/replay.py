@@ -187,11 +187,12 @@ class _Space:
 
 
 def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | None = None) -> list[Event]:
-    """The requests of a device's trace, as snapshots hold it; `live` are the blocks that it ended with, by segment.
+    """Return the requests of a device's trace, as snapshots hold it; `live` are the blocks that it ended with, by
+    segment.
 
-    What was allocated before the trace begins is found from its frees and from what lives at its end, and comes first.
-    What was refused is asked for, and given back at once: the program went on without it. A private pool that has no
-    segment at the end is gone after the last that is told of it; None: nobody knows which have.
+    What was allocated before the trace begins is found from its frees and from what lives at its end, and comes
+    first. What was refused is asked for, and given back at once: the program went on without it. A private pool
+    that has no segment at the end is gone after the last that is told of it; None: nobody knows which have.
     """
     events: list[Event] = []
     begun: dict[int, int] = {}  # by address: its life's key
@@ -249,7 +250,7 @@ def _with_ends(events: list[Event], kept: Container[int]) -> list[Event]:
 
 
 def _source(found: dict[str, Any], pool: str) -> tuple[int, int]:
-    """The stream, and the pool's id, a pair, as one number."""
+    """Return the stream, and the pool's id, a pair, as one number."""
     high, low = found.get(pool) or NOBODY
     return _stream(found["stream"]), int(high) << 64 | int(low)
 

@@ -22,14 +22,14 @@ from flambeau.runtime.memory_reports.traces import Parts, Trace, trace_of
 def snapshot(
     allocators: Sequence[CachingAllocator], pool: PoolId | None = None, traces: bool = True
 ) -> dict[str, Any]:
-    """The whole state of these devices' allocators; of one MemPool, if its id is given."""
+    """Return the whole state of these devices' allocators; of one MemPool, if its id is given."""
     found = _state(allocators, pool)
     traces_of = [_trace(allocator, pool).dictionaries() if traces else [] for allocator in allocators]
     return {"segments": found.pop("segments"), "device_traces": traces_of, **found}
 
 
 def dump(allocators: Sequence[CachingAllocator]) -> Iterator[bytes | memoryview]:
-    """The pickle of the same, as parts of one file. What it holds is known before the first is asked for."""
+    """Return the pickle of the same, as parts of one file. What it holds is known before the first is asked for."""
     state = _state(allocators)
     return _pickled(state, [_trace(allocator) for allocator in allocators])
 
@@ -49,7 +49,7 @@ def _pickled(state: dict[str, Any], traces: Sequence[Trace]) -> Iterator[bytes |
 
 
 def _state(allocators: Sequence[CachingAllocator], pool: PoolId | None = None) -> dict[str, Any]:
-    """A snapshot without traces."""
+    """Return a snapshot without traces."""
     for allocator in allocators:
         allocator.log_snapshot()
     return {
@@ -67,13 +67,13 @@ def _memory(allocator: CachingAllocator) -> dict[str, int]:
 
 
 def _labels(allocators: Sequence[CachingAllocator]) -> list[dict[str, Any]]:
-    """The ranges that the program named while it was recorded; one recording is of all devices."""
+    """Return the ranges that the program named while it was recorded; one recording is of all devices."""
     recording = allocators[0].recording if allocators else None
     return [] if recording is None or recording.labels is None else list(recording.labels.entries)
 
 
 def settings(allocator: CachingAllocator) -> dict[str, Any]:
-    """An allocator's settings, under PyTorch's names."""
+    """Return an allocator's settings, under PyTorch's names."""
     policy = allocator.policy
     steps = policy.divisions * 16 if len(policy.divisions) == 1 else policy.divisions
     return {
@@ -88,7 +88,7 @@ def settings(allocator: CachingAllocator) -> dict[str, Any]:
 
 
 def segments(allocator: CachingAllocator, pool: PoolId | None = None) -> list[dict[str, Any]]:
-    """Each segment with its blocks, by address."""
+    """Return each segment with its blocks, by address."""
     with allocator.lock, without_collections():
         look = _Look(allocator)
         found = [_segment(blocks, look) for blocks in allocator.segments()]

@@ -69,12 +69,12 @@ class Trace(NamedTuple):
     frames: list[list[dict[str, Any]]]
 
     def latest(self, most: int) -> Trace:
-        """The last `most` events."""
+        """Return the last `most` events."""
         begin = max(len(self.action) - most, 0)
         return self._at(slice(begin, None))
 
     def dictionaries(self) -> list[dict[str, Any]]:
-        """The events as PyTorch writes them."""
+        """Return the events as PyTorch writes them."""
         with without_collections():  # else they are looked through again and again: half of the time
             found = [
                 {"action": action, "addr": addr, "size": size, "stream": stream, "time_us": time_us,
@@ -94,7 +94,7 @@ class Trace(NamedTuple):
         return found
 
     def pickled(self, parts: Parts) -> Iterator[bytes | memoryview]:
-        """Bytes of a pickle that append the events to the list before them. See Note [Records]."""
+        """Return bytes of a pickle that append the events to the list before them. See Note [Records]."""
         for begin in range(0, len(self.action), _AT_ONCE):
             yield from self._at(slice(begin, begin + _AT_ONCE))._pickled(parts)
 
@@ -116,12 +116,14 @@ class Trace(NamedTuple):
         return self._replace(**{name: getattr(self, name)[which] for name in self._fields[:-2]})
 
     def _new(self) -> Array:
-        """The events that are the first with an action, a pool or a stack; and those with fields of their own."""
+        """Return the events that are the first with an action, a pool or a stack; and those with fields of their
+        own.
+        """
         firsts = [_firsts(column) for column in (self.action, self.pool, self.stack)]
         return np.unique(np.concatenate([*firsts, np.flatnonzero(self.action == _OOM)]))
 
     def _records(self, numbers: dict[int, int]) -> tuple[memoryview, int]:
-        """A record of each event, and how many bytes it has. numbers: what `Parts` knows, by id."""
+        """Return a record of each event, and how many bytes it has. numbers: what `Parts` knows, by id."""
         names, pools, stacks = (
             np.array([numbers.get(id(value), 0) for value in values])  # 0: of no event
             for values in (_NAMES, self.pools, self.frames)
@@ -198,7 +200,7 @@ def trace_of(
     skip: frozenset[str] = frozenset(),
     orders: bool = False,
 ) -> Trace:
-    """The events of a history: of one pool, without the actions in `skip`, with "order" if that is wanted."""
+    """Return the events of a history: of one pool, without the actions in `skip`, with "order" if that is wanted."""
     if pool is not None:
         columns = columns.at(columns.numbers[:, 5] == packed(pool))
     code, size, requested, addr, handle, owner = columns.numbers.T
@@ -236,7 +238,7 @@ def _table(skip: frozenset[str], orders: bool) -> Array:
 
 
 def _numbered(column: Array, value: Callable[[int], Any]) -> tuple[list[Any], Array]:
-    """The values of a column's numbers, each made once, and for each row the place of its value."""
+    """Return the values of a column's numbers, each made once, and for each row the place of its value."""
     found, place = np.unique(column, return_inverse=True)
     return [value(number) for number in found.tolist()], place
 

@@ -96,7 +96,7 @@ class Event:
         )  # None: recorded anew in between
 
     def query(self) -> bool:
-        """Whether the work that the event marks is done; True if it was never recorded."""
+        """Return True if the work that the event marks is done; True if it was never recorded."""
         return self._mark is None or self._mark.context.driver.event_query(self._mark.handle)
 
     def synchronize(self) -> None:
@@ -137,7 +137,7 @@ class Event:
             raise RuntimeError("Both events must be completed before calculating elapsed time.") from None
 
     def lend(self) -> UseEvent:
-        """The point that it marks now, for somebody who waits for it whatever becomes of the event.
+        """Return the point that it marks now, for somebody who waits for it whatever becomes of the event.
 
         Raises RuntimeError: it was never recorded.
         """
@@ -159,7 +159,7 @@ class Event:
 
     @classmethod
     def from_ipc_handle(cls, device: Any, handle: bytes) -> Self:
-        """The event of another process, on a device of this one: what either records, the other may wait for.
+        """Return the event of another process, on a device of this one: what either records, the other may wait for.
 
         RuntimeError: it is no such handle, or not of this device, or its process has ended.
         """
@@ -174,12 +174,12 @@ class Event:
 
     @property
     def device(self) -> device | None:
-        """The device that it belongs to; None before it is first recorded."""
+        """Return the device that it belongs to; None before it is first recorded."""
         return None if self._mark is None else self._mark.context.device
 
     @property
     def event_id(self) -> int:
-        """The driver's handle; 0 before it is first recorded."""
+        """Return the driver's handle; 0 before it is first recorded."""
         return 0 if self._mark is None else self._mark.handle
 
     def __repr__(self) -> str:
@@ -190,7 +190,7 @@ class Event:
         )
 
     def _mark_on(self, stream: Stream) -> UseEvent:
-        """The driver's event to record on a stream: made at the first record, and after it was lent."""
+        """Return the driver's event to record on a stream: made at the first record, and after it was lent."""
         mark = self._mark
         if mark is not None and mark.context is not stream.context:
             _require_machine_of(stream, mark)

@@ -61,7 +61,7 @@ class Stream:
         return create_stream(cls, device, priority)
 
     def query(self) -> bool:
-        """Whether all the work submitted has been completed."""
+        """Return True if all the work submitted has been completed."""
         return self.context.driver.stream_query(self.handle)
 
     def synchronize(self) -> None:
@@ -98,7 +98,7 @@ class Stream:
 
     @property
     def device(self) -> device:
-        """The device that it belongs to."""
+        """Return the device that it belongs to."""
         return self.context.device
 
     @property
@@ -113,11 +113,11 @@ class Stream:
 
     @property
     def native_handle(self) -> int:
-        """The native stream, a cudaStream_t as an int; 0 for the default stream."""
+        """Return the native stream, a cudaStream_t as an int; 0 for the default stream."""
         return self.context.driver.stream_native(self.handle)
 
     def is_capturing(self) -> bool:
-        """Whether what it is given is recorded into a graph."""
+        """Return True if what it is given is recorded into a graph."""
         return self.context.driver.capture_active(self.handle)
 
     def __enter__(self) -> Self:
@@ -171,7 +171,7 @@ def _bury(context: Context) -> None:
 
 
 def _adopted(context: Context, native: Any) -> int:
-    """The handle of a stream by its native value."""
+    """Return the handle of a stream by its native value."""
     if not isinstance(native, int) or isinstance(native, bool):
         raise TypeError(f"stream_ptr must be an int, not {type(native).__name__}")
     return context.driver.stream_adopt(context.driver_index, native)

@@ -42,7 +42,7 @@ class Stream(AcceleratorStream):
 
     @property
     def cuda_stream(self) -> int:
-        """The native stream, a cudaStream_t as an int; 0 for the default stream."""
+        """Return the native stream, a cudaStream_t as an int; 0 for the default stream."""
         return self.native_handle
 
     @property
@@ -57,6 +57,6 @@ class Stream(AcceleratorStream):
 
 
 def default_stream_of(context: Context) -> Stream:
-    """A new object for a context's default stream; the context keeps the one that programs see."""
+    """Return a new object for a context's default stream; the context keeps the one that programs see."""
     handle = context.driver.stream_default(context.driver_index)
     return fill_stream(object.__new__(Stream), context, handle, 0, owned=False)

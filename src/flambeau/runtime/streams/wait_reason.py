@@ -37,6 +37,6 @@ class because:
 
 
 def reason() -> str:
-    """The innermost reason of this thread; empty outside of all: the program itself asked."""
+    """Return the innermost reason of this thread; empty outside of all: the program itself asked."""
     text = _current.text
     return "" if text is None else text(*_current.arguments)

@@ -131,7 +131,7 @@ def _again(
 
 
 def _arguments(define: FunctionType) -> set[str]:
-    """The names of its arguments. One of a tensor with `**` reads the others itself."""
+    """Return the names of its arguments. One of a tensor with `**` reads the others itself."""
     code = (unwrap(define) if hasattr(define, "__wrapped__") else define).__code__
     own = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
     if code.co_flags & CO_VARKEYWORDS and ("input" in own or "self" in own):
@@ -146,7 +146,7 @@ def _has_types(define: FunctionType, own: set[str]) -> bool:
 
 
 def _names(define: FunctionType, name: str, method: bool) -> dict[str, str]:
-    """Its arguments by the names of others."""
+    """Return its arguments by the names of others."""
     own = _arguments(define)
     code = unwrap(define).__code__
     names = OURS | PARSED.get(name, {})

@@ -65,7 +65,7 @@ _PYTHON_TYPES = {float: dtypes.float64, int: dtypes.int64, bool: dtypes.bool_, c
 
 
 def place(where: Any) -> device:
-    """The device that an argument names, with an index on CUDA; None is the default one."""
+    """Return the device that an argument names, with an index on CUDA; None is the default one."""
     return default_device() if where is None else system.resolve(device(where))
 
 
@@ -84,7 +84,7 @@ def default_device() -> device:
 
 
 def kind_of(kind: Any, function: str, default: dtype | None = None) -> dtype:
-    """The dtype that an argument names: a dtype, or a Python number type; None is the default."""
+    """Return the dtype that an argument names: a dtype, or a Python number type; None is the default."""
     if kind.__class__ is dtype:
         return kind
     if kind is None:
@@ -95,12 +95,12 @@ def kind_of(kind: Any, function: str, default: dtype | None = None) -> dtype:
 
 
 def default_complex() -> dtype:
-    """The complex dtype whose parts are of the default dtype."""
+    """Return the complex dtype whose parts are of the default dtype."""
     return flags.default_dtype.to_complex()
 
 
 def kind_of_number(value: Any) -> dtype:
-    """The dtype that a Python number has by itself."""
+    """Return the dtype that a Python number has by itself."""
     if isinstance(value, bool):
         return dtypes.bool_
     if isinstance(value, int):
@@ -109,7 +109,7 @@ def kind_of_number(value: Any) -> dtype:
 
 
 def number(x: Any, function: str, name: str, position: int) -> Any:
-    """A Python number, or what a 0-dim tensor or NumPy scalar holds. Raises TypeError."""
+    """Return a Python number, or what a 0-dim tensor or NumPy scalar holds. Raises TypeError."""
     if isinstance(x, (bool, int, float, builtins.complex)):
         return x
     if getattr(x, "ndim", None) == 0 and hasattr(x, "item"):
@@ -118,7 +118,7 @@ def number(x: Any, function: str, name: str, position: int) -> Any:
 
 
 def integer(x: Any, function: str, name: str, position: int) -> int:
-    """An int, or what acts as one. Raises TypeError."""
+    """Return an int, or what acts as one. Raises TypeError."""
     return int_of(x, function, name, position)
 
 
@@ -138,7 +138,9 @@ def creates(define: F) -> F:
 
 
 def new_leaf(made: Any, requires_grad: bool) -> Any:
-    """A new tensor, which requires a gradient if that is asked for. Raises RuntimeError: an integer or bool tensor."""
+    """Return a new tensor, which requires a gradient if that is asked for. Raises RuntimeError: an integer or bool
+    tensor.
+    """
     if not requires_grad:
         return made
     if made.meta.dtype.category < FLOATING:
@@ -164,7 +166,7 @@ def refuse(form: layout | None) -> None:
 
 
 def shape_of(size: Any, function: str) -> Shape:
-    """The sizes that a creation was given, as varargs or as one sequence.
+    """Return the sizes that a creation was given, as varargs or as one sequence.
 
     Raises TypeError for what is no int, RuntimeError for a negative size.
     """
@@ -180,7 +182,7 @@ def shape_of(size: Any, function: str) -> Shape:
 
 
 def checked_shape(size: Sequence[Any], function: str) -> Shape:
-    """A sequence of sizes as a tuple of ints."""
+    """Return a sequence of sizes as a tuple of ints."""
     for at, n in enumerate(size):
         if not _is_int(n) and not (at and isinstance(n, bool)):  # PyTorch's parser looks at the first alone
             raise TypeError(_not_a_size(function, n, at))

@@ -37,7 +37,7 @@ class PublicSignature(Signature):
 
     @property
     def parameters(self) -> MappingProxyType[str, Parameter]:
-        """The parameters by name, in order."""
+        """Return the parameters by name, in order."""
         return self._build().parameters
 
     @property

@@ -27,7 +27,7 @@ class NamedResult(tuple[Any, ...]):
 
     @classmethod
     def of(cls, members: Iterable[Any], out: Any) -> NamedResult:
-        """Results that went to `out`, or are new where that is None."""
+        """Return results that went to `out`, or are new where that is None."""
         return (cls if out is None else cls.stored)(members)
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ def _member(at: int) -> property:
 
 
 def _define(name: str, *fields: str) -> type[NamedResult]:
-    """The class of this name, and the one with `_out` after it."""
+    """Return the class of this name, and the one with `_out` after it."""
     body: dict[str, Any] = {
         "__slots__": (), "__module__": "torch.return_types", "__match_args__": fields, "fields": fields,
         "n_fields": len(fields), "n_sequence_fields": len(fields), "n_unnamed_fields": 0,

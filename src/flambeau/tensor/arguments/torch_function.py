@@ -60,13 +60,13 @@ def announce(*namespaces: dict[str, Any]) -> None:
 
 
 def ignore_overrides(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """The `__torch_function__` of classes that override nothing, as parameters."""
+    """Return the `__torch_function__` of classes that override nothing, as parameters."""
     with DisableTorchFunctionSubclass():
         return func(*args, **kwargs or {})
 
 
 def overrides(kind: type) -> bool:
-    """Whether objects of a type override functions."""
+    """Return True if objects of a type override functions."""
     if kind is Tensor:
         return False
     return getattr(kind, "__torch_function__", ignore_overrides) not in (None, ignore_overrides)
@@ -130,12 +130,12 @@ def _ask_operator(
 
 
 def in_mode() -> bool:
-    """Whether a mode is to be asked."""
+    """Return True if a mode is to be asked."""
     return bool(here.entered) and here.modes
 
 
 def is_enabled() -> bool:
-    """Whether classes may override functions in this thread now."""
+    """Return True if classes may override functions in this thread now."""
     return here.classes
 
 
@@ -254,7 +254,7 @@ def _name(function: FunctionType, name: str) -> None:
 
 
 def _functions() -> list[tuple[str, FunctionType]]:
-    """The public functions that ask, by name."""
+    """Return the public functions that ask, by name."""
     return [
         (name, value)
         for namespace in _namespaces
@@ -264,7 +264,7 @@ def _functions() -> list[tuple[str, FunctionType]]:
 
 
 def _members() -> list[tuple[str, Any]]:
-    """The methods and properties of Tensor that ask, by name."""
+    """Return the methods and properties of Tensor that ask, by name."""
     return [
         (name, value)
         for name, value in _own_members.items()
@@ -273,7 +273,7 @@ def _members() -> list[tuple[str, Any]]:
 
 
 def arm_for(values: Iterable[Any]) -> bool:
-    """Whether these objects want doors that were not there yet: now they are."""
+    """Return True if these objects want doors that were not there yet: now they are."""
     if _armed or not overriding(values):
         return False
     arm()

@@ -67,7 +67,7 @@ _LAST = {channels_last: 4, channels_last_3d: 5}
 
 
 def strides_in(shape: Shape, form: memory_format) -> Strides:
-    """The strides of a new tensor of `shape` in contiguous or channels-last format."""
+    """Return the strides of a new tensor of `shape` in contiguous or channels-last format."""
     if form is contiguous_format:
         return contiguous_strides(shape)
     if not isinstance(form, memory_format):
@@ -80,14 +80,14 @@ def strides_in(shape: Shape, form: memory_format) -> Strides:
 
 
 def lies_in(meta: Meta, form: memory_format) -> bool:
-    """Whether the strides suggest this format, gaps allowed: then a tensor is not converted to it."""
+    """Return True if the strides suggest this format, gaps allowed: then a tensor is not converted to it."""
     if is_channels_last(meta.shape, meta.strides):
         return _LAST.get(form) == meta.ndim
     return form is contiguous_format
 
 
 def strides_like(meta: Meta, form: memory_format | None) -> Strides:
-    """The strides of a new tensor like `meta`; None and `preserve_format` keep its order of dimensions."""
+    """Return the strides of a new tensor like `meta`; None and `preserve_format` keep its order of dimensions."""
     if form is None or form is preserve_format:
         return dense_strides(meta.shape, meta.strides)
     return strides_in(meta.shape, form)
@@ -99,7 +99,7 @@ _by_type_name = {f"{d.torch_name}Tensor": d for d in DTYPES}
 
 
 def type_name(meta: Meta) -> str:
-    """The old name of a tensor's type."""
+    """Return the old name of a tensor's type."""
     room = "torch" if meta.device is CPU else f"torch.{meta.device.type}"
     if meta.sparse:
         room = f"{room}.sparse" if meta.layout == "sparse_coo" else f"{room}.{meta.layout}"

@@ -63,7 +63,7 @@ interception.subscribe(_choose_plans)
 
 
 def node_of(t: Tensor) -> Node | None:
-    """The node that `t` is an output of, a leaf's too; None if it requires no gradient.
+    """Return the node that `t` is an output of, a leaf's too; None if it requires no gradient.
 
     Raises RuntimeError: a view that does not allow it, or what it shows, was changed in place.
     """
@@ -120,7 +120,7 @@ UNHELD = _references_of_unheld()
 
 
 def requires_grad(t: Tensor) -> bool:
-    """Whether gradients are computed for `t`.
+    """Return True if gradients are computed for `t`.
 
     As PyTorch's also of a view, made while nothing was recorded, of what requires them: though it has no edge.
     """
@@ -158,7 +158,7 @@ class ViewPlan:
 
 
 def run(view: View, t: Tensor, *params: Any) -> Tensor:
-    """The view of `t` that a record gives. Raises what its rule raises."""
+    """Return the view of `t` that a record gives. Raises what its rule raises."""
     plan = _fast_view_plans.get((view, t.meta, params))
     if plan is None:
         if t.meta.sparse:
@@ -195,13 +195,13 @@ def _view_plan(view: View, t: Tensor, params: tuple[Any, ...]) -> ViewPlan:
 
 
 def _trace_view(view: View, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:
-    """The plan of a view over symbols."""
+    """Return the plan of a view over symbols."""
     plan = ViewPlan(view, operands[0], params)
     return Build(partial(ViewPlan.of_shape, plan.node), plan.meta, plan.offset)
 
 
 def _limit_to_storage(t: Tensor, plan: ViewPlan) -> ViewPlan:
-    """The plan of a view of a tensor that reaches beyond its storage. See Note [Storages made smaller]."""
+    """Return the plan of a view of a tensor that reaches beyond its storage. See Note [Storages made smaller]."""
     meta, storage, offset = plan.meta, t.memory, t.ptr - t.memory.ptr + plan.offset
     if meta.numel and offset + meta.span > storage.nbytes:
         if plan.offset or meta.numel != t.meta.numel:
@@ -277,7 +277,7 @@ def record_several(
 
 
 def _make_view(t: Tensor, view: View, params: tuple[Any, ...]) -> Tensor:
-    """A view without a history."""
+    """Return a view without a history."""
     plan = _view_plans.get((view, t.meta, params)) or _view_plan(view, t, params)
     result = make(plan.meta, t.memory, t.ptr + plan.offset)
     result.counter = t.counter
@@ -285,7 +285,7 @@ def _make_view(t: Tensor, view: View, params: tuple[Any, ...]) -> Tensor:
 
 
 def replay(steps: Steps, base: Tensor) -> Tensor:
-    """The view of `base` that these steps lead to."""
+    """Return the view of `base` that these steps lead to."""
     listed = []
     while steps is not None:
         steps, view, params = steps

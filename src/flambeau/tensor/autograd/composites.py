@@ -25,7 +25,7 @@ class Composite(Record):
 
 
 def wants_node(args: Sequence[Any]) -> bool:
-    """Whether a call of these would be recorded now."""
+    """Return True if a call of these would be recorded now."""
     return mode.recording and any(isinstance(a, Tensor) and requires_grad(a) for a in args)
 
 

@@ -28,7 +28,7 @@ def zeros_of(meta: Meta) -> Any:
 
 
 def fit_gradient(grad: Any, meta: Meta | None) -> Any:
-    """A formula's result as the gradient of an input: summed over what was broadcast, real, cast, moved."""
+    """Return a formula's result as the gradient of an input: summed over what was broadcast, real, cast, moved."""
     if grad is None or meta is None or grad.meta is meta:
         return grad
     kind = grad.meta.dtype
@@ -60,7 +60,7 @@ def summed_to(grad: Any, shape: tuple[int, ...]) -> Any:
 
 
 def forget_base(t: Tensor) -> Tensor:
-    """A new view as a tensor of its own, with the same node: of memory that nothing else shows."""
+    """Return a new view as a tensor of its own, with the same node: of memory that nothing else shows."""
     history = t.history
     assert history is not None
     t.history = None if history.node is None else AutogradMeta(history.node, history.index)

@@ -49,7 +49,7 @@ def begin_in_place(record_plan: RecordPlan, args: Sequence[Any], target: Tensor)
 
 
 def _erases_history(record_plan: RecordPlan, args: Sequence[Any], target: Tensor) -> bool:
-    """Whether a call overwrites what has a node of its own, to which no gradient of it passes."""
+    """Return True if a call overwrites what has a node of its own, to which no gradient of it passes."""
     history = target.history
     if history is None or history.base is not None or history.node is None:
         return False
@@ -57,7 +57,7 @@ def _erases_history(record_plan: RecordPlan, args: Sequence[Any], target: Tensor
 
 
 def _node_without_inputs(record_plan: RecordPlan) -> Any:
-    """The node of a call none of whose inputs requires a gradient."""
+    """Return the node of a call none of whose inputs requires a gradient."""
     node: Any = new_object(
         node_class(RecordedCall, record_plan.record, record_plan.metas, record_plan.params)
     )

@@ -27,7 +27,7 @@ def require_changeable(target: Tensor) -> None:
 
 
 def _is_view_of_leaf(history: AutogradMeta) -> bool:
-    """Whether a view, or one that it was made of, is a leaf, or its base is."""
+    """Return True if a view, or one that it was made of, is a leaf, or its base is."""
     assert history.base is not None
     node = history.node
     while isinstance(node, RecordedShape) and node.edges[0] is not None:

@@ -77,5 +77,5 @@ def _steal_or_copy(grad: Any, meta: Meta, references: int) -> Any:
 
 @functools.lru_cache(_LAYOUTS)
 def _strides_of_gradient(meta: Meta) -> tuple[int, ...]:
-    """A leaf's own where it is dense."""
+    """Return a leaf's own where it is dense."""
     return meta.strides if is_dense(meta.shape, meta.strides) else contiguous_strides(meta.shape)

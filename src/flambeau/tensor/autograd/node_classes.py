@@ -31,7 +31,7 @@ _classes: dict[Any, Any] = {}  # of each record (and name): made when it is firs
 
 
 def node_class(base: type, record: Op | View, metas: tuple[Meta | None, ...], params: tuple[Any, ...]) -> Any:
-    """The class of the nodes of a record's calls; `base`: of what kind they are."""
+    """Return the class of the nodes of a record's calls; `base`: of what kind they are."""
     found = _classes.get(record)
     if found is None:
         found = _classes[record] = _make_class(base, record)
@@ -39,7 +39,7 @@ def node_class(base: type, record: Op | View, metas: tuple[Meta | None, ...], pa
 
 
 def _make_class(base: type, record: Op | View) -> Any:
-    """The class; or, where nodes are named by call, what chooses among several."""
+    """Return the class; or, where nodes are named by call, what chooses among several."""
     named = record.node if isinstance(record, View) else record.derivative.name
     if not callable(named):
         return _class_of(base, record, named or _node_name(record.name))

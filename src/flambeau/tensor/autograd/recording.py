@@ -95,7 +95,8 @@ class RecordPlan:
 
 
 def begin_recording(record_plan: RecordPlan, args: Sequence[Any], target: Tensor | None = None) -> Any:
-    """The node of a call that is about to run, with what it saves of the inputs; None if none requires a gradient.
+    """Return the node of a call that is about to run, with what it saves of the inputs; None if none requires a
+    gradient.
 
     `target` is about to be overwritten: where a formula needs what it was, a copy is saved.
     """

@@ -35,7 +35,7 @@ class SavedTensor:
     version: int
 
     def unpack(self, node: Node | None) -> Tensor:
-        """The tensor again. Raises RuntimeError if it was changed in place since."""
+        """Return the tensor again. Raises RuntimeError if it was changed in place since."""
         t = self.unpack_detached(node)
         source = self.source(node)
         if source is not None and t.meta.dtype.category >= FLOATING:

@@ -45,10 +45,10 @@ def tensor(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:
-    """A new tensor with a copy of `data`: nested sequences, a number, a NumPy array or a tensor.
+    """Return a new tensor with a copy of `data`: nested sequences, a number, a NumPy array or a tensor.
 
-    The dtype is inferred from the data unless given: Python floats give the default dtype, ints int64.
-    Raises ValueError for ragged sequences, TypeError or RuntimeError for what is no number.
+    The dtype is inferred from the data unless given: Python floats give the default dtype, ints int64. Raises
+    ValueError for ragged sequences, TypeError or RuntimeError for what is no number.
     """
     _warn_of_tensor(data, "torch.tensor")
     made = _copy_detached(
@@ -68,7 +68,7 @@ def new_tensor(
     layout: Any = None,
     pin_memory: bool = False,
 ) -> Tensor:
-    """A new tensor with a copy of `data`, on this tensor's device and of its dtype unless told otherwise."""
+    """Return a new tensor with a copy of `data`, on this tensor's device and of its dtype unless told otherwise."""
     refuse(layout)
     _warn_of_tensor(data, "tensor.new_tensor")
     kind = self.meta.dtype if dtype is None else kind_of(dtype, "new_tensor")
@@ -97,7 +97,7 @@ def _kind(kind: Any, function: str) -> dtype | None:
 
 
 def new(data: Any, kind: dtype | None, where: device | None, pin: bool = False) -> Tensor:
-    """A new tensor with a copy of `data`, where the data lies unless told otherwise."""
+    """Return a new tensor with a copy of `data`, where the data lies unless told otherwise."""
     if isinstance(data, Tensor):
         meta = data.meta.with_(dtype=kind, device=where)
         return copy_as(data, meta.with_(strides=strides_like(meta, None)), pin=pin)
@@ -113,7 +113,7 @@ def new(data: Any, kind: dtype | None, where: device | None, pin: bool = False) 
 
 
 def over(array: Array, kind: dtype, storage: type[Storage] = Storage) -> Tensor:
-    """A tensor that shares an array's memory and keeps the array alive."""
+    """Return a tensor that shares an array's memory and keeps the array alive."""
     itemsize = array.itemsize
     strides = tuple([s // itemsize for s in array.strides]) if array.size else contiguous_strides(array.shape)
     meta = Meta.of(array.shape, strides, kind, CPU)
@@ -139,7 +139,7 @@ def _convert_array(array: Array, source: dtype, target: dtype | None) -> Array:
 
 
 def numpy_kind(array: Array) -> dtype:
-    """The dtype of a NumPy array. Raises TypeError, in PyTorch's words, where there is none."""
+    """Return the dtype of a NumPy array. Raises TypeError, in PyTorch's words, where there is none."""
     if array.dtype.byteorder == ">":
         raise ValueError(
             "given numpy array has byte order different from the native byte order. Conversion between "
@@ -159,7 +159,7 @@ def numpy_kind(array: Array) -> dtype:
 
 
 def _from_sequence(data: Any, kind: dtype | None) -> Tensor:
-    """A tensor of a number or of sequences of sequences of numbers, all of one shape."""
+    """Return a tensor of a number or of sequences of sequences of numbers, all of one shape."""
     shape = _shape(data)
     types: set[Any] = set()
     if all(shape):
@@ -186,7 +186,7 @@ def _is_sequence(x: Any) -> bool:
 
 
 def _shape(data: Any) -> tuple[int, ...]:
-    """The shape as the first elements tell it."""
+    """Return the shape as the first elements tell it."""
     shape = []
     while _is_sequence(data):
         shape.append(len(data))
@@ -252,7 +252,7 @@ def _plain(data: Any, depth: int, kinds: set[Any]) -> Any:
 
 
 def _infer_dtype(types: set[Any]) -> dtype:
-    """The dtype of elements of these types (or dtypes); no elements: the default dtype."""
+    """Return the dtype of elements of these types (or dtypes); no elements: the default dtype."""
     kinds = [_kind_of_type(t) for t in types]
     return reduce(dtypes.promote_types, kinds) if kinds else flags.default_dtype
 
@@ -286,7 +286,7 @@ def _wide(inferred: dtype, target: dtype) -> dtype:
 
 
 def _array(data: Any, source: dtype, target: dtype) -> Array:
-    """The numbers as an array of `source`. Raises if they do not fit an integral `target`."""
+    """Return the numbers as an array of `source`. Raises if they do not fit an integral `target`."""
     try:
         array = np.array(data, source.numpy)
     except OverflowError:

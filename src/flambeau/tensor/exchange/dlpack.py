@@ -167,7 +167,7 @@ def dlpack_device(t: Tensor) -> tuple[int, int]:
 
 
 def is_real(context: Context) -> bool:
-    """Whether a device's addresses are CUDA's, which other libraries can use."""
+    """Return True if a device's addresses are CUDA's, which other libraries can use."""
     return context.backing.name == "cuda"
 
 
@@ -186,10 +186,10 @@ def __dlpack__(
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
 ) -> Any:
-    """A capsule over this tensor's memory. `stream`: where the consumer will use it; -1 asks for no ordering.
+    """Return a capsule over this tensor's memory. `stream`: where the consumer will use it; -1 asks for no ordering.
 
-    Raises BufferError: it requires a gradient, or cannot be given on `dl_device` (without the copy that `copy=False`
-    forbids).
+    Raises BufferError: it requires a gradient, or cannot be given on `dl_device` (without the copy that
+    `copy=False` forbids).
     """
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
@@ -261,7 +261,7 @@ class _Borrowed:
 
 @function
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """A tensor over the memory of an object with `__dlpack__`, or of a capsule: both see each change.
+    """Return a tensor over the memory of an object with `__dlpack__`, or of a capsule: both see each change.
 
     Raises BufferError or RuntimeError for memory that Flambeau cannot use.
     """
@@ -313,7 +313,7 @@ def _adopt(capsule: Any) -> Tensor:
 
 
 def _read(managed: Any) -> tuple[Meta, int]:
-    """The meta and the address that a struct describes. Raises before anything is taken."""
+    """Return the meta and the address that a struct describes. Raises before anything is taken."""
     if isinstance(managed, _Versioned):
         if managed.major != _VERSION[0]:
             raise BufferError(f"DLPack version {managed.major}.{managed.minor} is not understood")

@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 
 @function
 def from_numpy(ndarray: Array) -> Tensor:
-    """A CPU tensor over the array's memory: a change of one is seen in the other.
+    """Return a CPU tensor over the array's memory: a change of one is seen in the other.
 
     Raises TypeError for what is no array or of a dtype that PyTorch lacks, ValueError for negative strides.
     """
@@ -74,10 +74,10 @@ class _Owner:
 
 @method
 def numpy(self: Tensor, *, force: bool = False) -> Array:
-    """The tensor as an array over the same memory, which it keeps alive.
+    """Return the tensor as an array over the same memory, which it keeps alive.
 
-    `force`: detached, and from its device a copy. Raises TypeError: it is not on the CPU; RuntimeError: it requires
-    a gradient, which what NumPy does would not reach.
+    `force`: detached, and from its device a copy. Raises TypeError: it is not on the CPU; RuntimeError: it
+    requires a gradient, which what NumPy does would not reach.
     """
     meta = self.meta
     if meta.sparse:
@@ -105,7 +105,7 @@ def numpy(self: Tensor, *, force: bool = False) -> Array:
 
 @method
 def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array:
-    """The tensor for NumPy: its own memory unless `dtype` or `copy` ask for another."""
+    """Return the tensor for NumPy: its own memory unless `dtype` or `copy` ask for another."""
     shared = numpy(self)
     return np.array(shared, dtype, copy=copy)
 
@@ -152,7 +152,7 @@ def _interface_of(t: Tensor) -> dict[str, Any]:
 
 
 def _from_interface(obj: Any) -> Tensor:
-    """A tensor on the current device over the memory of another library's array."""
+    """Return a tensor on the current device over the memory of another library's array."""
     about = obj.__cuda_array_interface__
     if about.get("mask") is not None:
         raise NotImplementedError("__cuda_array_interface__: arrays with a mask are not supported")
@@ -193,7 +193,7 @@ alias("__cuda_array_interface__", property(_cuda_array_interface), as_function=F
 def frombuffer(
     buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False
 ) -> Tensor:
-    """A 1-d CPU tensor over a buffer's memory: `count` elements (-1: all) from byte `offset` on.
+    """Return a 1-d CPU tensor over a buffer's memory: `count` elements (-1: all) from byte `offset` on.
 
     Raises ValueError: no buffer, or sizes that do not fit it.
     """
@@ -250,7 +250,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 def asarray(
     obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor of a tensor, a NumPy array, a DLPack capsule's owner, a buffer, a number or a sequence.
+    """Return a tensor of a tensor, a NumPy array, a DLPack capsule's owner, a buffer, a number or a sequence.
 
     Shares memory where it can; `copy` forces a copy (True) or forbids one (False: ValueError if needed).
     """
@@ -270,7 +270,7 @@ def asarray(
 
 
 def _share_memory_of(obj: Any, kind: dtype | None) -> Tensor | None:
-    """A tensor over the memory of `obj`, or None if it has none to share."""
+    """Return a tensor over the memory of `obj`, or None if it has none to share."""
     if isinstance(obj, Tensor):
         return obj
     if isinstance(obj, np.ndarray):

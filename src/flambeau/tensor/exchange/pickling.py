@@ -46,7 +46,7 @@ NEW_KINDS = (
 
 @method
 def __reduce_ex__(self: Tensor, protocol: Any) -> Any:
-    """A call that builds it again. Its Python attributes travel too; its history does not."""
+    """Return a call that builds it again. Its Python attributes travel too; its history does not."""
     define, arguments = _recipe(self)
     if type(self) is Tensor and not self.__dict__:
         return define, arguments
@@ -116,7 +116,7 @@ def rebuild_meta(dtype: dtype, size: Any, stride: Any, requires_grad: bool) -> T
 
 
 def rebuild_subclass(define: Any, kind: Any, arguments: Any, state: Any) -> Any:
-    """A tensor that `define(*arguments)` makes, as a subclass and with Python attributes."""
+    """Return a tensor that `define(*arguments)` makes, as a subclass and with Python attributes."""
     made = _of_class(define(*arguments), kind)
     if not hasattr(kind, "__setstate__"):
         return _restore_state(made, state)
@@ -126,14 +126,14 @@ def rebuild_subclass(define: Any, kind: Any, arguments: Any, state: Any) -> Any:
 
 @method
 def __copy__(self: Tensor) -> Tensor:
-    """A tensor over the same memory."""
+    """Return a tensor over the same memory."""
     define, arguments = _recipe(self)
     return _restore_state(_of_class(define(*arguments), type(self)), _state(self))
 
 
 @method
 def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
-    """A leaf over a copy of the storage; with its gradient and its attributes.
+    """Return a leaf over a copy of the storage; with its gradient and its attributes.
 
     Tensors that share memory share the copy. Raises RuntimeError: it is not a leaf.
     """
@@ -165,7 +165,7 @@ def _of_class(made: Tensor, kind: type[Any]) -> Any:
 
 
 def _state(t: Tensor) -> Any:
-    """Its Python attributes; beside them those that lie in slots of its class, if it has such."""
+    """Return its Python attributes; beside them those that lie in slots of its class, if it has such."""
     names = [name for name in _slotnames(type(t)) if name not in Tensor.__slots__ and hasattr(t, name)]
     return (t.__dict__, {name: getattr(t, name) for name in names}) if names else t.__dict__
 
@@ -182,7 +182,7 @@ def _restore_state(made: Any, state: Any) -> Any:
 
 
 def row_of(storage: Storage) -> Tensor:
-    """A storage's bytes as a tensor."""
+    """Return a storage's bytes as a tensor."""
     return make(Meta.contiguous_of((storage.nbytes,), dtypes.uint8, storage.device), storage, storage.ptr)
 
 
@@ -194,7 +194,7 @@ def _copy_of_storage(self: Storage, memo: dict[int, Any]) -> Storage:
 
 
 def _reduce_storage(self: Storage, protocol: Any) -> Any:
-    """Its bytes, out of band from protocol 5 on, and the name of its device."""
+    """Return its bytes, out of band from protocol 5 on, and the name of its device."""
     if self.device is META:
         return meta_storage_of, (self.nbytes,)
     array: Any = numpy(on_host(row_of(self)))
@@ -202,7 +202,7 @@ def _reduce_storage(self: Storage, protocol: Any) -> Any:
 
 
 def meta_storage_of(nbytes: int) -> Storage:
-    """A storage of the meta device. Raises TypeError or ValueError: the size is not an int, or is negative."""
+    """Return a storage of the meta device. Raises TypeError or ValueError: the size is not an int, or is negative."""
     if type(nbytes) is not int:
         raise TypeError(f"the size of a storage must be int, not {type_name(nbytes)}")
     if nbytes < 0:
@@ -211,7 +211,7 @@ def meta_storage_of(nbytes: int) -> Storage:
 
 
 def storage_of(data: Any, where: str) -> Storage:
-    """A storage of bytes. What came out of band is used as it is, if it may be written to, and kept alive."""
+    """Return a storage of bytes. What came out of band is used as it is, if it may be written to, and kept alive."""
     window = np.frombuffer(data, np.uint8)
     if place(where) is CPU and window.flags.writeable:
         return over(window, dtypes.uint8, Storage if isinstance(data, bytearray) else ForeignStorage).memory

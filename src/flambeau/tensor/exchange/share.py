@@ -43,7 +43,9 @@ def _share(row: Tensor) -> None:
 
 @method
 def is_shared(self: Tensor) -> bool:
-    """Whether other processes may see its memory: a CUDA device's always, the CPU's where `share_memory_` moved it."""
+    """Return True if other processes may see its memory: a CUDA device's always, the CPU's where `share_memory_`
+    moved it.
+    """
     return _is_shared(self)
 
 
@@ -58,7 +60,7 @@ def share_memory_(self: Tensor) -> Tensor:
 
 
 def _face_is_shared(self: Face) -> bool:
-    """Whether other processes may see this memory."""
+    """Return True if other processes may see this memory."""
     return _is_shared(self._row)
 
 
@@ -74,7 +76,7 @@ def _share_cuda_(self: Face) -> tuple[Any, ...]:
 
 
 def _new_shared_cuda(cls: Any, *args: Any) -> Any:
-    """The storage that another process has sent."""
+    """Return the storage that another process has sent."""
     return _sharing().receive_storage(*args)
 
 

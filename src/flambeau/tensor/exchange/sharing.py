@@ -147,10 +147,10 @@ class ReceivedStorage(ForeignStorage):
 
 
 def move_to_shared_memory(row: Tensor) -> Any:
-    """The shared memory of a CPU tensor's storage: it is moved there now if it lies elsewhere.
+    """Return the shared memory of a CPU tensor's storage: it is moved there now if it lies elsewhere.
 
-    `Anonymous` or `Named`, as the strategy says. See Note [Moving to shared memory]. Raises RuntimeError: there is
-    no room.
+    `Anonymous` or `Named`, as the strategy says. See Note [Moving to shared memory]. Raises RuntimeError: there
+    is no room.
     """
     with sharing.lock:
         if not isinstance(row.memory.owner, Mapping):
@@ -200,18 +200,18 @@ def _hand_over_memory(memory: Storage) -> Storage:
 
 
 def is_mapped(memory: Storage) -> bool:
-    """Whether other processes may see CPU memory."""
+    """Return True if other processes may see CPU memory."""
     return isinstance(memory.owner, Mapping)
 
 
 def storage_over(memory: Any, nbytes: int) -> Storage:
-    """A storage over shared memory that another process has sent."""
+    """Return a storage over shared memory that another process has sent."""
     made = sharing.known[memory.key] = SharedStorage(memory.ptr, nbytes, system.host, None, memory)
     return made
 
 
 def storage_of_descriptor(fd: int, nbytes: int) -> Storage:
-    """The storage of a descriptor, which it takes over: the one that has its memory already, or a new one."""
+    """Return the storage of a descriptor, which it takes over: the one that has its memory already, or a new one."""
     with sharing.lock:
         found = sharing.known.get(key_of(fd))
         if found is None:
@@ -265,7 +265,7 @@ def send(storage: Storage) -> device_ipc.Parcel:
 
 
 def receive(parcel: device_ipc.Parcel) -> Storage:
-    """The storage that another process has sent: the one that is here already, or a new one."""
+    """Return the storage that another process has sent: the one that is here already, or a new one."""
     with sharing.lock:
         found = sharing.known.get(parcel.key)
         if found is not None and found.context.closed:
@@ -332,7 +332,7 @@ def warn_if_has_hooks(tensor: Tensor) -> None:
 
 
 def over(storage: Storage) -> UntypedStorage:
-    """A storage as programs see it."""
+    """Return a storage as programs see it."""
     row = make(Meta.contiguous_of((storage.nbytes,), dtypes.uint8, storage.device), storage, storage.ptr)
     made: UntypedStorage = face(UntypedStorage, row)
     return made

@@ -140,7 +140,7 @@ def _warn_of_lost_imaginary() -> None:
 
 
 def _alike(target: Meta, source: Meta) -> bool:
-    """Whether one memory copy does it: the same bytes in the same order, without gaps."""
+    """Return True if one memory copy does it: the same bytes in the same order, without gaps."""
     return (
         target.dtype is source.dtype
         and target.shape == source.shape
@@ -176,7 +176,7 @@ def _copy_host(target: Tensor, source: Tensor, non_blocking: bool) -> None:
 
 
 def stream_of(t: Tensor) -> Any:
-    """The current stream of a tensor's device. Raises RuntimeError if its machine is closed."""
+    """Return the current stream of a tensor's device. Raises RuntimeError if its machine is closed."""
     context = t.memory.context
     system.require_open(context)
     return current.local.streams[context.index]
@@ -254,13 +254,13 @@ def _wait(waiter: Any, for_: Any, why: str) -> None:
 
 
 def empty_pinned(meta: Meta) -> Tensor:
-    """A new uninitialized CPU tensor in pinned memory."""
+    """Return a new uninitialized CPU tensor in pinned memory."""
     storage = PinnedStorage(meta.nbytes)
     return make(meta, storage, storage.ptr)
 
 
 def copy_as(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = False) -> Tensor:
-    """A new tensor of `meta` (dense) with the elements of `source`."""
+    """Return a new tensor of `meta` (dense) with the elements of `source`."""
     if interception.count and dispatch.is_shown((source,)):
         return _copy_shown(source, meta, non_blocking)
     if (
@@ -297,7 +297,7 @@ def _copy_shown(source: Tensor, meta: Meta, non_blocking: bool) -> Tensor:
 
 @both
 def clone(input: Tensor, *, memory_format: memory_format | None = None) -> Tensor:
-    """A copy; the order of dimensions in memory is kept unless `memory_format` says otherwise."""
+    """Return a copy; the order of dimensions in memory is kept unless `memory_format` says otherwise."""
     meta = input.meta
     if memory_format is None and meta.plain:
         result: Tensor = unary(ops.copy, input, (meta.dtype, meta.shape))
@@ -322,7 +322,7 @@ def contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format
 
 @method
 def is_contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format) -> bool:
-    """Whether the elements lie in memory in this order, without gaps."""
+    """Return True if the elements lie in memory in this order, without gaps."""
     meta = self.meta
     if memory_format is contiguous_format:
         return meta.contiguous
@@ -339,7 +339,7 @@ def is_contiguous(self: Tensor, *, memory_format: memory_format = contiguous_for
 
 
 def host_array(t: Tensor, write: bool = False) -> Any:
-    """The elements of a CPU tensor as a window; observers hear that the host reads (or writes) them now."""
+    """Return the elements of a CPU tensor as a window; observers hear that the host reads (or writes) them now."""
     meta = t.meta
     if meta.sparse:
         t.memory.expose()
@@ -364,7 +364,7 @@ def on_host(t: Tensor) -> Tensor:
 
 @method
 def item(self: Tensor) -> bool | int | float | complex:
-    """The one element as a Python number. A CUDA tensor's current stream is synchronized."""
+    """Return the one element as a Python number. A CUDA tensor's current stream is synchronized."""
     if self.meta.numel != 1:
         raise RuntimeError(f"a Tensor with {self.meta.numel} elements cannot be converted to Scalar")
     if interception.count and dispatch.is_shown((self,)):
@@ -378,7 +378,7 @@ def item(self: Tensor) -> bool | int | float | complex:
 
 @method
 def tolist(self: Tensor) -> Any:
-    """The elements as nested lists of Python numbers; a 0-dim tensor gives its number."""
+    """Return the elements as nested lists of Python numbers; a 0-dim tensor gives its number."""
     here = on_host(self)
     return host_array(here).tolist()
 
@@ -505,7 +505,7 @@ def cpu(self: Tensor, *, memory_format: memory_format = preserve_format) -> Tens
 
 @method
 def type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
-    """Its type's name ('torch.cuda.FloatTensor'); or the tensor as the type or dtype given."""
+    """Return its type's name ('torch.cuda.FloatTensor'); or the tensor as the type or dtype given."""
     if dtype is None:
         return type_name(self.meta)
     if isinstance(dtype, str) or hasattr(dtype, "torch_type_name"):
@@ -554,7 +554,7 @@ for _name, _kind in {
 
 @method
 def pin_memory(self: Tensor, device: Any = None) -> Tensor:
-    """A copy in pinned host memory, which copies to CUDA devices may use asynchronously; itself if pinned.
+    """Return a copy in pinned host memory, which copies to CUDA devices may use asynchronously; itself if pinned.
 
     `device` is deprecated. Raises RuntimeError: the tensor is not on the CPU, or `device` is no CUDA device.
     """
@@ -640,7 +640,7 @@ def record_use(self: Tensor, event: Event) -> None:
 
 
 def new_filled(meta: Meta, value: Any) -> Tensor:
-    """A new dense tensor of one value. RuntimeError: the dtype cannot hold it."""
+    """Return a new dense tensor of one value. RuntimeError: the dtype cannot hold it."""
     return filled_with(meta, ops.checked_scalar(value, meta.dtype))
 
 
@@ -700,7 +700,7 @@ def _fill_shown(self: Tensor, name: str, value: Any, op: Any) -> Tensor:
 
 
 def _once(t: Tensor) -> Tensor:
-    """Each element once: an expanded dimension as one of size 1, since a fill may repeat."""
+    """Return each element once: an expanded dimension as one of size 1, since a fill may repeat."""
     meta = t.meta
     if not any(n > 1 and s == 0 for n, s in zip(meta.shape, meta.strides, strict=True)):
         return t

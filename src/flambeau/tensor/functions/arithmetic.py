@@ -52,7 +52,7 @@ def tensor_operand(x: Any, name: str, argument: str, position: int) -> Tensor:
 
 
 def operand(x: Any, name: str, argument: str, position: int) -> Any:
-    """A tensor or a Python scalar; NumPy's scalars become Python's, as in PyTorch."""
+    """Return a tensor or a Python scalar; NumPy's scalars become Python's, as in PyTorch."""
     if isinstance(x, Tensor) or x.__class__ in SCALARS:
         return x
     if isinstance(x, np.number):
@@ -72,7 +72,7 @@ def _no_operand(x: Any, name: str, argument: str, position: int) -> TypeError:
 
 
 def is_operand(x: Any, *also: type) -> bool:
-    """Whether an operator takes it: a tensor, a Python or NumPy scalar."""
+    """Return True if an operator takes it: a tensor, a Python or NumPy scalar."""
     return isinstance(x, (*_OPERANDS, *also))
 
 
@@ -222,7 +222,7 @@ publish(_abs_, "abs_", "`abs` in place.", method_and_function)
 
 @both
 def conj_physical(input: Tensor, *, out: Any = None) -> Any:
-    """The complex conjugate, computed; a real tensor itself."""
+    """Return the complex conjugate, computed; a real tensor itself."""
     x = tensor_operand(input, "conj_physical", "input", 1)
     return run(functions.conj_physical, (x,), out) if x.dtype.is_complex or out is not None else x
 
@@ -322,7 +322,7 @@ def _quotient(rounding_mode: Any) -> Pointwise:
 
 @function
 def div(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -> Any:
-    """The quotient of input and other; rounded where `rounding_mode` is "trunc" or "floor".
+    """Return the quotient of input and other; rounded where `rounding_mode` is "trunc" or "floor".
 
     Raises RuntimeError for an integer division by zero on the CPU.
     """
@@ -407,7 +407,7 @@ _bind_power(arithmetic.float_power)
 
 @function
 def square(input: Tensor, *, out: Any = None) -> Any:
-    """The square of each element."""
+    """Return the square of each element."""
     return run(arithmetic.pow_, (tensor_operand(input, "square", "input", 1), 2), out)
 
 
@@ -426,7 +426,7 @@ def square_(self: Tensor) -> Any:
 
 @both
 def positive(input: Tensor) -> Any:
-    """The tensor itself. Raises RuntimeError for a bool tensor."""
+    """Return the tensor itself. Raises RuntimeError for a bool tensor."""
     if tensor_operand(input, "positive", "input", 1).dtype.category == BOOL:
         raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
     return input
@@ -456,7 +456,7 @@ def _bounds(x: Tensor, low: Any, high: Any) -> tuple[Pointwise, tuple[Any, ...]]
 
 @function
 def clamp(input: Any, min: Any = None, max: Any = None, *, out: Any = None) -> Any:
-    """Each element, held to [min, max]: numbers or tensors, either may be None, not both."""
+    """Return each element, held to [min, max]: numbers or tensors, either may be None, not both."""
     return run(*_bounds(tensor_operand(input, "clamp", "input", 1), min, max), out)
 
 
@@ -506,7 +506,7 @@ def _rounding(decimals: int) -> tuple[Pointwise, tuple[Any, ...]]:
 
 @function
 def round(input: Tensor, *, decimals: int = 0, out: Any = None) -> Any:
-    """Each element rounded to the nearest number of `decimals`, halves to the even neighbour."""
+    """Return each element rounded to the nearest number of `decimals`, halves to the even neighbour."""
     op, params = _rounding(decimals)
     return run(op, (tensor_operand(input, "round", "input", 1),), out, params)
 
@@ -549,7 +549,7 @@ publish_in_place(_logit_, functions.logit)
 
 
 def _real(x: Any, function: str, name: str) -> float | None:
-    """A float, or what acts as one; None as it is."""
+    """Return a float, or what acts as one; None as it is."""
     if x is None or x.__class__ is float:
         return x
     value = x.item() if isinstance(x, Tensor) and not x.meta.ndim else x
@@ -623,7 +623,7 @@ publish(
 
 @function
 def polar(abs: Tensor, angle: Tensor, *, out: Any = None) -> Any:
-    """A complex tensor of its absolute values and angles, of one floating dtype."""
+    """Return a complex tensor of its absolute values and angles, of one floating dtype."""
     abs, angle = tensor_operand(abs, "polar", "abs", 1), tensor_operand(angle, "polar", "angle", 2)
     return _run_complex(functions.polar, abs, angle, out)
 
@@ -721,7 +721,7 @@ publish(_where, "where", logic.where.summary, method)
 def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:
-    """Whether |input - other| <= atol + rtol * |other|, element by element. Raises for unlike dtypes."""
+    """Return True if |input - other| <= atol + rtol * |other|, element by element. Raises for unlike dtypes."""
     if not rtol >= 0:  # also NaN
         raise RuntimeError(f"rtol must be greater than or equal to zero, but got {rtol:g}")
     if not atol >= 0:
@@ -734,13 +734,13 @@ def isclose(
 def allclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
-    """Whether `isclose` holds everywhere."""
+    """Return True if `isclose` holds everywhere."""
     return bool(isclose(input, other, float(rtol), float(atol), equal_nan).all().item())
 
 
 @both
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same shape and elements."""
+    """Return True if two tensors have the same shape and elements."""
     a, b = tensor_operand(input, "equal", "input", 1), tensor_operand(other, "equal", "other", 2)
     if a.meta.shape != b.meta.shape:
         return False

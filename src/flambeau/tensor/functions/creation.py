@@ -48,7 +48,7 @@ from flambeau.tensor.tensor import Tensor, make
 
 
 def _new(meta: Meta, options: CreationOptions) -> Tensor:
-    """An uninitialized tensor, or `out` as it asks."""
+    """Return an uninitialized tensor, or `out` as it asks."""
     if options.out is not None:
         return _resize_out(options.out, meta, options)
     if not options.pin_memory:
@@ -95,7 +95,7 @@ def _resize_out(out: Tensor, meta: Meta, options: CreationOptions) -> Tensor:
 
 
 def _sizes(function: str, size: tuple[Any, ...], given: Sized) -> Shape:
-    """The shape, from positional sizes or `size=`."""
+    """Return the shape, from positional sizes or `size=`."""
     return shape_of(size or ((given["size"],) if "size" in given else ()), function)
 
 
@@ -104,7 +104,7 @@ def _sizes(function: str, size: tuple[Any, ...], given: Sized) -> Shape:
 
 @function
 def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
-    """A new tensor of uninitialized memory, of the default dtype unless told otherwise."""
+    """Return a new tensor of uninitialized memory, of the default dtype unless told otherwise."""
     if interception.count and dispatch.is_shown():
         return dispatch.create(empty, sizes, dict(given))
     key, meta = find_meta("empty", sizes, given)
@@ -167,7 +167,7 @@ def _remember(key: Any, meta: Meta, options: CreationOptions) -> None:
 @function
 @creates
 def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
-    """A new tensor of uninitialized memory with the given strides, counted in elements."""
+    """Return a new tensor of uninitialized memory with the given strides, counted in elements."""
     options = CreationOptions("empty_strided", given)
     shape, strides = checked_shape(size, "empty_strided"), ints_of(stride, "empty_strided", "stride", 2)
     require_layout(shape, strides)
@@ -179,7 +179,9 @@ def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
 @function
 @creates
 def empty_permuted(size: Any, physical_layout: Any, **given: Unpack[Given]) -> Tensor:
-    """A new tensor of uninitialized memory without gaps, its dimensions in memory in the order `physical_layout`."""
+    """Return a new tensor of uninitialized memory without gaps, its dimensions in memory in the order
+    `physical_layout`.
+    """
     shape, order = checked_shape(size, "empty_permuted"), [int(d) for d in physical_layout]
     if len(order) != len(shape):
         raise RuntimeError(
@@ -193,7 +195,7 @@ def empty_permuted(size: Any, physical_layout: Any, **given: Unpack[Given]) -> T
 
 
 def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -> Tensor:
-    """Zeros or ones of the default dtype, unless told otherwise. See Note [Repeated creations]."""
+    """Return zeros or ones of the default dtype, unless told otherwise. See Note [Repeated creations]."""
     function = define.__name__
     if interception.count and dispatch.is_shown():
         return dispatch.create(define, sizes, dict(given))
@@ -215,7 +217,7 @@ def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -
 
 
 def _empty_sparse(layout: str, shape: Shape, options: CreationOptions) -> Tensor:
-    """A sparse tensor without values, which is what `torch.zeros` and `torch.empty` of a sparse layout are."""
+    """Return a sparse tensor without values, which is what `torch.zeros` and `torch.empty` of a sparse layout are."""
     kind, device = options.kind or flags.default_dtype, options.device or default_device()
     return layouts.find("empty")(layout, shape, kind, device)
 
@@ -228,20 +230,20 @@ def _of_one_value(function: str, shape: Shape, value: Any, given: Given, natural
 
 @function
 def zeros(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
-    """A new tensor of zeros."""
+    """Return a new tensor of zeros."""
     return _of_default(zeros, sizes, 0, given)
 
 
 @function
 def ones(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
-    """A new tensor of ones."""
+    """Return a new tensor of ones."""
     return _of_default(ones, sizes, 1, given)
 
 
 @function
 @creates
 def full(size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
-    """A new tensor of one value. Its dtype is the value's own (int64, bool, the default) unless given."""
+    """Return a new tensor of one value. Its dtype is the value's own (int64, bool, the default) unless given."""
     if not isinstance(size, (tuple, list)):
         raise TypeError(argument_type("full", "size", 1, "tuple of ints", size))
     value = number(fill_value, "full", "fill_value", 2)
@@ -251,14 +253,14 @@ def full(size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
 @function
 @creates
 def scalar_tensor(s: Any, **given: Unpack[Given]) -> Tensor:
-    """A 0-dim tensor of a number, of the default dtype unless told otherwise."""
+    """Return a 0-dim tensor of a number, of the default dtype unless told otherwise."""
     return _of_one_value("scalar_tensor", (), number(s, "scalar_tensor", "s", 1), given, None)
 
 
 @function
 @creates
 def eye(n: Any, m: Any = None, **given: Unpack[Given]) -> Tensor:
-    """The identity matrix of `n` rows and `m` (or n) columns."""
+    """Return the identity matrix of `n` rows and `m` (or n) columns."""
     options = CreationOptions("eye", given)
     rows = integer(n, "eye", "n", 1)
     columns = rows if m is None else integer(m, "eye", "m", 2)
@@ -284,7 +286,7 @@ def _like(function: str, input: Any, given: Given) -> tuple[Meta, CreationOption
 @function
 @creates
 def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
-    """An uninitialized tensor of the shape, dtype, device and memory order of `input`."""
+    """Return an uninitialized tensor of the shape, dtype, device and memory order of `input`."""
     if isinstance(input, Tensor) and input.meta.sparse:
         return layouts.find("like")(input, CreationOptions("empty_like", given))
     return _empty(*_like("empty_like", input, given))
@@ -293,7 +295,7 @@ def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 @function
 @creates
 def zeros_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
-    """Zeros in the shape, dtype, device and memory order of `input`."""
+    """Return zeros in the shape, dtype, device and memory order of `input`."""
     if isinstance(input, Tensor) and input.meta.sparse:
         return layouts.find("like")(input, CreationOptions("zeros_like", given))
     meta, options = _like("zeros_like", input, given)
@@ -311,7 +313,7 @@ def ones_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 @function
 @creates
 def full_like(input: Tensor, fill_value: Number, **given: Unpack[Given]) -> Tensor:
-    """One value in the shape, dtype, device and memory order of `input`."""
+    """Return one value in the shape, dtype, device and memory order of `input`."""
     meta, options = _like("full_like", input, given)
     return _constant(meta, number(fill_value, "full_like", "fill_value", 2), options)
 
@@ -319,7 +321,7 @@ def full_like(input: Tensor, fill_value: Number, **given: Unpack[Given]) -> Tens
 def _new_like(
     self: Tensor, function: str, size: tuple[Any, ...], given: Sized
 ) -> tuple[Meta, CreationOptions]:
-    """A contiguous meta of the sizes, on the tensor's device and of its dtype unless told otherwise."""
+    """Return a contiguous meta of the sizes, on the tensor's device and of its dtype unless told otherwise."""
     options = CreationOptions(function, given)
     shape = _sizes(function, size, given)
     kind, device = options.kind or self.meta.dtype, options.device or self.meta.device
@@ -329,7 +331,7 @@ def _new_like(
 @method
 @creates
 def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
-    """An uninitialized tensor on this one's device and of its dtype."""
+    """Return an uninitialized tensor on this one's device and of its dtype."""
     if self.meta.sparse:
         return layouts.find("new_empty")(*_new_like(self, "new_empty", sizes, given), self)
     return _empty(*_new_like(self, "new_empty", sizes, given))
@@ -338,7 +340,7 @@ def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 @method
 @creates
 def new_zeros(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
-    """Zeros on this tensor's device and of its dtype."""
+    """Return zeros on this tensor's device and of its dtype."""
     if self.meta.sparse:
         return layouts.find("new_empty")(*_new_like(self, "new_zeros", sizes, given), self)
     meta, options = _new_like(self, "new_zeros", sizes, given)
@@ -356,7 +358,7 @@ def new_ones(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 @method
 @creates
 def new_full(self: Tensor, size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
-    """One value on this tensor's device and of its dtype."""
+    """Return one value on this tensor's device and of its dtype."""
     meta, options = _new_like(self, "new_full", (size,), cast(Sized, given))
     return _constant(meta, number(fill_value, "new_full", "fill_value", 2), options)
 
@@ -382,10 +384,9 @@ def _kind(options: CreationOptions, natural: dtype) -> dtype:
 @function
 @creates
 def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Given]) -> Tensor:
-    """Numbers from `start` (0 if one argument is given) to `end`, which is not among them, by `step`.
+    """Return numbers from `start` (0 if one argument is given) to `end`, which is not among them, by `step`.
 
-    int64 if all three are ints, else the default dtype. Raises RuntimeError for a step of 0 or of the wrong
-    sign.
+    int64 if all three are ints, else the default dtype. Raises RuntimeError for a step of 0 or of the wrong sign.
     """
     options = CreationOptions("arange", given)
     start, end = (0, start) if end is None else (0 if start is None else start, end)
@@ -419,7 +420,7 @@ def _count(start: float, end: float, step: float) -> int:
 @function
 @creates
 def range(start: Number = 0, end: Number | None = None, step: Number = 1, **given: Unpack[Given]) -> Tensor:
-    """Numbers from `start` to `end`, which may be among them. Deprecated: use arange."""
+    """Return numbers from `start` to `end`, which may be among them. Deprecated: use arange."""
     warn_program(
         "torch.range is deprecated and will be removed in a future release because its behavior is "
         "inconsistent with Python's range builtin. Instead, use torch.arange, which produces values in "

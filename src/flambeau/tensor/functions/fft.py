@@ -33,14 +33,14 @@ from flambeau.tensor.tensor import Tensor
 def fft(
     input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """The discrete Fourier transform along one dimension; complex, of n points."""
+    """Return the discrete Fourier transform along one dimension; complex, of n points."""
     return _c2c_along("fft", input, n, dim, norm, out, forward=True)
 
 
 def ifft(
     input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """The inverse of `fft`."""
+    """Return the inverse of `fft`."""
     return _c2c_along("ifft", input, n, dim, norm, out, forward=False)
 
 
@@ -54,14 +54,14 @@ def rfft(
 def ihfft(
     input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """The inverse of `hfft`: n // 2 + 1 values of the time domain."""
+    """Return the inverse of `hfft`: n // 2 + 1 values of the time domain."""
     return _r2c_along("ihfft", input, n, dim, norm, out, forward=False)
 
 
 def irfft(
     input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """The inverse of `rfft`: n real points, by default 2 * (size - 1)."""
+    """Return the inverse of `rfft`: n real points, by default 2 * (size - 1)."""
     return _c2r_along("irfft", input, n, dim, norm, out, forward=False)
 
 
@@ -92,7 +92,7 @@ def ifftn(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The inverse of `fftn`."""
+    """Return the inverse of `fftn`."""
     return _c2c_over("ifftn", input, s, dim, norm, out, forward=False)
 
 
@@ -116,7 +116,7 @@ def ihfftn(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The inverse of `hfftn`."""
+    """Return the inverse of `hfftn`."""
     return _r2c_over("ihfftn", input, s, dim, norm, out, forward=False)
 
 
@@ -128,7 +128,7 @@ def irfftn(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The inverse of `rfftn`: real."""
+    """Return the inverse of `rfftn`: real."""
     return _c2r_over("irfftn", input, s, dim, norm, out, forward=False)
 
 
@@ -259,7 +259,7 @@ def _c2r_over(
 
 
 def _canonical(name: str, input: Tensor, s: Any, dim: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The dims and their sizes from what the caller gave of both."""
+    """Return the dims and their sizes from what the caller gave of both."""
     ndim, dims = input.ndim, None
     if dim is not None:
         dims = tuple([_wrap_dim(d, ndim) for d in _ints(dim)])
@@ -295,7 +295,7 @@ def _run(op: Op, x: Tensor, params: tuple[Any, ...], out: Tensor | None) -> Tens
 
 
 def _to_spectrum(x: Tensor, dims: tuple[int, ...], scale: str, out: Tensor | None, forward: bool) -> Tensor:
-    """Half a spectrum; backward it is the conjugate of the forward one."""
+    """Return half a spectrum; backward it is the conjugate of the forward one."""
     params = (dims, scale)
     if forward:
         return _run(ops.r2c, x, params, out)
@@ -393,7 +393,7 @@ def _check_out(name: str, out: Tensor | None, complex: bool) -> None:
 def fftfreq(
     n: int, d: float = 1.0, *, out: Tensor | None = None, dtype: dtype | None = None, **given: Any
 ) -> Tensor:
-    """The frequency of each point of a transform of n points that lie d apart: zero, positive, negative."""
+    """Return the frequency of each point of a transform of n points that lie d apart: zero, positive, negative."""
     n = integer(n, "fft_fftfreq", "n", 1)
     result = _frequencies("fftfreq", n, dtype, out, given)
     result.narrow(0, (n + 1) // 2, n // 2).copy_(functions["arange"](-(n // 2), 0, dtype=result.dtype))
@@ -403,7 +403,7 @@ def fftfreq(
 def rfftfreq(
     n: int, d: float = 1.0, *, out: Tensor | None = None, dtype: dtype | None = None, **given: Any
 ) -> Tensor:
-    """The frequency of each point of a real transform: those of `fftfreq` that are not negative."""
+    """Return the frequency of each point of a real transform: those of `fftfreq` that are not negative."""
     n = integer(n, "fft_rfftfreq", "n", 1)
     result = _frequencies("rfftfreq", n, dtype, out, given, halved=True)
     return result.mul_(1.0 / (n * d) if n * d else math.inf)
@@ -429,7 +429,7 @@ def fftshift(input: Tensor, dim: IntOrTuple | None = None) -> Tensor:
 
 
 def ifftshift(input: Tensor, dim: IntOrTuple | None = None) -> Tensor:
-    """The inverse of `fftshift`."""
+    """Return the inverse of `fftshift`."""
     return _shift(input, dim, lambda size: (size + 1) // 2)
 
 

@@ -49,7 +49,9 @@ def copy(targets: Sequence[Tensor], sources: Sequence[Tensor], scale: float | No
 
 
 def norms(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
-    """The norms of tensors of one device and dtype: vectors, one launch for up to 256 tensors. Nothing is recorded."""
+    """Return the norms of tensors of one device and dtype: vectors, one launch for up to 256 tensors. Nothing is
+    recorded.
+    """
     parts = [tensors[start : start + MOST] for start in range(0, len(tensors), MOST)]
     return [engine.call(foreach_norm, part, (order,)) for part in parts]
 

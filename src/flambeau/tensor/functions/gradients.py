@@ -36,7 +36,7 @@ def _property(define: Callable[[Tensor], Any], set_: Callable[[Tensor, Any], Non
 
 
 def _requires_grad(self: Tensor) -> bool:
-    """Whether gradients are computed for this tensor. May be set on leaves."""
+    """Return True if gradients are computed for this tensor. May be set on leaves."""
     return requires_grad(self)
 
 
@@ -75,7 +75,7 @@ _property(_requires_grad, _set_requires_grad)
 
 
 def _is_leaf(self: Tensor) -> bool:
-    """Whether no recorded operation made it."""
+    """Return True if no recorded operation made it."""
     node = node_of(self)
     return node is None or isinstance(node, Leaf)
 
@@ -84,7 +84,7 @@ _property(_is_leaf)
 
 
 def _grad_fn(self: Tensor) -> Any:
-    """The node of the operation that made it; None of a leaf."""
+    """Return the node of the operation that made it; None of a leaf."""
     node = node_of(self)
     return None if node is None or isinstance(node, Leaf) else node.public
 
@@ -102,7 +102,7 @@ _property(_output_nr)
 
 @both
 def is_inference(input: Tensor) -> bool:
-    """Whether it was made in `inference_mode`."""
+    """Return True if it was made in `inference_mode`."""
     return input.memory.version < 0
 
 
@@ -110,7 +110,7 @@ def is_inference(input: Tensor) -> bool:
 
 
 def _grad(self: Tensor) -> Any:
-    """The gradient that `backward` has accumulated; None before."""
+    """Return the gradient that `backward` has accumulated; None before."""
     history = self.history
     if history is not None and history.node is not None:
         node = history.node if history.base is None else node_of(self)
@@ -182,7 +182,7 @@ _property(_grad, _set_grad)
 
 
 def _grad_dtype(self: Tensor) -> dtype:
-    """The dtype of its gradient: its own. PyTorch lets programs choose another; here that is refused.
+    """Return the dtype of its gradient: its own. PyTorch lets programs choose another; here that is refused.
 
     Raises RuntimeError: it is no leaf, or is set to what is no dtype; NotSupportedError: to another than its own.
     """
@@ -256,7 +256,7 @@ def retain_grad(self: Tensor) -> None:
 
 
 def _retains_grad(self: Tensor) -> bool:
-    """Whether `.grad` of a tensor that is not a leaf is kept."""
+    """Return True if `.grad` of a tensor that is not a leaf is kept."""
     edge = edge_of(self)
     watchers = None if edge is None else edge[0].node_hooks
     return watchers is not None and edge[1] in watchers.retain_grad_hooks  # type: ignore[index]
@@ -353,7 +353,7 @@ def _zeros_like(t: Any) -> Any:
 
 
 def as_tuple(tensors: Any) -> tuple[Any, ...]:
-    """A tensor or a sequence of them as a tuple."""
+    """Return a tensor or a sequence of them as a tuple."""
     return (tensors,) if isinstance(tensors, (Tensor, GradientEdge)) else tuple(tensors)
 
 

@@ -46,10 +46,10 @@ _Found = list[tuple[int, Tensor]]
 
 
 def get(self: Tensor, index: Any) -> Tensor:
-    """A view for ints, slices, None and Ellipsis; a new tensor where tensors, lists or masks index.
+    """Return a view for ints, slices, None and Ellipsis; a new tensor where tensors, lists or masks index.
 
-    Raises IndexError: too many indices, out of range, a wrong type, masks of another shape. An index that
-    a tensor holds is checked when it is read: at once on the CPU, late on a CUDA device.
+    Raises IndexError: too many indices, out of range, a wrong type, masks of another shape. An index that a
+    tensor holds is checked when it is read: at once on the CPU, late on a CUDA device.
     """
     if index.__class__ is int and self.meta.ndim:
         return _select(self, 0, index)
@@ -118,12 +118,12 @@ def _view_basic(t: Tensor, parts: Sequence[Any]) -> Tensor:
 
 
 def _is_places(index: Meta, x: Meta) -> bool:
-    """Whether an index is a tensor of places along the first dimension, with nothing to decide."""
+    """Return True if an index is a tensor of places along the first dimension, with nothing to decide."""
     return index.dtype is dtypes.int64 and index.ndim > 0 < x.ndim and index.device is x.device
 
 
 def _is_whole_mask(t: Tensor, index: Tensor) -> bool:
-    """Whether an index says of each element of t if it is taken. Raises as `get`."""
+    """Return True if an index says of each element of t if it is taken. Raises as `get`."""
     a, b = t.meta, index.meta
     if b.dtype is not dtypes.bool_ or b.ndim != a.ndim or not b.ndim or b.device is not a.device:
         return False
@@ -142,7 +142,7 @@ def _without_leading_ones(value: Tensor) -> Tensor:
 
 
 def _apply(t: Tensor, index: Any) -> tuple[Tensor, _Found]:
-    """The view that the basic parts of an index make, and the index tensors with their dimensions in it."""
+    """Return the view that the basic parts of an index make, and the index tensors with their dimensions in it."""
     parts = _parts(index)
     taken = sum(map(_dimensions, parts))
     if t.meta.ndim == 0 and any(isinstance(p, int) and not isinstance(p, bool) for p in parts):
@@ -171,7 +171,7 @@ def _apply(t: Tensor, index: Any) -> tuple[Tensor, _Found]:
 
 
 def _parts(index: Any) -> list[Any]:
-    """The index as a list, its sequences and arrays as tensors."""
+    """Return the index as a list, its sequences and arrays as tensors."""
     if isinstance(index, tuple):
         listed: Sequence[Any] = index
     elif isinstance(index, list) and _means_tuple(index):
@@ -265,7 +265,7 @@ def _add_tensor(t: Tensor, dim: int, index: Tensor, found: _Found) -> tuple[Tens
 
 
 def _expand_indices(t: Tensor, found: _Found) -> tuple[tuple[int, ...], list[Tensor]]:
-    """The indexed dimensions and their index tensors, on the device of `t`, masks as the places they hold."""
+    """Return the indexed dimensions and their index tensors, on the device of `t`, masks as the places they hold."""
     dims, indices = [], []
     where = t.meta.device
     for dim, index in found:
@@ -311,7 +311,7 @@ def _nonzero(t: Tensor) -> Tensor:
 
 @both
 def nonzero(input: Tensor, *, out: Tensor | None = None, as_tuple: bool = False) -> Any:
-    """The indices of elements that are not zero: (count, ndim), or one vector per dimension with `as_tuple`.
+    """Return the indices of elements that are not zero: (count, ndim), or one vector per dimension with `as_tuple`.
 
     Synchronizes with the device, since the shape depends on the data.
     """
@@ -336,7 +336,7 @@ def argwhere(input: Tensor) -> Tensor:
 
 @both
 def masked_select(input: Tensor, mask: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The elements where the (broadcast) mask is True, as a vector. Synchronizes with the device."""
+    """Return the elements where the (broadcast) mask is True, as a vector. Synchronizes with the device."""
     if mask.meta.dtype is not dtypes.bool_:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
     if interception.count and out is None and dispatch.is_shown((input, mask)):
@@ -347,7 +347,7 @@ def masked_select(input: Tensor, mask: Tensor, *, out: Tensor | None = None) -> 
 
 
 def _select_by_mask(x: Tensor, mask: Tensor, out: Tensor | None = None, indexed: bool = False) -> Tensor:
-    """The elements that a mask of x's shape chooses."""
+    """Return the elements that a mask of x's shape chooses."""
     if interception.count and out is None and dispatch.is_shown((x, mask)):
         return dispatch.compose("index_by_mask", x, mask)
     require_data(mask, "masked_select")
@@ -356,7 +356,7 @@ def _select_by_mask(x: Tensor, mask: Tensor, out: Tensor | None = None, indexed:
 
 
 def _common_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
-    """The shape that two tensors broadcast to."""
+    """Return the shape that two tensors broadcast to."""
     return broadcast_shapes([a.meta.shape, b.meta.shape])
 
 
@@ -385,7 +385,9 @@ def _in_place(op: Op, self: Tensor, rest: Sequence[Any], params: tuple[Any, ...]
 
 
 def _scalar(value: Any, like: Tensor, name: str) -> Any:
-    """A value operand: a number that fits the dtype, or a 0-dim tensor, which is read before anything is written."""
+    """Return a value operand: a number that fits the dtype, or a 0-dim tensor, which is read before anything is
+    written.
+    """
     if not isinstance(value, Tensor):
         return checked_scalar(value, like.meta.dtype)
     if value.meta.ndim:
@@ -412,7 +414,7 @@ def masked_fill_(self: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 @both
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """The elements of `source`, in order, where the (broadcast) mask is True."""
+    """Return the elements of `source`, in order, where the (broadcast) mask is True."""
     result: Tensor = call(masks.masked_scatter, (input, mask, source))
     return result
 
@@ -427,7 +429,7 @@ def masked_scatter_(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 @both
 def index_select(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The slices of a dimension that a vector of indices names."""
+    """Return the slices of a dimension that a vector of indices names."""
     return _into(ops.index_select, out, (input, index), (dim,), over_input=False)
 
 
@@ -449,7 +451,7 @@ def index_add_(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 def index_copy(
     input: Tensor, dim: int, index: Tensor, source: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """The slices of `source` put at indices of a dimension; of repeated indices the last wins."""
+    """Return the slices of `source` put at indices of a dimension; of repeated indices the last wins."""
     return _into(ops.index_copy, out, (input, index, source), (dim,))
 
 
@@ -519,7 +521,7 @@ def index_put(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate:
 
 
 def _grid_index(index: Tensor) -> Tensor:
-    """An index of gather and scatter; of an empty one PyTorch does not ask for the dtype."""
+    """Return an index of gather and scatter; of an empty one PyTorch does not ask for the dtype."""
     return index if index.meta.numel else index.to(dtypes.int64)
 
 
@@ -527,7 +529,7 @@ def _grid_index(index: Tensor) -> Tensor:
 def gather(
     input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: Tensor | None = None
 ) -> Tensor:
-    """The elements that `index` names along `dim`, each at its own place along the others.
+    """Return the elements that `index` names along `dim`, each at its own place along the others.
 
     With `sparse_grad` the gradient of `input` is a sparse tensor of the elements named.
     """
@@ -563,13 +565,13 @@ def take_along_dim(
 
 @both
 def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The elements that `index` names in the flattened tensor, in the shape of `index`."""
+    """Return the elements that `index` names in the flattened tensor, in the shape of `index`."""
     return _into(scattering.take, out, (input, index), over_input=False)
 
 
 @both
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """The elements of `source` at places of the flattened tensor."""
+    """Return the elements of `source` at places of the flattened tensor."""
     result: Tensor = call(scattering.put, (input, index, source), (bool(accumulate),))
     return result
 

@@ -36,7 +36,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _cat(tensors: TensorList, dim: int = 0, *, out: Tensor | None = None) -> Tensor:
-    """The tensors one after the other along `dim`, in their common dtype."""
+    """Return the tensors one after the other along `dim`, in their common dtype."""
     listed = tensors_of(tensors, "cat")
     if not listed:
         raise ValueError("torch.cat(): expected a non-empty list of Tensors")
@@ -61,7 +61,7 @@ for _name in ("cat", "concat", "concatenate"):
 
 @function
 def stack(tensors: TensorList, dim: int = 0, *, out: Tensor | None = None) -> Tensor:
-    """Tensors of one shape along a new dimension."""
+    """Return tensors of one shape along a new dimension."""
     listed = tensors_of(tensors, "stack")
     if not listed:
         raise RuntimeError("stack expects a non-empty TensorList")
@@ -139,25 +139,25 @@ def _each(tensors: tuple[Any, ...], ndim: int, name: str) -> Any:
 
 @function
 def atleast_1d(*tensors: Any) -> Any:
-    """Each tensor with at least one dimension."""
+    """Return each tensor with at least one dimension."""
     return _each(tensors, 1, "atleast_1d")
 
 
 @function
 def atleast_2d(*tensors: Any) -> Any:
-    """Each tensor with at least two dimensions."""
+    """Return each tensor with at least two dimensions."""
     return _each(tensors, 2, "atleast_2d")
 
 
 @function
 def atleast_3d(*tensors: Any) -> Any:
-    """Each tensor with at least three dimensions."""
+    """Return each tensor with at least three dimensions."""
     return _each(tensors, 3, "atleast_3d")
 
 
 @function
 def block_diag(*tensors: Tensor) -> Tensor:
-    """The tensors as blocks along the diagonal of a matrix of zeros."""
+    """Return the tensors as blocks along the diagonal of a matrix of zeros."""
     blocks = []
     for i, t in enumerate(tensors_of(tensors, "block_diag")):
         if t.meta.ndim > 2:
@@ -189,7 +189,7 @@ def _zeros(shape: tuple[int, ...], kind: dtype, like: Tensor) -> Tensor:
 
 @method
 def repeat(self: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
-    """The tensor repeated so many times along each dimension; more sizes than dimensions add leading ones."""
+    """Return the tensor repeated so many times along each dimension; more sizes than dimensions add leading ones."""
     if not sizes and repeats is None:
         raise TypeError('repeat() missing 1 required positional arguments: "repeats"')
     times = ints(sizes if repeats is None else (repeats,), "repeat", "repeats")
@@ -219,8 +219,9 @@ def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
 def _repeat_interleave(
     input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
-    """Each element, or slice of a dimension, repeated in place. A tensor of repeats synchronizes unless
-    `output_size` says their sum. Of one argument, the repeats: the places themselves."""
+    """Return each element, or slice of a dimension, repeated in place. A tensor of repeats synchronizes unless
+    `output_size` says their sum. Of one argument, the repeats: the places themselves.
+    """
     if repeats is None:
         return _places(input, output_size)
     if dim is None:
@@ -269,14 +270,14 @@ def _places(repeats: Tensor, total: int | None) -> Tensor:
 
 @both
 def flip(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
-    """The order of some dimensions reversed; a copy."""
+    """Return the order of some dimensions reversed; a copy."""
     result: Tensor = call(ops.flip, (input,), (given_ints(args, dims, "flip", "dims"),))
     return result
 
 
 @both
 def fliplr(input: Tensor) -> Tensor:
-    """The columns reversed."""
+    """Return the columns reversed."""
     if input.meta.ndim < 2:
         raise RuntimeError("Input must be >= 2-d.")
     return flip(input, 1)
@@ -284,7 +285,7 @@ def fliplr(input: Tensor) -> Tensor:
 
 @both
 def flipud(input: Tensor) -> Tensor:
-    """The rows reversed."""
+    """Return the rows reversed."""
     if input.meta.ndim < 1:
         raise RuntimeError("Input must be >= 1-d.")
     return flip(input, 0)
@@ -292,7 +293,7 @@ def flipud(input: Tensor) -> Tensor:
 
 @both
 def roll(input: Tensor, shifts: IntOrTuple, dims: IntOrTuple | None = ()) -> Tensor:
-    """Elements rotated along dimensions; without dims, along the flattened tensor."""
+    """Return elements rotated along dimensions; without dims, along the flattened tensor."""
     params = (ints((shifts,), "roll", "shifts"), ints((dims,), "roll", "dims"))
     result: Tensor = call(ops.roll, (input,), params)
     return result
@@ -334,13 +335,13 @@ def _triangle(op: Any, input: Tensor, diagonal: int, out: Tensor | None) -> Tens
 
 @both
 def tril(input: Tensor, diagonal: int = 0, *, out: Tensor | None = None) -> Tensor:
-    """The elements on and below a diagonal; zero above."""
+    """Return the elements on and below a diagonal; zero above."""
     return _triangle(ops.tril, input, diagonal, out)
 
 
 @both
 def triu(input: Tensor, diagonal: int = 0, *, out: Tensor | None = None) -> Tensor:
-    """The elements on and above a diagonal; zero below."""
+    """Return the elements on and above a diagonal; zero below."""
     return _triangle(ops.triu, input, diagonal, out)
 
 
@@ -388,7 +389,7 @@ def triu_indices(
 
 @both
 def diag(input: Tensor, diagonal: int = 0, *, out: Tensor | None = None) -> Tensor:
-    """A matrix with the vector on a diagonal; of a matrix, a copy of its diagonal."""
+    """Return a matrix with the vector on a diagonal; of a matrix, a copy of its diagonal."""
     if input.meta.ndim not in (1, 2):
         raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {input.meta.ndim}D")
     if input.meta.ndim == 2:
@@ -405,13 +406,13 @@ def diag(input: Tensor, diagonal: int = 0, *, out: Tensor | None = None) -> Tens
 
 @both
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
-    """A matrix with the flattened tensor on a diagonal."""
+    """Return a matrix with the flattened tensor on a diagonal."""
     return diag_embed(reshape(input, (-1,)), offset)
 
 
 @both
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """The last dimension as a diagonal of two new dimensions; zero elsewhere."""
+    """Return the last dimension as a diagonal of two new dimensions; zero elsewhere."""
     ndim, offset = input.meta.ndim + 1, as_int(offset)
     a, b = wrap_dim(dim1, ndim), wrap_dim(dim2, ndim)
     if a == b:
@@ -490,7 +491,7 @@ def _grids(vectors: Sequence[Tensor]) -> list[Tensor]:
 
 @function
 def cartesian_prod(*tensors: Tensor) -> Tensor:
-    """Every combination of one element of each vector: (product of lengths, number of vectors)."""
+    """Return every combination of one element of each vector: (product of lengths, number of vectors)."""
     for t in tensors:
         if t.meta.ndim != 1:
             raise RuntimeError(f"Expect a 1D vector, but got shape {list(t.meta.shape)}")
@@ -501,7 +502,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
 
 @function
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """Every choice of `r` elements of a vector, in order: (choices, r)."""
+    """Return every choice of `r` elements of a vector, in order: (choices, r)."""
     if input.meta.ndim != 1:
         raise RuntimeError(f"Expect a 1D vector, but got shape {list(input.meta.shape)}")
     if r < 0:

@@ -84,12 +84,12 @@ def _return_named(kind: Any, results: Sequence[Any], out: Out) -> Any:
 
 
 def inv_ex(A: Tensor, *, check_errors: bool = False, out: Out = None) -> Any:
-    """The inverse of each matrix and its info: the place of a zero pivot, from 1, or 0."""
+    """Return the inverse of each matrix and its info: the place of a zero pivot, from 1, or 0."""
     return invert(A, "linalg.inv_ex", check_errors, out)
 
 
 def invert(A: Tensor, name: str, check_errors: bool = True, out: Out = None) -> Any:
-    """The inverse and its info, refused in the name of a function."""
+    """Return the inverse and its info, refused in the name of a function."""
     inverse, info = call(ops.inv_ex, (tensor_of(A, name.replace(".", "_")),))
     if check_errors:
         check(info, name, _singular)
@@ -104,25 +104,25 @@ def _singular(code: int) -> str:
 
 
 def inv(A: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The inverse of each matrix. LinAlgError: it is singular."""
+    """Return the inverse of each matrix. LinAlgError: it is singular."""
     return store_results(invert(A, "linalg.inv").inverse, out)
 
 
 @both
 def inverse(input: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The inverse of each matrix. LinAlgError: it is singular."""
+    """Return the inverse of each matrix. LinAlgError: it is singular."""
     return inv(input, out=out)
 
 
 @both
 def det(A: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The determinant of each square matrix."""
+    """Return the determinant of each square matrix."""
     return run(ops.det, (tensor_of(A, "linalg_det"),), (), out)
 
 
 @both
 def logdet(input: Tensor) -> Tensor:
-    """The logarithm of the determinant: NaN where that is negative."""
+    """Return the logarithm of the determinant: NaN where that is negative."""
     ops.check_precise("logdet", tensor_of(input, "logdet", "input").meta)
     sign, size = call(ops.slogdet, (input,))
     if sign.dtype.is_complex:
@@ -132,7 +132,7 @@ def logdet(input: Tensor) -> Tensor:
 
 
 def linalg_slogdet(A: Tensor, *, out: Out = None) -> Any:
-    """The sign (or phase) of each determinant, and the logarithm of its absolute value."""
+    """Return the sign (or phase) of each determinant, and the logarithm of its absolute value."""
     return types.linalg_slogdet.of(run(ops.slogdet, (tensor_of(A, "linalg_slogdet"),), (), out), out)
 
 
@@ -152,7 +152,7 @@ def _to_double(x: Tensor) -> Tensor:
 
 
 def _is_vector(a: Tensor, b: Tensor) -> bool:
-    """Whether B is one vector for each matrix A, not a matrix."""
+    """Return True if B is one vector for each matrix A, not a matrix."""
     return b.ndim == 1 or (a.ndim - 1 == b.ndim and b.meta.shape == a.meta.shape[:-1])
 
 
@@ -236,7 +236,9 @@ def triangular_solve(
 
 
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False, out: Out = None) -> Any:
-    """The Cholesky factor of each matrix and its info: the order of a leading minor that is not positive, or 0."""
+    """Return the Cholesky factor of each matrix and its info: the order of a leading minor that is not positive, or
+    0.
+    """
     return _cholesky(A, upper, "linalg.cholesky_ex", check_errors, out)
 
 
@@ -294,7 +296,7 @@ def _cholesky_solved(lower: Tensor, b: Tensor, name: str, out: Tensor | None) ->
 
 @both
 def cholesky_inverse(L: Tensor, upper: bool = False, *, out: Tensor | None = None) -> Tensor:
-    """The inverse of A from its Cholesky factor."""
+    """Return the inverse of A from its Cholesky factor."""
     ops.check_square("cholesky_inverse", L.meta)
     ops.check_implemented("cholesky_inverse_out", L.meta)
     if L.device is CPU:
@@ -303,7 +305,7 @@ def cholesky_inverse(L: Tensor, upper: bool = False, *, out: Tensor | None = Non
 
 
 def _zero_pivots(x: Tensor) -> Tensor:
-    """The place of the first zero on each matrix' diagonal, from 1; 0 where none is."""
+    """Return the place of the first zero on each matrix' diagonal, from 1; 0 where none is."""
     zero = (x.diagonal(dim1=-2, dim2=-1) == 0).long()
     count = zero.meta.shape[-1]
     found: Tensor = zero.any(-1).long() * (zero.argmax(-1) + 1) if count else zero.sum(-1)
@@ -461,7 +463,7 @@ def qr(input: Tensor, some: bool = True, *, out: Out = None) -> Any:
 
 
 def householder_product(A: Tensor, tau: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The first columns of the product of Householder reflectors, which `torch.geqrf` returns."""
+    """Return the first columns of the product of Householder reflectors, which `torch.geqrf` returns."""
     found = call(ops.householder_product, (tensor_of(A, "linalg_householder_product"), tau))
     result: Tensor = deliver(found, out, "torch.linalg.householder_product")
     return result
@@ -529,7 +531,7 @@ def _check_reflectors(input: Tensor, tau: Tensor, other: Tensor, left: bool) -> 
 
 
 def _geqrf(input: Tensor, *, out: Out = None) -> Any:
-    """The Householder reflectors of a QR factorization, below the diagonal of R, and their factors."""
+    """Return the Householder reflectors of a QR factorization, below the diagonal of R, and their factors."""
     return _return_named(types.geqrf, call(ops.geqrf, (tensor_of(input, "geqrf", "input"),)), out)
 
 
@@ -574,7 +576,7 @@ def linalg_svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = No
 
 
 def svdvals(A: Tensor, *, driver: str | None = None, out: Tensor | None = None) -> Tensor:
-    """The singular values of each matrix, descending."""
+    """Return the singular values of each matrix, descending."""
     _check_driver(A, "linalg_svdvals", driver)
     values, info = call(ops.svdvals, (tensor_of(A, "linalg_svdvals"),))
     _did_not_converge(info, "linalg.svd", "singular")

@@ -30,7 +30,7 @@ from flambeau.tensor.tensor import Tensor
 
 @both
 def matrix_power(input: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
-    """Each square matrix to an integer power; a negative one inverts it first."""
+    """Return each square matrix to an integer power; a negative one inverts it first."""
     tensor_of(input, "linalg_matrix_power")
     n = integer(n, "linalg_matrix_power", "n", 2)
     ops.check_square("linalg.matrix_power", input.meta)
@@ -71,7 +71,7 @@ _TERMS = [1 / math.factorial(k) for k in range(20)]
 
 @both
 def matrix_exp(input: Tensor) -> Tensor:
-    """The exponential of each square matrix.
+    """Return the exponential of each square matrix.
 
     Taylor's polynomial of degree 19 of the matrix halved until its norm is at most 1, squared as often.
     """
@@ -117,7 +117,7 @@ def _taylor(x: Tensor) -> Tensor:
 
 
 def multi_dot(tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor:
-    """The product of several matrices in the order of fewest operations; the first and last may be vectors."""
+    """Return the product of several matrices in the order of fewest operations; the first and last may be vectors."""
     tensors = list(tensors)
     if len(tensors) < 2:
         raise RuntimeError(f"multi_dot(): expected at least 2 tensors but got {len(tensors)}")
@@ -144,7 +144,7 @@ def _check_chain_dims(tensors: Sequence[Tensor]) -> None:
 
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1, out: Tensor | None = None) -> Tensor:
-    """The dot product of vectors along `dim`, the first conjugated; broadcast."""
+    """Return the dot product of vectors along `dim`, the first conjugated; broadcast."""
     if autocast.threads:
         return autocast.call_cast(LOWER, _vecdot, (x, y), dim, out)
     return _vecdot(x, y, dim, out)
@@ -166,7 +166,7 @@ def _vecdot(x: Tensor, y: Tensor, dim: int, out: Tensor | None) -> Tensor:
 
 
 def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1, out: Tensor | None = None) -> Tensor:
-    """The cross product of vectors of 3 elements along `dim`; broadcast."""
+    """Return the cross product of vectors of 3 elements along `dim`; broadcast."""
     if input.ndim != other.ndim:
         raise RuntimeError("linalg.cross: inputs must have the same number of dimensions.")
     wrap_dim(dim, input.ndim)
@@ -178,7 +178,7 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1, out: Tensor | N
 
 @both
 def cross(input: Tensor, other: Tensor, dim: int | None = None, *, out: Tensor | None = None) -> Tensor:
-    """The cross product along `dim`, by default the first dimension of size 3."""
+    """Return the cross product along `dim`, by default the first dimension of size 3."""
     if dim is None:
         warn_program(
             "Using torch.cross without specifying the dim arg is deprecated.\n"
@@ -193,7 +193,7 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None, *, out: Tensor |
 
 
 def linalg_diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """The diagonal of each matrix, a view."""
+    """Return the diagonal of each matrix, a view."""
     found: Tensor = A.diagonal(offset, dim1, dim2)
     return found
 
@@ -226,7 +226,7 @@ def linalg_vander(x: Tensor, *, N: int | None = None) -> Tensor:
 
 @function
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
-    """The Vandermonde matrix of a vector, powers descending unless `increasing`."""
+    """Return the Vandermonde matrix of a vector, powers descending unless `increasing`."""
     if x.ndim != 1:
         raise RuntimeError("x must be a one-dimensional tensor.")
     count = x.meta.shape[0] if N is None else N
@@ -240,7 +240,7 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
 
 
 def tensorinv(A: Tensor, ind: int = 2, *, out: Tensor | None = None) -> Tensor:
-    """The inverse of A as a map from its dimensions from `ind` on to those before."""
+    """Return the inverse of A as a map from its dimensions from `ind` on to those before."""
     if ind <= 0:
         raise RuntimeError(f"Expected a strictly positive integer for 'ind', but got {ind}")
     if ind > A.ndim:
@@ -279,7 +279,7 @@ def tensorsolve(A: Tensor, B: Tensor, dims: IntTuple | None = None, *, out: Tens
 
 @function
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """The integral along `dim` by the trapezoid rule, of samples at `x`, or `dx` apart (1 by default)."""
+    """Return the integral along `dim` by the trapezoid rule, of samples at `x`, or `dx` apart (1 by default)."""
     dim = _samples_dim("trapezoid", y, x, dx, dim)
     if not y.meta.shape[dim]:
         return y.sum(dim)
@@ -291,7 +291,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = 
 
 @function
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """The integrals from the first sample to each later one, as `trapezoid`."""
+    """Return the integrals from the first sample to each later one, as `trapezoid`."""
     dim = _samples_dim("cumulative_trapezoid", y, x, dx, dim)
     if x is not None:
         return _areas("cumulative_trapezoid", y, x, dim).cumsum(dim) / 2.0

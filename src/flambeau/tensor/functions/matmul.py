@@ -28,7 +28,7 @@ _VECTORS = AutocastRule("widest", "as_is")
 
 @both
 def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The product of vectors, matrices or (broadcast) batches of them, by their ranks.
+    """Return the product of vectors, matrices or (broadcast) batches of them, by their ranks.
 
     RuntimeError: sizes that do not fit, different dtypes or devices, a 0-dim operand.
     """
@@ -53,7 +53,7 @@ def __rmatmul__(self: Tensor, other: Any) -> Any:
 
 @both
 def mm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
-    """The product of two matrices: (n, m) by (m, p).
+    """Return the product of two matrices: (n, m) by (m, p).
 
     out_dtype: float32 of float16 and bfloat16, on CUDA: the sums are not rounded to 16 bits.
     """
@@ -79,7 +79,9 @@ alias("dsmm", spmm, as_method=False)
 
 @both
 def bmm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
-    """The products of two batches of matrices: (b, n, m) by (b, m, p). No broadcasting. out_dtype: as of `mm`."""
+    """Return the products of two batches of matrices: (b, n, m) by (b, m, p). No broadcasting. out_dtype: as of
+    `mm`.
+    """
     if out_dtype is not None:
         out_dtype_matmul.check_device("bmm", input, out)
     _check_batches(input, mat2)
@@ -102,7 +104,7 @@ def _check_batches(a: Tensor, b: Tensor) -> None:
 
 @both
 def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The product of a matrix and a vector."""
+    """Return the product of a matrix and a vector."""
     return (
         autocast.call_cast(AS_IS_ON_CPU, _mv, (input, vec), out) if autocast.threads else _mv(input, vec, out)
     )
@@ -119,7 +121,7 @@ def _mv(input: Tensor, vec: Tensor, out: Tensor | None) -> Tensor:
 
 @both
 def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The sum of the products of two vectors of one length."""
+    """Return the sum of the products of two vectors of one length."""
     return (
         autocast.call_cast(_VECTORS, _dot, (input, tensor), out)
         if autocast.threads
@@ -187,7 +189,7 @@ def inner(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 @both
 def outer(input: Tensor, vec2: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The products of each element of one vector with each of the other."""
+    """Return the products of each element of one vector with each of the other."""
     for name, vector in (("self", input), ("vec2", vec2)):
         if vector.ndim != 1:
             raise RuntimeError(f"outer: Expected 1-D argument {name}, but got {vector.ndim}-D")
@@ -201,7 +203,7 @@ alias("ger", outer)
 
 
 def _number(x: Any, like: Tensor) -> Any:
-    """A factor as PyTorch takes it: an integer one for integer tensors."""
+    """Return a factor as PyTorch takes it: an integer one for integer tensors."""
     if x.__class__ is int:
         return x
     if isinstance(x, Tensor):
@@ -250,7 +252,7 @@ def _add_product(
 
 
 def _run_added(args: tuple[Any, ...], out: Tensor | None) -> Tensor:
-    """The record, whose factors are real; with complex ones, what it means."""
+    """Return the record, whose factors are real; with complex ones, what it means."""
     input, a, b, beta, alpha = args
     if not (isinstance(beta, complex) or isinstance(alpha, complex)):
         return run(ops.addmm, args, (), out)
@@ -365,7 +367,7 @@ def _addr(input: Tensor, vec1: Tensor, vec2: Tensor, beta: Any, alpha: Any, out:
 
 
 def _factor(name: str, x: Any, kind: dtype) -> Any:
-    """A factor of `addr`, as PyTorch takes it for results of a dtype."""
+    """Return a factor of `addr`, as PyTorch takes it for results of a dtype."""
     x = x.item() if isinstance(x, Tensor) else x
     if kind.category < FLOATING and isinstance(x, float | complex):
         raise RuntimeError(
@@ -402,7 +404,7 @@ _in_place(addmv, method_and_function)
 
 @function
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Tensor | None = None) -> Tensor:
-    """The product summed over pairs of dimensions: the last `dims` of `a` with the first of `b`, or lists."""
+    """Return the product summed over pairs of dimensions: the last `dims` of `a` with the first of `b`, or lists."""
     if autocast.threads:
         return autocast.call_cast(WIDEST_ON_CUDA, _tensordot, (a, b), dims, out)
     return _tensordot(a, b, dims, out)
@@ -452,7 +454,7 @@ def _tensordot(a: Tensor, b: Tensor, dims: Any, out: Tensor | None) -> Tensor:
 
 
 def _contract(a: Tensor, b: Tensor, left: Sequence[int], right: Sequence[int]) -> Tensor:
-    """One matrix product over the paired dimensions."""
+    """Return one matrix product over the paired dimensions."""
     kept_a = [d for d in range(a.ndim) if d not in left]
     kept_b = [d for d in range(b.ndim) if d not in right]
     shape = [a.meta.shape[d] for d in kept_a] + [b.meta.shape[d] for d in kept_b]
@@ -466,7 +468,7 @@ def _contract(a: Tensor, b: Tensor, left: Sequence[int], right: Sequence[int]) -
 
 @both
 def kron(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The Kronecker product: each element of `input` times all of `other`, in blocks."""
+    """Return the Kronecker product: each element of `input` times all of `other`, in blocks."""
     ndim = max(input.ndim, other.ndim)
     a = (1,) * (ndim - input.ndim) + input.meta.shape
     b = (1,) * (ndim - other.ndim) + other.meta.shape
@@ -479,7 +481,7 @@ def kron(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 @function
 def chain_matmul(*matrices: Tensor, out: Tensor | None = None) -> Tensor:
-    """The product of several matrices, in the order of fewest operations."""
+    """Return the product of several matrices, in the order of fewest operations."""
     warn_program(
         "torch.chain_matmul is deprecated and will be removed in a future PyTorch release. Use torch.linalg.multi_dot "
         "instead, which accepts a list of two or more tensors rather than multiple parameters.",
@@ -497,7 +499,7 @@ def chain_matmul(*matrices: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def deliver_chain(result: Tensor, out: Tensor | None) -> Tensor:
-    """The product of a chain where `out=` says. RuntimeError: it is not of the result's very dtype."""
+    """Return the product of a chain where `out=` says. RuntimeError: it is not of the result's very dtype."""
     if out is not None and out.dtype is not result.dtype:
         raise RuntimeError(
             f"multi_dot(): expected out tensor to have dtype {ops.c_name(result.dtype)} but got {ops.c_name(out.dtype)}"
@@ -507,7 +509,7 @@ def deliver_chain(result: Tensor, out: Tensor | None) -> Tensor:
 
 
 def multiply_chain(matrices: Sequence[Tensor]) -> Tensor:
-    """The product of matrices that fit, in the order of fewest operations."""
+    """Return the product of matrices that fit, in the order of fewest operations."""
     sizes = [m.meta.shape[0] for m in matrices] + [matrices[-1].meta.shape[1]]
     cuts = _cheapest_cuts(sizes)
 
@@ -564,7 +566,7 @@ Labels = list[str]
 
 
 def _alone(t: Tensor, labels: Labels, output: Labels) -> Tensor:
-    """A single operand: its sums of integers are of int64, as `sum` has them."""
+    """Return a single operand: its sums of integers are of int64, as `sum` has them."""
     alone = [at for at, x in enumerate(labels) if x not in output]
     kept = [x for x in labels if x in output]
     return (t.sum(alone) if alone else t).permute([kept.index(x) for x in output])
@@ -593,7 +595,7 @@ def _einsum_arguments(args: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
 
 
 def _letters(subscripts: Sequence[Any]) -> str:
-    """A list of ints below 52 (and Ellipsis) as letters."""
+    """Return a list of ints below 52 (and Ellipsis) as letters."""
     letters = ""
     for s in subscripts:
         if s is not Ellipsis and not 0 <= s < 52:
@@ -725,7 +727,7 @@ def _summed_out(t: Tensor, labels: Labels, needed: set[str]) -> tuple[Tensor, La
 def _multiply_pair(
     a: Tensor, left: Labels, b: Tensor, right: Labels, needed: set[str]
 ) -> tuple[Tensor, Labels]:
-    """The product of two operands as one batched matrix product; keeps the labels in `needed`."""
+    """Return the product of two operands as one batched matrix product; keeps the labels in `needed`."""
     for x in set(left) & set(right):  # a size 1 against another broadcasts: drop it
         n, m = a.meta.shape[left.index(x)], b.meta.shape[right.index(x)]
         if n != m and n == 1:

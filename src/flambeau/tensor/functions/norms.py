@@ -41,7 +41,7 @@ def vector_norm(
     dtype: dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The norm of all elements, or of each vector along `dim`."""
+    """Return the norm of all elements, or of each vector along `dim`."""
     if isinstance(ord, str) or ord is None:
         raise TypeError(
             f"linalg_vector_norm(): argument 'ord' (position 2) must be Number, not {type(ord).__name__}"
@@ -78,7 +78,7 @@ def matrix_norm(
     dtype: dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The norm of each matrix of the two dimensions `dim`."""
+    """Return the norm of each matrix of the two dimensions `dim`."""
     name = "linalg.matrix_norm"
     ops.check_ndim(name, tensor_of(A, "linalg_matrix_norm").meta)
     ops.check_floating(name, A.meta)
@@ -146,7 +146,7 @@ def linalg_norm(
     dtype: dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """A matrix norm where `ord` is given and there are two dimensions, else a vector norm (2 by default)."""
+    """Return a matrix norm where `ord` is given and there are two dimensions, else a vector norm (2 by default)."""
     tensor_of(A, "linalg_norm")
     dims = None if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
     if dims is not None and len(dims) not in (1, 2):
@@ -167,7 +167,7 @@ def linalg_norm(
 
 @both
 def dist(input: Tensor, other: Tensor, p: Number = 2) -> Tensor:
-    """The p-norm of the difference of two broadcast tensors."""
+    """Return the p-norm of the difference of two broadcast tensors."""
     if autocast.threads:
         input, other = autocast.cast(FLOAT32_ON_CUDA, input, other)
     away = functions["sub"](input, other)
@@ -182,7 +182,7 @@ def dist(input: Tensor, other: Tensor, p: Number = 2) -> Tensor:
 
 
 def cond(A: Tensor, p: Any = None, *, out: Tensor | None = None) -> Tensor:
-    """The condition number of each matrix: norm(A) norm(A^-1); by singular values for p None, 2 and -2."""
+    """Return the condition number of each matrix: norm(A) norm(A^-1); by singular values for p None, 2 and -2."""
     if tensor_of(A, "linalg_cond", "input").ndim < 2:
         raise RuntimeError("linalg.cond: The input tensor must have at least 2 dimensions.")
     if p not in (None, "fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf):
@@ -264,7 +264,7 @@ def pinv(
     rtol: Any = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The pseudo-inverse of each matrix; singular values up to max(atol, rtol * the largest) count as 0."""
+    """Return the pseudo-inverse of each matrix; singular values up to max(atol, rtol * the largest) count as 0."""
     x = tensor_of(A, "linalg_pinv")
     if x.ndim < 2 or x.dtype not in ops.MATRICES:
         raise RuntimeError(
@@ -307,10 +307,10 @@ _MANY = 25  # rows from which a product is faster than differences, as PyTorch h
 
 @function
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = _MODES[0]) -> Tensor:
-    """The p-norm distance of each row of `x1` to each of `x2`, batch by batch.
+    """Return the p-norm distance of each row of `x1` to each of `x2`, batch by batch.
 
-    Euclidean distances of more than 25 rows come from a matrix product (which TF32 rounds), unless
-    `compute_mode` is "donot_use_mm_for_euclid_dist".
+    Euclidean distances of more than 25 rows come from a matrix product (which TF32 rounds), unless `compute_mode`
+    is "donot_use_mm_for_euclid_dist".
     """
     if compute_mode is not None and compute_mode not in _MODES:
         raise ValueError(f"{compute_mode} is not a valid value for compute_mode")

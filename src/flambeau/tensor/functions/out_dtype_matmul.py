@@ -29,7 +29,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def product(name: str, a: Tensor, b: Tensor, kind: dtype, out: Tensor | None) -> Tensor:
-    """The product in `kind`. Raises what PyTorch's operator of this name raises."""
+    """Return the product in `kind`. Raises what PyTorch's operator of this name raises."""
     _check(name, a, b, kind, out)
     found: Tensor = run(ops.matmul if kind is a.dtype else ops.mm_dtype, (a, b), (), out)
     return found

@@ -79,7 +79,7 @@ def _source(where: device, given: Generator | None) -> Generator:
 def _new(
     fill: Callable[..., Tensor], op: Op, size: Any, options: Any, source: Generator | None, *parameters: float
 ) -> Tensor:
-    """A new tensor of real numbers of a distribution: on CUDA drawn as it is made, else made and filled."""
+    """Return a new tensor of real numbers of a distribution: on CUDA drawn as it is made, else made and filled."""
     _, meta = creation.find_meta("empty", size, options)
     if meta is None or not _is_drawn_at_once(meta):
         made = creation.empty(*size, **options)
@@ -98,7 +98,7 @@ def _is_drawn_at_once(meta: Meta) -> bool:
 
 
 def dropout_on_cuda(x: Tensor, p: float) -> Tensor:
-    """A CUDA tensor's elements over 1 - p, each zeroed with probability p (0 < p < 1), in one kernel."""
+    """Return a CUDA tensor's elements over 1 - p, each zeroed with probability p (0 < p < 1), in one kernel."""
     where = x.meta.device
     policy = _policy(where)
     if interception.count and dispatch.is_shown((x,)):
@@ -283,7 +283,7 @@ def geometric_(self: Tensor, p: float, *, generator: Generator | None = None) ->
 @function
 @creates
 def rand(*size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any) -> Tensor:
-    """Numbers uniform in [0, 1) of shape `size`."""
+    """Return numbers uniform in [0, 1) of shape `size`."""
     if out is None:
         return _new(uniform_, ops.uniform, size, options, generator, 0.0, 1.0)
     return uniform_(_make_empty(size, out, options), generator=generator)
@@ -366,7 +366,7 @@ def randperm(
     dtype: dtype = int64,
     **options: Any,
 ) -> Tensor:
-    """A random permutation of 0 .. n - 1, in the order that PyTorch gives for the seed, on CUDA too."""
+    """Return a random permutation of 0 .. n - 1, in the order that PyTorch gives for the seed, on CUDA too."""
     if n < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {n}: [{n}]")
     made = _make_empty((n,), out, options if out is not None else {**options, "dtype": dtype})
@@ -445,7 +445,8 @@ def bernoulli(
 
 @both
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
-    """Numbers of Poisson distributions with the rates of `input`, in its dtype. Raises RuntimeError: a negative rate.
+    """Return numbers of Poisson distributions with the rates of `input`, in its dtype. Raises RuntimeError: a
+    negative rate.
 
     The distribution is PyTorch's, the numbers are not.
     """
@@ -458,7 +459,9 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
 
 
 def draw_by_rejection(op: Op, like: Tensor, source: Generator | None = None) -> Tensor:
-    """A new tensor like `like`, the contiguous input of an operator that draws by rejection, from a generator."""
+    """Return a new tensor like `like`, the contiguous input of an operator that draws by rejection, from a
+    generator.
+    """
     where = like.device
     source = _source(where, source)
     made = creation.empty_like(like)
@@ -563,13 +566,13 @@ def seed() -> int:
 
 @function
 def initial_seed() -> int:
-    """The seed that the CPU's default generator was last started from."""
+    """Return the seed that the CPU's default generator was last started from."""
     return generator.default_cpu.initial_seed()
 
 
 @function
 def get_rng_state() -> Tensor:
-    """The state of the CPU's default generator, a ByteTensor."""
+    """Return the state of the CPU's default generator, a ByteTensor."""
     return get_state(generator.default_cpu)
 
 
@@ -580,7 +583,7 @@ def set_rng_state(new_state: Tensor) -> None:
 
 
 def get_state(self: Generator) -> Tensor:
-    """The generator's state as a ByteTensor on the CPU: 5,056 bytes for the CPU's, 16 for a CUDA device's."""
+    """Return the generator's state as a ByteTensor on the CPU: 5,056 bytes for the CPU's, 16 for a CUDA device's."""
     return tensor(list(self.state_bytes()), dtype=uint8, device=CPU)
 
 
@@ -632,7 +635,7 @@ def fork_rng(
 def _devices_to_fork(
     devices: Iterable[Any] | None, device_type: str | None, used: str, keyword: str
 ) -> list[device]:
-    """The CUDA devices whose generators `fork_rng` keeps."""
+    """Return the CUDA devices whose generators `fork_rng` keeps."""
     kind = "cuda" if device_type is None else device(device_type).type
     if kind not in ("cpu", "cuda"):
         raise RuntimeError(f"torch has no module of `{kind}`: Flambeau has the CPU and CUDA devices")

@@ -57,7 +57,7 @@ def _one_dim(dim: Any, function: str) -> int:
 def _reduce(
     op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, kind: dtype | None, out: Any
 ) -> Tensor:
-    """A reduction whose result has the dtype of `out` where that is given: sum, prod, mean and their kin."""
+    """Return a reduction whose result has the dtype of `out` where that is given: sum, prod, mean and their kin."""
     if out is not None:
         if kind is not None:
             require_dtype(kind, out)
@@ -177,7 +177,7 @@ def prod(
     input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The product over all elements or over one `dim`."""
+    """Return the product over all elements or over one `dim`."""
     dim = None if dim is None else _one_dim(dim, "prod")
     return _reduce(ops.prod, "prod", input, dim, keepdim, dtype, out)
 
@@ -186,7 +186,7 @@ def prod(
 def amax(
     input: Tensor, dim: IntOrTuple | None = (), keepdim: bool = False, *, out: Tensor | None = None
 ) -> Tensor:
-    """The largest values over `dim`, all by default. NaN wins."""
+    """Return the largest values over `dim`, all by default. NaN wins."""
     return _extreme(ops.amax, "amax", input, dim, keepdim, out)
 
 
@@ -194,7 +194,7 @@ def amax(
 def amin(
     input: Tensor, dim: IntOrTuple | None = (), keepdim: bool = False, *, out: Tensor | None = None
 ) -> Tensor:
-    """The smallest values over `dim`, all by default. NaN wins."""
+    """Return the smallest values over `dim`, all by default. NaN wins."""
     return _extreme(ops.amin, "amin", input, dim, keepdim, out)
 
 
@@ -216,13 +216,13 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False, out
 
 @both
 def max(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """The largest element; `max(input, dim, keepdim)`: values and indices; `max(input, other)`: elementwise."""
+    """Return the largest element; `max(input, dim, keepdim)`: values and indices; `max(input, other)`: elementwise."""
     return _max_or_min("max", ops.max_all, ops.max_dim, input, args, kwargs)
 
 
 @both
 def min(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """The smallest element; `min(input, dim, keepdim)`: values and indices; `min(input, other)`: elementwise."""
+    """Return the smallest element; `min(input, dim, keepdim)`: values and indices; `min(input, other)`: elementwise."""
     return _max_or_min("min", ops.min_all, ops.min_dim, input, args, kwargs)
 
 
@@ -248,7 +248,7 @@ def _along(name: str, op: Op, input: Tensor, dim: int, keepdim: bool = False, *,
 def argmax(
     input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Tensor | None = None
 ) -> Tensor:
-    """The index of the largest element (the first, or the first NaN), of the flattened input or along `dim`."""
+    """Return the index of the largest element (the first, or the first NaN), of the flattened input or along `dim`."""
     return _index(ops.argmax, "argmax", input, dim, keepdim, out)
 
 
@@ -256,7 +256,7 @@ def argmax(
 def argmin(
     input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Tensor | None = None
 ) -> Tensor:
-    """The index of the smallest element (the first, or the first NaN), of the flattened input or along `dim`."""
+    """Return the index of the smallest element (the first, or the first NaN), of the flattened input or along `dim`."""
     return _index(ops.argmin, "argmin", input, dim, keepdim, out)
 
 
@@ -267,13 +267,13 @@ def _index(op: Op, name: str, input: Tensor, dim: int | None, keepdim: bool, out
 
 @_bind_reduction(ops.all_, (int,))
 def all(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
-    """Whether all elements are true (nonzero). bool; of uint8, uint8."""
+    """Return True if all elements are true (nonzero). bool; of uint8, uint8."""
     return _test(ops.all_, "all", input, dim, keepdim, out)
 
 
 @_bind_reduction(ops.any_, (int,))
 def any(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
-    """Whether some element is true (nonzero). bool; of uint8, uint8."""
+    """Return True if some element is true (nonzero). bool; of uint8, uint8."""
     return _test(ops.any_, "any", input, dim, keepdim, out)
 
 
@@ -306,13 +306,15 @@ method_of(count_nonzero, _count_nonzero)
 
 @both
 def var(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    """The variance: `var(input, dim=None, *, correction=1, keepdim=False)`, or `var(input, dim, unbiased, keepdim)`."""
+    """Return the variance: `var(input, dim=None, *, correction=1, keepdim=False)`, or `var(input, dim, unbiased,
+    keepdim)`.
+    """
     return _spread(ops.var, "var", input, dim, args, kwargs)
 
 
 @both
 def std(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    """The standard deviation: `std(input, dim=None, *, correction=1, keepdim=False)`, or with `unbiased`."""
+    """Return the standard deviation: `std(input, dim=None, *, correction=1, keepdim=False)`, or with `unbiased`."""
     return _spread(ops.std, "std", input, dim, args, kwargs)
 
 
@@ -369,7 +371,7 @@ def norm(
     dtype: dtype | None = None,
     out: Any = None,
 ) -> Tensor:
-    """The p-norm of the elements, or of each vector along `dim`; "fro" is p = 2.
+    """Return the p-norm of the elements, or of each vector along `dim`; "fro" is p = 2.
 
     "nuc" is the nuclear norm of matrices: of the last two dimensions, or of two in `dim`.
     """
@@ -416,7 +418,7 @@ def logsumexp(input: Tensor, dim: IntOrTuple, keepdim: bool = False, *, out: Ten
 
 @both
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Any = None) -> Any:
-    """The (lower) median of all elements, or (values, indices) along `dim`. NaN wins."""
+    """Return the (lower) median of all elements, or (values, indices) along `dim`. NaN wins."""
     if dim is None:
         return call(ops.median_all, (input,), (None, False, None))
     return _along("median", ops.median, input, dim, keepdim, out=out)
@@ -441,7 +443,7 @@ def quantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear",
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The q-th quantiles along `dim`; a tensor `q` adds a leading dimension. A NaN makes its row NaN."""
+    """Return the q-th quantiles along `dim`; a tensor `q` adds a leading dimension. A NaN makes its row NaN."""
     return _quantile("quantile", input, q, dim, keepdim, interpolation, out)
 
 
@@ -553,7 +555,7 @@ def diff(
     input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None,
     *, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The n-th differences of neighbours along `dim`."""
+    """Return the n-th differences of neighbours along `dim`."""
     found: Tensor = deliver(_diff(input, n, dim, prepend, append), out)
     return found
 
@@ -581,7 +583,7 @@ def _diff(input: Tensor, n: int, dim: int, prepend: Tensor | None, append: Tenso
 
 @both
 def trace(input: Tensor) -> Tensor:
-    """The sum of a matrix's diagonal."""
+    """Return the sum of a matrix's diagonal."""
     if input.dtype.category == BOOL and input.device is CPU:
         raise NotImplementedError("\"trace\" not implemented for 'Bool'")
     return call(ops.trace, (input,))

@@ -29,7 +29,7 @@ def sort(
 
 @both
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The indices that sort `input` along `dim`."""
+    """Return the indices that sort `input` along `dim`."""
     return call(ops.sort, (input,), (dim, bool(descending)))[1]
 
 
@@ -65,7 +65,7 @@ def unique(
     input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:  # fmt: skip
-    """The distinct elements (or slices along `dim`), in order; with the inverse and the counts if asked."""
+    """Return the distinct elements (or slices along `dim`), in order; with the inverse and the counts if asked."""
     return _unique(input, dim, False, return_inverse, return_counts)
 
 
@@ -73,7 +73,7 @@ def unique(
 def unique_consecutive(
     input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """The elements (or slices along `dim`) that differ from the one before."""
+    """Return the elements (or slices along `dim`) that differ from the one before."""
     return _unique(input, dim, True, return_inverse, return_counts)
 
 
@@ -127,7 +127,7 @@ def searchsorted(
 def bucketize(
     input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False, out: Tensor | None = None
 ) -> Tensor:
-    """The index of the bucket of each value, between sorted one-dimensional `boundaries`."""
+    """Return the index of the bucket of each value, between sorted one-dimensional `boundaries`."""
     if boundaries.ndim != 1:
         raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right, out=out)
@@ -137,7 +137,7 @@ def bucketize(
 def isin(
     elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False, out: Any = None
 ) -> Tensor:
-    """Whether each of `elements` is among `test_elements`. One of the two may be a number."""
+    """Return True if each of `elements` is among `test_elements`. One of the two may be a number."""
     if not isinstance(elements, Tensor):
         elements = tensor(elements, device=test_elements.device)
     if not isinstance(test_elements, Tensor):

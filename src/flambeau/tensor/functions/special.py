@@ -37,7 +37,7 @@ alias("i0_", Tensor.__dict__["i0_"], as_method=False)
 
 @function
 def polygamma(n: int, input: Tensor, *, out: Any = None) -> Any:
-    """The n-th derivative of digamma, n >= 0."""
+    """Return the n-th derivative of digamma, n >= 0."""
     if n < 0:
         raise RuntimeError("polygamma(n, x) does not support negative n.")
     input = tensor_operand(input, "polygamma", "input", 2)
@@ -58,7 +58,7 @@ publish(_polygamma_, "polygamma_", "`polygamma` in place.", method)
 
 @function
 def mvlgamma(input: Tensor, p: int, *, out: Any = None) -> Any:
-    """The logarithm of the multivariate gamma function of dimension p >= 1."""
+    """Return the logarithm of the multivariate gamma function of dimension p >= 1."""
     return deliver(_mvlgamma(tensor_operand(input, "mvlgamma", "input", 1), p), out)
 
 
@@ -121,7 +121,7 @@ def ldexp(input: Tensor, other: Tensor, *, out: Any = None) -> Any:
 
 
 def _scales_by_power(x: Tensor, exponent: Tensor) -> bool:
-    """Whether 2 ** exponent is a number of its own, which may overflow where the product does not."""
+    """Return True if 2 ** exponent is a number of its own, which may overflow where the product does not."""
     return x.dtype.category != FLOATING or exponent.dtype.category > INTEGRAL
 
 
@@ -161,7 +161,7 @@ def _of_two(op: Pointwise) -> Callable[..., Any]:
 
 
 def _of_degree(op: Pointwise) -> Callable[..., Any]:
-    """A polynomial of degree n."""
+    """Return a polynomial of degree n."""
 
     def of_both(x: Any, n: Any, *, out: Any = None) -> Any:
         return run(op, _pair(op, x, n), out)
@@ -208,7 +208,7 @@ laguerre_polynomial_l, legendre_polynomial_p = _of_degree(ops.laguerre), _of_deg
 
 
 def ndtr(input: Tensor, *, out: Any = None) -> Any:
-    """The normal distribution's cumulative probability of each element."""
+    """Return the normal distribution's cumulative probability of each element."""
     x: Any = tensor_operand(input, "special_ndtr", "input", 1)
     x = x / math.sqrt(2)
     return deliver((1 + x.erf()) * 0.5, out)

@@ -39,7 +39,7 @@ def _window(name: str, length: Any, periodic: bool, given: Given, shape: Any) ->
 
 
 def _cosines(*factors: float) -> Any:
-    """A sum of cosines of 0, 1, 2 periods."""
+    """Return a sum of cosines of 0, 1, 2 periods."""
 
     def shape(samples: Any, last: int) -> Any:
         angle = samples * (2 * math.pi / last)
@@ -72,7 +72,7 @@ def blackman_window(window_length: int, periodic: bool = True, **given: Any) -> 
 
 @function
 def bartlett_window(window_length: int, periodic: bool = True, **given: Any) -> Tensor:
-    """A triangle from 0 to 1 and back."""
+    """Return a triangle from 0 to 1 and back."""
 
     def shape(samples: Any, last: int) -> Any:
         return 1 - (samples * (2 / last) - 1).abs()
@@ -107,7 +107,8 @@ def stft(
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> Tensor:
-    """The transforms of frames of `n_fft` points, `hop_length` (n_fft // 4) apart: (batch?, frequencies, frames).
+    """Return the transforms of frames of `n_fft` points, `hop_length` (n_fft // 4) apart: (batch?, frequencies,
+    frames).
 
     center: the signal is padded by n_fft // 2 at both ends. onesided: the frequencies that are not negative (the
     default for real signals). Without return_complex a last dimension of 2. RuntimeError: sizes that do not fit.
@@ -193,7 +194,7 @@ def _flag(value: bool | None) -> str:
 
 
 def _center_window(window: Tensor, n_fft: int) -> Tensor:
-    """The window in the middle of a frame, zeros around it."""
+    """Return the window in the middle of a frame, zeros around it."""
     length = window.meta.shape[0]
     if length == n_fft:
         return window
@@ -237,7 +238,7 @@ def istft(
     length: int | None = None,
     return_complex: bool = False,
 ) -> Tensor:
-    """The signal of which `stft` gives this: frames added up, divided by the windows' squares added up.
+    """Return the signal of which `stft` gives this: frames added up, divided by the windows' squares added up.
 
     RuntimeError: sizes that do not fit, windows that leave a point with no weight.
     """
@@ -287,7 +288,7 @@ def istft(
 def _check_spectrum(
     about: str, x: Tensor, n_fft: int, hop: int, size: int, window: Tensor | None, onesided: bool | None
 ) -> bool:
-    """Whether the spectra hold half of the frequencies."""
+    """Return True if the spectra hold half of the frequencies."""
     if not x.dtype.is_complex:
         raise RuntimeError(
             "istft requires a complex-valued input tensor matching the output from stft with return_complex=True."

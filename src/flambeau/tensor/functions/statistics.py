@@ -28,7 +28,7 @@ from flambeau.tensor.tensor import Tensor
 def cov(
     input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
 ) -> Any:
-    """The covariance matrix of variables, one a row; `fweights` count observations, `aweights` weigh them."""
+    """Return the covariance matrix of variables, one a row; `fweights` count observations, `aweights` weigh them."""
     if input.ndim > 2:
         raise RuntimeError(
             f"cov(): expected input to have two or fewer dimensions but got an input with {input.ndim} dimensions"
@@ -56,7 +56,7 @@ def cov(
 
 
 def _weights(observations: int, fweights: Any, aweights: Any) -> Any:
-    """The product of the weights that are given; None where none are."""
+    """Return the product of the weights that are given; None where none are."""
     if fweights is not None:
         _check_weights("fweights", fweights, observations, fweights.dtype.category == INTEGRAL, "integral")
     if aweights is not None:
@@ -88,7 +88,7 @@ def _check_weights(name: str, weights: Any, observations: int, of_kind: bool, ki
 
 @both
 def corrcoef(input: Tensor) -> Any:
-    """The correlation matrix of variables, one a row."""
+    """Return the correlation matrix of variables, one a row."""
     if input.ndim > 2:
         raise RuntimeError(
             f"corrcoef(): expected input to have two or fewer dimensions but got an input with {input.ndim} dimensions"
@@ -108,7 +108,8 @@ def corrcoef(input: Tensor) -> Any:
 
 @function
 def gradient(input: Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1) -> tuple[Any, ...]:
-    """The gradient of samples along each of `dim` (all by default), by central differences; at the edges of an order.
+    """Return the gradient of samples along each of `dim` (all by default), by central differences; at the edges of
+    an order.
 
     spacing: the distance of samples, one for each dim, or the samples' coordinates, a vector for each dim.
     """
@@ -141,7 +142,7 @@ def _gradient_dims(x: Tensor, dim: Any) -> list[int]:
 
 
 def _spacings(spacing: Any, count: int) -> Sequence[Any]:
-    """One distance or vector of coordinates for each dimension."""
+    """Return one distance or vector of coordinates for each dimension."""
     if spacing is None:
         return [1.0] * count
     if isinstance(spacing, (tuple, list)):
@@ -366,7 +367,7 @@ def _renorm(input: Any, p: Any, dim: int, maxnorm: Any) -> Any:
 
 @function
 def renorm(input: Tensor, p: Number, dim: int, maxnorm: Number, *, out: Any = None) -> Any:
-    """The slices along `dim`, each scaled down to a p-norm of `maxnorm` where its own is larger."""
+    """Return the slices along `dim`, each scaled down to a p-norm of `maxnorm` where its own is larger."""
     if autocast.threads and out is None:
         (input,) = autocast.cast(FLOAT32_ON_CUDA, input)
     found = _renorm(input, p, dim, maxnorm)

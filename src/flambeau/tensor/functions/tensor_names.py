@@ -45,14 +45,14 @@ _property("_grad_fn", Tensor.__dict__["grad_fn"])
 
 
 def _find_hooks(self: Tensor) -> Any:
-    """The hooks that `register_hook` added, by their handle's id; None if there are none."""
+    """Return the hooks that `register_hook` added, by their handle's id; None if there are none."""
     edge = edge_of(self) if self.requires_grad else None
     hooks = None if edge is None else edge[0].node_hooks
     return None if hooks is None or edge is None else hooks.tensor_hooks.get(edge[1]) or None
 
 
 def _find_post_accumulate_hooks(self: Tensor) -> Any:
-    """The hooks that `register_post_accumulate_grad_hook` added; None if there are none."""
+    """Return the hooks that `register_post_accumulate_grad_hook` added; None if there are none."""
     node = node_of(self)
     hooks = node.node_hooks if isinstance(node, Leaf) else None
     return None if hooks is None else hooks.post_accumulate or None

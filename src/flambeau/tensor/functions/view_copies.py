@@ -16,7 +16,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _fresh(view: Any, out: Any) -> Any:
-    """A contiguous copy of a view, or of each of several; in `out` where given."""
+    """Return a contiguous copy of a view, or of each of several; in `out` where given."""
     if isinstance(view, Tensor):
         return view.clone(memory_format=contiguous_format) if out is None else _store(view, out)
     if out is None:
@@ -83,7 +83,9 @@ alias("unsafe_split_with_sizes", views.split_with_sizes)
 
 
 def _scatter_into(input: Tensor, src: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
-    """A copy of `input`, of its strides, where `view` of it holds `src`. Raises RuntimeError: shapes that differ."""
+    """Return a copy of `input`, of its strides, where `view` of it holds `src`. Raises RuntimeError: shapes that
+    differ.
+    """
     if not isinstance(src, Tensor):
         raise TypeError(argument_type("scatter", "src", 2, "Tensor", src))
     shape = view(input).meta.shape
@@ -98,7 +100,7 @@ def _scatter_into(input: Tensor, src: Tensor, view: Callable[[Tensor], Tensor]) 
 
 
 def _copy_with_storage(x: Tensor) -> Tensor:
-    """A copy of the same strides, of the storage up to the last element where that has gaps."""
+    """Return a copy of the same strides, of the storage up to the last element where that has gaps."""
     if x.is_contiguous() and not x.storage_offset():
         return x.clone()
     shape, strides = x.meta.shape, x.meta.strides
@@ -147,7 +149,9 @@ def as_strided_scatter(
 
 @method
 def sum_to_size(self: Tensor, *sizes: Any, size: Any = None) -> Tensor:
-    """The sums over what broadcasting a tensor of `size` to this one's shape repeats; itself where nothing is."""
+    """Return the sums over what broadcasting a tensor of `size` to this one's shape repeats; itself where nothing
+    is.
+    """
     to = views.given_ints(sizes, size, "sum_to_size", "size")
     shape = self.meta.shape
     if not _reaches(to, shape):
@@ -159,14 +163,16 @@ def sum_to_size(self: Tensor, *sizes: Any, size: Any = None) -> Tensor:
 
 
 def _reaches(shape: Sequence[int], larger: Sequence[int]) -> bool:
-    """Whether a tensor of `shape` expands to `larger`."""
+    """Return True if a tensor of `shape` expands to `larger`."""
     tail = larger[len(larger) - len(shape) :]
     return len(shape) <= len(larger) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))
 
 
 @method
 def dim_order(self: Tensor, *, ambiguity_check: bool = False) -> tuple[int, ...]:
-    """The dimensions from outermost to innermost in memory. Raises RuntimeError where `ambiguity_check` finds ties."""
+    """Return the dimensions from outermost to innermost in memory. Raises RuntimeError where `ambiguity_check` finds
+    ties.
+    """
     if ambiguity_check and _is_ambiguous(self.meta.shape, self.meta.strides):
         raise RuntimeError(
             "The tensor does not have unique dim order, or cannot map to exact one of the given memory formats."
@@ -175,5 +181,5 @@ def dim_order(self: Tensor, *, ambiguity_check: bool = False) -> tuple[int, ...]
 
 
 def _is_ambiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the strides allow another order: of equal strides, sizes of 1, or no elements."""
+    """Return True if the strides allow another order: of equal strides, sizes of 1, or no elements."""
     return 0 in shape or 1 in shape or len(set(strides)) < len(strides)

@@ -47,7 +47,7 @@ from flambeau.tensor.tensor import AutogradMeta, Tensor, make
 
 
 def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
-    """A tuple of ints from an int, a sequence of ints, or the varargs of a method. Raises TypeError."""
+    """Return a tuple of ints from an int, a sequence of ints, or the varargs of a method. Raises TypeError."""
     if isinstance(values, tuple) and len(values) == 1 and isinstance(values[0], (list, tuple)):
         values = values[0]
     elif not isinstance(values, (list, tuple)):
@@ -85,7 +85,7 @@ def given_ints(args: tuple[Any, ...], keyword: Any, function: str, name: str) ->
 
 
 def tensors_of(tensors: Any, function: str) -> tuple[Tensor, ...]:
-    """A sequence of tensors as a tuple. Raises TypeError for anything else."""
+    """Return a sequence of tensors as a tuple. Raises TypeError for anything else."""
     if tensors.__class__ not in (list, tuple) and (
         isinstance(tensors, Tensor) or not isinstance(tensors, Sequence)
     ):
@@ -109,19 +109,19 @@ def _property(define: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
 
 @_property
 def shape(self: Tensor) -> Size:
-    """The size of each dimension."""
+    """Return the size of each dimension."""
     return size_of(self.meta.shape)
 
 
 @method
 def size(self: Tensor, dim: int | None = None) -> Any:
-    """The shape, or the size of one dimension."""
+    """Return the shape, or the size of one dimension."""
     return size_of(self.meta.shape) if dim is None else self.meta.shape[_dim(self, dim)]
 
 
 @method
 def stride(self: Tensor, dim: int | None = None) -> Any:
-    """Elements from one index to the next, of every dimension or of one."""
+    """Return elements from one index to the next, of every dimension or of one."""
     if self.meta.sparse:
         strides = layouts.find("stride")(self)
         return strides if dim is None else strides[_dim(self, dim)]
@@ -136,7 +136,7 @@ def _dim(t: Tensor, dim: int) -> int:
 
 @_property
 def _base(self: Tensor) -> Tensor | None:
-    """The tensor that this one is a view of."""
+    """Return the tensor that this one is a view of."""
     return self.base
 
 
@@ -272,7 +272,7 @@ def view_as(self: Tensor, other: Tensor) -> Tensor:
 
 @both
 def reshape(input: Tensor, *args: Any, shape: Any = None) -> Tensor:
-    """Another shape of the same elements: a view where the strides allow it, else a copy."""
+    """Return another shape of the same elements: a view where the strides allow it, else a copy."""
     return _reshape(input, given_ints(args, shape, "reshape", "shape"))
 
 
@@ -285,7 +285,7 @@ def _reshape(t: Tensor, shape: Sequence[int]) -> Tensor:
 
 @lru_cache(1024)
 def _resolve_shape(meta: Meta, shape: Shape) -> tuple[Shape, bool]:
-    """The shape without -1, and whether a view can have it."""
+    """Return the shape without -1, and whether a view can have it."""
     new = records.infer_shape(shape, meta.numel)
     return new, view_strides(meta.shape, meta.strides, new) is not None
 
@@ -302,7 +302,7 @@ def reshape_as(self: Tensor, other: Tensor) -> Tensor:
 
 @both
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """The dimensions from `start_dim` to `end_dim` as one."""
+    """Return the dimensions from `start_dim` to `end_dim` as one."""
     meta = input.meta
     start, end = wrap_dim(start_dim, meta.ndim), wrap_dim(end_dim, meta.ndim)
     if start > end:
@@ -319,14 +319,14 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 @both
 def ravel(input: Tensor) -> Tensor:
-    """One dimension, contiguous."""
+    """Return one dimension, contiguous."""
     flat: Tensor = _plain_copy(input)
     return run(records.view, flat, (-1,)) if flat.meta.ndim != 1 else flat
 
 
 @both
 def unflatten(input: Tensor, dim: int, sizes: IntTuple) -> Tensor:
-    """One dimension as several; one size may be -1."""
+    """Return one dimension as several; one size may be -1."""
     new = ints((sizes,), "unflatten", "sizes")
     if not new:
         raise RuntimeError("unflatten: sizes must be non-empty")
@@ -361,7 +361,7 @@ def expand_as(self: Tensor, other: Tensor) -> Tensor:
 
 @function
 def broadcast_to(input: Tensor, size: IntTuple) -> Tensor:
-    """The tensor expanded to a shape."""
+    """Return the tensor expanded to a shape."""
     return run(records.expand, input, ints((size,), "broadcast_to", "size"))
 
 
@@ -374,7 +374,7 @@ method_of(broadcast_to, _broadcast_to)
 
 @function
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
-    """The tensors expanded to their common shape; one that has it already is given back itself."""
+    """Return the tensors expanded to their common shape; one that has it already is given back itself."""
     listed = tensors_of(tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors,
                         "broadcast_tensors")  # fmt: skip
     shape = broadcast_shapes([t.meta.shape for t in listed])
@@ -382,7 +382,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
 
 
 def _broadcast_shapes(*shapes: Any) -> Size:
-    """The shape that tensors of these shapes broadcast to."""
+    """Return the shape that tensors of these shapes broadcast to."""
     for shape in shapes:
         if not isinstance(shape, (tuple, list)) and int_or_none(shape) is None:
             raise RuntimeError(
@@ -402,7 +402,7 @@ alias("broadcast_shapes", _broadcast_shapes, as_method=False)
 
 @function
 def permute(input: Tensor, dims: IntTuple) -> Tensor:
-    """The dimensions in another order."""
+    """Return the dimensions in another order."""
     if isinstance(dims, int):
         raise TypeError("permute(): argument 'dims' (position 2) must be tuple of ints, not int")
     return run(records.permute, input, given_ints((dims,), None, "permute", "dims"))
@@ -417,7 +417,7 @@ method_of(permute, _permute, _front_of_view(_permute_to))
 
 @both
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
-    """Two dimensions swapped."""
+    """Return two dimensions swapped."""
     first = dim0 if dim0.__class__ is int else plain_dim(dim0)
     second = dim1 if dim1.__class__ is int else plain_dim(dim1)
     return run(records.transpose, input, first, second)
@@ -425,7 +425,7 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
 
 @both
 def t(input: Tensor) -> Tensor:
-    """A matrix transposed; fewer dimensions stay as they are."""
+    """Return a matrix transposed; fewer dimensions stay as they are."""
     if input.meta.ndim > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.meta.ndim}D")
     return run(records.t, input)
@@ -433,7 +433,7 @@ def t(input: Tensor) -> Tensor:
 
 @both
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
-    """Dimensions moved to new places; the others keep their order."""
+    """Return dimensions moved to new places; the others keep their order."""
     listed = ints((source,), "movedim", "source"), ints((destination,), "movedim", "destination")
     if len(listed[0]) != len(listed[1]):
         raise RuntimeError(
@@ -466,7 +466,7 @@ def _squeeze(self: Tensor, *dims: Any, dim: Any = None) -> Tensor:
 
 
 def dims_given(args: tuple[Any, ...], keyword: Any, function: str) -> tuple[int, ...] | None:
-    """The dimensions that a method was given, each by itself, as a tuple or by keyword; None without any."""
+    """Return the dimensions that a method was given, each by itself, as a tuple or by keyword; None without any."""
     if keyword is None and args in ((), (None,)):
         return None
     return given_ints(args, keyword, function, "dim")
@@ -483,7 +483,7 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
 
 @both
 def adjoint(input: Tensor) -> Tensor:
-    """The last two dimensions swapped and the elements conjugated."""
+    """Return the last two dimensions swapped and the elements conjugated."""
     return conj(_swapped_last(input, "tensor.adjoint()"))
 
 
@@ -507,7 +507,7 @@ def _warn_of_number(name: str) -> None:
 
 @_property
 def T(self: Tensor) -> Tensor:  # noqa: N802
-    """The dimensions in reverse order; meant for matrices."""
+    """Return the dimensions in reverse order; meant for matrices."""
     if self.meta.ndim == 0:
         _warn_of_number("Tensor.T")
     elif self.meta.ndim != 2:
@@ -522,13 +522,13 @@ def T(self: Tensor) -> Tensor:  # noqa: N802
 
 @_property
 def mT(self: Tensor) -> Tensor:  # noqa: N802
-    """The last two dimensions swapped."""
+    """Return the last two dimensions swapped."""
     return _swapped_last(self, "tensor.mT")
 
 
 @_property
 def H(self: Tensor) -> Tensor:  # noqa: N802
-    """A matrix transposed and conjugated."""
+    """Return a matrix transposed and conjugated."""
     if self.meta.ndim in (0, 2):
         return conj(_swapped_last(self, "tensor.H"))
     more = " For batches of matrices, consider using tensor.mH" if self.meta.ndim > 2 else ""
@@ -539,19 +539,19 @@ def H(self: Tensor) -> Tensor:  # noqa: N802
 
 @_property
 def mH(self: Tensor) -> Tensor:  # noqa: N802
-    """The last two dimensions swapped and the elements conjugated."""
+    """Return the last two dimensions swapped and the elements conjugated."""
     return conj(_swapped_last(self, "tensor.mH"))
 
 
 @both
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """A diagonal of two dimensions, as the last dimension."""
+    """Return a diagonal of two dimensions, as the last dimension."""
     return run(records.diagonal, input, index(offset), index(dim1), index(dim2))
 
 
 @method
 def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
-    """Every window of `size` along a dimension, `step` apart; the last dimension runs within a window."""
+    """Return every window of `size` along a dimension, `step` apart; the last dimension runs within a window."""
     return run(records.unfold, self, index(dimension), index(size), index(step))
 
 
@@ -560,7 +560,7 @@ def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
 
 @both
 def select(input: Tensor, dim: int, index: int) -> Tensor:
-    """One index of a dimension, which goes away."""
+    """Return one index of a dimension, which goes away."""
     return run(records.select, input, _int(dim), _int(index))
 
 
@@ -608,7 +608,7 @@ def as_strided(input: Tensor, size: IntTuple, stride: IntTuple, storage_offset: 
 
 @both
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """Every index of a dimension as a tensor of its own."""
+    """Return every index of a dimension as a tensor of its own."""
     d = _dim(input, dim)
     return run_several(
         UnbindBackward0, input, d, [(records.select, (d, i)) for i in range(input.meta.shape[d])]
@@ -688,7 +688,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 def tensor_split(
     input: Tensor, indices_or_sections: Any = None, dim: int = 0, *, indices: Any = None, sections: Any = None
 ) -> tuple[Tensor, ...]:
-    """Parts as equal as can be, or cut at indices, along a dimension."""
+    """Return parts as equal as can be, or cut at indices, along a dimension."""
     given: Any = next((x for x in (indices_or_sections, indices, sections) if x is not None), None)
     if input.meta.ndim == 0:
         raise RuntimeError(
@@ -775,13 +775,13 @@ method_of(dsplit, _dsplit)
 
 @function
 def real(input: Tensor) -> Tensor:
-    """The real parts, a view; a real tensor itself."""
+    """Return the real parts, a view; a real tensor itself."""
     return run(records.real, input) if input.meta.dtype.is_complex else input
 
 
 @function
 def imag(input: Tensor) -> Tensor:
-    """The imaginary parts, a view. Raises RuntimeError for a real tensor."""
+    """Return the imaginary parts, a view. Raises RuntimeError for a real tensor."""
     return run(records.imag, input)
 
 
@@ -799,19 +799,19 @@ alias("imag", property(imag, _set_imag), as_function=False)  # type: ignore[arg-
 
 @function
 def view_as_real(input: Tensor) -> Tensor:
-    """A complex tensor as real numbers, with a last dimension of 2."""
+    """Return a complex tensor as real numbers, with a last dimension of 2."""
     return run(records.view_as_real, input)
 
 
 @function
 def view_as_complex(input: Tensor) -> Tensor:
-    """A real tensor whose last dimension is 2 as complex numbers."""
+    """Return a real tensor whose last dimension is 2 as complex numbers."""
     return run(records.view_as_complex, input)
 
 
 @both
 def conj(input: Tensor) -> Tensor:
-    """The complex conjugate, a new tensor; a real tensor itself."""
+    """Return the complex conjugate, a new tensor; a real tensor itself."""
     conjugate: Tensor = input.conj_physical() if input.meta.dtype.is_complex else input
     return conjugate
 

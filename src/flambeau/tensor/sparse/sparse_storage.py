@@ -33,7 +33,7 @@ class SparseStorage:
 
     @property
     def context(self) -> Any:
-        """The context of the device on which the parts lie."""
+        """Return the context of the device on which the parts lie."""
         return self.values.memory.context
 
     @property

@@ -179,7 +179,7 @@ class Check:
 
 
 def deletions(program: Program) -> Iterator[tuple[Where, Program]]:
-    """Each synchronization of a program, and the program without it."""
+    """Return each synchronization of a program, and the program without it."""
     for at, step in enumerate(program.steps):
         if OPERATIONS[step.operation].synchronizes:
             yield (at,), Program(without(program.steps, (at,)))

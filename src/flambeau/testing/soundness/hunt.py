@@ -104,17 +104,19 @@ class Hunt:
 
     @property
     def found(self) -> list[tuple[str, Problem]]:
-        """The problems, less the reports that no run has turned into another outcome."""
+        """Return the problems, less the reports that no run has turned into another outcome."""
         return [(seed, problem) for seed, problem in self.problems if problem.kind != UNFORCED]
 
     # -- what it says -------------------------------------------------------------------------------------
     @property
     def summary(self) -> str:
-        """One line."""
+        """Return one line."""
         return summed_up([self.counts])
 
     def report(self, unforced: bool = False) -> str:
-        """The problems, each with its program; if asked for, reports that no run has turned into another outcome."""
+        """Return the problems, each with its program; if asked for, reports that no run has turned into another
+        outcome.
+        """
         texts = [
             f"{problem.kind}: {problem.text}\n# program {seed}\n{problem.program.source}"
             for seed, problem in (self.problems if unforced else self.found)

@@ -116,7 +116,7 @@ class View:
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether any step may read and change it."""
+        """Return True if any step may read and change it."""
         return self.kind == "tensor" and not self.weight and self.values is None
 
     @property
@@ -125,7 +125,7 @@ class View:
 
     @property
     def expanded(self) -> bool:
-        """Whether elements share memory."""
+        """Return True if elements share memory."""
         return 0 in self.strides
 
     @property
@@ -450,7 +450,7 @@ class Model:
         return later is not ended and (ended.freed < later.born or not ended.after >> later.line & 1)
 
     def _meetings(self, ended: Life, later: Life) -> Iterator[Race]:
-        """The accesses so far of two lives that nothing orders, in the order of some run."""
+        """Return the accesses so far of two lives that nothing orders, in the order of some run."""
         for old in ended.accesses:
             for new in later.accesses:
                 first, second = sorted((old, new))

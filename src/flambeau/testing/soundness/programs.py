@@ -102,7 +102,7 @@ class Program:
     # -- source -------------------------------------------------------------------------------------------
     @property
     def source(self) -> str:
-        """The program as a script."""
+        """Return the program as a script."""
         return self.script()[0]
 
     def script(self, after: Mapping[int, str] = _NOTHING) -> tuple[str, list[Where | None]]:
@@ -122,7 +122,7 @@ class Program:
         return dict.fromkeys(steps, "torch.cuda.synchronize()" if self.model.ranks else _SYNCHRONIZE)
 
     def written(self, host: int, after: Mapping[int, str] = _NOTHING) -> list[Line]:
-        """The lines of a host's steps."""
+        """Return the lines of a host's steps."""
         steps = [
             ((at,), step)
             for at, step in enumerate(self.steps)
@@ -132,7 +132,7 @@ class Program:
 
 
 def _of_threads(program: Program, after: Mapping[int, str]) -> list[Line]:
-    """The lines of one host, and of the thread that it starts, if it does."""
+    """Return the lines of one host, and of the thread that it starts, if it does."""
     hosts = program.model.hosts
     if len(hosts) == 1:
         return [
@@ -187,7 +187,7 @@ def _indented(lines: Iterable[Line]) -> list[Line]:
 def _written(
     steps: Iterable[tuple[Where, Step]], host: int, after: Mapping[int, str] = _NOTHING
 ) -> Iterator[Line]:
-    """The lines of steps: those of one stream in one block."""
+    """Return the lines of steps: those of one stream in one block."""
     stream = ""
     for place, step in steps:
         if step.stream and step.stream != stream:

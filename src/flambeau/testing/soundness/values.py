@@ -35,7 +35,9 @@ def _alias(model: Model, race: Race) -> dict[Life, Life]:
 
 
 def _flipped(model: Model, race: Race) -> list[list[int]]:
-    """The first node, and what follows it, as late as needed; the second, and what precedes it, as early as needed."""
+    """Return the first node, and what follows it, as late as needed; the second, and what precedes it, as early as
+    needed.
+    """
     first, second, nodes = race.first, race.second, range(len(model.before))
     late = [n for n in nodes[: second + 1] if n == first or model.before[n] >> first & 1]
     early = [n for n in nodes[: second + 1] if n == second or model.before[second] >> n & 1]

@@ -40,12 +40,12 @@ def bf16_compress_hook(process_group: Any, bucket: GradBucket) -> Future:
 
 
 def fp16_compress_wrapper(hook: Hook) -> Hook:
-    """A hook that hands `hook` the bucket as float16."""
+    """Return a hook that hands `hook` the bucket as float16."""
     return _narrowed(hook, float16, "fp16_compress_wrapper_hook")
 
 
 def bf16_compress_wrapper(hook: Hook) -> Hook:
-    """A hook that hands `hook` the bucket as bfloat16."""
+    """Return a hook that hands `hook` the bucket as bfloat16."""
     return _narrowed(hook, bfloat16, "bf16_compress_wrapper_hook")
 
 

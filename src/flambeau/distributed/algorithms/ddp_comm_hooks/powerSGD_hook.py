@@ -138,7 +138,7 @@ class PowerSGDState:
             self.next_stats_report = self.iter + self.compression_stats_logging_frequency
 
     def stream(self, index: int) -> Stream:
-        """The stream of a device on which this runs."""
+        """Return the stream of a device on which this runs."""
         found = self._streams.get(index)
         if found is None or found.context.closed:
             found = self._streams[index] = Stream(index)
@@ -239,7 +239,7 @@ def _end(state: PowerSGDState, index: int, wanted: Any, flat: Any) -> None:
 
 
 def _sorted(state: PowerSGDState, bucket: GradBucket) -> tuple[list[Any], list[Any]]:
-    """The gradients that are compressed, as matrices; the others."""
+    """Return the gradients that are compressed, as matrices; the others."""
     matrices, others = [], []
     before = after = 0
     for gradient in bucket.gradients():
@@ -268,7 +268,7 @@ def _batches(matrices: list[Any], together: bool) -> list[list[Any]]:
 
 
 def _parts(memory: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """A flat tensor as tensors of these shapes."""
+    """Return a flat tensor as tensors of these shapes."""
     sizes = [math.prod(shape) for shape in shapes]
     return (
         [part.view(shape) for part, shape in zip(memory.split(sizes), shapes, strict=True)] if shapes else []

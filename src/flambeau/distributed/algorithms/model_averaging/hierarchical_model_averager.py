@@ -57,7 +57,7 @@ class HierarchicalModelAverager(ModelAverager):
         self.warmup_steps = warmup_steps
 
     def _find_process_group(self) -> Any:
-        """The group whose turn it is; None: no group's."""
+        """Return the group whose turn it is; None: no group's."""
         for period in reversed(self._periods):
             if self.step % period == 0:
                 return self.period_process_group_dict[period]

@@ -39,7 +39,7 @@ def average_parameters(params: Iterable[Any], process_group: Any) -> None:
 
 
 def get_params_to_average(params: Iterable[Any]) -> list[Any]:
-    """Those parameters, of a list or of groups of an optimizer, that have a gradient.
+    """Return those parameters, of a list or of groups of an optimizer, that have a gradient.
 
     Raises NotImplementedError: neither a tensor nor a group.
     """

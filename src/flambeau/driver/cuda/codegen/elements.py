@@ -22,7 +22,7 @@ def file(name: str) -> str:
 
 
 def carrier(itemsize: int) -> str:
-    """The C++ type of an element that is moved and not looked at."""
+    """Return the C++ type of an element that is moved and not looked at."""
     return _CARRIERS[itemsize]
 
 
@@ -67,10 +67,10 @@ def blocks(count: int, per_block: int = THREADS) -> tuple[int, int, int]:
 
 
 def without(strides: Sequence[int], dim: int) -> tuple[int, ...]:
-    """The strides with dimension `dim` standing still."""
+    """Return the strides with dimension `dim` standing still."""
     return tuple([0 if d == dim else s for d, s in enumerate(strides)])
 
 
 def vector_like(meta: Meta) -> Meta:
-    """A 0-dim meta as a vector of one element; any other itself."""
+    """Return a 0-dim meta as a vector of one element; any other itself."""
     return meta if meta.ndim else meta.with_(shape=(1,), strides=(1,))

@@ -70,7 +70,7 @@ class WorkspaceLayout:
 
 
 def copying(out: Meta, x: Meta, at: int, source: int, unless_same: bool = False) -> Pass:
-    """The pass that copies operand `source`, of layout `x`, to operand `at`."""
+    """Return the pass that copies operand `source`, of layout `x`, to operand `at`."""
     launch = Launch(Kernel("copy", no_host, cuda=_COPY), (out,), (x,))
     program = pointwise.program(launch, _COPY)
     return Pass(program, ((at, 0), (source, 0)), unless_same=(at, source) if unless_same else None)
@@ -80,7 +80,7 @@ _COPY = Expression("a")
 
 
 def no_host(launch: Launch) -> Any:
-    """The host body of a kernel that is a pass alone."""
+    """Return the host body of a kernel that is a pass alone."""
     raise AssertionError("a pass of a CUDA launch runs on no host")
 
 

@@ -24,7 +24,7 @@ LENGTHS = (4, 16, 64, 256)  # tensors per list that tables are made for: at most
 
 
 def program(launch: Launch, form: Lists) -> KernelProgram | KernelPlan:
-    """One kernel, among copies of the flag and of what is laid out otherwise than the tensor's others."""
+    """Return one kernel, among copies of the flag and of what is laid out otherwise than the tensor's others."""
     count = form.count(launch)
     length = next((n for n in LENGTHS if n >= count), None)
     if length is None:
@@ -44,7 +44,9 @@ def program(launch: Launch, form: Lists) -> KernelProgram | KernelPlan:
 
 
 def _around(built: KernelProgram, launch: Launch, count: int, flag: bool) -> KernelPlan:
-    """The kernel among copies: to and from places in the workspace where operands are as the kernel takes them."""
+    """Return the kernel among copies: to and from places in the workspace where operands are as the kernel takes
+    them.
+    """
     metas, written = launch.operands, len(launch.outputs)
     work, places = WorkspaceLayout(), [(at, 0) for at in range(len(metas))]
     before, after = [], []
@@ -67,7 +69,7 @@ def _around(built: KernelProgram, launch: Launch, count: int, flag: bool) -> Ker
 
 
 def _dense_meta(x: Meta) -> Meta:
-    """The layout in which the kernel takes all of a tensor's operands, from its first one."""
+    """Return the layout in which the kernel takes all of a tensor's operands, from its first one."""
     return x.with_(strides=dense_strides(x.shape, x.strides))
 
 
@@ -166,7 +168,7 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(paramete
 """
 
     def _call(self, taken: str, stored: str) -> str:
-        """One element's update; what is a single number was read before."""
+        """Return one element's update; what is a single number was read before."""
         values = [taken.format(k=k) if k in self.dense else f"v{k}" for k in range(len(self.inputs))]
         values += [*self.scalars, *[stored.format(k=k) for k in range(len(self.outputs))]]
         return f"element({'found, ' if self.form.flag else ''}{', '.join(values)});"

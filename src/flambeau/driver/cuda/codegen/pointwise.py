@@ -180,7 +180,7 @@ def _through(steps: Steps, text: str) -> str:
 
 
 def _arguments(launch: Launch, constants: Sequence[float]) -> tuple[Arguments, list[str]]:
-    """The parameters that every class shares, and how `compute` takes each input: `{at}` is its index."""
+    """Return the parameters that every class shares, and how `compute` takes each input: `{at}` is its index."""
     arguments = Arguments()
     arguments.add("Out*", "out")
     values: list[str] = []

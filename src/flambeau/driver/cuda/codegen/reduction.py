@@ -56,7 +56,7 @@ def program(launch: Launch, form: Fold, multiprocessors: int) -> KernelProgram:
 
 
 def _split(launch: Launch, sources: Sequence[Meta], dims: tuple[int, ...]) -> tuple[Dims, Dims]:
-    """The reduced dimensions, of the inputs, and the kept ones, of the inputs and the outputs."""
+    """Return the reduced dimensions, of the inputs, and the kept ones, of the inputs and the outputs."""
     shape = sources[0].shape
     kept = [d for d in range(len(shape)) if d not in dims]
     outputs = []
@@ -73,7 +73,7 @@ def _split(launch: Launch, sources: Sequence[Meta], dims: tuple[int, ...]) -> tu
 
 
 def _one(operands: int) -> tuple[int, tuple[int, ...]]:
-    """A dimension of one element: a walk over nothing."""
+    """Return a dimension of one element: a walk over nothing."""
     return 1, (0,) * operands
 
 

@@ -20,7 +20,7 @@ _HELD = 128  # bytes of numbers that a thread holds at most
 
 
 def computing(kind: dtype) -> dtype:
-    """The dtype that values of `kind` are computed in."""
+    """Return the dtype that values of `kind` are computed in."""
     return float32 if kind in (float16, bfloat16) else kind
 
 
@@ -58,7 +58,7 @@ class Rows:
         self._steps = (kind, self.kind)
 
     def _vector(self) -> int:
-        """Elements of an access: as many as fit in 16 bytes where output and input are walked in such steps."""
+        """Return elements of an access: as many as fit in 16 bytes where output and input are walked in such steps."""
         vector = 16 // max(x.itemsize for x in self.operands[:2])
         while vector > 1 and not (self.inner and self._divides(vector)):
             vector //= 2
@@ -77,7 +77,8 @@ class Rows:
         return threads, -(-vectors // threads)
 
     def program(self, body: str, functions: str = "", numbers: Sequence[float] = ()) -> KernelProgram:
-        """The kernel of the statements `body` in the words of rows.cuh: `held` of `row`, operands out, x, p2, p3, ...
+        """Return the kernel of the statements `body` in the words of rows.cuh: `held` of `row`, operands out, x, p2,
+        p3, ...
 
         Numbers come as doubles k0, k1, ...
         """

@@ -91,7 +91,7 @@ def _walk(dims: Dims) -> tuple[bool, bytes]:
 
 
 def _common(launch: Launch, form: Scan, dims: Dims, wide: bool) -> str:
-    """The types and functions of the fold."""
+    """Return the types and functions of the fold."""
     source = launch.inputs[0]
     assert isinstance(source, Meta)
     element = "x_"

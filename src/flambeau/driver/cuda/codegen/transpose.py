@@ -40,7 +40,7 @@ def find_transpose(dims: Dims) -> TransposedDims | None:
 def kernel(
     how: TransposedDims, source: Meta, arguments: Arguments, values: list[str], at: int
 ) -> tuple[str, int, list[bytes]]:
-    """The kernel's text, its grid and its parameters after the constants; input `at` is the tensor."""
+    """Return the kernel's text, its grid and its parameters after the constants; input `at` is the tensor."""
     side = 64 if source.itemsize <= 4 else 32
     (rows, (down, _)), (columns, (_, across)) = how.read, how.written
     across_tiles, down_tiles = -(-columns // side), -(-rows // side)

@@ -45,7 +45,7 @@ class Lattice:
         return prod(self.kernel)
 
     def regular(self) -> bool:
-        """Whether there are as many windows as fit."""
+        """Return True if there are as many windows as fit."""
         each = zip(self.size, self.padding, self.dilation, self.kernel, self.stride, strict=True)
         return [*self.count] == [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in each]
 
@@ -63,7 +63,7 @@ class Lattice:
         return "  " + " ".join([f"w.{name}[{d}] = {n};" for name, row in rows for d, n in enumerate(row)])
 
     def inside(self) -> bool:
-        """Whether no window reaches beyond an edge."""
+        """Return True if no window reaches beyond an edge."""
         each = zip(self.size, self.count, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return all(p == 0 and (m - 1) * s + d * (k - 1) < n for n, m, k, s, p, d in each)
 
@@ -75,7 +75,7 @@ class Lattice:
 
 
 def view(x: Meta) -> bytes:
-    """A `View` of an operand (N, C, spatial ...)."""
+    """Return a `View` of an operand (N, C, spatial ...)."""
     lead = _DIMS - (x.ndim - 2)
     even = x.shape[0] == 1 or x.strides[0] == x.shape[1] * x.strides[1]
     return i64(*x.strides[:2], *(0,) * lead, *x.strides[2:], x.shape[1], even)
@@ -85,7 +85,7 @@ def program(
     body: str, types: dict[str, str], operands: str, parameters: Sequence[tuple[str, bytes]], count: int,
     headers: Sequence[str] = ("windows.cuh",), lanes: int = 1,
 ) -> KernelProgram:  # fmt: skip
-    """A kernel of one thread (or `lanes` of them) per element.
+    """Return a kernel of one thread (or `lanes` of them) per element.
 
     body: statements about element i of `count`, of the index type I. operands: the addresses' declarations.
     parameters: declarations with their bytes.

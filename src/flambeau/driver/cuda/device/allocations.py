@@ -156,7 +156,7 @@ class CudaAllocations:
 
     # -- of other processes -------------------------------------------------------------------------------
     def export(self, ptr: int) -> bytes:
-        """A handle for other processes."""
+        """Return a handle for other processes."""
         device = self._memory.get(ptr)
         if device is None:
             self._refuse(f"ipc_memory: {ptr:#x} was not allocated by this driver, or freed already")
@@ -164,7 +164,7 @@ class CudaAllocations:
         return ipc_handles.memory_handle(ptr)
 
     def open(self, index: int, handle: bytes) -> tuple[int, int]:
-        """The address of another process's memory, and its bytes."""
+        """Return the address of another process's memory, and its bytes."""
         device = self._contexts.device(index)
         self._contexts.enter(device)
         ptr, nbytes = ipc_handles.open_memory(handle)
@@ -182,7 +182,7 @@ class CudaAllocations:
 
     # -- of peers -----------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:
-        """Whether a device can reach a peer's memory."""
+        """Return True if a device can reach a peer's memory."""
         a, b = self._contexts.device(index), self._contexts.device(peer)
         return a is not b and bool(check(cu.cuDeviceCanAccessPeer(a.handle, b.handle)))
 

@@ -73,7 +73,7 @@ class Assertions:
         return self._launches << _BITS
 
     def error(self, index: int) -> DriverError:
-        """The error of device `index` after an assertion failed, to be raised."""
+        """Return the error of device `index` after an assertion failed, to be raised."""
         code, at, size, dim = self.words
         name, text = self._texts[(code & (1 << _BITS) - 1) - 1]
         said = text.format(index=at, size=size, dim=dim)
@@ -86,7 +86,7 @@ class Assertions:
         return error
 
     def _origin(self, launch: int) -> str:
-        """The line that a launch came from, if it is known still."""
+        """Return the line that a launch came from, if it is known still."""
         site = self._sites.get(launch % _KEPT)
         return launched_at(site if 0 < launch <= self._launches < launch + _KEPT else None)
 

@@ -38,14 +38,14 @@ _STICKY_TEXT = (
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """The value of a call; raises where it failed."""
+    """Return the value of a call; raises where it failed."""
     if result[0]:
         raise error_of(result[0])
     return result[1] if len(result) == 2 else result[1:]
 
 
 def error_of(code: Any) -> Exception:
-    """The exception for a CUresult, in PyTorch's words."""
+    """Return the exception for a CUresult, in PyTorch's words."""
     text = _text(cu.cuGetErrorString(code)) or "unknown error"
     name = _text(cu.cuGetErrorName(code)) or str(int(code))
     if code == cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY:

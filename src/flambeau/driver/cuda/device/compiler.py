@@ -39,7 +39,7 @@ class Compiler:
         self.compiled = 0  # how many times NVRTC ran
 
     def cubin(self, source: str) -> bytes:
-        """The cubin of the prelude and `source`. DriverError holds the compiler's log where it fails."""
+        """Return the cubin of the prelude and `source`. DriverError holds the compiler's log where it fails."""
         text = f"{self._prelude}\n{source}"
         if self._cache is None:
             return self._compile(text)
@@ -86,7 +86,7 @@ def _log(nvrtc: Any, program: Any) -> str:
 
 
 def _compiler_version() -> str:
-    """The installed compiler's version, without loading it where its package says it."""
+    """Return the installed compiler's version, without loading it where its package says it."""
     try:
         return metadata.version("nvidia-cuda-nvrtc")
     except metadata.PackageNotFoundError:

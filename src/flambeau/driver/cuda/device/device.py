@@ -96,7 +96,8 @@ class CudaDevice:
         self.pool.forget(native)
 
     def workspace_of(self, stream: int, nbytes: int, native: Any) -> tuple[Any, Any]:
-        """Memory that a library's calls on the stream use one after the other, and the stream, as ctypes passes them.
+        """Return memory that a library's calls on the stream use one after the other, and the stream, as ctypes
+        passes them.
 
         `nbytes` is the same each time.
         """

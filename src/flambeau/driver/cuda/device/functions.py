@@ -28,7 +28,7 @@ class Functions:
         self._libraries: list[Any] = []
 
     def of(self, device: CudaDevice, launch: Launch, program: KernelProgram) -> Any:
-        """The loaded function of a launch's kernel. The device's context is current."""
+        """Return the loaded function of a launch's kernel. The device's context is current."""
         name, source = program.name_and_source(launch)
         key = (device.index, source)
         found = self._functions.get(key)

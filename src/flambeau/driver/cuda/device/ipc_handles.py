@@ -24,7 +24,7 @@ def memory_handle(ptr: int) -> bytes:
 
 
 def open_memory(handle: bytes) -> tuple[int, int]:
-    """The address of another process's allocation in the current context, and its bytes."""
+    """Return the address of another process's allocation in the current context, and its bytes."""
     ptr = int(check(cu.cuIpcOpenMemHandle(_struct_of(cu.CUipcMemHandle(), handle), _LAZY_PEERS)))
     try:
         return ptr, int(check(cu.cuMemGetAddressRange(ptr))[1])
@@ -43,7 +43,7 @@ def event_handle(native: Any) -> bytes:
 
 
 def open_event(handle: bytes) -> Any:
-    """Another process's event, in the current context."""
+    """Return another process's event, in the current context."""
     return check(cu.cuIpcOpenEventHandle(_struct_of(cu.CUipcEventHandle(), handle)))
 
 

@@ -34,7 +34,7 @@ SOURCES = Path(__file__).parents[1] / "include"
 
 
 def c_name(kind: dtype) -> str:
-    """The C++ type of a dtype's elements, as prelude.cuh names it."""
+    """Return the C++ type of a dtype's elements, as prelude.cuh names it."""
     return C_NAMES[kind.name]
 
 
@@ -64,7 +64,7 @@ class KernelProgram:
     name: str = ""
 
     def name_and_source(self, launch: Launch) -> tuple[str, str]:
-        """The kernel's name, and the source in which it has it (there it is called `run`)."""
+        """Return the kernel's name, and the source in which it has it (there it is called `run`)."""
         name = self.name or name_of(launch)
         return name, f"#define run {name}\n{self.source}"
 
@@ -256,7 +256,7 @@ def wire_format(x: dtype | type[object]) -> str:
 
 
 def wire_type(x: dtype | type[object]) -> str:
-    """The C++ type of a scalar parameter."""
+    """Return the C++ type of a scalar parameter."""
     if isinstance(x, dtype) and x.category == BOOL:
         return "i64"
     return {"dd": "c128", "d": "double", "Q": "u64", "q": "i64"}[wire_format(x)]
@@ -271,7 +271,7 @@ def flatten_scalars(scalars: Sequence[Any]) -> list[Any]:
 
 
 def packed_constant(value: float) -> bytes:
-    """A constant's parameter: a double for a float, else a long long."""
+    """Return a constant's parameter: a double for a float, else a long long."""
     return pack("<d", value) if isinstance(value, float) else pack("<q", value)
 
 

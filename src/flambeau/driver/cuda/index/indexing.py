@@ -125,7 +125,7 @@ def _along(target: Meta, index: Meta, dim: int, wraps: bool, said: str = OUT_OF_
 
 
 def _by_element(target: Meta, index: Meta, dim: int) -> IndexedAccess:
-    """Elements of `target` along `dim`, each at an index of its own, operand 2."""
+    """Return elements of `target` along `dim`, each at an index of its own, operand 2."""
     target, index = vector_like(target), vector_like(index)
     return IndexedAccess(
         shape=index.shape,
@@ -141,7 +141,7 @@ def _by_element(target: Meta, index: Meta, dim: int) -> IndexedAccess:
 
 
 def _over_all(target: Meta, index: Meta) -> IndexedAccess:
-    """Elements of `target` counted in row-major order, at indices, operand 2."""
+    """Return elements of `target` counted in row-major order, at indices, operand 2."""
     return IndexedAccess(
         shape=index.shape,
         target=(0,) * index.ndim,
@@ -341,7 +341,7 @@ def _one_by_one(
 
 
 def _split(access: IndexedAccess) -> tuple[list[int], list[int]]:
-    """Dimensions of the iteration on which the place depends through indices, and the others."""
+    """Return dimensions of the iteration on which the place depends through indices, and the others."""
     sorted_ = [
         d
         for d in range(len(access.shape))
@@ -355,7 +355,7 @@ def _of(strides: tuple[int, ...], dims: list[int]) -> tuple[int, ...]:
 
 
 def _keys(launch: Launch, device: CudaDevice, access: IndexedAccess, dims: list[int], radix: Radix) -> Pass:
-    """The place of each combination of indices."""
+    """Return the place of each combination of indices."""
     shape = _of(access.shape, dims)
     walk = Walked(shape, [_of(s, dims) for s in (access.target, *access.index_strides)])
     declared = [*access.parameters, f"{radix.kind}* keys", walk.parameter("o")]
@@ -555,7 +555,7 @@ def put(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def _one_shape(a: Meta, b: Meta) -> tuple[Meta, Meta]:
-    """Two metas of as many elements, read as one shape. Raises NotSupportedError where that needs a copy."""
+    """Return two metas of as many elements, read as one shape. Raises NotSupportedError where that needs a copy."""
     if a.shape == b.shape:
         return a, b
     strides = view_strides(b.shape, b.strides, a.shape)

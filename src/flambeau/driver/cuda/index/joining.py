@@ -21,7 +21,7 @@ from flambeau.driver.cuda.index.compaction import TILE, Compaction
 
 
 def cat(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
-    """Each input into its part of the output. params: dim.
+    """Return each input into its part of the output. params: dim.
 
     One kernel where all have one dtype and no gaps, else a copy of each.
     """
@@ -78,7 +78,9 @@ extern "C" __global__ void __launch_bounds__(256) run(
 
 
 def _cat_at_once(launch: Launch, dim: int, length: int) -> KernelProgram:
-    """A block finds its input by bisection and copies a part of it, in the widest words that all rows are whole of."""
+    """Return a block finds its input by bisection and copies a part of it, in the widest words that all rows are
+    whole of.
+    """
     out = launch.outputs[0]
     inner = prod(out.shape[dim + 1 :])
     sizes = [x.numel for x in launch.inputs if isinstance(x, Meta)]
@@ -185,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {ele
 
 
 def triangle_indices(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Each column finds its row by bisection of how many entries lie in the rows before."""
+    """Return each column finds its row by bisection of how many entries lie in the rows before."""
     rows, columns, offset, _, _, lower = launch.params
     out = launch.outputs[0]
     before = "under(r + offset + 1, columns) - under(offset + 1, columns)"

@@ -33,7 +33,7 @@ def randperm(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def _drawing(radix: Radix, policy: Policy, width: int) -> Pass:
-    """A key for each element: a number of 64 bits, brought into the range of the key's."""
+    """Return a key for each element: a number of 64 bits, brought into the range of the key's."""
     greatest = "0xffffffffull" if width == 32 else "~0ull"
     text = f"""{file("random.cuh")}
 extern "C" __global__ void __launch_bounds__(256) run({radix.kind}* keys, u64 seed, u64 offset, i64 n) {{

@@ -39,7 +39,9 @@ _NOTHING = {
 
 
 def _rank_builder(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]:
-    """The builder of a reduction of one output, or with the place as a second. params: a record with dims, extra."""
+    """Return the builder of a reduction of one output, or with the place as a second. params: a record with dims,
+    extra.
+    """
 
     def build(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
         how: Any = launch.params[0]
@@ -65,7 +67,7 @@ def _move_dims_last(x: Meta, dims: Sequence[int]) -> Meta:
 
 
 def _of_nothing(out: Meta) -> KernelProgram:
-    """The median of no elements: NaN, and of integers what a CPU makes of NaN."""
+    """Return the median of no elements: NaN, and of integers what a CPU makes of NaN."""
     walk = Walked(out.shape, [out.strides])
     kind = c_name(out.dtype)
     nothing = "0" if out.dtype.category == INTEGRAL else f"to<{kind}>(NAN)"

@@ -25,7 +25,7 @@ def is_wide(kind: dtype) -> bool:
 
 
 def raw_type(kind: dtype) -> str:
-    """The C++ type of a dtype's raw keys."""
+    """Return the C++ type of a dtype's raw keys."""
     return "u64" if is_wide(kind) else "u32"
 
 
@@ -64,7 +64,7 @@ def last(meta: Meta, dim: int) -> Meta:
 
 
 def _short(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> KernelProgram:
-    """Rows that fit in shared memory: a block sorts one, or several if they are tiny."""
+    """Return rows that fit in shared memory: a block sorts one, or several if they are tiny."""
     length = x.shape[-1]
     padded = max(_HELD, 1 << (length - 1).bit_length())
     rows = prod(x.shape[:-1])
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__({threads}) run({element}* values, i
 
 
 def _long(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> KernelPlan:
-    """Rows of any length: the radix sort of them all, by key and then by row."""
+    """Return rows of any length: the radix sort of them all, by key and then by row."""
     length = x.shape[-1]
     work = WorkspaceLayout()
     radix = Radix(
@@ -180,7 +180,9 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, i64* in
 def _build_selection(
     x: Meta, values: Meta, indices: Meta, descending: bool, kept: int, device: CudaDevice
 ) -> KernelProgram | KernelPlan:
-    """The first `kept` of long rows in one reading: a block for each row, or for parts of it where rows are few."""
+    """Return the first `kept` of long rows in one reading: a block for each row, or for parts of it where rows are
+    few.
+    """
     length, rows = x.shape[-1], prod(x.shape[:-1])
     each = next((n for n in (4, 8) if n * _CHOOSERS >= length), 16)
     parts = -(-length // (each * _CHOOSERS))

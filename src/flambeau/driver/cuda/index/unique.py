@@ -67,7 +67,7 @@ def _of_elements(launch: Launch, consecutive: bool) -> KernelPlan:
 
 
 def _count_groups(counts: Meta, starts: Place) -> Pass:
-    """The sizes of the groups, from where each starts; 0 beyond the last."""
+    """Return the sizes of the groups, from where each starts; 0 beyond the last."""
     walk = Walked(counts.shape, [counts.strides])
     text = f"""
 extern "C" __global__ void __launch_bounds__(256) run(i64* counts, const i64* found, const i64* starts,
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(256) run(i64* counts, const i64* fo
 
 
 def _clear_unused(values: Meta, dim: int) -> Pass:
-    """Zeros in the slices of `values` along `dim` beyond those found."""
+    """Return zeros in the slices of `values` along `dim` beyond those found."""
     order = [dim, *[d for d in range(values.ndim) if d != dim]]
     walk = Walked([values.shape[d] for d in order], [[values.strides[d] for d in order]])
     width = prod([values.shape[d] for d in order[1:]])
@@ -214,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(256) run(const {carrier(x.itemsize)
 
 
 def _slices_taken(values: Meta, x: Meta, order: list[int], places: Place, starts: Place) -> Pass:
-    """The first slice of each group."""
+    """Return the first slice of each group."""
     shape = [values.shape[d] for d in order]
     walk = Walked(shape, [[values.strides[d] for d in order]])
     rest = Walked(shape[1:], [[x.strides[d] for d in order[1:]]])

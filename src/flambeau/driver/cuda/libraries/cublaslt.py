@@ -125,7 +125,7 @@ class CublasLt:
         return out
 
     def algorithm(self, product: Product, alignment: int) -> _Heuristic:
-        """The library's first choice for operands so aligned. NotSupportedError: it has none."""
+        """Return the library's first choice for operands so aligned. NotSupportedError: it has none."""
         preference, found, count = c_void_p(), _Heuristic(), c_int()
         self.check(self._dll.cublasLtMatmulPreferenceCreate(byref(preference)))
         try:
@@ -203,11 +203,11 @@ class Product:
 
 
 def scale_of(kind: dtype) -> dtype:
-    """The dtype of alpha and beta."""
+    """Return the dtype of alpha and beta."""
     return float32 if kind in (float16, bfloat16) else kind
 
 
 def scalar(kind: dtype, value: float) -> Any:
-    """A reference to a factor in host memory, as a product of the dtype takes it."""
+    """Return a reference to a factor in host memory, as a product of the dtype takes it."""
     number = ctypes.c_double if kind in (float64, complex128) else c_float
     return byref((number * 2)(value, 0)) if kind.is_complex else byref(number(value))

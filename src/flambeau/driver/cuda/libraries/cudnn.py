@@ -89,7 +89,7 @@ class Dnn:
 
     # -- descriptors ----------------------------------------------------------------------------------
     def make(self, kind: int, *attributes: Attribute) -> int:
-        """A descriptor, complete."""
+        """Return a descriptor, complete."""
         found = self.blank(kind)
         try:
             for name, type, values in attributes:
@@ -101,7 +101,7 @@ class Dnn:
         return found
 
     def blank(self, kind: int) -> int:
-        """One that the library is to fill in."""
+        """Return one that the library is to fill in."""
         found = c_void_p()
         self._create(kind, byref(found))
         return found.value or 0
@@ -109,7 +109,7 @@ class Dnn:
     def values(
         self, descriptor: int, name: int, type: int, most: int, blanks: Sequence[int] = ()
     ) -> list[Any]:
-        """An attribute's values. `blanks`: descriptors for the library to fill in."""
+        """Return an attribute's values. `blanks`: descriptors for the library to fill in."""
         count, found = c_int64(), (_HOLDERS[type] * most)(*blanks)
         self._get(descriptor, name, type, most, byref(count), found if most else None)
         return list(found[: count.value])
@@ -160,7 +160,7 @@ class Dnn:
 
 
 def of(device: CudaDevice) -> Dnn | None:
-    """The device's; None where cuDNN is not installed."""
+    """Return the device's; None where cuDNN is not installed."""
     if "cudnn" not in device.libraries:
         try:
             device.libraries["cudnn"] = Dnn()
@@ -212,7 +212,7 @@ class Convolution:
 
     # -- plans ----------------------------------------------------------------------------------------
     def _plan(self, alignment: int) -> tuple[int, int]:
-        """The plan for addresses of an alignment, made when first asked for."""
+        """Return the plan for addresses of an alignment, made when first asked for."""
         found = self._plans.get(alignment)
         if found is None:
             try:
@@ -223,7 +223,7 @@ class Convolution:
         return found
 
     def _graph(self, alignment: int) -> int:
-        """The operation by itself."""
+        """Return the operation by itself."""
         target, number = self._target, _DOUBLE if self._kind is float64 else _FLOAT
         sides = [self._tensor(n, shape, alignment) for n, shape in enumerate(self._shapes, 1)]
         operation = self._keep(
@@ -267,7 +267,7 @@ class Convolution:
         )
 
     def _first_good(self, graph: int) -> tuple[int, int]:
-        """The first plan, by the library's own judgement, that is deterministic, exact and small enough."""
+        """Return the first plan, by the library's own judgement, that is deterministic, exact and small enough."""
         for choice in self._choices(graph):
             if not self._is_good(choice):
                 continue

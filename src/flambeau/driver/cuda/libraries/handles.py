@@ -29,7 +29,7 @@ class Handle:
         self._set_stream = library.function(call.format("SetStream"), "pp")
 
     def on(self, native: int) -> int:
-        """The handle; its work goes to the stream from now on."""
+        """Return the handle; its work goes to the stream from now on."""
         self._set_stream(self._handle, native)
         return self._handle.value or 0
 
@@ -38,7 +38,7 @@ class Handle:
 
 
 def handle_of(device: CudaDevice, name: str, native: int) -> int:
-    """The device's handle of a library, made when first asked for, on a stream."""
+    """Return the device's handle of a library, made when first asked for, on a stream."""
     key = f"{name} of programs"
     if key not in device.libraries:
         device.libraries[key] = Handle(name)

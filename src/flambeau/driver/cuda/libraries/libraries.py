@@ -22,7 +22,9 @@ _TYPES = {
 
 
 def load_library(name: str, title: str, extra: str) -> ctypes.CDLL:
-    """A library by the pathfinder's name. NotSupportedError says by its title, and by our extra, what is missing."""
+    """Return a library by the pathfinder's name. NotSupportedError says by its title, and by our extra, what is
+    missing.
+    """
     try:
         return ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name).abs_path)
     except (RuntimeError, OSError, ImportError) as error:
@@ -44,7 +46,7 @@ class NativeLibrary:
         self._dll = load_library(name, title, extra)
 
     def function(self, name: str, signature: str) -> Callable[..., None]:
-        """A call that raises where it fails. NotSupportedError: the library has no such function.
+        """Return a call that raises where it fails. NotSupportedError: the library has no such function.
 
         `signature` has a letter per argument: p a pointer, i an int, l an int64, z a size_t, d a double, u an Id.
         """

@@ -85,7 +85,7 @@ class _Nccl(NativeLibrary):
 
     @contextmanager
     def create_scaled_op(self, native: int, kind: dtype, factor: float) -> Iterator[int]:
-        """An op of a communicator, for calls that are made meanwhile."""
+        """Return an op of a communicator, for calls that are made meanwhile."""
         op = c_int()
         self._create_op(byref(op), byref(_scalar(kind, factor)), _TYPES[kind], _HOST_IMMEDIATE, native)
         try:
@@ -232,7 +232,7 @@ class NcclCommunicators:
         return partial(enqueue_scaled, part.op.factor) if isinstance(part.op, PreMul) else enqueue
 
     def all(self) -> list[int]:
-        """The handles of all."""
+        """Return the handles of all."""
         return list(self._members)
 
 
@@ -261,7 +261,7 @@ def wire(part: Collective) -> tuple[int, int, int]:
 
 
 def _scalar(kind: dtype, factor: float) -> Any:
-    """A factor in a dtype's own bits."""
+    """Return a factor in a dtype's own bits."""
     bits = np.asarray(factor, np.float64).astype(kind.numpy)
     return _SCALARS[kind].from_buffer_copy(bits.tobytes())
 

@@ -67,7 +67,7 @@ _SENSORS: dict[str, tuple[Any, ...]] = {
 
 @contextmanager
 def _open_device(uuid: str) -> Iterator[tuple[Any, ctypes.c_void_p]]:
-    """The library and a device's handle."""
+    """Return the library and a device's handle."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:

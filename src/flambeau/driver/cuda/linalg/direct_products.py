@@ -112,5 +112,5 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(paramete
 
 
 def _runs_down(x: Meta) -> str:
-    """Whether memory runs along the rows' numbers."""
+    """Return True if memory runs along the rows' numbers."""
     return "true" if abs(x.strides[-2]) < abs(x.strides[-1]) else "false"

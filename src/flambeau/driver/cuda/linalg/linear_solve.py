@@ -133,8 +133,9 @@ _THREADS = 128
 
 
 def _diagonal_text(outputs: str, of_element: str, join: str, store: str) -> str:
-    """A block per matrix of LU factors: a state of each element d of the diagonal, negated where rows were
-    exchanged, joined in a fixed order."""
+    """Return a block per matrix of LU factors: a state of each element d of the diagonal, negated where rows were
+    exchanged, joined in a fixed order.
+    """
     return f"""
 {{state}}
 extern "C" __global__ void __launch_bounds__({_THREADS}) run({outputs}, const I0* a, const I1* pivots, i64 n) {{
@@ -246,7 +247,7 @@ def _cholesky(steps: KernelSteps) -> None:
 
 
 def _reflect(steps: KernelSteps, a: Matrices) -> Array:
-    """The Householder reflectors of QR factors, in place; returns their factors."""
+    """Return the Householder reflectors of QR factors, in place; returns their factors."""
     solver, width = solver_of(steps.device), min(a.rows, a.columns)
     tau, info = matrices.numbers(steps, a.array.meta, width, a.kind), steps.memory(4)
     data = DATA[a.kind]
@@ -342,8 +343,9 @@ def _triangular(steps: KernelSteps) -> None:
 
 
 def _readable(steps: KernelSteps, a: Array) -> tuple[Array, int, bool]:
-    """The matrices where they lie if a leading dimension and a step over the batch say it all, else a copy; the
-    step; whether they are column-major."""
+    """Return the matrices where they lie if a leading dimension and a step over the batch say it all, else a copy;
+    the step; whether they are column-major.
+    """
     meta = a.meta
     shape = meta.shape[:-2]
     count = meta.numel // (meta.shape[-1] ** 2)

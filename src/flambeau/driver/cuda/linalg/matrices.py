@@ -27,7 +27,7 @@ def _constants(launch: Launch) -> tuple[float, ...]:
 
 
 def expression(name: str, text: str, indexed: bool = False) -> Kernel:
-    """A kernel of one expression, whose constants are its params."""
+    """Return a kernel of one expression, whose constants are its params."""
     return Kernel(name, device_only, cuda=Expression(text, constants=_constants, indexed=indexed))
 
 
@@ -73,11 +73,11 @@ class Matrices:
 
     @property
     def step(self) -> int:
-        """Bytes from one matrix to the next."""
+        """Return bytes from one matrix to the next."""
         return self.rows * self.columns * self.kind.itemsize
 
     def part(self, rows: int, columns: int) -> Array:
-        """The first rows and columns of each."""
+        """Return the first rows and columns of each."""
         meta = self.array.meta
         return replace(self.array, meta=meta.with_((*meta.shape[:-2], rows, columns), meta.strides))
 
@@ -86,7 +86,7 @@ class Matrices:
 
 
 def transpose_meta(x: Meta) -> Meta:
-    """The matrices transposed."""
+    """Return the matrices transposed."""
     shape, strides = x.shape, x.strides
     return x.with_((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
 
@@ -100,7 +100,7 @@ def columns(steps: KernelSteps, x: Meta, rows: int, cols: int, kind: dtype | Non
 
 
 def copy_to_columns(steps: KernelSteps, x: Array) -> Matrices:
-    """A column-major copy."""
+    """Return a column-major copy."""
     rows, cols = x.meta.shape[-2:]
     found = columns(steps, x.meta, rows, cols)
     steps.copy(found.array, x)
@@ -113,7 +113,7 @@ def numbers(steps: KernelSteps, like: Meta, size: int, kind: dtype) -> Array:
 
 
 def landing(steps: KernelSteps, out: Array) -> Array:
-    """The output itself if it is contiguous, else memory from which `copy_to_output` copies to it."""
+    """Return the output itself if it is contiguous, else memory from which `copy_to_output` copies to it."""
     if is_contiguous(out.meta.shape, out.meta.strides):
         return out
     return steps.dense(out.meta.shape, out.meta.dtype)
@@ -128,7 +128,7 @@ def copy_to_output(steps: KernelSteps, out: Array, found: Array) -> None:
 
 
 def along(x: Array, like: Meta) -> Array:
-    """One number for each matrix of a batch, seen at each of its numbers."""
+    """Return one number for each matrix of a batch, seen at each of its numbers."""
     missing = like.ndim - x.meta.ndim
     strides = (*x.meta.strides, *[0] * missing)
     return replace(x, meta=x.meta.with_(like.shape, strides))
@@ -165,7 +165,7 @@ def each(steps: KernelSteps, count: int, call: Callable[[Places, Any, int], None
 
 
 def addresses(steps: KernelSteps, array: Array, step: int, count: int) -> int:
-    """The place of `count` addresses in device memory, `step` bytes from one to the next."""
+    """Return the place of `count` addresses in device memory, `step` bytes from one to the next."""
     out = steps.dense((count,), int64)
     launch = Launch(_ADDRESSES, (out.meta,), (int64,), (step,))
     exe, driver = steps.driver.load(launch, steps.device.index), steps.driver
@@ -193,8 +193,9 @@ def fill(steps: KernelSteps, out: Array, value: float) -> None:
 def routine(
     add: Callable[[KernelSteps], None], values: tuple[float, ...] = (0,), square: bool = False
 ) -> Callable[[Launch, CudaDevice, Any], KernelSteps]:
-    """The builder of a routine. Where the first input has no elements, an output is full of its number of `values` (the
-    last one stands for more), and a square matrix is the identity if `square`."""
+    """Return the builder of a routine. Where the first input has no elements, an output is full of its number of
+    `values` (the last one stands for more), and a square matrix is the identity if `square`.
+    """
 
     def build(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
         steps = KernelSteps(launch, device, driver)

@@ -44,7 +44,7 @@ def product(launch: Launch, device: CudaDevice, driver: Any) -> Run:
 
 
 def direct_product(launch: Launch, device: CudaDevice) -> KernelProgram | None:
-    """The one kernel of a small product; None where a library multiplies."""
+    """Return the one kernel of a small product; None where a library multiplies."""
     return direct_products.product(launch, _uses_tf32(launch, device))
 
 
@@ -104,7 +104,7 @@ class Operands:
         return found
 
     def gemm(self, tf32: bool) -> Gemm:
-        """The column-major product, with C in D's layout; staged operands dense."""
+        """Return the column-major product, with C in D's layout; staged operands dense."""
         d = self.d_at or dense(self.shape)
         return Gemm(
             self.kind,
@@ -123,7 +123,9 @@ def _library_dtype(kind: dtype) -> dtype:
 
 
 def row_major(shape: Sequence[int], strides: Sequence[int]) -> Matrix | None:
-    """The column-major (rows and columns change places) matrix that is row-major (*batch, rows, columns) in memory."""
+    """Return the column-major (rows and columns change places) matrix that is row-major (*batch, rows, columns) in
+    memory.
+    """
     rows, columns = shape[-2:]
     down, along = strides[-2:]
     if (columns > 1 and along != 1) or (rows > 1 and down < columns):
@@ -142,7 +144,7 @@ def dense_meta(x: Meta, kind: dtype) -> Meta:
 
 
 def tensors(launch: Launch) -> tuple[Meta | None, Meta, Meta]:
-    """The added tensor, if there is one, and the two factors."""
+    """Return the added tensor, if there is one, and the two factors."""
     metas = [x for x in launch.inputs if isinstance(x, Meta)]
     return (None, metas[0], metas[1]) if len(metas) == 2 else (metas[0], metas[1], metas[2])
 

@@ -220,7 +220,7 @@ def _least_squares(steps: KernelSteps) -> None:
 
 
 def _first(x: Array) -> Array:
-    """The first number of each matrix, seen at each of its numbers."""
+    """Return the first number of each matrix, seen at each of its numbers."""
     return replace(x, meta=x.meta.with_(strides=(*x.meta.strides[:-1], 0)))
 
 

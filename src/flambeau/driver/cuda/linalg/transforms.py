@@ -109,7 +109,7 @@ fft_c2r = partial(_TransformRoutine, _to_real)
 def _steps(
     asked: _Transform, launch: Launch, device: CudaDevice, driver: Any, staged: bool = False
 ) -> KernelSteps:
-    """The steps of a launch; where `staged`, none of them gives the library a real operand's own memory."""
+    """Return the steps of a launch; where `staged`, none of them gives the library a real operand's own memory."""
     steps = KernelSteps(launch, device, driver)
     try:
         _add_steps(steps, asked, staged)
@@ -144,7 +144,7 @@ def _add_steps(steps: KernelSteps, asked: _Transform, staged: bool) -> None:
 
 
 def _group_dims(asked: _Transform, out: Meta) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """The dims of the plan between input and output, and those of each plan in place; outer dims first."""
+    """Return the dims of the plan between input and output, and those of each plan in place; outer dims first."""
     fixed = asked.dims[-1:] if asked.halved else ()
     free = _by_memory(out, asked.dims[: len(asked.dims) - len(fixed)])
     count = max(0, len(free) - (_DIMS - len(fixed)))
@@ -182,7 +182,7 @@ def _choose_places(
 
 
 def _dense(x: Meta, order: Sequence[int]) -> Meta:
-    """The tensor laid out without gaps, the last dim of `order` innermost."""
+    """Return the tensor laid out without gaps, the last dim of `order` innermost."""
     strides, step = [0] * x.ndim, 1
     for dim in reversed(order):
         strides[dim] = step
@@ -228,12 +228,12 @@ def _walk(source: Meta, target: Meta, dims: tuple[int, ...], limit: int | None) 
 
 
 def _is_aligned(x: Meta, offset: int) -> bool:
-    """Whether a plan may begin there: the library takes real numbers only where a complex one could lie."""
+    """Return True if a plan may begin there: the library takes real numbers only where a complex one could lie."""
     return x.dtype.is_complex or offset % (2 * x.dtype.itemsize) == 0
 
 
 def _points(x: Meta, dims: Sequence[int]) -> tuple[tuple[int, ...], int] | None:
-    """The embedding and stride of a tensor's points along `dims`; None if it has none."""
+    """Return the embedding and stride of a tensor's points along `dims`; None if it has none."""
     sizes = [x.shape[d] for d in dims]
     strides = [x.strides[d] for d in dims]
     for at in reversed(range(len(dims))):
@@ -251,7 +251,7 @@ def _points(x: Meta, dims: Sequence[int]) -> tuple[tuple[int, ...], int] | None:
 
 
 def _merged_stride(x: Meta, batch: Sequence[int]) -> int | None:
-    """The distance between neighbours in `batch` dims that are one in memory; None if they are not."""
+    """Return the distance between neighbours in `batch` dims that are one in memory; None if they are not."""
     sizes = [x.shape[d] for d in batch]
     count = prod(sizes)
     found = view_strides(sizes, [x.strides[d] for d in batch], (count,)) if sizes else (1,)

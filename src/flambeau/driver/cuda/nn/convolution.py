@@ -79,7 +79,7 @@ def backward_weight(launch: Launch, device: CudaDevice, driver: Any) -> KernelSt
 def _build_steps(
     steps: KernelSteps, broad: Array, narrow: Array, weight: Array, bias: Array | None = None
 ) -> KernelSteps:
-    """The steps to the launch's output from the two others, each of which is made contiguous first."""
+    """Return the steps to the launch's output from the two others, each of which is made contiguous first."""
     target = steps.outputs[0]
     inner = [_inside(steps, x, x is target) for x in (broad, narrow, weight)]
     how, (enabled, tf32) = steps.launch.params[0], steps.launch.params[-2:]
@@ -96,7 +96,7 @@ def _build_steps(
 
 
 def _inside(steps: KernelSteps, x: Array, is_target: bool) -> Array:
-    """The array itself where it is contiguous, else a contiguous one: a copy of an input, room for an output."""
+    """Return the array itself where it is contiguous, else a contiguous one: a copy of an input, room for an output."""
     if x.meta.strides == contiguous_strides(x.meta.shape) or not x.meta.numel:
         return x
     dense = steps.dense(x.meta.shape, x.meta.dtype)
@@ -184,7 +184,7 @@ class _Columns:
         ]
 
     def whole(self) -> _Part:
-        """All samples, where the broad side is its own columns."""
+        """Return all samples, where the broad side is its own columns."""
         return self.part(0, self.meeting.broad.meta.shape[0], self.meeting.broad)
 
     def part(self, start: int, count: int, room: Array) -> _Part:
@@ -197,7 +197,7 @@ class _Columns:
         return replace(x, meta=x.meta.with_(shape, tuple(strides)))
 
     def weights(self, count: int, transposed: bool = False) -> Array:
-        """The weight as matrices (count, groups, O / groups, taps), the same ones for each sample."""
+        """Return the weight as matrices (count, groups, O / groups, taps), the same ones for each sample."""
         outer, taps = self.outer, self.taps
         shape, strides = (outer, taps), (taps, 1)
         if transposed:
@@ -212,7 +212,7 @@ class _Columns:
             self.steps.run_all(ADDMM, (out,), (added, a, b), self.params, _ONCE)
 
     def bias(self, count: int, channels: int, places: int) -> Array | None:
-        """The bias, if there is one, as (count, groups, channels of a group, places)."""
+        """Return the bias, if there is one, as (count, groups, channels of a group, places)."""
         bias = self.meeting.bias
         if bias is None:
             return None

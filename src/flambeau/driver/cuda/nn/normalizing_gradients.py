@@ -55,14 +55,14 @@ class _GradientOperands:
         return _Operand(meta.with_(self.seen.shape, strides), (at, 0))
 
     def vector(self, meta: Meta, at: int) -> _Operand:
-        """A weight's gradient, with the dims along which weights lie."""
+        """Return a weight's gradient, with the dims along which weights lie."""
         shape = tuple([self.seen.shape[d] for d in self.seen.weighted])
         strides = view_strides(meta.shape, meta.strides, shape)
         assert strides is not None, "channels are split, which needs no copy"
         return _Operand(meta.with_(shape, strides), (at, 0))
 
     def _beside(self, meta: Meta, at: int) -> _Operand:
-        """The weight, repeated to x's shape."""
+        """Return the weight, repeated to x's shape."""
         steps = dict(zip(self.seen.weighted, self.vector(meta, at).meta.strides, strict=True))
         strides = tuple([steps.get(d, 0) for d in range(len(self.seen.shape))])
         return _Operand(meta.with_(self.seen.shape, strides), (at, 0))
@@ -73,7 +73,7 @@ class _GradientOperands:
 
     @property
     def others(self) -> tuple[int, ...]:
-        """The dims that a weight is shared by."""
+        """Return the dims that a weight is shared by."""
         return tuple([d for d in range(len(self.seen.shape)) if d not in self.seen.weighted])
 
     def states(self, count: int) -> list[_Operand]:
@@ -93,7 +93,7 @@ class _GradientOperands:
 
 
 def _standing(state: Meta) -> tuple[int, ...]:
-    """The strides with dimensions of one element standing still."""
+    """Return the strides with dimensions of one element standing still."""
     return tuple([0 if n == 1 else s for n, s in zip(state.shape, state.strides, strict=True)])
 
 
@@ -165,7 +165,7 @@ def _moments(x: _GradientOperands, moments: Sequence[_Operand]) -> Pass:
 
 
 def _sums(dims: tuple[int, ...], x: _GradientOperands, lifted: Sequence[str], lower: Sequence[str]) -> Fold:
-    """A fold of one sum or two; `lower` says which of them each output is."""
+    """Return a fold of one sum or two; `lower` says which of them each output is."""
     single = len(lifted) == 1
     return Fold(
         lambda launch: dims, lambda launch: (x.number,), "T" if single else "Vector<T, 2>", "T{}" if single else "{}",
@@ -195,7 +195,7 @@ def _by_folds(x: _GradientOperands, moments: Sequence[_Operand], together: bool)
 
 
 def _with_dims(x: _GradientOperands, made: _Operand) -> _Operand:
-    """A gradient of weights as a fold over x's dims leaves it."""
+    """Return a gradient of weights as a fold over x's dims leaves it."""
     steps = dict(zip(x.seen.weighted, made.meta.strides, strict=True))
     strides = tuple([steps.get(d, 0) for d in range(len(x.seen.shape))])
     return _Operand(made.meta.with_(x.state.shape, strides), made.place)

@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {ele
 def _merge_dims(
     out: Meta, x: Meta, pads: tuple[tuple[int, int], ...]
 ) -> tuple[Dims, list[tuple[int, int] | None]]:
-    """Dimensions of the output with both strides, and of the padded ones (before, the input's size).
+    """Return dimensions of the output with both strides, and of the padded ones (before, the input's size).
 
     Neighbours that are not padded become one where both layouts allow it.
     """

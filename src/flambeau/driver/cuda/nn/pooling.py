@@ -340,7 +340,7 @@ def _means_back(
 
 
 def _flat(x: Meta) -> Lattice:
-    """A lattice that numbers the elements of x alone."""
+    """Return a lattice that numbers the elements of x alone."""
     return Lattice.adaptive(x.shape[2:], x.shape[2:])
 
 

@@ -22,7 +22,7 @@ _HEADERS = ("windows.cuh", "resampling.cuh")
 
 
 def _taps(how: Any, kind: str) -> str:
-    """The C++ type of the taps."""
+    """Return the C++ type of the taps."""
     if how.mode.startswith("nearest"):
         return f"Nearest<{kind}, {_flag(how.mode == 'nearest-exact')}>"
     if how.antialias:
@@ -55,7 +55,7 @@ def _number(kind: dtype) -> str:
 
 
 def _plain(size: Sequence[int]) -> Lattice:
-    """A lattice that numbers elements alone."""
+    """Return a lattice that numbers elements alone."""
     return Lattice.adaptive(size, size)
 
 

@@ -191,7 +191,7 @@ class CollectiveInstance(Command):
 
     @property
     def states(self) -> list[DeviceState]:
-        """The devices of this process that take part."""
+        """Return the devices of this process that take part."""
         return [self.comm.members[self.ranks[place]].state for place in self.mine]
 
     @property
@@ -201,7 +201,7 @@ class CollectiveInstance(Command):
 
     @property
     def absent(self) -> str:
-        """The members that have not arrived, in words; "" if all have."""
+        """Return the members that have not arrived, in words; "" if all have."""
         missing = [rank for place, rank in enumerate(self.ranks) if place not in self.parts]
         who = [*dict.fromkeys([self.comm.who(rank) for rank in missing])]
         if self.key[0] >= 0 and len(self.parts) == 1:

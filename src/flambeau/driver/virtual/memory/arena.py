@@ -92,7 +92,7 @@ class Arena:
 
     @property
     def bytes(self) -> np.ndarray[Any, Any]:
-        """All of the memory as uint8. It is reserved at its first use, so an unused device has none."""
+        """Return all of the memory as uint8. It is reserved at its first use, so an unused device has none."""
         if self._window is None:
             self._map = _reserve(self.space, self.index)
             self._window = np.frombuffer(self._map, np.uint8)

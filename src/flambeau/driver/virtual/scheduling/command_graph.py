@@ -67,7 +67,7 @@ class Poll:
 
     @property
     def choice(self) -> int:
-        """The poll's entry in a token."""
+        """Return the poll's entry in a token."""
         return STOP if self.stream < 0 else LATE if self.done else EARLY
 
 

@@ -129,7 +129,7 @@ class Engine(Protocol):
 
     @property
     def parts(self) -> tuple[Engine, ...]:
-        """The parts that have queues of commands; several engines may share a part."""
+        """Return the parts that have queues of commands; several engines may share a part."""
         ...
 
     def free_at(self, time: int, sms: int) -> int:
@@ -296,7 +296,7 @@ class Command:
 
     @property
     def absent(self) -> str:
-        """The missing members in words, for a collective; "" for other commands."""
+        """Return the missing members in words, for a collective; "" for other commands."""
         return ""
 
     @property
@@ -313,7 +313,7 @@ class Command:
 
     @property
     def mark(self) -> int:
-        """A byte by which a replay recognises a different program's command."""
+        """Return a byte by which a replay recognises a different program's command."""
         return (self.kind * 31 + self.nbytes * 7 + self.origin) % 251
 
 
