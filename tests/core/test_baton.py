@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import threading
 from itertools import chain, repeat
 
 import pytest
 
 from flambeau.core.errors import DriverError
+from flambeau.core.host import turn_scheduler
 from flambeau.core.host.turn_scheduler import Baton, local, seat
 
 
@@ -117,3 +119,20 @@ def test_a_thread_may_go_on_after_a_wait_in_vain():
         done.add(0)
 
     assert Baton(2).run([lambda: waits_for(lambda: 0 in done), body]) is None  # who finds out is told
+
+
+def test_a_turn_that_lasts_is_named(monkeypatch):
+    lines, named = [], threading.Event()
+
+    def write(line, **where):
+        lines.append(line)
+        named.set()
+
+    def turn():
+        named.wait()
+
+    monkeypatch.setattr(turn_scheduler, "print", write, raising=False)
+    monkeypatch.setattr(turn_scheduler, "_LOOK_S", 0.01)
+    assert Baton(3).run([lambda: waits_for(named.is_set), turn, lambda: None]) is None
+    assert "rank 1 has run for" in lines[0] and "test_baton.py:" in lines[0]
+    assert lines[0].endswith("meanwhile these ranks wait: 0, 2")

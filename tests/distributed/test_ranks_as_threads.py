@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 import threading
 import warnings
 from datetime import timedelta
@@ -11,6 +13,7 @@ import pytest
 
 import flambeau as torch
 import flambeau.distributed as dist
+from flambeau.core.errors import DriverError
 from flambeau.driver.api import Collective
 from flambeau.runtime import system
 from flambeau.testing.explore import explore
@@ -48,6 +51,38 @@ def test_gpus_that_are_open_are_used_and_others_are_made():
         assert machine.driver not in ranks(system.bare_driver, 3)
         assert machine.driver not in ranks(system.bare_driver, 2, schedule="random:1")
         assert system.bare_driver() is machine.driver
+
+
+@pytest.mark.parametrize("status", [0, None, False])
+def test_a_rank_that_exits_has_ended(status):
+    """As `sys.exit` of a process of its own: it neither ends the program nor hides who waits for the rank."""
+
+    def body():
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 1:
+            sys.exit(status)
+        return dist.get_rank()
+
+    assert ranks(body, 3) == [0, None, 2]
+
+    def waiting():
+        body()
+        dist.barrier()
+
+    with pytest.raises(DriverError, match=r"(?s)rank 0 at .*waits for rank.* 1.*rank 1 has ended"):
+        ranks(waiting, 3)
+
+
+@pytest.mark.parametrize("status", [3, "no such file"])
+def test_a_rank_that_exits_with_a_status_has_failed(status):
+    def body():
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 1:
+            sys.exit(status)
+        dist.barrier()
+
+    with pytest.raises(RuntimeError, match=re.escape(f"rank 1 has ended by sys.exit({status!r})")):
+        ranks(body, 2)
 
 
 def step():

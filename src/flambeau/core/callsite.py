@@ -137,6 +137,14 @@ def program_frame() -> FrameType:
     return frame
 
 
+def thread_site(ident: int | None) -> Site | None:
+    """Return where the program is in another thread; None if that has ended."""
+    frame = None if ident is None else sys._current_frames().get(ident)
+    while frame is not None and frame.f_back is not None and not is_program(frame.f_code):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
 def program_stack() -> list[str]:
     """Return the frames of the user's program as tracebacks show them, without those of a command that runs it."""
     import traceback  # at import it would cost what few programs need

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from flambeau.core.brief import brief
 from flambeau.core.host.turn_scheduler import Baton, seat
 from flambeau.distributed import world
 from flambeau.distributed.setup import _abort_process_group
@@ -43,14 +44,16 @@ def ranks(
 ) -> list[Any]:
     """Run `fn(*args)` on `n` ranks; what each returned, by rank.
 
-    The first error of any rank ends the others where they wait next, and is raised, with the rank in its notes.
+    The first error of any rank ends the others where they wait next, and is raised, with the rank in its notes. A rank
+    that calls `sys.exit()` has ended, as if `fn` had returned None.
 
     Args:
         profile, schedule, races, poison, data: of the virtual GPUs, one for each rank (see `flambeau.virtual`). With
             n GPUs open already and none of these given, the ranks use those.
         order: a seed by which the next rank is chosen where several can go on; None: in a circle.
 
-    Raises DriverError: ranks wait for each other in vain; ValueError: n is less than 1.
+    Raises DriverError: ranks wait for each other in vain; ValueError: n is less than 1; RuntimeError: a rank has called
+    `sys.exit` with a status other than 0.
     """
     if n < 1:
         raise ValueError(f"ranks: there must be at least one, not {n}")
@@ -79,7 +82,7 @@ def _run(fn: Callable[..., Any], n: int, args: Sequence[Any], order: int | None)
 
     def body(rank: int) -> None:
         with _rank(rank, n, session):
-            results[rank] = fn(*args)
+            results[rank] = _result(rank, fn, args)
 
     try:
         error = baton.run([partial(body, rank) for rank in range(n)])
@@ -89,6 +92,16 @@ def _run(fn: Callable[..., Any], n: int, args: Sequence[Any], order: int | None)
         error.add_note(f"(rank {baton.failed} of {n})")
         raise error
     return results
+
+
+def _result(rank: int, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Return what a rank's function returns. `sys.exit` ends the rank and not the program, as it ends a process."""
+    try:
+        return fn(*args)
+    except SystemExit as end:
+        if end.code is None or (isinstance(end.code, int) and end.code == 0):
+            return None
+        raise RuntimeError(f"rank {rank} has ended by sys.exit({brief(end.code)})") from end
 
 
 @contextmanager

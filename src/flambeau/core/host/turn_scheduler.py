@@ -2,16 +2,21 @@
 
 Who may have to wait for another thread asks `seat()` first: a thread that takes turns must not block on a lock or a
 condition, since nobody else would run; it waits by `Seat.wait`. A thread without a seat waits as threads do.
+A turn that lasts, as of a thread that sleeps, is named on stderr every 30 seconds while others wait.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from flambeau.core.callsite import Site, caller, place
+from flambeau.core.callsite import Site, caller, place, thread_site
 from flambeau.core.errors import DriverError
+
+_LOOK_S = 10.0  # between two looks at whether the turn is still the same
+_LOOKS = 3  # of one turn before a line about it
 
 
 class Stopped(BaseException):
@@ -98,6 +103,16 @@ class Seat:
         self._mine = False
 
     @property
+    def has_turn(self) -> bool:
+        """Return True if it has the baton."""
+        return self._mine and not self.ended
+
+    @property
+    def waits(self) -> bool:
+        """Return True if it does not run and has not ended."""
+        return not self._mine and not self.ended
+
+    @property
     def able(self) -> bool:
         """Return True if it could go on."""
         return not self.ended and (self._ready is None or self.baton.error is not None or self._ready())
@@ -134,6 +149,7 @@ class Baton:
         self.seats = [Seat(self, number) for number in range(size)]
         self.error: BaseException | None = None  # what the first thread that failed raised
         self.failed = -1  # its number
+        self._turns = 0  # how many have begun
         self._choose = choose
         self._switched = switched
 
@@ -147,12 +163,34 @@ class Baton:
             thread.start()
         self.seats[0 if self._choose is None else self._choose(range(len(bodies)))].give()
         try:
-            for thread in threads:
-                thread.join()
+            self._join(threads)
         except BaseException as error:  # Ctrl-C: each thread ends where it waits next
             self.error = self.error or error
             raise
         return self.error
+
+    def _join(self, threads: Sequence[threading.Thread]) -> None:
+        """Wait for the end of all threads, and name those whose turn lasts."""
+        seen, looks = self._turns, 0
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_LOOK_S)
+                looks = looks + 1 if self._turns == seen and thread.is_alive() else 0
+                seen = self._turns
+                if looks and looks % _LOOKS == 0:
+                    self._name_turn(threads, looks * _LOOK_S)
+
+    def _name_turn(self, threads: Sequence[threading.Thread], seconds: float) -> None:
+        """Print who keeps the baton, where, and who waits for it meanwhile."""
+        waiting = [str(s.number) for s in self.seats if s.waits]
+        for seat, thread in zip(self.seats, threads, strict=True):
+            site = thread_site(thread.ident)
+            if seat.has_turn and waiting and site is not None:
+                print(
+                    f"flambeau: rank {seat.number} has run for {seconds:.0f} s at {place(site)} without a wait for "
+                    f"others; meanwhile these ranks wait: {', '.join(waiting)}",
+                    file=sys.stderr, flush=True,
+                )  # fmt: skip
 
     def _body(self, seat: Seat, body: Callable[[], None]) -> None:
         local.seat = seat
@@ -179,6 +217,7 @@ class Baton:
         if chosen is not seat:
             self._switch(seat, chosen)
         seat.leave()
+        self._turns += 1
         chosen.give()
 
     def _give_up(self, seat: Seat) -> None:
@@ -192,6 +231,7 @@ class Baton:
             raise DriverError(report)
         self._switch(seat, chosen)
         seat.leave()
+        self._turns += 1
         chosen.refuse(report)
 
     def _switch(self, seat: Seat, chosen: Seat) -> None:

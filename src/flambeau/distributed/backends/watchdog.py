@@ -25,10 +25,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from types import FrameType
 from typing import Any, Protocol
 
-from flambeau.core.callsite import is_inside, place, source
+from flambeau.core.callsite import place, source, thread_site
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.excepthook import by_rank, note
 from flambeau.runtime import system
@@ -261,13 +260,8 @@ def _say(rank: int, error: Exception, ends: bool) -> None:
 
 def _whereabouts() -> str:
     """Where the program's main thread is now."""
-    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_back is not None and is_inside(frame.f_code):
-        frame = frame.f_back
-    if frame is None:
-        return "at its end"
-    site = frame.f_code, frame.f_lasti
-    return f"at {place(site)} ({source(site)})"
+    site = thread_site(threading.main_thread().ident)
+    return "at its end" if site is None else f"at {place(site)} ({source(site)})"
 
 
 process = Watch()
