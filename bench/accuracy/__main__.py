@@ -4,7 +4,8 @@
     python -m bench.accuracy compare FILE        # anywhere: the same workloads on a virtual GPU, worst rows last
 
 Each family's workloads are drawn by the seed in the file. Every second one, by a fixed random split, is for fitting
-the cost model; the others are held out, and the table is about them unless `--fitting` is given.
+the cost model; the others are held out, and the table is about them unless `--part` says otherwise. A file of a seed
+that the model was not fitted to is held out as a whole: `--part all`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from bench.accuracy.measure import measure
 
 FAMILIES = {family.name: family for family in (*kernels.FAMILIES, *programs.FAMILIES)}
 SEED = 26
+PARTS = {"held-out": (True,), "fitting": (False,), "all": (False, True)}  # values of a workload's `held`
 
 
 def draw_workloads(seed: int) -> Iterator[tuple[Family, Params, bool]]:
@@ -75,11 +77,11 @@ def simulate(family: Family, params: Params, profile: str) -> dict[str, float]:
         return measure(flambeau, family, params, machine.driver.time_ns, 1)
 
 
-def compare(path: Path, profile: str, fitting: bool, only: str) -> None:
+def compare(path: Path, profile: str, part: str, only: str) -> None:
     """Print simulated beside measured times: a row per family, then the worst workloads."""
     rows = []
     for row in json.loads(path.read_text())["workloads"]:
-        if "error" in row or row["held"] is fitting or only not in row["family"]:
+        if "error" in row or row["held"] not in PARTS[part] or only not in row["family"]:
             continue
         family = FAMILIES[row["family"]]
         try:
@@ -125,14 +127,14 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds")
     parser.add_argument("--profile", default="h100")
     parser.add_argument(
-        "--fitting", action="store_true", help="the workloads for fitting, not the held-out ones"
+        "--part", choices=PARTS, default="held-out", help="which workloads (default: held-out)"
     )
     parser.add_argument("--only", default="", help="families with this text in their name")
     given = parser.parse_args()
     if given.command == "measure":
         run_real(given.file, given.seed, given.rounds, given.limit)
     else:
-        compare(given.file, given.profile, given.fitting, given.only)
+        compare(given.file, given.profile, given.part, given.only)
 
 
 if __name__ == "__main__":
