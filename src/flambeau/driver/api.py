@@ -131,6 +131,22 @@ class Kernel(Record):
     work: Callable[[Launch], Work] = lambda launch: stream_work(launch)
 
 
+class KernelNotes(Record):
+    """A note on a kernel for reports, which know the kernel by its name.
+
+    Attributes:
+        public: The public name of the function that runs it.
+        overwrites: True if it does not read what it overwrites.
+    """
+
+    public: str
+    overwrites: bool = False
+
+
+kernel_notes: dict[str, KernelNotes] = {}
+"""Notes on kernels by name; the blocks of operators fill it."""
+
+
 class Work(Record):
     """The work of a launch on a device, from which virtual GPUs compute its time.
 

@@ -28,7 +28,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import AUTOCAST, Body, Expression, Kernel, Launch
 from flambeau.ops.cache_blocks import BLOCK, copy_tiles, transposes
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note
 
 Array = np.ndarray[Any, Any]
 Store = Callable[[Array, Array], None]
@@ -235,6 +235,7 @@ copy = define(
         derivative=Derivative(lambda grad: grad, name=_copy_name, linear="together"),
     )
 )
+note(copy, overwrites=True)
 weight_cast = copy.with_(kernel=copy.kernel.with_(name=AUTOCAST))  # `copy`, but for its name in reports
 
 
@@ -266,6 +267,7 @@ fill = define(
         derivative=Derivative(None, name="FillBackward2"),
     )
 )
+note(fill, overwrites=True)
 
 
 # -- scalars --------------------------------------------------------------------------------------------

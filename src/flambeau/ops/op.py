@@ -31,7 +31,7 @@ from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
 from flambeau.core.frozen import Record
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Kernel
+from flambeau.driver.api import Kernel, KernelNotes, kernel_notes
 from flambeau.ops.autocast_rules import UNCHANGED, AutocastRule
 
 Operand = Meta | type
@@ -161,6 +161,17 @@ def define(op: Op) -> Op:
         raise ValueError(f"operator {op.name!r} is defined twice")
     table[op.name] = op
     return op
+
+
+def note(op: Op, public: str = "", *, overwrites: bool = False) -> None:
+    """Note what reports say of an operator's kernel, where its name does not say it.
+
+    Args:
+        op: The operator.
+        public: The public name of the function that runs the kernel.
+        overwrites: The kernel does not read what it overwrites.
+    """
+    kernel_notes[op.kernel.name] = KernelNotes(public, overwrites)
 
 
 def common_device(operands: Sequence[Operand]) -> device:

@@ -5,28 +5,14 @@ from __future__ import annotations
 import ast
 
 from flambeau.core.callsite import Site
-from flambeau.driver.api import AUTOCAST
+from flambeau.driver.api import AUTOCAST, kernel_notes
 from flambeau.observe.reporting.source_file import last_name, source_file
 from flambeau.observe.reporting.spots import is_comprehension, is_simple, spot_of
 
 ACCESS = "an access"  # of the host, by no operator: `item`, `tolist`, `print`
 _DIRECTIONS = {"copy_in": "copy to the device", "copy_out": "copy to the host"}
-_NAMES = {
-    "_adadelta": "Adadelta.step", "_adagrad": "Adagrad.step", "_adam": "Adam.step", "_adamax": "Adamax.step",
-    "_asgd": "ASGD.step", "_nadam": "NAdam.step", "_radam": "RAdam.step", "_rmsprop": "RMSprop.step",
-    "_rprop": "Rprop.step", "_sgd": "SGD.step", "_foreach_clip": "clip_grad_norm_",
-    "_amp_foreach_non_finite_check_and_unscale_": "GradScaler.unscale_",
-    "_foreach_clamp": "clip_grad_value_", "foreach_norm": "clip_grad_norm_",
-    "batch_norm_infer": "batch_norm", "batch_norm_train": "batch_norm", "log_sigmoid": "logsigmoid",
-    "masked_scale": "dropout", "native_dropout": "dropout", "_lu_rows": "linalg.lu",
-    "max_all": "max", "min_all": "min", "median_all": "median", "nanmedian_all": "nanmedian",
-    "nonzero_count": "nonzero", "repeat_places": "repeat_interleave", "repeats_total": "repeat_interleave",
-    "triangle_indices": "tril_indices", "_fft_c2c": "fft.fft", "_fft_c2r": "fft.irfft", "_fft_r2c": "fft.rfft",
-}  # fmt: skip
 _MANY_USES = ("copy", "fill")  # kernels of several operators: `clone` and `to`, `zero_` and `full`
 _ROOMS = ("linalg", "special")
-# kernels that write in place and do not read what they overwrite
-_WRITE_ALONE = {"copy", "fill", "index_copy", "index_fill", "index_put", "put", "scatter"}
 
 
 def public_name(kernel: str, site: Site) -> str:
@@ -42,8 +28,9 @@ def public_name(kernel: str, site: Site) -> str:
         return f"{_DIRECTIONS[kernel]} ({called.removeprefix('F.')})" if called else _DIRECTIONS[kernel]
     if kernel == ACCESS:
         return called or kernel
-    if kernel in _NAMES or kernel == AUTOCAST:
-        return _NAMES.get(kernel, kernel)
+    noted = _noted_name(kernel)
+    if noted or kernel == AUTOCAST:
+        return noted or kernel
     name = kernel_name(kernel)
     if is_function or name.startswith("_") or name in _MANY_USES or called == f"{name}_":
         return called or name
@@ -52,8 +39,9 @@ def public_name(kernel: str, site: Site) -> str:
 
 def kernel_name(kernel: str) -> str:
     """Return the public name of a kernel's operator, or the closest one."""
-    if kernel in _NAMES:
-        return _NAMES[kernel]
+    noted = _noted_name(kernel)
+    if noted:
+        return noted
     name = kernel.partition(".")[0] or kernel
     if "_backward" in name:
         return f"{kernel_name(name.partition('_backward')[0])} backward"
@@ -63,12 +51,17 @@ def kernel_name(kernel: str) -> str:
     return name
 
 
+def _noted_name(kernel: str) -> str:
+    return kernel_notes[kernel].public if kernel in kernel_notes else ""
+
+
 def reads_as_well(kernel: str, site: Site) -> bool:
     """Return True if a command that writes one of its operands in place reads it as well, as far as its line
     shows.
     """
     name = kernel_name(kernel)
-    return name not in _WRITE_ALONE and _called_function(site)[0] == f"{name}_"
+    overwrites = name in kernel_notes and kernel_notes[name].overwrites
+    return not overwrites and _called_function(site)[0] == f"{name}_"
 
 
 def repetition(first: Site, second: Site) -> str:

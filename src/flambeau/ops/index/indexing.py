@@ -40,7 +40,7 @@ from flambeau.ops.index_common import (
     tensor_at,
     zeros_of,
 )
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note, one_device
 from flambeau.ops.work import selection_work
 
 # -- what rules, bodies and derivatives share ----------------------------------------------------------
@@ -268,6 +268,7 @@ index_put = define(
         autocast=WIDEST_ON_CUDA,
     )
 )
+note(index_put, overwrites=True)
 # -- along one dimension: index_select, index_add, index_copy, index_fill, index_reduce ----------------
 
 
@@ -561,6 +562,7 @@ index_copy = define(
        ),
 )
 )  # fmt: skip
+note(index_copy, overwrites=True)
 
 
 def _fill_value_back(grad: Any, b: Any, params: Any) -> Any:
@@ -589,6 +591,7 @@ index_fill = define(
         ),
     )
 )
+note(index_fill, overwrites=True)
 index_reduce = define(
     Op(
         "index_reduce",

@@ -22,6 +22,7 @@ from flambeau.ops.op import (
     Sample,
     Signature,
     define,
+    note,
     one_device,
 )
 from flambeau.ops.work import element_work
@@ -222,6 +223,7 @@ nonzero_count = define(
         derivative=NOT_DIFFERENTIABLE,
     )
 )
+note(nonzero_count, "nonzero")
 nonzero = define(
     Op(
         "nonzero",

@@ -30,7 +30,7 @@ from flambeau.ops.index_common import (
     tensor_at,
     zeros_of,
 )
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note, one_device
 from flambeau.ops.work import selection_work
 
 
@@ -330,6 +330,7 @@ scatter = _scatter(
         _gathered_back,
     ),
 )
+note(scatter, overwrites=True)
 scatter_add = _scatter(
     "scatter_add",
     "sum",
@@ -471,3 +472,4 @@ put = define(
         ),
     )
 )
+note(put, overwrites=True)

@@ -17,7 +17,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import complex32, complex64, complex128, dtype, float16, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
-from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define, note
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.shape.joining import cat
 from flambeau.ops.work import element_work
@@ -222,9 +222,11 @@ c2c = _transform(
     _c2c_samples,
     Derivative(_c2c_back, linear="together"),
 )
+note(c2c, "fft.fft")
 r2c = _transform(
     "_fft_r2c", _r2c_rule, _r2c, (float32, float64), _r2c_samples, Derivative(_r2c_back, linear="together")
 )
+note(r2c, "fft.rfft")
 c2r = _transform(
     "_fft_c2r",
     _c2r_rule,
@@ -233,6 +235,7 @@ c2r = _transform(
     _c2r_samples,
     Derivative(_c2r_back, linear="together"),
 )
+note(c2r, "fft.irfft")
 
 
 # -- a window that no sum of cosines gives: params are points, dtype, device, the place of the other end ----------

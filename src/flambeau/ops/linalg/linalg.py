@@ -45,6 +45,7 @@ from flambeau.ops.op import (
     Signature,
     common_device,
     define,
+    note,
 )
 
 Array = np.ndarray[Any, Any]
@@ -531,6 +532,7 @@ lu_rows = _op(
     cuda="linear_solve:lu_rows",
     derivative=NOT_DIFFERENTIABLE,
 )
+note(lu_rows, "linalg.lu")
 
 
 def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:

@@ -12,7 +12,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.multi_tensor.foreach import foreach
-from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, define, one_device
+from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, define, note, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATS
 
@@ -77,6 +77,7 @@ foreach_norm = define(
         derivative=NOT_DIFFERENTIABLE,
     )
 )
+note(foreach_norm, "clip_grad_norm_")
 
 
 def _clipped(f: Any, options: Any, x: Sequence[Any], s: Sequence[Any]) -> Sequence[Any]:
@@ -85,8 +86,10 @@ def _clipped(f: Any, options: Any, x: Sequence[Any], s: Sequence[Any]) -> Sequen
 
 
 foreach_clip = foreach("_foreach_clip", _clipped, lambda o: 2, lambda o: (1.5,), positive=lambda o: (1,))
+note(foreach_clip, "clip_grad_norm_")
 # Scalars: the least and the greatest value.
 foreach_clamp = foreach(
     "_foreach_clamp", lambda f, options, x, s: (f.minimum(f.maximum(x[0], s[0]), s[1]),), lambda o: 1,
     lambda o: (-1.0, 1.5),
 )  # fmt: skip
+note(foreach_clamp, "clip_grad_value_")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flambeau.ops.multi_tensor.foreach import Foreach, foreach
+from flambeau.ops.op import note
 
 X = Sequence[Any]
 
@@ -56,6 +57,7 @@ sgd = foreach(
         SGDOptions(True, True, True, False, False),
     ),
 )  # fmt: skip
+note(sgd, "SGD.step")
 
 
 # -- Adam and its relatives -----------------------------------------------------------------------------------
@@ -94,6 +96,7 @@ adam = foreach(
         AdamOptions(True, True, True, False),
     ),
 )  # fmt: skip
+note(adam, "Adam.step")
 
 
 class DecayOptions(NamedTuple):
@@ -118,6 +121,7 @@ adamax = foreach(
     "_adamax", _adamax, lambda o: 4, lambda o: (0.1, 0.9, 0.99, 1e-8, 0.05, 0.19),
     changed=lambda o: (0, 2, 3), positive=lambda o: (3,), options=_PLAIN,
 )  # fmt: skip
+note(adamax, "Adamax.step")
 
 
 def _nadam(f: Any, o: DecayOptions, x: X, s: X) -> X:
@@ -133,6 +137,7 @@ nadam = foreach(
     "_nadam", _nadam, lambda o: 4, lambda o: (0.1, 0.9, 0.99, 1e-8, 0.05, 0.02, 0.01, 0.09),
     changed=lambda o: (0, 2, 3), positive=lambda o: (3,), options=_COUPLED,
 )  # fmt: skip
+note(nadam, "NAdam.step")
 
 
 class RAdamOptions(NamedTuple):
@@ -159,6 +164,7 @@ radam = foreach(
     options=(RAdamOptions(False, False, False, False), RAdamOptions(True, True, False, True),
              RAdamOptions(True, False, True, True)),
 )  # fmt: skip
+note(radam, "RAdam.step")
 
 
 # -- squares of gradients ---------------------------------------------------------------------------------------
@@ -175,6 +181,7 @@ adagrad = foreach(
     "_adagrad", _adagrad, lambda o: 3, lambda o: (0.1, 0.05, 1e-10),
     changed=lambda o: (0, 2), positive=lambda o: (2,), options=_PLAIN,
 )  # fmt: skip
+note(adagrad, "Adagrad.step")
 
 
 def _adadelta(f: Any, o: DecayOptions, x: X, s: X) -> X:
@@ -189,6 +196,7 @@ adadelta = foreach(
     "_adadelta", _adadelta, lambda o: 4, lambda o: (0.1, 0.9, 1e-6, 0.05),
     changed=lambda o: (0, 2, 3), positive=lambda o: (2, 3), options=_PLAIN,
 )  # fmt: skip
+note(adadelta, "Adadelta.step")
 
 
 class RMSpropOptions(NamedTuple):
@@ -226,6 +234,7 @@ rmsprop = foreach(
     options=(RMSpropOptions(False, False, False, False), RMSpropOptions(True, False, True, True),
              RMSpropOptions(True, True, False, False)),
 )  # fmt: skip
+note(rmsprop, "RMSprop.step")
 
 
 # -- averaged SGD, resilient propagation ----------------------------------------------------------------------------
@@ -249,6 +258,7 @@ asgd = foreach(
     "_asgd", _asgd, lambda o: 3, lambda o: (1e-4, 0.1, 0.5, 0.05), changed=lambda o: (0, 2),
     options=(ASGDOptions(False, False, False), ASGDOptions(True, True, True)),
 )  # fmt: skip
+note(asgd, "ASGD.step")
 
 
 class RpropOptions(NamedTuple):
@@ -272,6 +282,7 @@ rprop = foreach(
     "_rprop", _rprop, lambda o: 4, lambda o: (0.5, 1.2, 1e-6, 50.0), changed=lambda o: (0, 2, 3),
     positive=lambda o: (3,), options=(RpropOptions(False), RpropOptions(True)),
 )  # fmt: skip
+note(rprop, "Rprop.step")
 
 
 # -- gradients that a loss scale multiplied -------------------------------------------------------------------------
@@ -286,3 +297,4 @@ def _unscale(f: Any, o: tuple[()], x: X, s: X) -> X:
 unscale: Foreach = foreach(
     "_amp_foreach_non_finite_check_and_unscale_", _unscale, lambda o: 2, lambda o: (), flag=True
 )
+note(unscale, "GradScaler.unscale_")

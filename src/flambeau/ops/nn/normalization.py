@@ -20,7 +20,7 @@ from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
 from flambeau.ops.cache_blocks import contiguous, row_blocks
 from flambeau.ops.gradients import laid
 from flambeau.ops.nn import normalization_gradients as gradients
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import FLOATS, wide
 from flambeau.ops.work import row_work
@@ -398,6 +398,7 @@ batch_norm_train = define(
         derivative=Derivative(whole=gradients.of_batch, outputs=1, name="NativeBatchNormBackward0"),
     )
 )
+note(batch_norm_train, "batch_norm")
 batch_norm_infer = define(
     Op(
         "batch_norm_infer",
@@ -408,3 +409,4 @@ batch_norm_infer = define(
         derivative=Derivative(whole=_infer_back),
     )
 )
+note(batch_norm_infer, "batch_norm")

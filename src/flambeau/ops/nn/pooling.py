@@ -329,7 +329,7 @@ def _source_flops(launch: Launch) -> int:
 def _adaptive(
     name: str, rule: Callable[..., Signature], host: Callable[[Launch], Body], derivative: Derivative
 ) -> Op:
-    kernel = Kernel(name, host, _source_flops, cuda=Routine(f"nn.pooling:{name}"), work=row_work.reduction)
+    kernel = Kernel(name, host, _source_flops, cuda=Routine(f"nn.pooling:{name}"), work=row_work.reduction())
     return define(
         Op(name, rule, kernel, FLOATS, _adaptive_samples, derivative=derivative, autocast=VOLUMES_ON_CPU)
     )

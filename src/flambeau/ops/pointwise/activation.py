@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.ops.autocast_rules import LOWER
-from flambeau.ops.op import Derivative
+from flambeau.ops.op import Derivative, note
 from flambeau.ops.pointwise.pointwise import FLOATS, NUMBERS, Into, pointwise
 from flambeau.ops.pointwise.pointwise_backward import straight
 from flambeau.ops.pointwise.pointwise_logic import kept
@@ -49,6 +49,7 @@ log_sigmoid = _activation(
     "log_sigmoid", _log_sigmoid, 1, "log(sigmoid(x)), without overflow.",
     cuda="lesser(a, T(0)) - log1p_(exp_(-absolute(a)))", derivative=Derivative(lambda grad, a: grad * (-a).sigmoid()),
 )  # fmt: skip
+note(log_sigmoid, "logsigmoid")
 hardsigmoid = _activation(
     "hardsigmoid",
     _hard_sigmoid,

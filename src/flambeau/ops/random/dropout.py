@@ -18,7 +18,7 @@ from flambeau.core.layout import dense_strides, memory_order
 from flambeau.core.meta import Meta
 from flambeau.core.random import Policy
 from flambeau.driver.api import Body, Kernel, Launch, Source
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
 from flambeau.ops.random.random import FLOATS, walked
@@ -44,6 +44,7 @@ masked_scale: Pointwise = pointwise(
     derivative=Derivative(lambda grad, b, c, call: call(masked_scale, (grad, b, c)), None, None),
     examples=((2.0,),),
 )
+note(masked_scale, "dropout")
 
 
 def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -150,3 +151,4 @@ native_dropout = define(
         ),
     )
 )
+note(native_dropout, "dropout")

@@ -36,6 +36,7 @@ from flambeau.ops.op import (
     Sample,
     Signature,
     define,
+    note,
 )
 from flambeau.ops.pointwise.compute_dtype import computing_steps, to_computing
 from flambeau.ops.pointwise.pointwise import ALL, FLOATING_OR_COMPLEX, REALS, wide
@@ -188,6 +189,9 @@ class Folded(NamedTuple):
     extra: tuple[Any, ...]
 
 
+_WORK = row_work.reduction()
+
+
 def reduction(
     name: str,
     fold: Fold,
@@ -204,7 +208,7 @@ def reduction(
     cuda: Form | Routine | None = None,
     derivative: Derivative = MISSING,
     autocast: AutocastRule = UNCHANGED,
-    work: Callable[[Launch], Work] = row_work.reduction,
+    work: Callable[[Launch], Work] = _WORK,
 ) -> Op:
     """Define a reduction. Its params are (dims, keepdim, dtype or None, *extra).
 
@@ -400,6 +404,7 @@ amax = reduction(
     dtypes=REALS,
     cuda=_GREATEST,
     derivative=Derivative(lambda grad, a, out, params: tied_back(grad, a, out, params)),
+    work=row_work.reduction(20),
 )
 amin = reduction(
     "amin",
@@ -409,6 +414,7 @@ amin = reduction(
     dtypes=REALS,
     cuda=_LEAST,
     derivative=Derivative(lambda grad, a, out, params: tied_back(grad, a, out, params)),
+    work=row_work.reduction(20),
 )
 aminmax = reduction(
     "aminmax", lambda x: (np.minimum.reduce(x, axis=1), np.maximum.reduce(x, axis=1)), _real_kept,
@@ -433,6 +439,7 @@ max_all = reduction(
         lambda grad, a, out, params: extreme_back(grad, a, out, params), name="MaxBackward1"
     ),
 )
+note(max_all, "max")
 min_all = reduction(
     "min_all",
     reduce_rows.least,
@@ -445,6 +452,7 @@ min_all = reduction(
         lambda grad, a, out, params: extreme_back(grad, a, out, params), name="MinBackward1"
     ),
 )
+note(min_all, "min")
 
 
 def _one_dim(name: str, refused: bool = False) -> Result:
@@ -479,6 +487,7 @@ max_dim = reduction(
     dtypes=REALS,
     global_form=False,
     derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
+    work=row_work.reduction(25),
 )
 min_dim = reduction(
     "min",
@@ -490,6 +499,7 @@ min_dim = reduction(
     dtypes=REALS,
     global_form=False,
     derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
+    work=row_work.reduction(25),
 )
 _NUMBERS = tuple(d for d in REALS if d is not bool_)
 argmax = reduction(
@@ -500,6 +510,7 @@ argmax = reduction(
     empty=_needs_dim_index,
     dtypes=_NUMBERS,
     derivative=NOT_DIFFERENTIABLE,
+    work=row_work.reduction(25),
 )
 argmin = reduction(
     "argmin",
@@ -509,6 +520,7 @@ argmin = reduction(
     empty=_needs_dim_index,
     dtypes=_NUMBERS,
     derivative=NOT_DIFFERENTIABLE,
+    work=row_work.reduction(25),
 )
 all_ = reduction(
     "all",
@@ -516,6 +528,7 @@ all_ = reduction(
     _tested,
     cuda=_form("T", "true", "x", "a && b", "s"),
     derivative=NOT_DIFFERENTIABLE,
+    work=row_work.reduction(20),
 )
 any_ = reduction(
     "any",
@@ -523,6 +536,7 @@ any_ = reduction(
     _tested,
     cuda=_form("T", "false", "x", "a || b", "s"),
     derivative=NOT_DIFFERENTIABLE,
+    work=row_work.reduction(20),
 )
 count_nonzero = reduction(
     "count_nonzero",
@@ -542,6 +556,7 @@ var_mean = reduction(
     derivative=Derivative(
         lambda grads, a, metas, params: var_back(grads[0], a, params) + mean_back(grads[1], metas, params)
     ),
+    work=row_work.reduction(45, moments=True),
 )
 std_mean = reduction(
     "std_mean",
@@ -556,6 +571,7 @@ std_mean = reduction(
             std_back(grads[0], a, out, params) + mean_back(grads[1], metas, params)
         )
     ),
+    work=row_work.reduction(45, moments=True),
 )
 var = reduction(
     "var",
@@ -565,6 +581,7 @@ var = reduction(
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
     derivative=Derivative(var_back),
+    work=row_work.reduction(45, moments=True),
 )
 std = reduction(
     "std",
@@ -574,6 +591,7 @@ std = reduction(
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
     derivative=Derivative(std_back),
+    work=row_work.reduction(45, moments=True),
 )
 
 
@@ -644,6 +662,7 @@ median_all = reduction(
         lambda grad, a, out, params: extreme_back(grad, a, out, params), name="MedianBackward0"
     ),
 )
+note(median_all, "median")
 nanmedian_all = reduction(
     "nanmedian_all",
     partial(reduce_rows.whole_median, skip_nan=True),
@@ -655,6 +674,7 @@ nanmedian_all = reduction(
         lambda grad, a, out, params: extreme_back(grad, a, out, params), name="NanmedianBackward0"
     ),
 )
+note(nanmedian_all, "nanmedian")
 mode = reduction(
     "mode",
     reduce_rows.mode,
@@ -679,7 +699,7 @@ def _check_rank(x: Meta, dims: tuple[int, ...], extra: tuple[Any, ...]) -> None:
 kthvalue = reduction(
     "kthvalue", reduce_rows.kthvalue, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS,
     extra=((1,), (2,)), global_form=False,
-    check=_check_rank, cuda=Routine("index.ranks:kthvalue"), work=row_work.rank,
+    check=_check_rank, cuda=Routine("index.ranks:kthvalue"), work=row_work.kth_value,
     derivative=Derivative(
         lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params),
     ),

@@ -25,7 +25,7 @@ from flambeau.core.dtype import (
 from flambeau.core.errors import devices_differ
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine, Scan
+from flambeau.driver.api import Body, Kernel, Launch, Routine, Scan, Work
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA, UNCHANGED, AutocastRule
 from flambeau.ops.cache_blocks import BLOCK, row_blocks
 from flambeau.ops.gradients import by_place, conj, refused
@@ -61,6 +61,7 @@ def scanner(
     places: bool = False,
     derivative: Derivative = MISSING,
     autocast: AutocastRule = UNCHANGED,
+    work: Callable[[Launch], Work] = row_work.scan,
 ) -> Op:
     """Define a scan. Its params are (dim, dtype or None). `join`: of states a and b in C++; floats of 16 bits are
     float32 there. `widens`: integers become int64. `places`: indices too, and a state has a value v and a place at.
@@ -99,7 +100,7 @@ def scanner(
         Op(
             name,
             rule,
-            Kernel(name, host, _flops, cuda=form, work=row_work.scan),
+            Kernel(name, host, _flops, cuda=form, work=work),
             dtypes,
             samples,
             derivative=derivative,
@@ -288,6 +289,7 @@ cumsum = scanner(
     widens=True,
     derivative=Derivative(lambda grad, params: _back_sums(grad, params[0]), linear="together"),
     autocast=FLOAT32_ON_CUDA,
+    work=row_work.cumulative_sum,
 )
 cumprod = scanner(
     "cumprod",

@@ -29,6 +29,7 @@ from flambeau.ops.op import (
     Sample,
     Signature,
     define,
+    note,
     one_device,
 )
 from flambeau.ops.pointwise.pointwise import result_type
@@ -350,6 +351,7 @@ triangle_indices = define(
         derivative=NOT_DIFFERENTIABLE,
     )
 )
+note(triangle_indices, "tril_indices")
 
 
 # -- repeats --------------------------------------------------------------------------------------------
@@ -406,6 +408,7 @@ repeats_total = define(
         derivative=NOT_DIFFERENTIABLE,
     )
 )
+note(repeats_total, "repeat_interleave")
 repeat_places = define(
     Op(
         "repeat_places",
@@ -416,3 +419,4 @@ repeat_places = define(
         derivative=NOT_DIFFERENTIABLE,
     )
 )
+note(repeat_places, "repeat_interleave")

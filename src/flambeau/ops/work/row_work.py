@@ -40,38 +40,36 @@ def _at_least(launch: Launch, latency: float, microseconds: float, instructions:
 
 # -- reductions -------------------------------------------------------------------------------------------------------
 
-_INSTRUCTIONS = {
-    "amax": 20,
-    "amin": 20,
-    "any": 20,
-    "all": 20,
-    "argmax": 25,
-    "argmin": 25,
-    "max": 25,
-    "min": 25,
-}
-_MOMENTS = ("var", "std", "var_mean", "std_mean")
 _TOGETHER = 264  # results above which no row is split among blocks
 
 
-def reduction(launch: Launch) -> Work:
-    """Return the work of a reduction. Long rows of few results are split among blocks, which then meet."""
-    name, source = launch.kernel.name, _source(launch)
-    results = max(launch.outputs[0].numel, 1)
-    count, moments = source.numel, name in _MOMENTS
-    length = count // results
-    each = 45 if moments else _INSTRUCTIONS.get(name, 12)
-    if source.itemsize < 4:
-        each = round(1.45 * each) + 3  # conversions
-    parts = max(length // 2048, 1)
-    threads = results * min(parts, _TOGETHER) * 256 if length > 256 else count // 4
-    microseconds = 1.1 + (0.9 if moments else 0.0)
-    if parts > 1 and results < _TOGETHER:
-        microseconds += 2.6 + (2.5 if moments else 0.0)
-    return Work(
-        float(distinct_bytes(source)), launch.nbytes, max(min(threads, count), 1), float(each * count),
-        microseconds * CYCLES_OF_A_MICROSECOND,
-    )  # fmt: skip
+def reduction(instructions: int = 12, moments: bool = False) -> Callable[[Launch], Work]:
+    """Return the work of a reduction. Long rows of few results are split among blocks, which then meet.
+
+    Args:
+        instructions: Instructions for each element.
+        moments: The blocks hold a mean and a sum of squares, which take longer to combine.
+    """
+
+    def work(launch: Launch) -> Work:
+        source = _source(launch)
+        results = max(launch.outputs[0].numel, 1)
+        count = source.numel
+        length = count // results
+        each = instructions
+        if source.itemsize < 4:
+            each = round(1.45 * each) + 3  # conversions
+        parts = max(length // 2048, 1)
+        threads = results * min(parts, _TOGETHER) * 256 if length > 256 else count // 4
+        microseconds = 1.1 + (0.9 if moments else 0.0)
+        if parts > 1 and results < _TOGETHER:
+            microseconds += 2.6 + (2.5 if moments else 0.0)
+        return Work(
+            float(distinct_bytes(source)), launch.nbytes, max(min(threads, count), 1), float(each * count),
+            microseconds * CYCLES_OF_A_MICROSECOND,
+        )  # fmt: skip
+
+    return work
 
 
 def logarithm_of_sum(launch: Launch) -> Work:
@@ -134,14 +132,20 @@ def norm_gradient(microseconds: float) -> Callable[[Launch], Work]:
 def scan(launch: Launch) -> Work:
     """Return the work of a scan along the last dimension: a block per row, 1,024 elements after the other."""
     rows, columns = _rows_and_columns(launch)
+    slow = (
+        rows * max(1.0, columns / 64) * 1.25 / MULTIPROCESSORS
+        if rows >= MULTIPROCESSORS
+        else -(-columns // 1024) * 2.6
+    )
+    return _at_least(launch, 1.5, slow)
+
+
+def cumulative_sum(launch: Launch) -> Work:
+    """Return the work of `cumsum`: for elements of up to four bytes a kernel of its own."""
+    rows, columns = _rows_and_columns(launch)
     source = _source(launch)
-    if launch.kernel.name != "cumsum" or source.itemsize > 4:
-        slow = (
-            rows * max(1.0, columns / 64) * 1.25 / MULTIPROCESSORS
-            if rows >= MULTIPROCESSORS
-            else -(-columns // 1024) * 2.6
-        )
-        return _at_least(launch, 1.5, slow)
+    if source.itemsize > 4:
+        return scan(launch)
     if rows == 1:
         return _row_wise(launch, 2.5, passes=1.5)
     if rows >= MULTIPROCESSORS:
@@ -173,12 +177,16 @@ def top(launch: Launch) -> Work:
 
 
 def rank(launch: Launch) -> Work:
-    """Return the work of `kthvalue`, medians and quantiles: radix selection by a block per row."""
+    """Return the work of medians and quantiles: radix selection by a block per row."""
     rows, columns = _rows_and_columns(launch)
-    if launch.kernel.name == "kthvalue":
-        each = columns * (0.9e-3 if columns < 1024 else 1.6e-3)
-        return _at_least(launch, 3.2, _waves(rows, 4) * each + rows * 0.9e-3)
     return _at_least(launch, 2.5, _waves(rows, 2) * max(columns * 3.4e-3, 0.8))
+
+
+def kth_value(launch: Launch) -> Work:
+    """Return the work of `kthvalue`: radix selection as of `rank`, and a search of the value's index."""
+    rows, columns = _rows_and_columns(launch)
+    each = columns * (0.9e-3 if columns < 1024 else 1.6e-3)
+    return _at_least(launch, 3.2, _waves(rows, 4) * each + rows * 0.9e-3)
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
