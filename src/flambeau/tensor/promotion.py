@@ -9,7 +9,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
 from flambeau.core.typeinfo import finfo, iinfo
-from flambeau.ops.pointwise.pointwise import result_type as result_of
+from flambeau.ops.pointwise.dtype_promotion import result_type as result_of
 from flambeau.tensor.arguments import public
 from flambeau.tensor.arguments.public import both, function
 from flambeau.tensor.tensor import Tensor

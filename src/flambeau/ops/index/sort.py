@@ -30,7 +30,7 @@ from flambeau.ops.op import (
     define,
 )
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import REALS
+from flambeau.ops.pointwise.dtype_promotion import REALS
 from flambeau.ops.work import row_work
 
 Array = np.ndarray[Any, Any]

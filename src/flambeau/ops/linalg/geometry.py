@@ -19,7 +19,7 @@ from flambeau.ops.linalg.linalg import broadcast, pair_of
 from flambeau.ops.linalg.matmul import expanded
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import ALL
+from flambeau.ops.pointwise.dtype_promotion import ALL
 
 Array = np.ndarray[Any, Any]
 

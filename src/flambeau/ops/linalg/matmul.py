@@ -24,7 +24,7 @@ from flambeau.ops.autocast_rules import LOWER
 from flambeau.ops.gradients import conj, refused
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import ALL, wide
+from flambeau.ops.pointwise.dtype_promotion import ALL, wide
 from flambeau.ops.view import expand
 from flambeau.ops.work import product_work
 

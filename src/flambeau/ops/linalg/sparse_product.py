@@ -12,7 +12,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import NUMBERS
+from flambeau.ops.pointwise.dtype_promotion import NUMBERS
 
 Array = np.ndarray[Any, Any]
 

@@ -22,7 +22,7 @@ from flambeau.core.meta import Meta, alike
 from flambeau.driver.api import Body, Kernel, Launch, Lists
 from flambeau.ops.copy import Store, caster
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, common_device, define
-from flambeau.ops.pointwise.pointwise import FLOATS, wide
+from flambeau.ops.pointwise.dtype_promotion import FLOATS, wide
 from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.multi_tensor.foreach import foreach
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, define, note, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATS
+from flambeau.ops.pointwise.dtype_promotion import FLOATS
 
 Array = np.ndarray[Any, Any]
 

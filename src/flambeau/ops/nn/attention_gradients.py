@@ -20,7 +20,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.linalg.matmul import product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device, table
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATS
+from flambeau.ops.pointwise.dtype_promotion import FLOATS
 from flambeau.ops.work import product_work
 
 Array = np.ndarray[Any, Any]

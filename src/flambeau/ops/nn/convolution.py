@@ -25,7 +25,7 @@ from flambeau.ops.linalg.matmul import c_name, product_rate, round_to_tf32, uses
 from flambeau.ops.nn.windows import Ints, padded, spread, windows
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATING_OR_COMPLEX, INTEGERS, wide
+from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, INTEGERS, wide
 from flambeau.ops.work import product_work
 
 Array = np.ndarray[Any, Any]

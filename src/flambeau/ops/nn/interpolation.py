@@ -20,7 +20,7 @@ from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
 from flambeau.ops.nn.windows import summed_at
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATS
+from flambeau.ops.pointwise.dtype_promotion import FLOATS
 from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]

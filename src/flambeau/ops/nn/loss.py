@@ -17,7 +17,8 @@ from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32, AutocastRule
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATS, NUMBERS, pointwise
+from flambeau.ops.pointwise.dtype_promotion import FLOATS, NUMBERS
+from flambeau.ops.pointwise.pointwise import pointwise
 from flambeau.ops.work import row_work
 
 Array = np.ndarray[Any, Any]

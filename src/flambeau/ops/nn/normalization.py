@@ -22,7 +22,7 @@ from flambeau.ops.gradients import laid
 from flambeau.ops.nn import normalization_gradients as gradients
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATS, wide
+from flambeau.ops.pointwise.dtype_promotion import FLOATS, wide
 from flambeau.ops.work import row_work
 
 Array = np.ndarray[Any, Any]

@@ -24,7 +24,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.gradients import refused
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATS, wide
+from flambeau.ops.pointwise.dtype_promotion import FLOATS, wide
 from flambeau.ops.reduce.reduce_rows import grouping, pairwise_sum
 from flambeau.ops.work import row_work
 

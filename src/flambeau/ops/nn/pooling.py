@@ -21,7 +21,7 @@ from flambeau.ops.nn import pooling_gradients as gradients
 from flambeau.ops.nn.windows import Array, Ints, Windows, bounds_of, divisors, padded, taps
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATS, NUMBERS
+from flambeau.ops.pointwise.dtype_promotion import FLOATS, NUMBERS
 from flambeau.ops.work import element_work, row_work
 
 

@@ -18,7 +18,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.nn.windows import Array, Ints, Windows, bounds_of, divisors, summed_at
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device, table
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATS
+from flambeau.ops.pointwise.dtype_promotion import FLOATS
 
 Params = tuple[Any, ...]
 

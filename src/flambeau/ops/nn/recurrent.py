@@ -19,7 +19,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.linalg import matmul
 from flambeau.ops.op import Derivative, Make, Op, Operand, Rule, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATS
+from flambeau.ops.pointwise.dtype_promotion import FLOATS
 from flambeau.ops.shape.joining import cat
 
 Array = np.ndarray[Any, Any]

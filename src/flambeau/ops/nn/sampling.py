@@ -17,7 +17,7 @@ from flambeau.ops.nn.interpolation import cubic_slopes, cubic_weights
 from flambeau.ops.nn.sampling_gradients import gradient
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATS
+from flambeau.ops.pointwise.dtype_promotion import FLOATS
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]

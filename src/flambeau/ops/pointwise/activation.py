@@ -9,8 +9,10 @@ import numpy as np
 
 from flambeau.ops.autocast_rules import LOWER
 from flambeau.ops.op import Derivative, note
-from flambeau.ops.pointwise.pointwise import FLOATS, NUMBERS, Into, pointwise
+from flambeau.ops.pointwise.dtype_promotion import FLOATS, NUMBERS
+from flambeau.ops.pointwise.pointwise import pointwise
 from flambeau.ops.pointwise.pointwise_backward import straight
+from flambeau.ops.pointwise.pointwise_body import Into
 from flambeau.ops.pointwise.pointwise_logic import kept
 
 _activation = partial(pointwise, dtypes=FLOATS, promoting=slice(1), wide_scalars=True, flops=12)

@@ -10,7 +10,7 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.driver.api import Steps
 from flambeau.ops.copy import caster
-from flambeau.ops.pointwise.pointwise import wide
+from flambeau.ops.pointwise.dtype_promotion import wide
 
 Array = np.ndarray[Any, Any]
 

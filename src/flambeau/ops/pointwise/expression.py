@@ -32,19 +32,16 @@ from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
 from flambeau.ops.pointwise import pointwise_functions as functions
 from flambeau.ops.pointwise import pointwise_logic as logic
 from flambeau.ops.pointwise import pointwise_special as special
-from flambeau.ops.pointwise.pointwise import (
+from flambeau.ops.pointwise.dtype_promotion import (
     FLOAT_TO_REAL,
     TO_FLOAT,
     TO_REAL,
-    Array,
-    Into,
-    Lazy,
-    Pointwise,
     Promotion,
-    pointwise,
     result_type,
     wide,
 )
+from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
+from flambeau.ops.pointwise.pointwise_body import Array, Into, Lazy
 from flambeau.ops.pointwise.pointwise_several import together
 
 MOST = 8  # tensors

@@ -23,8 +23,10 @@ from flambeau.ops.op import MISSING, NOT_DIFFERENTIABLE, Op
 from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
 from flambeau.ops.pointwise import pointwise_functions as functions
 from flambeau.ops.pointwise import pointwise_logic as logic
+from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, INTEGERS
 from flambeau.ops.pointwise.expression import LETTERS, Applied, Input, Node, Number, applied, operator
-from flambeau.ops.pointwise.pointwise import FLOATING_OR_COMPLEX, INTEGERS, Lazy, Pointwise, pointwise
+from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
+from flambeau.ops.pointwise.pointwise_body import Lazy
 from flambeau.ops.pointwise.pointwise_several import together
 
 _FUNCTION = re.compile(

@@ -15,7 +15,7 @@ from flambeau.driver.api import Launch
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA, WIDEST_ON_CUDA
 from flambeau.ops.gradients import conj, refused, zeros
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Operand
-from flambeau.ops.pointwise.pointwise import (
+from flambeau.ops.pointwise.dtype_promotion import (
     ALL,
     FLOAT8,
     FLOATING_OR_COMPLEX,
@@ -26,12 +26,9 @@ from flambeau.ops.pointwise.pointwise import (
     TO_DOUBLE,
     TO_FLOAT,
     TO_REAL,
-    Array,
-    Compute,
-    Into,
-    Lazy,
-    pointwise,
 )
+from flambeau.ops.pointwise.pointwise import pointwise
+from flambeau.ops.pointwise.pointwise_body import Array, Compute, Into, Lazy
 from flambeau.ops.pointwise.public_forms import (
     BY_HAND,
     BY_HAND_AND_FOREACH,

@@ -12,7 +12,9 @@ from flambeau.driver.api import Launch
 from flambeau.ops.cache_blocks import choose
 from flambeau.ops.gradients import conj, zeros
 from flambeau.ops.op import Derivative
-from flambeau.ops.pointwise.pointwise import FLOATING_OR_COMPLEX, FLOATS, NUMBERS, Into, Pointwise, pointwise
+from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, FLOATS, NUMBERS
+from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
+from flambeau.ops.pointwise.pointwise_body import Into
 
 relu_backward: Pointwise = pointwise(
     "relu_backward",

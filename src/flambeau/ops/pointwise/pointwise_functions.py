@@ -19,9 +19,7 @@ from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, FLOAT32_ON_CUDA, WIDEST_
 from flambeau.ops.cache_blocks import choose, in_blocks
 from flambeau.ops.gradients import CONSTANT, conj, zeros
 from flambeau.ops.op import Derivative, Operand
-from flambeau.ops.pointwise.erf import erf as erf_of
-from flambeau.ops.pointwise.erf import gelu as gelu_of
-from flambeau.ops.pointwise.pointwise import (
+from flambeau.ops.pointwise.dtype_promotion import (
     ALL,
     FLOAT_TO_REAL,
     FLOATING_OR_COMPLEX,
@@ -31,11 +29,10 @@ from flambeau.ops.pointwise.pointwise import (
     TO_COMPLEX,
     TO_FLOAT,
     WIDE_UNSIGNED,
-    Into,
-    Lazy,
-    Pointwise,
-    pointwise,
 )
+from flambeau.ops.pointwise.erf import erf as erf_of
+from flambeau.ops.pointwise.erf import gelu as gelu_of
+from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
 from flambeau.ops.pointwise.pointwise_backward import (
     gelu_backward,
     relu_backward,
@@ -44,6 +41,7 @@ from flambeau.ops.pointwise.pointwise_backward import (
     straight,
     tanh_backward,
 )
+from flambeau.ops.pointwise.pointwise_body import Into, Lazy
 from flambeau.ops.pointwise.pointwise_logic import kept
 from flambeau.ops.pointwise.public_forms import BY_HAND, MATH, NO_IN_PLACE, TORCH_IN_PLACE, PublicForms
 

@@ -13,17 +13,9 @@ from flambeau.core.meta import Meta
 from flambeau.ops.cache_blocks import choose
 from flambeau.ops.gradients import refused
 from flambeau.ops.op import Derivative, Operand
-from flambeau.ops.pointwise.pointwise import (
-    ALL,
-    BITS,
-    INTEGERS,
-    REALS,
-    TO_BOOL,
-    WIDE_UNSIGNED,
-    Into,
-    Pointwise,
-    pointwise,
-)
+from flambeau.ops.pointwise.dtype_promotion import ALL, BITS, INTEGERS, REALS, TO_BOOL, WIDE_UNSIGNED
+from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
+from flambeau.ops.pointwise.pointwise_body import Into
 from flambeau.ops.pointwise.public_forms import BY_HAND, NO_IN_PLACE, USUAL, PublicForms
 
 # -- comparisons ----------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from typing import Any
 
 from flambeau.driver.api import Body, Expression, Expressions, Kernel, Launch
 from flambeau.ops.op import Derivative, Op, Operand, Signature
-from flambeau.ops.pointwise.pointwise import Array, Pointwise
+from flambeau.ops.pointwise.pointwise import Pointwise
+from flambeau.ops.pointwise.pointwise_body import Array
 
 
 def together(name: str, records: Sequence[Pointwise], derivative: Derivative) -> Op:

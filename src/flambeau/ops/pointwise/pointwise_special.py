@@ -19,7 +19,9 @@ from flambeau.core.dtype import dtype, float16, float32, float64, int32
 from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Launch
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative
-from flambeau.ops.pointwise.pointwise import FLOATS, TO_FLOAT, Lazy, Pointwise, Promotion, pointwise
+from flambeau.ops.pointwise.dtype_promotion import FLOATS, TO_FLOAT, Promotion
+from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
+from flambeau.ops.pointwise.pointwise_body import Lazy
 
 WIDE_FLOATS = (float32, float64)
 _special = partial(

@@ -31,7 +31,7 @@ from flambeau.core.random import Array, MersenneTwister, Policy
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Source
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Op, Operand, Signature, define
-from flambeau.ops.pointwise.pointwise import NUMBERS, REALS
+from flambeau.ops.pointwise.dtype_promotion import NUMBERS, REALS
 from flambeau.ops.work import element_work
 
 FLOATS = (float16, bfloat16, float32, float64)

@@ -39,7 +39,7 @@ from flambeau.ops.op import (
     note,
 )
 from flambeau.ops.pointwise.compute_dtype import computing_steps, to_computing
-from flambeau.ops.pointwise.pointwise import ALL, FLOATING_OR_COMPLEX, REALS, wide
+from flambeau.ops.pointwise.dtype_promotion import ALL, FLOATING_OR_COMPLEX, REALS, wide
 from flambeau.ops.reduce import quantile_gradients, reduce_rows
 from flambeau.ops.reduce.reduce_rows import Array, Fold, grouped, grouping
 from flambeau.ops.reduce.reduction_gradients import (

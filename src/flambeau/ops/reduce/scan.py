@@ -42,7 +42,7 @@ from flambeau.ops.op import (
     define,
 )
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import ALL, FLOATING_OR_COMPLEX, INTEGERS, REALS, wide
+from flambeau.ops.pointwise.dtype_promotion import ALL, FLOATING_OR_COMPLEX, INTEGERS, REALS, wide
 from flambeau.ops.work import row_work
 
 Array = np.ndarray[Any, Any]

@@ -15,7 +15,7 @@ from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
 from flambeau.ops.cache_blocks import contiguous, fold_rows, row_blocks
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.pointwise import FLOATS, REALS
+from flambeau.ops.pointwise.dtype_promotion import FLOATS, REALS
 from flambeau.ops.reduce.softmax_gradients import log_softmax_backward, softmax_backward
 from flambeau.ops.work import row_work
 

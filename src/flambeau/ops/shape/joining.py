@@ -32,7 +32,7 @@ from flambeau.ops.op import (
     note,
     one_device,
 )
-from flambeau.ops.pointwise.pointwise import result_type
+from flambeau.ops.pointwise.dtype_promotion import result_type
 from flambeau.ops.view import distinct
 from flambeau.ops.work import element_work
 

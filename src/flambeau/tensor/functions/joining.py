@@ -16,7 +16,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.layout import plain_dim, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.ops import view as records
-from flambeau.ops.pointwise.pointwise import result_type
+from flambeau.ops.pointwise.dtype_promotion import result_type
 from flambeau.ops.shape import joining as ops
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.arg_errors import IntOrTuple, IntTuple, Number, TensorList

@@ -19,7 +19,7 @@ from flambeau.core.random import PORTABLE, Policy
 from flambeau.core.typeinfo import finfo
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Derivative, Op
-from flambeau.ops.pointwise.pointwise import REALS
+from flambeau.ops.pointwise.dtype_promotion import REALS
 from flambeau.ops.random import random as ops
 from flambeau.ops.random.dropout import EACH, native_dropout
 from flambeau.runtime import generator, system
