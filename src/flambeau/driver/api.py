@@ -12,6 +12,7 @@ capability. A call that raises has changed nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, Protocol
 
 from flambeau.core.dtype import dtype
@@ -105,9 +106,9 @@ class Kernel(Record):
 
     Attributes:
         name: The name that profilers and reports show.
-        host: The reference implementation. It returns the body of a launch, which the CPU and virtual GPUs
-            run and against which every other form is tested. It is called once per plan, so it makes all
-            decisions that depend on shape and dtype.
+        host: The reference implementation, which says what the operator means. It returns the body of a
+            launch. Every other implementation is tested against it. It is called once per plan, so it makes
+            all decisions that depend on shape and dtype.
         flops: Floating-point operations of one launch.
         cycles: Clock cycles, computed from the scalars, of a kernel that only spends time.
         rate: The arithmetic that limits the kernel and selects the device's peak rate: "float32", "tf32",
@@ -118,6 +119,7 @@ class Kernel(Record):
         touches: The operand of which a launch touches only the elements that other operands select; None if
             it touches all of every operand.
         work: What a launch does on a device, for simulated times.
+        fast: The implementation that the CPU and virtual GPUs run in place of `host`; None if they run `host`.
     """
 
     name: str
@@ -129,6 +131,22 @@ class Kernel(Record):
     draws: bool = False
     touches: Callable[[Launch], Touches | None] = lambda launch: None
     work: Callable[[Launch], Work] = lambda launch: stream_work(launch)
+    fast: HostRoutine | None = None
+
+
+class HostRoutine(Record):
+    """A function that implements a kernel for CPUs, faster than the reference implementation.
+
+    Attributes:
+        path: "module:function", with a module of driver/host/kernels that is imported when the kernel is first
+            loaded. The function takes a launch and returns its body, or None if the reference implementation
+            serves that launch.
+        ulps: The largest difference from the reference implementation, in units in the last place of an
+            output's largest element; 0 if the bits are equal.
+    """
+
+    path: str
+    ulps: int = 0
 
 
 class KernelNotes(Record):
@@ -415,6 +433,16 @@ class Launch(Record):
     def nbytes(self) -> int:
         """Return the bytes that the launch moves at least: each element of each operand once."""
         return sum(distinct_bytes(meta) for meta in self.operands)
+
+
+def host_body(launch: Launch) -> Body:
+    """Return what the CPU and virtual GPUs run: the fast implementation if it takes the launch, else the reference."""
+    fast = launch.kernel.fast
+    body: Body | None = None
+    if fast is not None:
+        module, _, function = fast.path.partition(":")
+        body = getattr(import_module(f"flambeau.driver.host.kernels.{module}"), function)(launch)
+    return launch.kernel.host(launch) if body is None else body
 
 
 _RATE_OF_PART = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}

@@ -159,14 +159,11 @@ class Dnn:
         exact = np.float64 if wide else np.float32
         a, b, c = (side.astype(exact) for side in (x, w, y))
         if operation["kind"] == FORWARD:
-            ops._forward(c, a, b, geometry)
-            y[...] = c
+            y[...] = ops.sum_windows(a, b, geometry, y.shape[2:])
         elif operation["kind"] == INPUT_GRADIENT:
-            a[...] = 0
-            ops._transposed(a, c, b, geometry)
-            x[...] = a
+            x[...] = ops.add_windows(c, b, geometry, x.shape[2:])
         else:
-            w[...] = ops._weight(c, a, tuple(w.shape[2:]), geometry).reshape(w.shape)
+            w[...] = ops.sum_products(c, a, geometry, w.shape[2:])
 
     def array(self, about: Any, at: int) -> Any:
         kind: dtype = KINDS[about[901][0]]

@@ -19,7 +19,16 @@ from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedE
 from flambeau.core.host.errstate import Quiet
 from flambeau.core.memory import address_of, array_at, bytes_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
+from flambeau.driver.api import (
+    Body,
+    Collective,
+    DeviceProperties,
+    Executable,
+    HostMemory,
+    Launch,
+    Launcher,
+    host_body,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +52,7 @@ class HostExecutable(Executable):
 
     def __init__(self, launch: Launch) -> None:
         super().__init__(launch, 0)
-        self.body: Body = launch.kernel.host(launch)
+        self.body: Body = host_body(launch)
         self.layouts = [(m.shape, m.dtype.numpy, m.byte_strides) for m in launch.operands]
         self.operands: dict[tuple[int, ...], tuple[list[Array], list[Array]]] = {}
         self.outputs = len(launch.outputs)

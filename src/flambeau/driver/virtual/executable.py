@@ -10,7 +10,7 @@ import numpy as np
 
 from flambeau.core.dtype import INTEGRAL
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Executable, Launch
+from flambeau.driver.api import Executable, Launch, host_body
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.device import VirtualDevice
 from flambeau.driver.virtual.profile import Profile
@@ -53,7 +53,7 @@ class VirtualExecutable(Executable):
         self, launch: Launch, index: int, profile: Profile, find: Callable[[str, int, int], VirtualDevice]
     ) -> None:
         super().__init__(launch, index)
-        self.body = launch.kernel.host(launch)
+        self.body = host_body(launch)
         self.name = launch.kernel.name
         self.code = zlib.crc32(self.name.encode())
         self.windows = [ArrayCache(meta, find) for meta in launch.operands]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, host_body
 
 
 def reporting(launch: Launch) -> Launch:
@@ -18,7 +18,7 @@ def reporting(launch: Launch) -> Launch:
         return changed.with_(kernel=kernel, inputs=changed.inputs[:-1])
 
     def host(changed: Launch) -> Body:
-        body = kernel.host(plain(changed))
+        body = host_body(plain(changed))
 
         def report_and_run(outputs: list[Any], inputs: list[Any]) -> None:
             probe = inputs.pop()
@@ -30,6 +30,7 @@ def reporting(launch: Launch) -> Launch:
 
     changed: Kernel = kernel.with_(
         host=host,
+        fast=None,
         flops=lambda it: kernel.flops(plain(it)),
         rate=lambda it: kernel.rate(plain(it)),
         touches=lambda it: kernel.touches(plain(it)),

@@ -1,11 +1,7 @@
 """Convolution, its transpose and their gradients in any number of dimensions, and the columns they are made of.
 
-# Note [How a convolution computes]
-The windows of the input are copied out as columns, some samples at a time so that the copy stays small, and
-one batched matrix product multiplies them by the weight of every group. The transposed convolution is that
-product turned round: the columns are computed, then added up where windows overlap. So the gradient of either
-by its input is the other with the same weight, and the gradient by the weight is the product of one side's
-columns with the other side. TF32 rounds both factors, see Note [TF32].
+The reference implementations add up one tap of the kernel after the other. The gradient of either convolution by its
+input is the other with the same weight. TF32 rounds both factors, see Note [TF32].
 """
 
 from __future__ import annotations
@@ -18,18 +14,17 @@ import numpy as np
 
 from flambeau.core.dtype import complex32, dtype, float64, int64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import LOWER
 from flambeau.ops.gradients import conj
 from flambeau.ops.linalg.matmul import c_name, product_rate, round_to_tf32, uses_tf32
-from flambeau.ops.nn.windows import Ints, padded, spread, windows
+from flambeau.ops.nn.windows import Ints, padded, spread, taps, windows
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, INTEGERS, wide
+from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, INTEGERS
 from flambeau.ops.work import product_work
 
 Array = np.ndarray[Any, Any]
-CHUNK = 1 << 20  # bytes of columns made at a time: what the product reads is in the cache still
 
 
 class Geometry(NamedTuple):
@@ -182,74 +177,75 @@ def _check_size(x: Meta, weight: Meta, how: Geometry, size: Ints) -> None:
         )
 
 
-# -- the host body --------------------------------------------------------------------------------------
+# -- the reference implementation -----------------------------------------------------------------------
 
 
 def _host(launch: Launch) -> Body:
     how: Geometry = launch.params[0]
-    kind = launch.outputs[0].dtype
-    compute = _transposed if how.transposed else _forward
-    prepare, widen, computed = _prepare(launch), to_computing(kind, kind), wide(kind)
+    return _sum_body(launch, add_windows if how.transposed else sum_windows)
+
+
+def _sum_body(launch: Launch, compute: Callable[[Array, Array, Geometry, Ints], Array]) -> Body:
+    how, out, convert = launch.params[0], launch.outputs[0], factor_conversion(launch)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        out = outputs[0] if computed is kind else np.empty(outputs[0].shape, computed.numpy)
-        if inputs[0].size and inputs[1].size:
-            compute(out, prepare(inputs[0]), prepare(inputs[1]), how)
-        else:
-            out[...] = 0
-        if len(inputs) > 2:
-            out += widen(inputs[2]).reshape(-1, *(1,) * (out.ndim - 2))
-        if out is not outputs[0]:
-            np.copyto(outputs[0], out, casting="unsafe")
+        found = compute(convert(inputs[0]), convert(inputs[1]), how, out.shape[2:])
+        add_bias(found, inputs[2:], out.dtype)
+        np.copyto(outputs[0], found, casting="unsafe")
 
     return body
 
 
-def _prepare(launch: Launch) -> Callable[[Array], Array]:
-    """How a factor is brought to what the product computes in."""
+def factor_conversion(launch: Launch) -> Callable[[Array], Array]:
+    """Return the function that converts a factor to what the product computes in."""
     kind = launch.outputs[0].dtype
     return round_to_tf32 if uses_tf32(launch) else to_computing(kind, kind)
 
 
-def chunks(count: int, nbytes: int) -> Iterable[slice]:
-    """Runs of `count` samples of `nbytes` each, of CHUNK bytes at most where one sample fits."""
-    step = max(1, CHUNK // max(nbytes, 1))
-    return [slice(i, min(i + step, count)) for i in range(0, count, step)]
+def add_bias(out: Array, bias: Sequence[Array], kind: dtype) -> None:
+    """Add the bias of each channel, if there is one, to results of dtype `kind`."""
+    for b in bias:
+        out += to_computing(kind, kind)(b).reshape(-1, *(1,) * (out.ndim - 2))
 
 
-def _forward(out: Array, x: Array, weight: Array, how: Geometry) -> None:
-    kernel, count = weight.shape[2:], out.shape[2:]
-    groups, taps, places = how.groups, math.prod(weight.shape[1:]), math.prod(count)
-    x = padded(x, [(p, p) for p in how.padding])
-    by_group = weight.reshape(groups, weight.shape[0] // groups, taps)
-    for part in chunks(len(x), groups * taps * places * x.itemsize):
-        found = windows(x[part], kernel, how.stride, how.dilation, count)
-        columns = found.reshape(-1, groups, taps, places)
-        if out.flags.c_contiguous:
-            np.matmul(by_group, columns, out=out[part].reshape(-1, groups, by_group.shape[1], places))
-        else:
-            np.copyto(out[part], np.matmul(by_group, columns).reshape(out[part].shape))
+def sum_windows(x: Array, weight: Array, how: Geometry, size: Ints) -> Array:
+    """out[n, o, i] = sum of weight[o, c, tap] * x[n, c, i * stride + tap * dilation] over c and taps."""
+    x, weight = _by_group(padded(x, [(p, p) for p in how.padding]), how, 1), _by_group(weight, how, 0)
+    out = np.zeros((len(x), *weight.shape[:2], *size), x.dtype)
+    for tap, places in taps(weight.shape[3:], how.stride, how.dilation, size):
+        out += np.einsum("goc,ngc...->ngo...", _at_tap(weight, tap), x[places])
+    return out.reshape(len(x), math.prod(weight.shape[:2]), *size)
 
 
-def _transposed(out: Array, x: Array, weight: Array, how: Geometry) -> None:
-    kernel, count = weight.shape[2:], x.shape[2:]
-    groups, places = how.groups, math.prod(count)
-    inner, taps = weight.shape[0] // groups, math.prod(weight.shape[1:])
-    by_group = weight.reshape(groups, inner, taps).swapaxes(1, 2)
-    product = np.multiply if inner == 1 else np.matmul  # nothing to sum: the same numbers, sooner
-    reach = how.reach(kernel)
-    pads = tuple(
-        [
-            (p, (n - 1) * s + r - p - m)
-            for n, s, r, p, m in zip(count, how.stride, reach, how.padding, out.shape[2:], strict=True)
-        ]
-    )
-    pads = tuple([(a, max(b, 0)) for a, b in pads])
-    for part in chunks(len(x), groups * taps * places * x.itemsize):
-        columns = product(by_group, x[part].reshape(-1, groups, inner, places))
-        columns = columns.reshape(-1, out.shape[1], *kernel, *count)
-        added = spread(columns, kernel, how.stride, how.dilation, pads, out.shape[2:])
-        np.copyto(out[part], added)
+def add_windows(x: Array, weight: Array, how: Geometry, size: Ints) -> Array:
+    """The transpose of `sum_windows`: out[n, o, i * stride + tap * dilation] += weight[c, o, tap] * x[n, c, i]."""
+    x, weight = _by_group(x, how, 1), _by_group(weight, how, 0)
+    around = [n + 2 * p for n, p in zip(size, how.padding, strict=True)]
+    out = np.zeros((len(x), how.groups, weight.shape[2], *around), x.dtype)
+    for tap, places in taps(weight.shape[3:], how.stride, how.dilation, x.shape[3:]):
+        out[places] += np.einsum("gco,ngc...->ngo...", _at_tap(weight, tap), x)
+    inner: list[Any] = [slice(p, p + n) for n, p in zip(size, how.padding, strict=True)]
+    return out[(..., *inner)].reshape(len(x), how.groups * weight.shape[2], *size)
+
+
+def sum_products(narrow: Array, broad: Array, how: Geometry, kernel: Ints) -> Array:
+    """out[o, c, tap] = sum of narrow[n, o, i] * broad[n, c, i * stride + tap * dilation] over n and i."""
+    narrow, broad = (_by_group(x, how, 1) for x in (narrow, padded(broad, [(p, p) for p in how.padding])))
+    out = np.zeros((how.groups, narrow.shape[2], broad.shape[2], *kernel), narrow.dtype)
+    for tap, places in taps(kernel, how.stride, how.dilation, narrow.shape[3:]):
+        sides = (x.reshape(*x.shape[:3], math.prod(x.shape[3:])) for x in (narrow, broad[places]))
+        _at_tap(out, tap)[...] = np.einsum("ngoi,ngci->goc", *sides)
+    return out.reshape(how.groups * narrow.shape[2], *out.shape[2:])
+
+
+def _at_tap(weight: Array, tap: Ints) -> Array:
+    place: tuple[Any, ...] = (..., *tap)
+    return weight[place]
+
+
+def _by_group(x: Array, how: Geometry, axis: int) -> Array:
+    """Divide an axis into groups and what is in each."""
+    return x.reshape(*x.shape[:axis], how.groups, x.shape[axis] // how.groups, *x.shape[axis + 1 :])
 
 
 def _flops(launch: Launch) -> int:
@@ -302,6 +298,7 @@ convolution = define(
             rate=product_rate,
             cuda=Routine("nn.direct_convolution:convolution", library="nn.convolution:convolution"),
             work=product_work.convolution,
+            fast=HostRoutine("convolution:convolution", ulps=64),
         ),
         FLOATING_OR_COMPLEX,
         _samples,
@@ -339,20 +336,7 @@ def _check_grad(grad: Meta, x: Meta, weight: Meta, how: Geometry) -> None:
 
 def _input_host(launch: Launch) -> Body:
     how: Geometry = launch.params[0]
-    kind = launch.outputs[0].dtype
-    compute, prepare, computed = (_forward if how.transposed else _transposed), _prepare(launch), wide(kind)
-
-    def body(outputs: list[Array], inputs: list[Array]) -> None:
-        grad, weight = inputs
-        out = outputs[0] if computed is kind else np.empty(outputs[0].shape, computed.numpy)
-        if grad.size and weight.size:
-            compute(out, prepare(grad), prepare(weight), how)
-        else:
-            out[...] = 0
-        if out is not outputs[0]:
-            np.copyto(outputs[0], out, casting="unsafe")
-
-    return body
+    return _sum_body(launch, sum_windows if how.transposed else add_windows)
 
 
 def _weight_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -369,30 +353,13 @@ def _weight_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signat
 
 def _weight_host(launch: Launch) -> Body:
     how, kernel = launch.params[:2]
-    prepare = _prepare(launch)
+    convert = factor_conversion(launch)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        broad, narrow = map(prepare, inputs if how.transposed else inputs[::-1])
-        np.copyto(outputs[0], _weight(narrow, broad, kernel, how).reshape(outputs[0].shape), casting="unsafe")
+        broad, narrow = map(convert, inputs if how.transposed else inputs[::-1])
+        np.copyto(outputs[0], sum_products(narrow, broad, how, kernel), casting="unsafe")
 
     return body
-
-
-def _weight(narrow: Array, broad: Array, kernel: Ints, how: Geometry) -> Array:
-    """Return the windows of `broad` (N, C, ...) times `narrow` (N, O, windows ...): (groups, O / groups, taps)."""
-    groups, count = how.groups, narrow.shape[2:]
-    inner, places = narrow.shape[1] // groups, math.prod(count)
-    taps = broad.shape[1] // groups * math.prod(kernel)
-    out = np.zeros((groups, inner, taps), narrow.dtype)
-    ends = zip(broad.shape[2:], count, how.stride, how.padding, how.reach(kernel), strict=True)
-    pads = [(p, max((m - 1) * s + r - p - n, 0)) for n, m, s, p, r in ends]
-    broad = padded(broad, pads)
-    for part in chunks(len(broad), groups * taps * places * broad.itemsize):
-        found = windows(broad[part], kernel, how.stride, how.dilation, count)
-        columns = np.moveaxis(found, 0, len(kernel) + 1).reshape(groups, taps, -1)
-        side = np.moveaxis(narrow[part].reshape(-1, groups, inner, places), 0, 2).reshape(groups, inner, -1)
-        out += np.matmul(side, columns.swapaxes(1, 2))
-    return out
 
 
 def _input_flops(launch: Launch) -> int:
@@ -436,6 +403,7 @@ convolution_backward_input = define(
         Kernel(
             "convolution_backward_input", _input_host, _input_flops, rate=product_rate,
             cuda=Routine(library="nn.convolution:backward_input"), work=product_work.convolution_of_input,
+            fast=HostRoutine("convolution:backward_input", ulps=64),
         ),
         FLOATING_OR_COMPLEX, _input_samples, flags=FLAGS,
         derivative=Derivative(_input_back, _input_weight_back),
@@ -447,6 +415,7 @@ convolution_backward_weight = define(
         Kernel(
             "convolution_backward_weight", _weight_host, _weight_flops, rate=product_rate,
             cuda=Routine(library="nn.convolution:backward_weight"), work=product_work.convolution_of_weight,
+            fast=HostRoutine("convolution:backward_weight", ulps=64),
         ),
         FLOATING_OR_COMPLEX, _weight_samples, flags=FLAGS,
         derivative=Derivative(

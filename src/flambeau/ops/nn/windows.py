@@ -73,7 +73,9 @@ def taps(kernel: Ints, stride: Ints, dilation: Ints, count: Ints) -> Iterator[tu
     """Return each tap of the kernel, and the slices at which the windows meet it in the padded array."""
     for tap in product(*[range(k) for k in kernel]):
         starts = [t * d for t, d in zip(tap, dilation, strict=True)]
-        slices = [slice(a, a + s * (n - 1) + 1, s) for a, s, n in zip(starts, stride, count, strict=True)]
+        slices = [
+            slice(a, max(a, a + s * (n - 1) + 1), s) for a, s, n in zip(starts, stride, count, strict=True)
+        ]
         yield tap, (..., *slices)
 
 
