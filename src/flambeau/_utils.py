@@ -34,7 +34,9 @@ def _flatten_dense_tensors(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _unflatten_dense_tensors(flat: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Views of the row `flat` with the shapes of `tensors`, in their order. RuntimeError: it is too short."""
+    """Return views of the row `flat` with the shapes of `tensors`, in their order. Raises RuntimeError if it is too
+    short.
+    """
     return tuple(unflattened(flat[: sum(t.numel() for t in tensors)], tensors))
 
 

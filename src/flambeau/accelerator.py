@@ -39,7 +39,7 @@ __all__ = [
 
 
 def current_accelerator(check_available: bool = False) -> _device | None:
-    """`torch.device("cuda")`, without an index. check_available: None where there is no GPU."""
+    """Return `torch.device("cuda")`, without an index. check_available: None where there is no GPU."""
     return None if check_available and not is_available() else _device("cuda")
 
 
@@ -54,7 +54,7 @@ def set_device_index(device: Any, /) -> None:
 
 
 def get_device_capability(device: Any = None, /) -> dict[str, Any]:
-    """`supported_dtypes`: the set of dtypes that tensors of a device may have. Initializes CUDA."""
+    """Return `supported_dtypes`: the set of dtypes that tensors of a device may have. Initializes CUDA."""
     current.context_at(current.index_of(device, optional=True))
     return {"supported_dtypes": set(DTYPES)}
 
@@ -83,7 +83,7 @@ def synchronize(device: Any = None, /) -> None:
 
 
 def get_memory_info(device_index: Any = None, /) -> tuple[int, int]:
-    """(free, total) bytes of a device's memory. Initializes CUDA."""
+    """Return (free, total) bytes of a device's memory. Initializes CUDA."""
     return cuda.mem_get_info(device_index)
 
 

@@ -33,22 +33,25 @@ def has_torch_function(relevant_args: Iterable[Any]) -> bool:
 
 
 def has_torch_function_unary(arg: Any) -> bool:
-    """`has_torch_function` of one argument."""
+    """Return `has_torch_function` of one argument."""
     return has_torch_function((arg,))
 
 
 def has_torch_function_variadic(*args: Any) -> bool:
-    """`has_torch_function` of several arguments."""
+    """Return `has_torch_function` of several arguments."""
     return has_torch_function(args)
 
 
 def handle_torch_function(
     public_api: Callable[..., Any], relevant_args: Iterable[Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """What a function of the program's own gives where `has_torch_function(relevant_args)`.
+    """Return what a function of the program's own gives where `has_torch_function(relevant_args)`.
 
-    The arguments are asked by `__torch_function__(public_api, types, args, kwargs)` until one gives something else
-    than NotImplemented. Raises TypeError: none did.
+    The arguments are asked by `__torch_function__(public_api, types, args, kwargs)` until one gives something
+    else than NotImplemented.
+
+    Raises:
+        TypeError: If none did.
     """
     return torch_function.handle(public_api, torch_function.overriding(relevant_args), args, kwargs)
 
@@ -75,7 +78,9 @@ def is_tensor_like(inp: Any) -> bool:
 
 
 def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
-    """What `__torch_function__` may be asked about, by what it is found in: modules, and Tensor with its properties."""
+    """Return what `__torch_function__` may be asked about, by what it is found in: modules, and Tensor with its
+    properties.
+    """
     found: dict[Any, list[Callable[..., Any]]] = {}
     for function in torch_function.overridable():
         name = resolve_name(function)
@@ -102,7 +107,7 @@ def is_tensor_method_or_property(func: Callable[..., Any]) -> bool:
 
 
 def resolve_name(f: Any) -> str | None:
-    """What to call such a function: "torch.Tensor.add"; None of what is none."""
+    """Return what to call such a function: "torch.Tensor.add"; None of what is none."""
     return torch_function.name_of(f)
 
 

@@ -90,7 +90,7 @@ class AtenOperator(Operator):
 
     @property
     def is_decomposed(self) -> bool:
-        """True if PyTorch composes the operator of others, above autograd."""
+        """Return True if PyTorch composes the operator of others, above autograd."""
         return self.is_composite
 
     def _compute(self, *args: Any, **kwargs: Any) -> Any:
@@ -120,7 +120,7 @@ class AtenOperator(Operator):
 
     @property
     def returns_list(self) -> bool:
-        """True if the result is a list of tensors."""
+        """Return True if the result is a list of tensors."""
         returns = self.schema.returns
         return len(returns) == 1 and returns[0].is_tensors
 

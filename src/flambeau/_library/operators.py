@@ -137,7 +137,7 @@ class Operator:
 
     @property
     def is_decomposed(self) -> bool:
-        """True if a call runs other operators, which handlers of `__torch_dispatch__` see instead of it."""
+        """Return True if a call runs other operators, which handlers of `__torch_dispatch__` see instead of it."""
         return list(self.kernels) == ["CompositeImplicitAutograd"]
 
     def _kernel_of(self, kind: str) -> Kernel | None:

@@ -48,12 +48,12 @@ class Argument(NamedTuple):
 
     @property
     def is_write(self) -> bool:
-        """True if the operator changes this argument."""
+        """Return True if the operator changes this argument."""
         return "!" in self.alias
 
     @property
     def is_tensors(self) -> bool:
-        """True if the argument is a list of tensors."""
+        """Return True if the argument is a list of tensors."""
         return self.kind == "Tensor" and "[" in self.rest
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class FunctionSchema(NamedTuple):
 
     @property
     def is_mutable(self) -> bool:
-        """True if the operator changes an argument."""
+        """Return True if the operator changes an argument."""
         return any(a.is_write for a in self.arguments)
 
     def __str__(self) -> str:

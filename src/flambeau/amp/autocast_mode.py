@@ -228,7 +228,7 @@ def autocast_decrement_nesting() -> int:
 
 
 def is_autocast_cpu_enabled() -> bool:
-    """`is_autocast_enabled("cpu")` of old."""
+    """Return `is_autocast_enabled("cpu")` of old."""
     return is_autocast_enabled("cpu")
 
 
@@ -238,7 +238,7 @@ def set_autocast_cpu_enabled(enabled: bool) -> None:
 
 
 def get_autocast_gpu_dtype() -> dtype:
-    """`get_autocast_dtype("cuda")` of old."""
+    """Return `get_autocast_dtype("cuda")` of old."""
     return get_autocast_dtype("cuda")
 
 
@@ -248,7 +248,7 @@ def set_autocast_gpu_dtype(dtype: dtype) -> None:
 
 
 def get_autocast_cpu_dtype() -> dtype:
-    """`get_autocast_dtype("cpu")` of old."""
+    """Return `get_autocast_dtype("cpu")` of old."""
     return get_autocast_dtype("cpu")
 
 

@@ -118,7 +118,9 @@ class GradScaler:
     def unscale_(self, optimizer: Any) -> None:
         """Divide the gradients by the factor, and note on the device whether all are finite. Waits for nothing.
 
-        Raises RuntimeError: a second time, or after the step; ValueError: gradients in float16.
+        Raises:
+            RuntimeError: For a second time, or after the step.
+            ValueError: For gradients in float16.
         """
         if not self._enabled:
             return
@@ -136,9 +138,12 @@ class GradScaler:
         state["stage"] = OptState.UNSCALED
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """`optimizer.step(*args, **kwargs)` if all gradients, which are unscaled first, are finite.
+        """Return `optimizer.step(*args, **kwargs)` if all gradients, which are unscaled first, are finite.
 
-        Waits for the device, to hear whether they are. Raises RuntimeError: a second time, or with a closure.
+        Waits for the device, to hear whether they are.
+
+        Raises:
+            RuntimeError: For a second time, or with a closure.
         """
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
@@ -213,7 +218,7 @@ class GradScaler:
         return self._init_growth_tracker if self._growth_tracker is None else int(self._growth_tracker.item())
 
     def get_growth_factor(self) -> float:
-        """What the factor grows by."""
+        """Return what the factor grows by."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
@@ -221,7 +226,7 @@ class GradScaler:
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """What the factor shrinks by."""
+        """Return what the factor shrinks by."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
@@ -255,7 +260,11 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` gave. RuntimeError: an empty one."""
+        """Take what `state_dict` gave.
+
+        Raises:
+            RuntimeError: For an empty one.
+        """
         if not self._enabled:
             return
         if not state_dict:

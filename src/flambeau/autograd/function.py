@@ -81,7 +81,7 @@ class BackwardCFunction(FunctionBase, FunctionCtx):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What `save_for_backward` kept. Raises RuntimeError if it was freed or changed in place."""
+        """Return what `save_for_backward` kept. Raises RuntimeError if it was freed or changed in place."""
         state = state_of(self)
         if state.saved is None:
             raise RuntimeError(FREED)

@@ -61,7 +61,7 @@ def _check_strict(outputs: Tensors, strict: bool) -> None:
 def _gradients(
     outputs: Tensors, inputs: Tensors, seeds: Sequence[Any] | None, create: bool, strict: bool = False
 ) -> Tensors:
-    """Gradients of those outputs that depend on inputs; zeros where none does (an error in strict mode)."""
+    """Return gradients of those outputs that depend on inputs; zeros where none does (an error in strict mode)."""
     used = [i for i, t in enumerate(outputs) if t.requires_grad]
     if not used:
         return tuple([t.new_zeros(t.shape) for t in inputs])

@@ -149,7 +149,7 @@ def _numeric_along(
 def _elements(args: Sequence[Any], place: int) -> Any:
     """Return an input without history. Writes to it reach the function's other references, but count as no change.
 
-    Raises RuntimeError: if elements of the input share memory.
+    Raises RuntimeError if elements of the input share memory.
     """
     t = args[place]
     if any(size > 1 and stride == 0 for size, stride in zip(t.meta.shape, t.meta.strides, strict=True)):
@@ -208,7 +208,7 @@ def _numeric(func: Callable[..., Any], args: Sequence[Any], place: int, eps: flo
 
 
 def _column(func: Callable[..., Any], args: Sequence[Any], moved: Any, step: Any, eps: float) -> list[Any]:
-    """How each output changes as `moved`, a view of one of `args`, moves along `step`."""
+    """Return how each output changes as `moved`, a view of one of `args`, moves along `step`."""
     original = moved.clone()
     changes = []
     for direction in _directions(moved):
@@ -246,7 +246,9 @@ def gradgradcheck(
     fast_mode: bool = False,
     masked: bool = False,
 ) -> bool:
-    """`gradcheck` of the gradients of `func(*inputs)`, with respect to the inputs and to `grad_outputs` (random)."""
+    """Return `gradcheck` of the gradients of `func(*inputs)`, with respect to the inputs and to `grad_outputs`
+    (random).
+    """
     args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     outputs = [t for t in _outputs(func, args) if t.requires_grad]
     if grad_outputs is None:

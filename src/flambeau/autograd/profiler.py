@@ -56,8 +56,9 @@ class profile:
             program's lines that each call came from. profile_memory: what calls allocate and free, on the CPU and on
             CUDA devices.
 
-    Raises NotSupportedError: with_modules, which is of TorchScript's models. ValueError: another `use_device` than
-    "cuda".
+    Raises:
+        NotSupportedError: For with_modules, which is of TorchScript's models.
+        ValueError: For any other `use_device` than "cuda".
     """
 
     def __init__(
@@ -118,7 +119,8 @@ class profile:
     def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> EventList:
         """Return the events added up by name, and by shapes of inputs and innermost lines if so asked.
 
-        Raises RuntimeError: it has not ended.
+        Raises:
+            RuntimeError: If it has not ended.
         """
         return self._events().key_averages(group_by_input_shape, group_by_stack_n)
 
@@ -137,7 +139,7 @@ class profile:
         return self._events().total_average()
 
     def table(self, *args: Any, **kwargs: Any) -> str:
-        """`EventList.table` of all events."""
+        """Return `EventList.table` of all events."""
         return self._events().table(*args, **kwargs)
 
     def export_chrome_trace(self, path: str | Path) -> None:
@@ -145,7 +147,11 @@ class profile:
         self._events().export_chrome_trace(path)
 
     def export_stacks(self, path: str | Path, metric: str = "self_cpu_time_total") -> None:
-        """As `EventList.export_stacks`, of all events. AssertionError: made without `with_stack`."""
+        """As `EventList.export_stacks`, of all events.
+
+        Raises:
+            AssertionError: For made without `with_stack`.
+        """
         events = self._events()
         if not self.with_stack:
             raise AssertionError("export_stacks() requires with_stack=True")

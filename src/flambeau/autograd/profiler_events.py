@@ -22,7 +22,7 @@ class Interval:
     end: float
 
     def elapsed_us(self) -> float:
-        """How long it is."""
+        """Return how long it is."""
         return self.end - self.start
 
 
@@ -30,7 +30,7 @@ _UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0}
 
 
 def time_text(us: float, unit: str | None = None) -> str:
-    """Microseconds as people read them, or in a unit."""
+    """Return microseconds as people read them, or in a unit."""
     if unit is None:
         unit = next((name for name, size in _UNITS.items() if us >= size), "us")
     return f"{us / _UNITS[unit]:.3f}{unit}"
@@ -120,7 +120,7 @@ class FunctionEvent(_TimeStatistics):
 
     @property
     def key(self) -> str:
-        """What averages are made by: its name, but the steps of a schedule are one."""
+        """Return what averages are made by: its name, but the steps of a schedule are one."""
         return "ProfilerStep*" if self.name.startswith("ProfilerStep#") else self.name
 
     @property

@@ -57,7 +57,8 @@ class EventList(list[Any]):
     def export_stacks(self, path: str | Path, metric: str) -> None:
         """Write each line of calls, outermost first, with its time in whole microseconds.
 
-        Raises ValueError: another metric.
+        Raises:
+            ValueError: For any other metric.
         """
         if metric not in _STACK_METRICS:
             raise ValueError(f"metric should be one of: {list(_STACK_METRICS)}")
@@ -87,7 +88,10 @@ class EventList(list[Any]):
 
         Columns are there where there is something to show: devices' times, memory, shapes, lines, floating-point
         operations. Names and such are cut to the given numbers of letters; `header` stands above; all times are
-        in `time_unit` ("s", "ms", "us"), if one is given. Raises AttributeError: nothing is sorted by that.
+        in `time_unit` ("s", "ms", "us"), if one is given.
+
+        Raises:
+            AttributeError: If nothing is sorted by that.
         """
         widths = max_name_column_width, max_shapes_column_width, max_src_column_width
         return table_of(self, sort_by, row_limit, widths, header, top_level_events_only, time_unit)

@@ -13,7 +13,8 @@ _KINETO = {DeviceType.CPU: 0, DeviceType.CUDA: 1}  # c10::DeviceType
 
 
 def chrome_trace(events: Iterable[FunctionEvent], memory: Sequence[MemoryNote] = ()) -> ChromeTrace:
-    """Slices of a process for the program and one for each device, and an arrow from each call to what it started.
+    """Return slices of a process for the program and one for each device, and an arrow from each call to what it
+    started.
 
     What was allocated and freed are instants of the program's threads, "[memory]".
     """

@@ -65,7 +65,7 @@ class Work:
         request.last = self._source.next_seq()
 
     def stop(self) -> Iterator[FunctionEvent]:
-        """What ran, in the order of devices, streams and requests; each is among its call's kernels."""
+        """Return what ran, in the order of devices, streams and requests; each is among its call's kernels."""
         records = self._source.records()
         self._source.close()
         for r in sorted(records, key=lambda r: (r.index, r.stream, r.seq)):

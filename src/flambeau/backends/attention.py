@@ -17,8 +17,11 @@ from flambeau.tensor.tensor import Tensor
 class SDPAParams(Record):
     """What a call of `scaled_dot_product_attention` is given, for `can_use_flash_attention` and its like.
 
-    query (..., target length, depth), key (..., source length, depth), value (..., source length, depth of values),
-    attn_mask (..., target length, source length) or None. TypeError: one is missing.
+    query (..., target length, depth), key (..., source length, depth), value (..., source length, depth of
+    values), attn_mask (..., target length, source length) or None.
+
+    Raises:
+        TypeError: If one is missing.
     """
 
     query: Tensor
@@ -61,7 +64,11 @@ enable_cudnn_sdp, cudnn_sdp_enabled = _switch(SDPBackend.CUDNN_ATTENTION, "cudnn
 
 
 def allow_fp16_bf16_reduction_math_sdp(enabled: bool) -> None:
-    """Return True if the products of SDPBackend.MATH may sum halves in their own precision. RuntimeError: no bool."""
+    """Return True if the products of SDPBackend.MATH may sum halves in their own precision.
+
+    Raises:
+        RuntimeError: If the value is not a bool.
+    """
     _check(enabled, "set_math_sdp_allow_fp16_bf16_reduction")
     flags.attention_reduced = enabled
 
@@ -96,7 +103,8 @@ def _can_use(way: int, params: SDPAParams, debug: bool) -> bool:
 def can_use_flash_attention(params: SDPAParams, debug: bool = False) -> bool:
     """Return True if SDPBackend.FLASH_ATTENTION takes a call on a CUDA device; with `debug`, a warning says why not.
 
-    Raises AttributeError: `params` is no SDPAParams.
+    Raises:
+        AttributeError: If `params` is not a SDPAParams.
     """
     return _can_use(choice.FLASH, params, debug)
 
@@ -105,7 +113,8 @@ def can_use_efficient_attention(params: SDPAParams, debug: bool = False) -> bool
     """Return True if SDPBackend.EFFICIENT_ATTENTION takes a call on a CUDA device; with `debug`, a warning says why
     not.
 
-    Raises AttributeError: `params` is no SDPAParams.
+    Raises:
+        AttributeError: If `params` is not a SDPAParams.
     """
     return _can_use(choice.EFFICIENT, params, debug)
 

@@ -68,12 +68,12 @@ class cuFFTPlanCache:
 
     @property
     def size(self) -> int:
-        """How many plans are kept now."""
+        """Return how many plans are kept now."""
         return self._cache.size
 
     @property
     def max_size(self) -> int:
-        """How many plans are kept at most (4096 at first); setting it less drops the least recently used."""
+        """Return how many plans are kept at most (4096 at first); setting it less drops the least recently used."""
         return self._cache.max_size
 
     def clear(self) -> None:

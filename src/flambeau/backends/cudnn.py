@@ -34,7 +34,7 @@ def is_available() -> bool:
 
 
 def version() -> int | None:
-    """cuDNN's version, 91002 for 9.10.2; None where it is not installed."""
+    """Return cuDNN's version, 91002 for 9.10.2; None where it is not installed."""
     return cudnn_version()
 
 

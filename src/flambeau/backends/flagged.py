@@ -11,7 +11,8 @@ from flambeau.core.flags import flags
 class Flag:
     """An attribute that reads and sets the flag `name` of a type, whose PyTorch's setter is called `setter`.
 
-    RuntimeError: it is set to something else.
+    Raises:
+        RuntimeError: If it is set to something else.
     """
 
     def __init__(self, name: str, setter: str, kind: type = bool) -> None:

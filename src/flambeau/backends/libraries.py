@@ -41,7 +41,9 @@ def preferred_blas_library(backend: str | _BlasBackend | None = None) -> _BlasBa
     """Return the library of matrix products on real GPUs, which is cuBLASLt. `backend`: "default" or "cublaslt", if
     any.
 
-    Raises RuntimeError: no library's name; NotSupportedError: another library.
+    Raises:
+        RuntimeError: If there is no library's name.
+        NotSupportedError: For any other library.
     """
     return _preferred(backend, _BLAS, _BlasBackend.Cublaslt)  # type: ignore[no-any-return]
 
@@ -50,7 +52,9 @@ def preferred_linalg_library(backend: str | _LinalgBackend | None = None) -> _Li
     """Return the library of linear algebra on real GPUs, which is cuSOLVER. `backend`: "default" or "cusolver", if
     any.
 
-    Raises RuntimeError: no library's name; NotSupportedError: another library.
+    Raises:
+        RuntimeError: If there is no library's name.
+        NotSupportedError: For any other library.
     """
     return _preferred(backend, _LINALG, _LinalgBackend.Cusolver)  # type: ignore[no-any-return]
 
@@ -71,8 +75,10 @@ def cublas_workspace_size(size: int | None = None) -> int:
     """Return bytes of workspace that matrix products on a real GPU have, for each stream: 32 MiB, which does not
     change.
 
-    Results do not depend on it, nor on CUBLAS_WORKSPACE_CONFIG: a product is computed alike each time. Raises
-    NotSupportedError: another `size`.
+    Results do not depend on it, nor on CUBLAS_WORKSPACE_CONFIG: a product is computed alike each time.
+
+    Raises:
+        NotSupportedError: For any other `size`.
     """
     fixed = product_workspace()
     if size is not None and size != fixed:
@@ -81,12 +87,16 @@ def cublas_workspace_size(size: int | None = None) -> int:
 
 
 def cublaslt_workspace_size(size: int | None = None) -> int:
-    """As `cublas_workspace_size`: there is one workspace."""
+    """Work like `cublas_workspace_size`: there is one workspace."""
     return cublas_workspace_size(size)
 
 
 def blas_workspace_size(size: int | None = None, backend: str | _BlasBackend | None = None) -> int:
-    """As `cublas_workspace_size`. Raises RuntimeError: `backend` is no library's name, or has no workspace ("ck")."""
+    """Work like `cublas_workspace_size`.
+
+    Raises:
+        RuntimeError: If `backend` is not a library's name, or has no workspace ("ck").
+    """
     if isinstance(backend, str) and backend not in _BLAS:
         raise RuntimeError(f"Unknown backend string. Choose from: {', '.join(_BLAS)}.")
     found = _BLAS.get(backend, backend) if isinstance(backend, str) else backend

@@ -48,7 +48,8 @@ class _Reductions:
 class Precision:
     """An attribute that reads and sets how precise float32 is in a scope: see Note [Precisions of float32].
 
-    RuntimeError: it is set to something else.
+    Raises:
+        RuntimeError: If it is set to something else.
     """
 
     def __init__(self, scope: str) -> None:
@@ -64,13 +65,17 @@ class Precision:
 class cuBLASModule(Attributes):
     """How matrix products may be computed.
 
-    allow_tf32 (True): whether those of float32 may round their inputs to TF32. fp32_precision: the same as "tf32" or
-    "ieee", see Note [Precisions of float32]. allow_fp16_reduced_precision_reduction and
-    allow_bf16_reduced_precision_reduction (True): whether parts of sums may be added in 16 bits, or a pair, whether
-    they may and whether sums may be split; allow_fp16_accumulation (False): whether sums may be kept in 16 bits. These
-    three are kept for programs that set them: products are summed in float32, which all their values allow.
+    allow_tf32 (True): whether those of float32 may round their inputs to TF32. fp32_precision: the same as "tf32"
+    or "ieee", see Note [Precisions of float32]. allow_fp16_reduced_precision_reduction and
+    allow_bf16_reduced_precision_reduction (True): whether parts of sums may be added in 16 bits, or a pair,
+    whether they may and whether sums may be split; allow_fp16_accumulation (False): whether sums may be kept in
+    16 bits. These three are kept for programs that set them: products are summed in float32, which all their
+    values allow.
 
-    Setting raises RuntimeError or TypeError: no bool; another precision. AttributeError: another name.
+    Setting raises RuntimeError or TypeError: no bool; another precision.
+
+    Raises:
+        AttributeError: If any other name.
     """
 
     __slots__ = ()
@@ -94,14 +99,18 @@ class cuBLASModule(Attributes):
 
 
 def is_tf32(precision: Any) -> bool:
-    """Whether "tf32" or "ieee". RuntimeError: neither."""
+    """Whether "tf32" or "ieee".
+
+    Raises:
+        RuntimeError: For neither.
+    """
     if precision not in ("tf32", "ieee"):
         raise RuntimeError(f"Unknown precision: {precision}: Flambeau has 'ieee' and 'tf32'")
     return bool(precision == "tf32")
 
 
 def precision_of(scope: str) -> str:
-    """What holds there."""
+    """Return what holds there."""
     said = dict(zip(_SCOPES, flags.precisions, strict=True))
     wider = {"generic": (), "cuda": ("generic",)}.get(scope, ("cuda", "generic"))
     for each in (scope, *wider):
@@ -111,7 +120,11 @@ def precision_of(scope: str) -> str:
 
 
 def say_precision(value: Any, *scopes: str) -> None:
-    """Set it in scopes. RuntimeError: another value."""
+    """Set it in scopes.
+
+    Raises:
+        RuntimeError: For any other value.
+    """
     if value != "none":
         is_tf32(value)
     said = dict(zip(_SCOPES, flags.precisions, strict=True)) | dict.fromkeys(scopes, value)
@@ -132,7 +145,7 @@ def say_tf32(allowed: bool, *scopes: str) -> None:
 
 
 def _reductions(name: str, value: Any) -> tuple[bool, bool]:
-    """(allowed, may be split) from one bool or a pair."""
+    """Return (allowed, may be split) from one bool or a pair."""
     if isinstance(value, bool):
         return value, True
     if not isinstance(value, list | tuple):
@@ -155,7 +168,9 @@ def _reductions(name: str, value: Any) -> tuple[bool, bool]:
 def set_float32_matmul_precision(precision: str) -> None:
     """How float32 matrix products compute: "highest" (float32), "high" or "medium" (inputs rounded to TF32).
 
-    Raises RuntimeError: not a str. ValueError: another str (PyTorch warns and changes nothing).
+    Raises:
+        RuntimeError: For a value that is not a str.
+        ValueError: For any other str (PyTorch warns and changes nothing).
     """
     if not isinstance(precision, str):
         raise RuntimeError(f"set_float32_matmul_precision expects a str, but got {type(precision).__name__}")
@@ -183,7 +198,7 @@ def follow_environment() -> None:
 
 
 def get_float32_matmul_precision() -> str:
-    """How float32 matrix products compute: "highest", "high" or "medium"."""
+    """Return how float32 matrix products compute: "highest", "high" or "medium"."""
     return flags.float32_matmul_precision
 
 

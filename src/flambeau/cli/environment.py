@@ -27,7 +27,7 @@ def export_options(options: argparse.Namespace) -> None:
 
 
 def why_no_machine(options: argparse.Namespace) -> str:
-    """What no virtual machine is made of, among the options: one line; empty if nothing is in the way."""
+    """Return what no virtual machine is made of, among the options: one line; empty if nothing is in the way."""
     try:
         if options.devices is not None:
             text = options.devices.strip()

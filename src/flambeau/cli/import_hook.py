@@ -111,7 +111,8 @@ def _say_torch(module: ModuleType) -> None:
 def install() -> None:
     """Map `torch` to Flambeau in this process and in its children. Again is allowed.
 
-    Raises RuntimeError: real PyTorch is imported already, so two would mix.
+    Raises:
+        RuntimeError: If real PyTorch is imported already, so two would mix.
     """
     loaded = sys.modules.get("torch")
     if loaded is not None and loaded is not flambeau:

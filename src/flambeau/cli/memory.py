@@ -166,7 +166,11 @@ def _policy(text: str) -> Policy:
 
 
 def size_of(text: str) -> int:
-    """ "24GiB", "16 GB" or "1073741824" in bytes. ValueError: it is no size."""
+    """Return a size in bytes from text such as "24GiB", "16 GB" or "1073741824".
+
+    Raises:
+        ValueError: If it is not a size.
+    """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
     if found is None or found[2].upper() not in _UNITS:
         raise ValueError(f"--capacity {text!r} is no size; write it as 24GiB")

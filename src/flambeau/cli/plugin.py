@@ -375,7 +375,7 @@ def _races_text(certificate: Certificate | None, processes: list[dict[str, Any]]
 def _counts(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, has_races: bool
 ) -> list[str]:
-    """What a test counts as in the summary."""
+    """Return what a test counts as in the summary."""
     if call.when != "call":
         return []
     certified = ["certified"] if _is_certified(item) else []
@@ -427,7 +427,7 @@ def _replay(item: pytest.Item, machine: Any, devices: int) -> str:
 
 
 def _name_with_token(item: pytest.Item, token: str) -> str:
-    """What a test is called under the schedule of a token."""
+    """Return what a test is called under the schedule of a token."""
     spec = getattr(item, "callspec", None)
     if spec is None:
         return item.nodeid.partition("[")[0]

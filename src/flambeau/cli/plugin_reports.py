@@ -101,7 +101,7 @@ class Reports:
         return lines
 
     def _summary(self) -> list[str]:
-        """How many tests ran on virtual GPUs, and a line for each that has races."""
+        """Return how many tests ran on virtual GPUs, and a line for each that has races."""
         counts = self._counts
         if not counts:
             if self._lacks_torch:

@@ -55,7 +55,7 @@ class Progress:
         return ", ".join([*parts, *([f"{wrong} failures and races"] if wrong else [])])
 
     def _share(self, found: Exploration, passed: float) -> float:
-        """How much is done, above 0: whichever end is nearer."""
+        """Return how much is done, above 0: whichever end is nearer."""
         shares = [found.schedules / self._schedules] if self._schedules else []
         shares += [passed / self._seconds] if self._seconds else []
         return min(max(shares), 1.0)

@@ -207,7 +207,7 @@ def _write_whole_lines() -> None:
 
 
 def processes_so_far() -> int:
-    """How many multiprocessing has made here; a look at its counter, not a step of it: "count(3)"."""
+    """Return how many multiprocessing has made here; a look at its counter, not a step of it: "count(3)"."""
     module = sys.modules.get("multiprocessing.process")
     return 0 if module is None else int(repr(module._process_counter)[6:-1]) - 1
 

@@ -24,10 +24,10 @@ _cell_names: list[Callable[[str], str | None]] = []  # each: source file -> the 
 
 
 def caller(depth: int = 1) -> Site:
-    """Where the user's program is now: the innermost frame outside this package.
+    """Return where the user's program is now: the innermost frame outside this package.
 
-    `depth` frames, the caller of this function among them, are known to be inside and are not looked at. A
-    thread that holds only frames of this package gives its outermost one.
+    `depth` frames, the caller of this function among them, are known to be inside and are not looked at. A thread
+    that holds only frames of this package gives its outermost one.
     """
     known = _inside
     try:  # nearly always all is known: the time that this takes is a third of what the race detector costs
@@ -206,7 +206,7 @@ def file_of(site: Site) -> str:
 
 
 def launched_at(site: Site | None) -> str:
-    """What an error of a device adds where the line that launched the work is known."""
+    """Return what an error of a device adds where the line that launched the work is known."""
     if site is None:
         return ""
     text = source(site)

@@ -27,7 +27,7 @@ def contiguous_strides(shape: Sequence[int]) -> Strides:
 
 
 def channels_last_strides(shape: Sequence[int]) -> Strides:
-    """Dense strides of (N, C, spatial ...) with the channels innermost; a dimension of size 0 counts as 1."""
+    """Return dense strides of (N, C, spatial ...) with the channels innermost; a dimension of size 0 counts as 1."""
     return _pack_strides(shape, (0, *range(2, len(shape)), 1), least=1)
 
 
@@ -84,7 +84,7 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
-    """Strides of a copy that keeps the memory format: the rule of `empty_like` and `clone`.
+    """Return strides of a copy that keeps the memory format: the rule of `empty_like` and `clone`.
 
     A dense layout is kept as it is; any other is laid out densely in its own order of dimensions.
     """
@@ -94,11 +94,11 @@ def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
 
 
 def result_strides(shape: Sequence[int], *operands: Sequence[int], broadcast: bool = False) -> Strides:
-    """Strides of a new result of `shape` computed from operands of these strides, broadcast to `shape`.
+    """Return strides of a new result of `shape` computed from operands of these strides, broadcast to `shape`.
 
-    PyTorch's rule for pointwise operators and indexing: the operands' common order of dimensions, the
-    first operand that has an opinion on a pair deciding it. `broadcast` says that their shapes differed:
-    then PyTorch takes no short cut.
+    PyTorch's rule for pointwise operators and indexing: the operands' common order of dimensions, the first
+    operand that has an opinion on a pair deciding it. `broadcast` says that their shapes differed: then PyTorch
+    takes no short cut.
     """
     if not broadcast and all(is_contiguous(shape, strides) for strides in operands):
         return contiguous_strides(shape)
@@ -116,7 +116,7 @@ def result_strides(shape: Sequence[int], *operands: Sequence[int], broadcast: bo
 
 
 def _pack_strides(shape: Sequence[int], order: Sequence[int], least: int = 1) -> Strides:
-    """Dense strides with the dimensions in `order`, outermost first; a size counts as `least` at least."""
+    """Return dense strides with the dimensions in `order`, outermost first; a size counts as `least` at least."""
     out, step = [0] * len(shape), 1
     for dim in reversed(order):
         out[dim] = step
@@ -145,7 +145,7 @@ def memory_order(shape: Sequence[int], *operands: Sequence[int]) -> list[int]:
 
 
 def _compare(shape: Sequence[int], operands: Sequence[Sequence[int]], a: int, b: int) -> int:
-    """-1 if dimension `a` lies inside `b`, 1 if outside, 0 if no operand says."""
+    """Return -1 if dimension `a` lies inside `b`, 1 if outside, 0 if no operand says."""
     for strides in operands:
         if strides[a] == 0 or strides[b] == 0:
             continue
@@ -174,7 +174,7 @@ def broadcast_shapes(shapes: Iterable[Sequence[int]]) -> Shape:
 
 
 def expand_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> Strides:
-    """Strides that read a tensor of `shape` as one of the (broadcast) shape `target`."""
+    """Return strides that read a tensor of `shape` as one of the (broadcast) shape `target`."""
     lead = len(target) - len(shape)
     return (0,) * lead + tuple(
         0 if size == 1 and want != 1 else stride
@@ -205,7 +205,7 @@ def wrap_dim(dim: int, ndim: int) -> int:
 
 
 def view_strides(shape: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> Strides | None:
-    """Strides under which the same memory reads as shape `new`, or None where that needs a copy."""
+    """Return strides under which the same memory reads as shape `new`, or None where that needs a copy."""
     if numel(shape) == 0:
         return contiguous_strides(new) if tuple(shape) != tuple(new) else tuple(strides)
     out = [0] * len(new)

@@ -27,7 +27,7 @@ def array_at(
 
 
 def bytes_at(ptr: int, nbytes: int) -> np.ndarray[Any, Any]:
-    """`nbytes` bytes at host address `ptr`. The caller keeps the memory alive."""
+    """Return `nbytes` bytes at host address `ptr`. The caller keeps the memory alive."""
     return array_at(ptr, (nbytes,), np.uint8)
 
 

@@ -21,7 +21,7 @@ class Size(tuple[int, ...]):
         return tuple.__new__(cls, [_check_dimension(n, i) for i, n in enumerate(sizes)])
 
     def numel(self) -> int:
-        """How many elements a tensor of this shape has."""
+        """Return how many elements a tensor of this shape has."""
         return prod(self)
 
     def __getitem__(self, key: Any) -> Any:

@@ -42,13 +42,13 @@ class GradScaler(amp.GradScaler):
 
 
 def custom_fwd(fwd: Callable[..., Any] | None = None, *, cast_inputs: dtype | None = None) -> Any:
-    """`torch.amp.custom_fwd(..., device_type="cuda")`, with a FutureWarning. Raises what that raises."""
+    """Return `torch.amp.custom_fwd(..., device_type="cuda")`, with a FutureWarning. Raises what that raises."""
     _warn("custom_fwd", "custom_fwd(args..., device_type='cuda')")
     return amp.custom_fwd(fwd, device_type="cuda", cast_inputs=cast_inputs)
 
 
 def custom_bwd(bwd: Callable[..., Any]) -> Any:
-    """`torch.amp.custom_bwd(..., device_type="cuda")`, with a FutureWarning. Raises what that raises."""
+    """Return `torch.amp.custom_bwd(..., device_type="cuda")`, with a FutureWarning. Raises what that raises."""
     _warn("custom_bwd", "custom_bwd(args..., device_type='cuda')")
     return amp.custom_bwd(bwd, device_type="cuda")
 

@@ -47,7 +47,8 @@ def set_device(device: Any) -> None:
 
     Better: `with torch.cuda.device(...)`.
 
-    Raises RuntimeError: there is no such device.
+    Raises:
+        RuntimeError: If there is no such device.
     """
     index = current.index_of(device)
     if index >= 0:
@@ -76,13 +77,18 @@ def get_device_capability(device: Any = None) -> tuple[int, int] | None:
 def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
     """Return the properties of a device (torch.device, int or str; default: the current device).
 
-    Raises AssertionError: there is no such device.
+    Raises:
+        AssertionError: If there is no such device.
     """
     return _properties(current.index_of(device, optional=True))
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Return True if a device can reach another's memory directly. Raises AssertionError: no such device."""
+    """Return True if a device can reach another's memory directly.
+
+    Raises:
+        AssertionError: If there is no such device.
+    """
     init()
     index, peer = current.index_of(device, optional=True), current.index_of(peer_device)
     if not 0 <= index < device_count():
@@ -118,10 +124,14 @@ def is_tf32_supported() -> bool:
 
 
 def set_sync_debug_mode(debug_mode: Any) -> None:
-    """What to do when an operation makes the host wait for a device: "default" or 0 nothing, "warn" or 1, "error" or 2.
+    """What to do when an operation makes the host wait for a device: "default" or 0 nothing, "warn" or 1, "error" or
+    2.
 
     These are copies between host and device that block, `item()` and the like, and `Stream.synchronize`;
-    `torch.cuda.synchronize` and `Event.synchronize`, whose purpose it is, are not. Raises RuntimeError: another mode.
+    `torch.cuda.synchronize` and `Event.synchronize`, whose purpose it is, are not.
+
+    Raises:
+        RuntimeError: For any other mode.
     """
     if isinstance(debug_mode, str):
         if debug_mode not in _SYNC_MODES:
@@ -136,7 +146,7 @@ _SYNC_MODES = ("default", "warn", "error")
 
 
 def get_sync_debug_mode() -> int:
-    """0, 1 or 2: default, warn or error."""
+    """Return 0, 1 or 2: default, warn or error."""
     return flags.sync_debug_mode
 
 
@@ -144,7 +154,8 @@ def current_blas_handle() -> int:
     """Return a cublasHandle_t of the current device, for calls of the program's own: its work goes to the current
     stream.
 
-    NotSupportedError: virtual GPUs have none.
+    Raises:
+        NotSupportedError: If virtual GPUs have none.
     """
     init()
     stream = current.stream_at(current.local.device)
@@ -152,7 +163,7 @@ def current_blas_handle() -> int:
 
 
 def current_solver_handle() -> int:
-    """As `current_blas_handle`, a cusolverDnHandle_t."""
+    """Work like `current_blas_handle`, a cusolverDnHandle_t."""
     init()
     stream = current.stream_at(current.local.device)
     return stream.context.driver.library_handle("cusolver", stream.handle)

@@ -98,7 +98,9 @@ def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = 
     runs on the CPU, on virtual GPUs and on real ones. It is Flambeau's own.
 
     Raises SyntaxError, which shows the place: it is no such expression; TypeError: no str. When called,
-    NotImplementedError: a function does not take the dtype, with the place; RuntimeError: shapes or devices that
-    do not go together.
+
+    Raises:
+        NotImplementedError: If a function does not take the dtype, with the place.
+        RuntimeError: For shapes or devices that do not go together.
     """
     return Elementwise(text, name, differentiable)

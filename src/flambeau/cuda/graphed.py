@@ -37,10 +37,13 @@ def make_graphed_callables(
         allow_unused_input: whether inputs may have no influence on the outputs.
         pool: `graph_pool_handle()` or `other.pool()`, to share memory; None: memory of their own.
 
-    Returns what was given, graphed: a Module itself with another `forward`, which replays while its `training` is what
-    it was. Outputs lie where the last call's lay. Only once differentiable.
-    Raises RuntimeError: autocast with its cache is on. AssertionError: hooks, buffers that require grad, arguments
-    other than tensors. ValueError: not a tuple of arguments for each of several callables.
+    Returns what was given, graphed: a Module itself with another `forward`, which replays while its `training` is
+    what it was. Outputs lie where the last call's lay. Only once differentiable.
+
+    Raises:
+        RuntimeError: If autocast with its cache is on.
+        AssertionError: For hooks, buffers that require grad, arguments other than tensors.
+        ValueError: For a value that is not a tuple of arguments for each of several callables.
     """
     if is_autocast_enabled() and is_autocast_cache_enabled():
         raise RuntimeError(
@@ -152,7 +155,7 @@ def _check(module: Module) -> None:
 
 
 def _replacing(passes: _Passes) -> Any:
-    """What the program calls instead of what it gave."""
+    """Return what the program calls instead of what it gave."""
 
     class Graphed(Function):
         @staticmethod

@@ -28,10 +28,13 @@ class graph:
         capture_error_mode: "global" (default), "thread_local" or "relaxed", see `CUDAGraph.capture_begin`.
         check_input_liveness: as in `CUDAGraph.capture_begin`. enable_annotations: not supported.
 
-    Static inputs, which the graph reads at each replay, are made outside; write to them with `copy_`.
+    Static inputs, which the graph reads at each replay, are made outside; write to them with `copy_`. Entering
+    raises what `CUDAGraph.capture_begin` does; leaving raises RuntimeError where something was tried that no
+    graph can hold.
 
-    Raises NotImplementedError: an argument that is not supported; TypeError: no CUDAGraph, no Stream. Entering raises
-    what `CUDAGraph.capture_begin` does; leaving raises RuntimeError where something was tried that no graph can hold.
+    Raises:
+        NotImplementedError: For an argument that is not supported.
+        TypeError: If the value is not a CUDAGraph, no Stream.
     """
 
     if not TYPE_CHECKING:  # a checker should find misspelt names

@@ -41,7 +41,7 @@ class _JittedFunction:
         self._records: dict[int, Op] = {}
 
     def __call__(self, *tensors: Any, **kwargs: Any) -> Any:
-        """New tensors, on the GPU of `tensors`: one, or a tuple where there are several outputs."""
+        """Return new tensors, on the GPU of `tensors`: one, or a tuple where there are several outputs."""
         if not system.is_available():
             raise AssertionError("Jiterator is only supported on CUDA and ROCm GPUs, none are available.")
         if len(tensors) > MOST:
@@ -88,7 +88,9 @@ def _create_jit_fn(code_string: str, **kwargs: Any) -> Callable[..., Any]:
 
 
 def _create_multi_output_jit_fn(code_string: str, num_outputs: int, **kwargs: Any) -> Callable[..., Any]:
-    """As `_create_jit_fn`, of a template that returns nothing and assigns its `num_outputs` parameters `T& out`."""
+    """Work like `_create_jit_fn`, of a template that returns nothing and assigns its `num_outputs` parameters `T&
+    out`.
+    """
     return _JittedFunction(code_string, return_by_ref=True, num_outputs=num_outputs, **kwargs)
 
 

@@ -49,7 +49,7 @@ class _Runtime:
         return _WORDS.get(int(error), "unrecognized error code")
 
     def cudaMemGetInfo(self, device: Any) -> tuple[int, int]:
-        """(free, total) bytes of a device's memory."""
+        """Return (free, total) bytes of a device's memory."""
         context = current.context_at(current.index_of(device, optional=True))
         return context.driver.mem_info(context.driver_index)
 
@@ -67,12 +67,12 @@ class _Runtime:
         return cudaError.success
 
     def cudaProfilerStart(self) -> int:
-        """As `torch.cuda.profiler.start`."""
+        """Work like `torch.cuda.profiler.start`."""
         profiler.start()
         return cudaError.success
 
     def cudaProfilerStop(self) -> int:
-        """As `torch.cuda.profiler.stop`."""
+        """Work like `torch.cuda.profiler.stop`."""
         profiler.stop()
         return cudaError.success
 

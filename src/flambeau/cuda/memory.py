@@ -55,8 +55,10 @@ explain_absent_names(globals(), "torch.cuda.memory")
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Return bytes of the device's memory that tensors occupy now (each rounded up to 512). RuntimeError: no such
-    device.
+    """Return bytes of the device's memory that tensors occupy now (each rounded up to 512).
+
+    Raises:
+        RuntimeError: If there is no such device.
     """
     return _allocator(device).allocated_bytes() if system.is_initialized() else 0
 
@@ -64,20 +66,26 @@ def memory_allocated(device: Any = None) -> int:
 def max_memory_allocated(device: Any = None) -> int:
     """Return the most bytes that tensors occupied, since the start or the last reset_peak_memory_stats.
 
-    Raises RuntimeError: no such device.
+    Raises:
+        RuntimeError: If there is no such device.
     """
     return _allocator(device).ledger().peak[ALL][ALLOCATED_BYTES] if system.is_initialized() else 0
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Return bytes that the caching allocator holds of the device's memory now. RuntimeError: no such device."""
+    """Return bytes that the caching allocator holds of the device's memory now.
+
+    Raises:
+        RuntimeError: If there is no such device.
+    """
     return _allocator(device).reserved_bytes() if system.is_initialized() else 0
 
 
 def max_memory_reserved(device: Any = None) -> int:
     """Return the most bytes that the caching allocator held, since the start or the last reset_peak_memory_stats.
 
-    Raises RuntimeError: no such device.
+    Raises:
+        RuntimeError: If there is no such device.
     """
     return _allocator(device).ledger().peak[ALL][RESERVED_BYTES] if system.is_initialized() else 0
 
@@ -97,7 +105,8 @@ def max_memory_cached(device: Any = None) -> int:
 def memory_stats(device: Any = None) -> dict[str, int]:
     """Return the figures of `memory_stats_as_nested_dict`, under "figure.pool.kind". Empty before first use.
 
-    Raises RuntimeError: no such device.
+    Raises:
+        RuntimeError: If there is no such device.
     """
     flat: dict[str, int] = {}
     _flatten("", memory_stats_as_nested_dict(device), flat)
@@ -107,13 +116,14 @@ def memory_stats(device: Any = None) -> dict[str, int]:
 def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     """Exact figures of the caching allocator: `[figure][pool][kind]`, and plain counters.
 
-    Figures: allocation (also as allocated, its documented name), allocated_bytes, requested_bytes,
-    segment, reserved_bytes, active, active_bytes, inactive_split, inactive_split_bytes. Pools: all,
-    large_pool, small_pool. Kinds: current, peak, allocated (total increase), freed (total decrease).
-    oversize_allocations and oversize_segments have kinds alone. max_split_size is the greatest int where blocks of
-    any size are split. reserved_bytes_by_private_pools: of each MemPool, by its id. Empty before first use.
+    Figures: allocation (also as allocated, its documented name), allocated_bytes, requested_bytes, segment,
+    reserved_bytes, active, active_bytes, inactive_split, inactive_split_bytes. Pools: all, large_pool,
+    small_pool. Kinds: current, peak, allocated (total increase), freed (total decrease). oversize_allocations and
+    oversize_segments have kinds alone. max_split_size is the greatest int where blocks of any size are split.
+    reserved_bytes_by_private_pools: of each MemPool, by its id. Empty before first use.
 
-    Raises RuntimeError: no such device.
+    Raises:
+        RuntimeError: If there is no such device.
     """
     if not system.is_initialized():
         return {}
@@ -133,7 +143,11 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """PyTorch's table of the figures; abbreviated: a shorter one. Initializes CUDA. RuntimeError: no such device."""
+    """Return PyTorch's table of the figures; abbreviated: a shorter one. Initializes CUDA.
+
+    Raises:
+        RuntimeError: If there is no such device.
+    """
     system.init()
     return summary(memory_stats_as_nested_dict(device), _index(device), abbreviated)
 
@@ -141,14 +155,22 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 def memory_snapshot(mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:
     """Return every segment of every device with its blocks, as in `_snapshot`; of one MemPool, if its id is given.
 
-    Sizes are in bytes. Raises TypeError: that is no pair of ints; ValueError: no MemPool has such numbers.
+    Sizes are in bytes.
+
+    Raises:
+        TypeError: If it is not a pair of ints.
+        ValueError: If no MemPool has such numbers.
     """
     id = NOBODY if mempool_id is None else as_id(mempool_id)
     return _whole(None if id == NOBODY else id, include_traces)["segments"]
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Let all peaks start again from the current values. Initializes CUDA. RuntimeError: no such device."""
+    """Let all peaks start again from the current values. Initializes CUDA.
+
+    Raises:
+        RuntimeError: If there is no such device.
+    """
     system.init()
     _allocator(device).reset_peaks()
 
@@ -161,7 +183,8 @@ def reset_peak_stats(device: Any = None) -> None:
 def reset_accumulated_memory_stats(device: Any = None) -> None:
     """Let total increases and decreases, and the counters of events, start again from 0. Initializes CUDA.
 
-    Raises RuntimeError: no such device.
+    Raises:
+        RuntimeError: If there is no such device.
     """
     system.init()
     _allocator(device).reset_accumulated()
@@ -200,9 +223,10 @@ def ipc_collect() -> None:
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """(free, total) bytes of the device's memory, as the driver sees it. Initializes CUDA.
+    """Return (free, total) bytes of the device's memory, as the driver sees it. Initializes CUDA.
 
-    Raises RuntimeError: no such device.
+    Raises:
+        RuntimeError: If there is no such device.
     """
     context = current.context_at(_index(device))
     return context.driver.mem_info(context.driver_index)
@@ -211,7 +235,8 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 def device_memory_used(device: Any = None) -> int:
     """Return bytes of the device's memory in use, by whatever process, as nvidia-smi shows them. Initializes CUDA.
 
-    Raises RuntimeError: no such device.
+    Raises:
+        RuntimeError: If there is no such device.
     """
     free, total = mem_get_info(device)
     return total - free
@@ -220,7 +245,9 @@ def device_memory_used(device: Any = None) -> int:
 def list_gpu_processes(device: Any = None) -> str:
     """Return the processes that use a device, and how many MiB of its memory each has. Initializes CUDA.
 
-    Raises RuntimeError: no such device. NotSupportedError: the driver does not tell.
+    Raises:
+        RuntimeError: If there is no such device.
+        NotSupportedError: If the driver does not tell.
     """
     index = _index(device)
     context = current.context_at(index)
@@ -233,8 +260,11 @@ def list_gpu_processes(device: Any = None) -> str:
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
     """Let this process reserve at most `fraction` (0 to 1) of the device's total memory. Initializes CUDA.
+    Allocating more raises OutOfMemoryError.
 
-    Raises TypeError: not a float; ValueError: not between 0 and 1. Allocating more raises OutOfMemoryError.
+    Raises:
+        TypeError: For a value that is not a float.
+        ValueError: For not between 0 and 1.
     """
     system.init()
     allocator = _allocator(device)
@@ -248,7 +278,8 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 def get_per_process_memory_fraction(device: Any = None) -> float:
     """Return the fraction that `set_per_process_memory_fraction` set; 1.0 at first. Initializes CUDA.
 
-    Raises RuntimeError: no such device.
+    Raises:
+        RuntimeError: If there is no such device.
     """
     system.init()
     return _allocator(device).memory_fraction
@@ -271,7 +302,7 @@ def host_memory_stats() -> dict[str, int]:
 
 
 def host_memory_stats_as_nested_dict() -> dict[str, Any]:
-    """Figures of pinned host memory: `[figure][kind]`, and plain counters.
+    """Return figures of pinned host memory: `[figure][kind]`, and plain counters.
 
     Figures: allocations and allocated_bytes (held, in use or kept), active_requests and active_bytes (in use).
     host_alloc_time and host_free_time are in microseconds.
@@ -320,7 +351,9 @@ def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -
 def caching_allocator_delete(mem_ptr: int) -> None:
     """Give back what `caching_allocator_alloc` returned.
 
-    Raises RuntimeError: it did not return this address; TypeError: this is no address.
+    Raises:
+        RuntimeError: If it did not return this address.
+        TypeError: If this is not an address.
     """
     mem_ptr = operator.index(mem_ptr)
     if mem_ptr and not any(_allocator(i).free_raw(mem_ptr) for i in range(system.device_count())):
@@ -330,7 +363,8 @@ def caching_allocator_delete(mem_ptr: int) -> None:
 def caching_allocator_enable(value: bool = True) -> None:
     """Keep freed memory, or give each block back to the device as it is freed. Initializes CUDA.
 
-    Raises RuntimeError: there is no GPU.
+    Raises:
+        RuntimeError: If there is not a GPU.
     """
     for context in system.contexts():
         cast(CachingAllocator, context.allocator).set_caching(bool(value))
@@ -338,7 +372,7 @@ def caching_allocator_enable(value: bool = True) -> None:
 
 @contextmanager
 def caching_allocator_disabled() -> Iterator[None]:
-    """`caching_allocator_enable(False)` inside of a `with` block."""
+    """Return `caching_allocator_enable(False)` inside of a `with` block."""
     before = [_allocator(i).policy.caching for i in range(len(system.contexts()))]
     caching_allocator_enable(False)
     try:
@@ -360,7 +394,10 @@ class CUDAPluggableAllocator:
         alloc_fn_name: of the library's `void* f(ssize_t size, int device, cudaStream_t stream)`.
         free_fn_name: of its `void f(void* ptr, ssize_t size, int device, cudaStream_t stream)`.
 
-    Raises OSError: there is no such library; AttributeError: it has no such function; TypeError: the object lacks them.
+    Raises:
+        OSError: If there is no such library.
+        AttributeError: If it has no such function.
+        TypeError: If the object lacks them.
     """
 
     def __init__(self, path_to_so_file: Any, alloc_fn_name: str = "", free_fn_name: str = "") -> None:
@@ -401,7 +438,7 @@ def _record_memory_history(enabled: Any = "all", *args: Any, **kwargs: Any) -> N
         global_record_annotations: ranges (`record_function`) of all threads are kept, not of the calling one alone.
         skip_actions: kinds of events that snapshots leave out.
 
-    A short history without stacks is kept always. Raises RuntimeError: a value that is none of these.
+    A short history without stacks is kept always. Raises RuntimeError for a value that is none of these.
     """
     if isinstance(enabled, bool):
         _record_as_before(enabled, *args, **kwargs)
@@ -471,7 +508,7 @@ def _record_as_before(
 def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
     """Return the state and the history of all devices' allocators, as PyTorch's memory viewer reads them.
 
-    Raises NotSupportedError: traces of torch.fx, which Flambeau lacks.
+    Raises NotSupportedError for traces of torch.fx, which Flambeau lacks.
     """
     _refuse_fx(augment_with_fx_traces)
     return _whole(None, True)
@@ -497,7 +534,7 @@ def _allocation_traceback(data_ptr: int) -> list[dict[str, Any]] | None:
 def _set_allocator_settings(env: str) -> None:
     """Change the settings of the allocators, as PYTORCH_ALLOC_CONF gives them.
 
-    Raises TypeError: no str; ValueError: a malformed one.
+    Raises TypeError if the value is not a str, or ValueError for a malformed one.
     """
     if not isinstance(env, str):
         raise TypeError(f"_set_allocator_settings(): argument 'env' must be str, not {type(env).__name__}")

@@ -33,7 +33,7 @@ _FOLLOWED = (2, 28, 9)
 
 
 def version() -> tuple[int, ...]:
-    """(major, minor, patch) of NCCL. Virtual GPUs answer with that of the one whose rules they follow."""
+    """Return (major, minor, patch) of NCCL. Virtual GPUs answer with that of the one whose rules they follow."""
     if system.is_virtual():
         return _FOLLOWED
     number = nccl_version()
@@ -54,7 +54,7 @@ def is_available(tensors: Sequence[Tensor]) -> bool:
 
 
 def unique_id() -> bytes:
-    """128 bytes by which members of a communicator find each other, wherever they are: for `init_rank`."""
+    """Return 128 bytes by which members of a communicator find each other, wherever they are: for `init_rank`."""
     system.init()
     return current.context_at(current.local.device).driver.comm_id()
 
@@ -78,7 +78,10 @@ class Communicator:
 def init_rank(num_ranks: int, uid: bytes, rank: int) -> Communicator:
     """Join the current device to the communicator `uid` as one of `num_ranks` members; returns when all have joined.
 
-    Each other member joins in another thread or process. Raises RuntimeError: a rank that is none, or taken.
+    Each other member joins in another thread or process.
+
+    Raises:
+        RuntimeError: For a rank that is none, or taken.
     """
     system.init()
     context = current.context_at(current.local.device)
@@ -104,7 +107,8 @@ def all_reduce(
         streams: for each tensor a Stream of its device, or None for the current one.
         comms: for each tensor what `init_rank` gave, where other members are elsewhere; default: these tensors are all.
 
-    Raises RuntimeError: tensors that do not fit each other.
+    Raises:
+        RuntimeError: For tensors that do not fit each other.
     """
     outputs = inputs if outputs is None else outputs
     _check_sequences(inputs, outputs)
@@ -124,7 +128,9 @@ def reduce(
 ) -> None:
     """As `all_reduce` for one output, on the GPU of `inputs[root]`; default: that input.
 
-    Raises ValueError: `output` and its deprecated name `outputs` (a list, with a FutureWarning) are both given.
+    Raises:
+        ValueError: If `output` and its deprecated name `outputs` (a list, with a FutureWarning) are
+            both given.
     """
     _check_sequences(inputs)
     if outputs is not None and output is not None:

@@ -20,7 +20,10 @@ def range_push(msg: str) -> int:
     """Begin a range on this thread's stack; its depth, from 0.
 
     Args:
-        msg: ASCII message to associate with the range. TypeError: it is no str.
+        msg: ASCII message to associate with the range.
+
+    Raises:
+        TypeError: If it is not a str.
     """
     return push(msg if msg.__class__ is str else _text("range_push", msg))
 
@@ -31,12 +34,20 @@ def range_pop() -> int:
 
 
 def range_start(msg: str) -> int:
-    """Begin a range that may end in another thread; its handle. TypeError: `msg` is no str."""
+    """Begin a range that may end in another thread; its handle.
+
+    Raises:
+        TypeError: If `msg` is not a str.
+    """
     return annotations.start(_text("range_start", msg))
 
 
 def range_end(range_id: int) -> None:
-    """End the range of that handle; nothing if there is none. TypeError: it is no int."""
+    """End the range of that handle; nothing if there is none.
+
+    Raises:
+        TypeError: If it is not an int.
+    """
     if not isinstance(range_id, int):
         raise TypeError(f"range_end(): expected int, got {type(range_id).__name__}")
     annotations.end(range_id)
@@ -46,7 +57,10 @@ def mark(msg: str) -> None:
     """Describe an instantaneous event that occurred at some point.
 
     Args:
-        msg: ASCII message to associate with the event. TypeError: it is no str.
+        msg: ASCII message to associate with the event.
+
+    Raises:
+        TypeError: If it is not a str.
     """
     annotations.mark(_text("mark", msg))
 
@@ -55,7 +69,10 @@ class range:
     """Context manager and decorator: a range around a block or a function, called `msg.format(*args, **kwargs)`.
 
     Args:
-        msg: ASCII message to associate with the range. AttributeError: it is no str.
+        msg: ASCII message to associate with the range.
+
+    Raises:
+        AttributeError: If it is not a str.
     """
 
     __slots__ = ("_text",)

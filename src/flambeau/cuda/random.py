@@ -35,7 +35,9 @@ def get_rng_state(device: Any = "cuda") -> Tensor:
     Args:
         device: torch.device, string or index; "cuda" is the current device.
 
-    Raises RuntimeError: there is no such device; ValueError: it is not a CUDA device.
+    Raises:
+        RuntimeError: If there is no such device.
+        ValueError: If it is not a CUDA device.
     """
     return get_state(_default(device))
 
@@ -46,7 +48,12 @@ def get_rng_state_all() -> list[Tensor]:
 
 
 def set_rng_state(new_state: Tensor, device: Any = "cuda") -> None:
-    """Set the generator state of a GPU. Raises TypeError: no ByteTensor; RuntimeError: a wrong size, no such device."""
+    """Set the generator state of a GPU.
+
+    Raises:
+        TypeError: If there is no ByteTensor.
+        RuntimeError: For a wrong size, no such device.
+    """
     set_state(_default(device), new_state)
 
 
@@ -66,13 +73,18 @@ def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
 def manual_seed(seed: int) -> None:
     """Seed the current GPU's generator. Without a GPU it counts for one that is opened later.
 
-    Raises ValueError: past 64 bits.
+    Raises:
+        ValueError: If the seed has more than 64 bits.
     """
     generator.seed_current_cuda(int(seed))
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed the generators of all GPUs, of those too that are opened later. ValueError: past 64 bits."""
+    """Seed the generators of all GPUs, of those too that are opened later.
+
+    Raises:
+        ValueError: If the seed has more than 64 bits.
+    """
     generator.seed_all_cuda(int(seed))
 
 
@@ -94,8 +106,11 @@ def initial_seed() -> int:
 def set_portable(mode: bool) -> None:
     """Draw the same numbers on every GPU model. Flambeau's own.
 
-    PyTorch's numbers depend on the GPU's size, which says how many threads share a tensor. With True every GPU draws
-    as an A100 does; with False (the default) as PyTorch does on it. Raises TypeError: not a bool.
+    PyTorch's numbers depend on the GPU's size, which says how many threads share a tensor. With True every GPU
+    draws as an A100 does; with False (the default) as PyTorch does on it.
+
+    Raises:
+        TypeError: For a value that is not a bool.
     """
     if not isinstance(mode, bool):
         raise TypeError(f"set_portable() expects a bool, got {type(mode).__name__}")

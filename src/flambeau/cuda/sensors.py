@@ -16,35 +16,46 @@ __all__ = ["clock_rate", "memory_usage", "power_draw", "temperature", "utilizati
 
 
 def utilization(device: Any = None) -> int:
-    """Percent of the last sample period (1/6 to 1 s) in which a kernel ran on the device, as nvidia-smi says.
+    """Return percent of the last sample period (1/6 to 1 s) in which a kernel ran on the device, as nvidia-smi says.
 
-    NotSupportedError: virtual GPUs have no sensors.
+    Raises:
+        NotSupportedError: On virtual GPUs, which have no sensors.
     """
     return _read("utilization", device)
 
 
 def memory_usage(device: Any = None) -> int:
-    """Percent of the last sample period in which the device's memory was read or written, as nvidia-smi says.
+    """Return percent of the last sample period in which the device's memory was read or written, as nvidia-smi says.
 
-    NotSupportedError: virtual GPUs have no sensors.
+    Raises:
+        NotSupportedError: On virtual GPUs, which have no sensors.
     """
     return _read("memory_usage", device)
 
 
 def temperature(device: Any = None) -> int:
-    """Return the device's temperature in degrees Celsius. NotSupportedError: virtual GPUs have no sensors."""
+    """Return the device's temperature in degrees Celsius.
+
+    Raises:
+        NotSupportedError: On virtual GPUs, which have no sensors.
+    """
     return _read("temperature", device)
 
 
 def power_draw(device: Any = None) -> int:
-    """What the device draws, in milliwatts. NotSupportedError: virtual GPUs have no sensors."""
+    """Return what the device draws, in milliwatts.
+
+    Raises:
+        NotSupportedError: On virtual GPUs, which have no sensors.
+    """
     return _read("power_draw", device)
 
 
 def clock_rate(device: Any = None) -> int:
     """Return the clock of the device's multiprocessors in MHz. A virtual GPU runs at its profile's.
 
-    Raises RuntimeError: no such device.
+    Raises:
+        RuntimeError: If there is no such device.
     """
     if system.is_virtual():
         context = current.context_at(current.index_of(device, optional=True))

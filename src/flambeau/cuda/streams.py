@@ -21,8 +21,10 @@ __all__ = [
 def stream(stream: Stream | None) -> Stream | StreamContext:
     """Return a context manager that selects a stream, and its device with it; None makes it a no-op.
 
-    A Stream is that context manager itself, so that the guard costs no object. RuntimeError: it is of a machine
-    that is closed.
+    A Stream is that context manager itself, so that the guard costs no object.
+
+    Raises:
+        RuntimeError: If it is of a machine that is closed.
     """
     return stream if stream.__class__ is Stream else StreamContext(stream)  # type: ignore[return-value]
 
@@ -34,7 +36,8 @@ class ExternalStream(Stream):
         stream_ptr: its native value, a cudaStream_t as an int.
         device: as of a Stream.
 
-    NotSupportedError: virtual GPUs know their own streams only.
+    Raises:
+        NotSupportedError: If virtual GPUs know their own streams only.
     """
 
     __slots__ = ()
@@ -55,7 +58,8 @@ def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
 def current_stream(device: Any = None) -> Stream:
     """Return the current Stream of a device (torch.device, int or str; default: the current device).
 
-    Raises RuntimeError: there is no such device.
+    Raises:
+        RuntimeError: If there is no such device.
     """
     if device is None:
         here = current.local.__dict__  # one look at the thread-local: this is called around every kernel
@@ -68,7 +72,8 @@ def current_stream(device: Any = None) -> Stream:
 def default_stream(device: Any = None) -> Stream:
     """Return the default Stream of a device (torch.device, int or str; default: the current device).
 
-    Raises RuntimeError: there is no such device.
+    Raises:
+        RuntimeError: If there is no such device.
     """
     return current.context_at(_index(device)).default_stream
 
@@ -87,7 +92,8 @@ def set_stream(stream: Stream | None) -> None:
 def synchronize(device: Any = None) -> None:
     """Wait for all kernels in all streams of a device (torch.device, int or str; default: the current).
 
-    Raises RuntimeError: there is no such device, or work that was queued there failed.
+    Raises:
+        RuntimeError: If there is no such device, or work that was queued there failed.
     """
     current.context_at(_index(device)).synchronize()
 

@@ -58,7 +58,11 @@ class Channel:
             os.close(fd)
 
     def receive(self) -> Any:
-        """Return the next message. Raises EOFError or OSError: the other end is gone."""
+        """Return the next message.
+
+        Raises:
+            EOFError or OSError: If the other end is gone.
+        """
         found = pickle.loads(self.connection.recv_bytes())
         if isinstance(found, tuple):
             data, buffers = found
@@ -113,7 +117,7 @@ def tensor_of(data: Any, kind: dtype, shape: tuple[int, ...], strides: tuple[int
 
 
 def _write_anonymous(parts: list[Any]) -> int:
-    """Return a descriptor of anonymous memory that holds the parts. Raises OSError: there is no room."""
+    """Return a descriptor of anonymous memory that holds the parts. Raises OSError if there is no room."""
     fd = anonymous(0)
     try:
         for part, end in zip(parts, _ends([len(part) for part in parts]), strict=True):
@@ -142,7 +146,7 @@ def _map_parts(fd: int, sizes: list[int]) -> list[memoryview]:
 
 
 def _ends(sizes: list[int]) -> list[int]:
-    """Where parts of these sizes end, each beginning at a multiple of the alignment."""
+    """Return where parts of these sizes end, each beginning at a multiple of the alignment."""
     ends, at = [], 0
     for n in sizes:
         at = -(-at // _ALIGNMENT) * _ALIGNMENT + n

@@ -27,13 +27,16 @@ def default_collate(batch: Any) -> Any:
     """Return one batch of a list of samples: tensors, arrays and numbers stacked, containers member by member.
 
     Mappings keep their type, named tuples too; tuples and other sequences become lists; strings stay a list.
-    Raises TypeError: a sample of another type; RuntimeError: sequences of different lengths.
+
+    Raises:
+        TypeError: For a sample of another type.
+        RuntimeError: For sequences of different lengths.
     """
     return collate(batch, collate_fn_map=default_collate_fn_map)
 
 
 def collate(batch: Any, *, collate_fn_map: Rules | None = None) -> Any:
-    """`default_collate` with one's own rules by type. An exact type goes before a base class."""
+    """Return `default_collate` with one's own rules by type. An exact type goes before a base class."""
     sample = batch[0]
     kind = type(sample)
     rule = _rule_for(kind, collate_fn_map)
@@ -113,7 +116,7 @@ def collate_tensor_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Ten
 
 
 def collate_numpy_array_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Any:
-    """Arrays as tensors, stacked."""
+    """Return arrays as tensors, stacked."""
     sample = batch[0]
     if _NO_NUMBERS.search(sample.dtype.str) is not None:
         raise TypeError(_EXPECTED.format(sample.dtype))
@@ -121,22 +124,22 @@ def collate_numpy_array_fn(batch: Any, *, collate_fn_map: Rules | None = None) -
 
 
 def collate_numpy_scalar_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Tensor:
-    """NumPy's numbers as a tensor of their dtype."""
+    """Return NumPy's numbers as a tensor of their dtype."""
     return as_tensor(batch)
 
 
 def collate_float_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Tensor:
-    """Floats as a tensor of float64."""
+    """Return floats as a tensor of float64."""
     return tensor(batch, dtype=float64)
 
 
 def collate_int_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Tensor:
-    """Ints (and bools) as a tensor."""
+    """Return ints (and bools) as a tensor."""
     return tensor(batch)
 
 
 def collate_str_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Any:
-    """Strings as they are."""
+    """Return strings as they are."""
     return batch
 
 

@@ -171,7 +171,9 @@ def random_split(
     """Split a dataset at random into parts of these lengths, or of these fractions if they add up to 1.
 
     Fractions are rounded down and what is left over goes to the parts, one each, from the first on.
-    Raises ValueError: the lengths do not add up to the dataset's.
+
+    Raises:
+        ValueError: If the lengths do not add up to the dataset's.
     """
     total = len(dataset)  # type: ignore[arg-type]
     if math.isclose(sum(lengths), 1) and sum(lengths) <= 1:

@@ -16,11 +16,13 @@ from flambeau.tensor.functions.random import randperm
 class DistributedSampler(Sampler[int]):
     """Every `num_replicas`-th index from `rank` on, of the dataset's order or of a shuffle that all ranks share.
 
-    Each rank gets equally many: some indices come twice, or with `drop_last` some never. Call `set_epoch`
-    before each pass, or each pass has the same order.
+    Each rank gets equally many: some indices come twice, or with `drop_last` some never. Call `set_epoch` before
+    each pass, or each pass has the same order.
 
-    `num_replicas` and `rank` are by default those of `torch.distributed`. Raises ValueError: it has no groups yet, or
-    there is no such rank.
+    `num_replicas` and `rank` are by default those of `torch.distributed`.
+
+    Raises:
+        ValueError: If it has no groups yet, or there is no such rank.
     """
 
     def __init__(

@@ -46,7 +46,8 @@ class DataLoader(Generic[T_co]):
         persistent_workers: keep the workers from pass to pass.
         in_order: give batches in their order, not as they come.
 
-    Raises ValueError: options that contradict each other.
+    Raises:
+        ValueError: For options that contradict each other.
     """
 
     _initialized = False
@@ -106,7 +107,7 @@ class DataLoader(Generic[T_co]):
 
     @property
     def multiprocessing_context(self) -> Any:
-        """What starts the workers; None is Python's default."""
+        """Return what starts the workers; None is Python's default."""
         return self._context
 
     @multiprocessing_context.setter
@@ -130,7 +131,9 @@ class DataLoader(Generic[T_co]):
         return self._iterator
 
     def __len__(self) -> int:
-        """How many batches. Of an iterable dataset: what its length says, which warnings remind of if it is wrong."""
+        """Return how many batches. Of an iterable dataset: what its length says, which warnings remind of if it is
+        wrong.
+        """
         dataset: Any = self.dataset
         if not isinstance(dataset, IterableDataset):
             return len(self._index_sampler)
@@ -142,7 +145,7 @@ class DataLoader(Generic[T_co]):
 
     @property
     def _index_sampler(self) -> Any:
-        """What a pass goes through: lists of indices, or indices."""
+        """Return what a pass goes through: lists of indices, or indices."""
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     # PyTorch's names of what the iterators ask of a loader: programs write loaders of their own with these.

@@ -20,7 +20,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def pin_memory(data: Any) -> Any:
-    """`data` with its tensors in pinned memory. What has a `pin_memory()` method is asked to do so itself."""
+    """Return `data` with its tensors in pinned memory. What has a `pin_memory()` method is asked to do so itself."""
     if isinstance(data, Tensor) or hasattr(data, "pin_memory"):
         return data.pin_memory()
     if isinstance(data, (str, bytes)):

@@ -50,7 +50,11 @@ class Pool:
         return [process.pid for process in self._processes]
 
     def send(self, worker: int, task: Any) -> None:
-        """Send a task. Raises RuntimeError: the worker is dead."""
+        """Send a task.
+
+        Raises:
+            RuntimeError: If the worker is dead.
+        """
         try:
             self._channels[worker].send(task)
         except OSError:
@@ -60,7 +64,8 @@ class Pool:
         """Return the next result of any worker; None if there is none for `timeout` seconds (0: however long it
         takes).
 
-        Raises RuntimeError: a worker died.
+        Raises:
+            RuntimeError: For a worker died.
         """
         waited_for: dict[Any, int] = {c.connection: i for i, c in enumerate(self._channels)}
         waited_for |= {p.sentinel: i for i, p in enumerate(self._processes)}

@@ -55,13 +55,14 @@ def broadcast(self: Any, src: int, group: Any, tag: str = "") -> Any:
 def all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Any:  # noqa: N803
     """Return the reduction over all ranks. `reduceOp`: "sum", "avg", "product", "min", "max", "band", "bor", "bxor".
 
-    Raises RuntimeError: another word; in backward: another than "sum".
+    Raises:
+        RuntimeError: For any other word; in backward: another than "sum".
     """
     return _AllReduce.apply(_resolved(group), reduceOp.lower(), "all_reduce", self)[0]
 
 
 def all_reduce_coalesced(self: list[Any], reduceOp: str, group: Any, tag: str = "") -> list[Any]:  # noqa: N803
-    """`all_reduce` of several tensors at once."""
+    """Return `all_reduce` of several tensors at once."""
     return list(_AllReduce.apply(_resolved(group), reduceOp.lower(), "all_reduce_coalesced", *self))
 
 
@@ -73,7 +74,7 @@ def all_gather_single(self: Any, gather_dim: int, group: Any, tag: str = "") -> 
 
 
 def all_gather_single_coalesced(self: list[Any], group: Any, tag: str = "") -> list[Any]:
-    """`all_gather_single` along the first dimension of several tensors at once."""
+    """Return `all_gather_single` along the first dimension of several tensors at once."""
     return list(_AllGather.apply(_resolved(group), *self))
 
 
@@ -104,7 +105,7 @@ def reduce_scatter_single_coalesced(
     group: Any,
     tag: str = "",
 ) -> list[Any]:
-    """`reduce_scatter_single` of several tensors at once, each along a dimension of its own."""
+    """Return `reduce_scatter_single` of several tensors at once, each along a dimension of its own."""
     found = _resolved(group)
     if len(scatter_dim) != len(inputs):
         raise AssertionError(
@@ -129,7 +130,8 @@ def all_to_all_single(
 ) -> Any:
     """Part n goes to rank n, part n of the result comes from it: parts of the first dimension, equal by default.
 
-    Raises AssertionError: sizes of one side alone, or that are no ints.
+    Raises:
+        AssertionError: For sizes of one side alone, or that are not ints.
     """
     for name, sizes in (("output", output_split_sizes), ("input", input_split_sizes)):
         if sizes is not None and not all(isinstance(size, int) for size in sizes):

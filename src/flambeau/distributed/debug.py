@@ -30,7 +30,11 @@ class DebugLevel(Numbers):
 
 
 def level_of(environment: Mapping[str, str]) -> DebugLevel:
-    """What TORCH_DISTRIBUTED_DEBUG says. ValueError: neither OFF, INFO nor DETAIL."""
+    """Return what TORCH_DISTRIBUTED_DEBUG says.
+
+    Raises:
+        ValueError: If the value is neither OFF, INFO nor DETAIL.
+    """
     word = environment.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
     if word not in DebugLevel.__members__:
         raise ValueError("The value of TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL.")
@@ -48,7 +52,8 @@ class Agreement:
     def check(self, calls: Sequence[Collective]) -> None:
         """Leave what this rank is about to queue, and look at the others'. Messages are not compared.
 
-        Raises DistBackendError: ranks disagree, or one has not come within the group's timeout.
+        Raises:
+            DistBackendError: If ranks disagree, or one has not come within the group's timeout.
         """
         mine = [call for call in calls if call.kind not in PAIRED]
         if mine:

@@ -45,9 +45,9 @@ _NONE: Override = (None, None)
 class DeviceMesh:
     """Ranks as an array: `mesh[i, j]` is the rank, among all, at row i and column j. All ranks make the same one.
 
-    Each dimension has groups: of the ranks that differ in their index along it alone. Makes the group of all ranks if
-    there is none, and selects a CUDA device (LOCAL_RANK, else the rank modulo the number of devices) if CUDA was
-    not used so far.
+    Each dimension has groups: of the ranks that differ in their index along it alone. Makes the group of all
+    ranks if there is none, and selects a CUDA device (LOCAL_RANK, else the rank modulo the number of devices) if
+    CUDA was not used so far.
 
     Args:
         device_type: "cuda" or "cpu": of the tensors that the groups are for.
@@ -55,7 +55,9 @@ class DeviceMesh:
         mesh_dim_names: a name for each dimension, by which the mesh can be sliced.
         backend_override: for each dimension (backend, options) of its groups; None: those of the group of all ranks.
 
-    Raises RuntimeError: more ranks than there are; ValueError: ranks that there are not, or twice.
+    Raises:
+        RuntimeError: If more ranks than there are.
+        ValueError: For ranks that there are not, or twice.
     """
 
     def __init__(
@@ -156,7 +158,9 @@ class DeviceMesh:
     def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
         """This rank's group along a dimension, by index or name; of a mesh of one dimension it need not be said.
 
-        Raises RuntimeError: of several dimensions none is said; KeyError: there is none of this name.
+        Raises:
+            RuntimeError: If of several dimensions none is said.
+            KeyError: If there is none of this name.
         """
         if not hasattr(self, "_dim_group_names"):
             raise RuntimeError("DeviceMesh process groups not initialized!")
@@ -190,7 +194,11 @@ class DeviceMesh:
 
     @property
     def mesh(self) -> Tensor:
-        """Return the ranks, int32 on the CPU. RuntimeError: of a slice, on a rank that is not in the mesh."""
+        """Return the ranks, int32 on the CPU.
+
+        Raises:
+            RuntimeError: For of a slice, on a rank that is not in the mesh.
+        """
         found: Tensor = new_tensor(self._mine(None), dtype=int32, device="cpu").reshape(self.shape)
         return found
 
@@ -207,7 +215,7 @@ class DeviceMesh:
         return tuple([mesh_layout.length(one) for one in self._axes])
 
     def size(self, mesh_dim: int | None = None) -> int:
-        """How many ranks it has, or along one dimension."""
+        """Return how many ranks it has, or along one dimension."""
         return prod(self.shape) if mesh_dim is None else self.shape[mesh_dim]
 
     def get_rank(self) -> int:
@@ -215,7 +223,11 @@ class DeviceMesh:
         return get_rank()
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """This rank's number in its group along a dimension. RuntimeError: of several dimensions none is said."""
+        """This rank's number in its group along a dimension.
+
+        Raises:
+            RuntimeError: If of several dimensions none is said.
+        """
         if mesh_dim is None and self.ndim > 1:
             raise RuntimeError(
                 f"Found the DeviceMesh have {self.ndim} dimensions",
@@ -266,7 +278,8 @@ class DeviceMesh:
         """Return the mesh of some dimensions that this rank is in, by name: of a (dp, tp) mesh, `mesh["tp"]` is its
         row.
 
-        Raises RuntimeError: it has no names, or dimensions overlap; KeyError: no such names, or in another order.
+        Raises RuntimeError if it has no names, or dimensions overlap, or KeyError if no such names, or in another
+        order.
         """
         if not self._mesh_dim_names:
             raise RuntimeError("Cannot slice a DeviceMesh without mesh_dim_names!")
@@ -302,7 +315,7 @@ class DeviceMesh:
     def _flatten(self, mesh_dim_name: str | None = None, backend_override: Any = None) -> DeviceMesh:
         """Return a mesh of one dimension with the same ranks, under a name (default: its names, joined by "_").
 
-        All ranks call. Raises RuntimeError: it has no names; ValueError: the name is another dimension's.
+        All ranks call. Raises RuntimeError if it has no names, or ValueError if the name is another dimension's.
         """
         if not self._mesh_dim_names:
             raise RuntimeError("Cannot flatten a DeviceMesh without mesh_dim_names!")
@@ -369,7 +382,9 @@ class DeviceMesh:
     ) -> DeviceMesh:
         """Return a mesh of groups that there are: of one, or of one along each dimension of `mesh`.
 
-        Raises ValueError: no groups; of several no `mesh` or names, or other dimensions; of one another `mesh`.
+        Raises:
+            ValueError: If there is no groups; of several no `mesh` or names, or other dimensions; of one another
+                `mesh`.
         """
         groups = [group] if isinstance(group, ProcessGroup) else list(group)
         if isinstance(group, ProcessGroup):
@@ -433,7 +448,7 @@ class _MeshEnv:
     """`_mesh_resources`: the meshes that `with` has made current."""
 
     def get_current_mesh(self) -> DeviceMesh:
-        """Return the innermost. RuntimeError: there is none."""
+        """Return the innermost. Raises RuntimeError if there is none."""
         if not world().meshes:
             raise RuntimeError("No device mesh is currently active!")
         found: DeviceMesh = world().meshes[-1]
@@ -454,8 +469,9 @@ def init_device_mesh(
 
     backend_override: by a dimension's index or name: a backend, or (backend, options), of its groups.
 
-    Raises RuntimeError: names that are not unique or not as many as sizes, a device with an index, more ranks
-    than there are, overrides for no dimension.
+    Raises:
+        RuntimeError: If names that are not unique or not as many as sizes, a device with an index, more
+            ranks than there are, overrides for no dimension.
     """
     if mesh_dim_names is not None:
         if len(set(mesh_dim_names)) != len(mesh_dim_names):
@@ -485,7 +501,9 @@ def init_device_mesh(
 
 
 def _normalized(given: dict[Any, Any], ndim: int, names: Sequence[str]) -> Iterator[Override]:
-    """(backend, options) of each dimension. RuntimeError: one is named twice, or there is none of a name."""
+    """Return (backend, options) of each dimension. Raises RuntimeError if one is named twice, or there is none of a
+    name.
+    """
     for place in range(ndim):
         name = names[place] if place < len(names) else None
         if name is not None and name in given:
@@ -515,7 +533,7 @@ def _as_tensor(mesh: Any) -> Tensor:
 
 
 def _index(place: int, shape: Sequence[int]) -> list[int]:
-    """Where a place of a flat list is in rows and columns."""
+    """Return where a place of a flat list is in rows and columns."""
     found: list[int] = []
     for size in reversed(shape):
         place, rest = divmod(place, size)

@@ -218,7 +218,7 @@ __all__ = [
 
 
 def _get_default_group() -> ProcessGroup:
-    """Return the group of all ranks. ValueError: there is none."""
+    """Return the group of all ranks. Raises ValueError if there is none."""
     return _group_or_default(None)
 
 
@@ -233,7 +233,7 @@ def _get_process_group_name(pg: ProcessGroup) -> str:
 
 
 def _get_default_store() -> Store:
-    """What `init_process_group` made or was given, under its prefix. ValueError: it was not called."""
+    """Return what `init_process_group` made or was given, under its prefix. Raises ValueError if it was not called."""
     world().require_default()
     found = world().store
     assert found is not None

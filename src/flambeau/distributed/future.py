@@ -50,7 +50,11 @@ class Future:
         return self.value()
 
     def value(self) -> Any:
-        """Return the value. RuntimeError: it is not there yet; or the error that took its place."""
+        """Return the value.
+
+        Raises:
+            RuntimeError: If it is not there yet; or the error that took its place.
+        """
         if not self._done:
             raise RuntimeError(
                 "Waiting is required before value() can be called on a Future that is not done"
@@ -79,7 +83,11 @@ class Future:
         self._call(callback)
 
     def set_result(self, result: Any) -> None:
-        """Give it its value. RuntimeError: it has one."""
+        """Give it its value.
+
+        Raises:
+            RuntimeError: If it has one.
+        """
         self._finish(result, None)
 
     def set_exception(self, result: BaseException) -> None:
@@ -138,7 +146,7 @@ class Future:
 
 
 def _told(error: Exception) -> RuntimeError:
-    """What a callback raised, as PyTorch hands it on: a RuntimeError, which one that is one stays."""
+    """Return what a callback raised, as PyTorch hands it on: a RuntimeError, which one that is one stays."""
     if isinstance(error, RuntimeError):
         return error
     told = RuntimeError(_text(error))

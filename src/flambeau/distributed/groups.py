@@ -36,7 +36,7 @@ class GroupMember(metaclass=_Current):
 
 
 def is_available() -> bool:
-    """True: this package is here."""
+    """Return True: this package is here."""
     return True
 
 
@@ -51,7 +51,11 @@ def is_torchelastic_launched() -> bool:
 
 
 def is_backend_available(backend: str) -> bool:
-    """Return True if a backend, or each of "cpu:gloo,cuda:nccl", can be asked for. TypeError: it is no str."""
+    """Return True if a backend, or each of "cpu:gloo,cuda:nccl", can be asked for.
+
+    Raises:
+        TypeError: If it is not a str.
+    """
     if not isinstance(backend, str):
         raise TypeError(argument_type("is_backend_available", "backend", 1, "str", backend))
     words = [pair.rpartition(":")[2] for pair in backend.split(",")]
@@ -73,7 +77,7 @@ def get_rank(group: Any = None) -> int:
 
 
 def get_world_size(group: Any = None) -> int:
-    """How many ranks a group (default: of all) has; -1 outside of it."""
+    """Return how many ranks a group (default: of all) has; -1 outside of it."""
     if group == NON_GROUP_MEMBER:
         return -1
     return group_or_default(group).size()
@@ -97,7 +101,11 @@ def _type_of(where: Any) -> str:
 
 
 def get_default_backend_for_device(device: Any) -> str:
-    """Return the backend for a kind of device. ValueError: there is none."""
+    """Return the backend for a kind of device.
+
+    Raises:
+        ValueError: If there is none.
+    """
     kind = (
         device.split(":")[0] if isinstance(device, str) else _type_of(device)
     )  # kinds that only PyTorch has, too
@@ -108,7 +116,7 @@ def get_default_backend_for_device(device: Any) -> str:
 
 
 def get_debug_level() -> DebugLevel:
-    """How much `distributed` looks at what ranks do: TORCH_DISTRIBUTED_DEBUG, or what was set."""
+    """Return how much `distributed` looks at what ranks do: TORCH_DISTRIBUTED_DEBUG, or what was set."""
     return world().debug
 
 
@@ -120,17 +128,25 @@ def set_debug_level(level: DebugLevel) -> None:
 
 
 def set_debug_level_from_env() -> None:
-    """Set it as TORCH_DISTRIBUTED_DEBUG says. ValueError: neither OFF, INFO nor DETAIL."""
+    """Set it as TORCH_DISTRIBUTED_DEBUG says.
+
+    Raises:
+        ValueError: If the value is neither OFF, INFO nor DETAIL.
+    """
     world().debug = level_of(world().environment)
 
 
 def get_pg_count() -> int:
-    """How many groups this rank has made, those that it is not in too."""
+    """Return how many groups this rank has made, those that it is not in too."""
     return world().count
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
-    """LOCAL_RANK; `fallback_rank` where it is not set. RuntimeError: neither."""
+    """LOCAL_RANK; `fallback_rank` where it is not set.
+
+    Raises:
+        RuntimeError: For neither.
+    """
     found = world().environment.get("LOCAL_RANK")
     if found is not None:
         return int(found)
@@ -143,7 +159,11 @@ def get_node_local_rank(fallback_rank: int | None = None) -> int:
 
 
 def get_group_rank(group: Any, global_rank: int) -> int:
-    """Return a group's number for a global rank. ValueError: it is not in the group."""
+    """Return a group's number for a global rank.
+
+    Raises:
+        ValueError: If it is not in the group.
+    """
     if group is world().default:
         return global_rank
     ranks = _ranks_of(group)
@@ -153,7 +173,11 @@ def get_group_rank(group: Any, global_rank: int) -> int:
 
 
 def get_global_rank(group: Any, group_rank: int) -> int:
-    """Return the global rank of a group's member. ValueError: there is no such member."""
+    """Return the global rank of a group's member.
+
+    Raises:
+        ValueError: If there is no such member.
+    """
     if group is world().default:
         return group_rank
     ranks = _ranks_of(group)
@@ -168,7 +192,11 @@ def get_process_group_ranks(group: Any) -> list[int]:
 
 
 def group_or_default(group: Any) -> ProcessGroup:
-    """Return the group that an argument means. ValueError: it is no group."""
+    """Return the group that an argument means.
+
+    Raises:
+        ValueError: If it is not a group.
+    """
     if group is None:
         return world().require_default()
     if not isinstance(group, ProcessGroup) and group != NON_GROUP_MEMBER:
@@ -179,7 +207,11 @@ def group_or_default(group: Any) -> ProcessGroup:
 
 
 def named_group(name: str) -> ProcessGroup:
-    """Return a group of this rank. RuntimeError: it has been given up."""
+    """Return a group of this rank.
+
+    Raises:
+        RuntimeError: If it has been given up.
+    """
     found = world().groups.get(name)
     if found is None:
         raise RuntimeError(f"Could not resolve the process group registered under the name {name}")
@@ -187,8 +219,10 @@ def named_group(name: str) -> ProcessGroup:
 
 
 def group_rank_of(group: ProcessGroup, rank: int | None, group_rank: int | None) -> int:
-    """Return the rank in a group that one of two arguments names, the global one or its own. ValueError: both, or
-    neither.
+    """Return the rank in a group that one of two arguments names, the global one or its own.
+
+    Raises:
+        ValueError: For both, or neither.
     """
     if group_rank is not None:
         if rank is not None:
@@ -213,7 +247,7 @@ def is_outside(group: Any, what: str) -> bool:
 
 
 def _ranks_of(group: Any) -> tuple[int, ...]:
-    """Return the global ranks of a group's members. ValueError: there is no such group."""
+    """Return the global ranks of a group's members. Raises ValueError if there is no such group."""
     if not is_registered(group):
         raise ValueError(
             f"Group {group} is not registered, please create group with torch.distributed.new_group API"

@@ -68,8 +68,10 @@ def tiles(one: Axis, count: int) -> list[list[int]]:
 
 
 def split(one: Axis, sizes: Sequence[int]) -> list[Axis]:
-    """Return an axis cut into several of these lengths, whose product is its own. AssertionError: not at these
-    places.
+    """Return an axis cut into several of these lengths, whose product is its own.
+
+    Raises:
+        AssertionError: For not at these places.
     """
     left = list(one)
     parts: list[Axis] = []

@@ -70,9 +70,11 @@ class BackendConfig:
 
 
 def devices_of(backend: str) -> dict[str, str]:
-    """Which backend serves which kind of device, of one word or of pairs "cpu:gloo,cuda:nccl".
+    """Which backend serves which kind of device, of one word or of pairs "cpu:gloo,cuda:nccl". An unknown word
+    serves CPU and CUDA, with a warning.
 
-    Raises ValueError: a pair that is none, a device twice. An unknown word serves CPU and CUDA, with a warning.
+    Raises:
+        ValueError: For a pair that is none, a device twice.
     """
     if backend == Backend.UNDEFINED:
         return dict(Backend.default_device_backend_map)

@@ -55,7 +55,8 @@ def run(
     runner: what stands between Python and the program in a rank's command; FOLDER in it is the rank's own folder.
     ended: called with the status, the folder of the folders of this node's ranks, and the first of these ranks.
 
-    Raises ValueError: arguments that contradict each other, or are none.
+    Raises:
+        ValueError: For arguments that contradict each other, or are none.
     """
     folder = Path(args.log_dir or tempfile.mkdtemp(prefix="flambeau-launch-"))
     try:
@@ -78,7 +79,7 @@ def run(
 
 
 def plan_of(args: argparse.Namespace, folder: Path, prog: str, runner: Sequence[str] = ()) -> Plan:
-    """What the arguments ask for, with what a scheduler's environment says where they say nothing."""
+    """Return what the arguments ask for, with what a scheduler's environment says where they say nothing."""
     _check(args)
     told = placed(os.environ)
     nodes = _nodes(args.nnodes)
@@ -110,9 +111,11 @@ def plan_of(args: argparse.Namespace, folder: Path, prog: str, runner: Sequence[
 
 
 def determine_local_world_size(nproc_per_node: str) -> int:
-    """How many ranks on this node: a number, "gpu", "cpu", or "auto": a rank per GPU if there is one, else per core.
+    """Return how many ranks on this node: a number, "gpu", "cpu", or "auto": a rank per GPU if there is one, else
+    per core.
 
-    Raises ValueError: it is neither; there is no GPU.
+    Raises:
+        ValueError: If it is neither; there is not a GPU.
     """
     text = str(nproc_per_node)
     if text.isdigit() and int(text) > 0:
@@ -159,7 +162,7 @@ def _nodes(text: str) -> int:
 
 
 def _meeting_place(args: argparse.Namespace, nodes: int, told: Placed | None) -> tuple[str, int, bool | None]:
-    """(host, port, whether this node serves; None: try)."""
+    """Return (host, port, whether this node serves; None: try)."""
     if args.standalone:
         if nodes > 1:
             raise ValueError(f"--standalone is one node, and --nnodes says {nodes}")
@@ -199,7 +202,7 @@ def _is_here(host: str, local: str | None) -> bool:
 
 
 def _command(args: argparse.Namespace, runner: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(program, its own arguments)."""
+    """Return (program, its own arguments)."""
     python = os.environ.get("PYTHON_EXEC", sys.executable)
     script, arguments = args.training_script, tuple(args.training_script_args)
     if args.run_path:
@@ -210,7 +213,7 @@ def _command(args: argparse.Namespace, runner: Sequence[str]) -> tuple[tuple[str
 
 
 def _join_timeout(conf: str) -> timedelta:
-    """Of --rdzv-conf. ValueError: it is no list of pairs."""
+    """Of --rdzv-conf. Raises ValueError if it is not a list of pairs."""
     pairs = {}
     for pair in filter(None, conf.split(",")):
         name, equals, value = pair.partition("=")

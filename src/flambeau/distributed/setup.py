@@ -52,7 +52,9 @@ def init_process_group(
         device_id: the CUDA device of this rank; nccl's communicator is made at once.
         pg_options: a ProcessGroupNCCL.Options, of nccl. group_name: nothing, as in PyTorch.
 
-    Raises ValueError: a group is there already, something is missing or of no use; RuntimeError: no such backend here.
+    Raises:
+        ValueError: If a group is there already, something is missing or of no use.
+        RuntimeError: For no such backend here.
     """
     mine = world()
     if mine.default is not None:
@@ -96,7 +98,7 @@ def init_process_group(
 def _met(
     mine: World, word: str, init_method: str | None, store: Any, rank: int, size: int, timeout: timedelta
 ) -> tuple[Any, int, int]:
-    """(store, rank, number of ranks)."""
+    """Return (store, rank, number of ranks)."""
     if store is not None:
         return store, rank, size
     if mine.session is not None and init_method in (None, "env://"):
@@ -205,7 +207,8 @@ def _abort_process_group(group: Any = None) -> None:
 def _set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
     """How long operations of a group (default: of all ranks) may take from now on.
 
-    Raises ValueError: this rank is not in it; AssertionError: it is no group; TypeError: no timedelta.
+    Raises ValueError if this rank is not in it, or AssertionError if it is not a group, or TypeError if the value
+    is not a timedelta.
     """
     if group == NON_GROUP_MEMBER:
         raise ValueError("Invalid process group specified")
@@ -245,7 +248,8 @@ def new_group(
     With `use_local_synchronization` only its members call. Returns GroupMember.NON_GROUP_MEMBER to those outside,
     or None where they need not have called.
 
-    Raises ValueError: ranks that there are not, or twice.
+    Raises:
+        ValueError: For ranks that there are not, or twice.
     """
     mine = world()
     default = mine.require_default()
@@ -352,7 +356,8 @@ def split_group(
 ) -> Any:
     """Split a group: all its ranks call. `split_ranks` are lists of ranks of the parent; None: this rank is in none.
 
-    Raises ValueError: no lists; a rank twice.
+    Raises:
+        ValueError: If the values are not lists; a rank twice.
     """
     parent = group_or_default(parent_pg)
     if not split_ranks:

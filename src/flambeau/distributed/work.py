@@ -75,11 +75,15 @@ class Work:
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Exception | None:
-        """What went wrong; None so far."""
+        """Return what went wrong; None so far."""
         return self._error
 
     def source_rank(self) -> int:
-        """Return the rank in the group that a message came from. RuntimeError: it is no receipt."""
+        """Return the rank in the group that a message came from.
+
+        Raises:
+            RuntimeError: If it is not a receipt.
+        """
         if self._source < 0:
             raise RuntimeError(
                 "sourceRank() may only be called on work objects that correspond to a recv or recv-from-any call."
@@ -135,7 +139,11 @@ class Several(Work):
 
 
 def wait_on_host(work: Event | Stream, timeout: timedelta) -> None:
-    """Wait until a device has come so far. DistBackendError: a real one has not, in time."""
+    """Wait until a device has come so far.
+
+    Raises:
+        DistBackendError: If a real one has not, in time.
+    """
     if system.is_virtual():
         work.synchronize()
         return

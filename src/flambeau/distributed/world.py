@@ -56,7 +56,7 @@ class ProcessGroup:
         return self._place.rank
 
     def size(self) -> int:
-        """How many ranks it has."""
+        """Return how many ranks it has."""
         return self._place.size
 
     def name(self) -> str:
@@ -72,7 +72,11 @@ class ProcessGroup:
         return self._place.store
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long its operations may take from now on. TypeError: no timedelta."""
+        """How long its operations may take from now on.
+
+        Raises:
+            TypeError: If the value is not a timedelta.
+        """
         if not isinstance(timeout, timedelta):
             raise TypeError(f"Expected timeout argument to be of type datetime.timedelta, got {timeout}")
         self._place = replace(self._place, timeout=timeout)
@@ -96,7 +100,9 @@ class ProcessGroup:
     def engine_of(self, device_type: str) -> Backend:
         """Return the engine of tensors of a kind of device, made when it is first needed.
 
-        Raises RuntimeError: none is named; DistBackendError: the group was left.
+        Raises:
+            RuntimeError: If none is named.
+            DistBackendError: If the group was left.
         """
         if self._left:
             raise DistBackendError(
@@ -175,7 +181,7 @@ class World:
 
     @property
     def debug(self) -> DebugLevel:
-        """How much groups that are made from now on look at; as the environment says, until it is set."""
+        """Return how much groups that are made from now on look at; as the environment says, until it is set."""
         return level_of(self.environment) if self._debug is None else self._debug
 
     @debug.setter
@@ -183,7 +189,11 @@ class World:
         self._debug = level
 
     def require_default(self) -> ProcessGroup:
-        """Return the group of all ranks. ValueError: there is none."""
+        """Return the group of all ranks.
+
+        Raises:
+            ValueError: If there is none.
+        """
         if self.default is None:
             raise ValueError(NOT_INITIALIZED)
         return self.default

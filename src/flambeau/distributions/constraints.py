@@ -20,7 +20,7 @@ class Constraint:
     event_dim: Any = 0
 
     def check(self, value: Tensor) -> Tensor:
-        """Where a tensor is inside: bools, without its last `event_dim` dimensions."""
+        """Return where a tensor is inside: bools, without its last `event_dim` dimensions."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

@@ -37,7 +37,7 @@ class Dirichlet(ExponentialFamily):
 
     @property
     def mode(self) -> Tensor:
-        """Where no concentration is 1 or more, a corner: that of the first."""
+        """Return where no concentration is 1 or more, a corner: that of the first."""
         above: Any = (self.concentration - 1).clamp(min=0.0)
         whole = above / above.sum(-1, True)
         corner = one_hot(whole.argmax(-1), above.shape[-1]).to(whole.dtype)

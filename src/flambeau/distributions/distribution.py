@@ -25,7 +25,11 @@ class Distribution:
 
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
-        """Whether distributions that do not say check their arguments. Raises ValueError: no bool."""
+        """Whether distributions that do not say check their arguments.
+
+        Raises:
+            ValueError: If the value is not a bool.
+        """
         if value not in (True, False):
             raise ValueError
         Distribution._validate_args = value

@@ -72,7 +72,7 @@ class BinaryOdds(Distribution):
         return self._expand_parts(batch_shape, _instance, **self._other_parts(), **parts)
 
     def _other_parts(self) -> dict[str, Any]:
-        """What `expand` takes over as it is."""
+        """Return what `expand` takes over as it is."""
         return {}
 
     @lazy_property

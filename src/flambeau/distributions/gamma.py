@@ -41,7 +41,7 @@ class _Drawn(Function):
 
 
 def _slope(concentration: Any, value: Any) -> Any:
-    """How numbers move with their concentrations."""
+    """Return how numbers move with their concentrations."""
     a, z = concentration.double(), value.double().clamp_min(finfo(value.dtype).tiny)
     step = functions["minimum"](a, a.sqrt()) * _STEP
     less, more = functions["igamma"], functions["igammac"]

@@ -37,9 +37,11 @@ _formulas: dict[tuple[type, type], Formula] = {}
 
 
 def register_kl(type_p: type, type_q: type) -> Callable[[Formula], Formula]:
-    """Decorate a function of (p, q) as the formula of two classes, and of classes derived from them.
+    """Decorate a function of (p, q) as the formula of two classes, and of classes derived from them. As in PyTorch,
+    classes that only look like distributions are taken, too.
 
-    Raises TypeError: no classes. As in PyTorch, classes that only look like distributions are taken, too.
+    Raises:
+        TypeError: If there is no classes.
     """
     for kind, name in ((type_p, "type_p"), (type_q, "type_q")):
         if not isinstance(kind, type):
@@ -55,7 +57,8 @@ def register_kl(type_p: type, type_q: type) -> Callable[[Formula], Formula]:
 def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
     """Return the divergence of Kullback and Leibler of q from p, in nats, of the batch's shape.
 
-    Raises NotImplementedError: no formula for the two.
+    Raises:
+        NotImplementedError: For no formula for the two.
     """
     return _formula(type(p), type(q))(p, q)
 

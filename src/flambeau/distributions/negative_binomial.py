@@ -46,7 +46,7 @@ class NegativeBinomial(BinaryOdds):
         return self.mean / (-self.logits).sigmoid()
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Counts whose rates are Gamma's numbers."""
+        """Return counts whose rates are Gamma's numbers."""
         with no_grad():
             rates = Gamma(self.total_count, (-self.logits).exp(), validate_args=False)
             return poisson(rates.sample(sample_shape))

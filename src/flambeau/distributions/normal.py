@@ -59,6 +59,6 @@ class Normal(LocationScale, ExponentialFamily):
 
 
 def standard_normal(shape: Any, like: Tensor) -> Tensor:
-    """Normal numbers of a shape, of the dtype and device of `like`."""
+    """Return normal numbers of a shape, of the dtype and device of `like`."""
     drawn: Tensor = randn(shape, dtype=like.dtype, device=like.device)
     return drawn

@@ -76,7 +76,7 @@ class Transform:
         raise NotImplementedError
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        """log |dy/dx|, of the event's shape taken together."""
+        """Return log |dy/dx|, of the event's shape taken together."""
         raise NotImplementedError
 
     @property
@@ -86,7 +86,7 @@ class Transform:
 
     @property
     def sign(self) -> Any:
-        """1 where it grows, -1 where it falls."""
+        """Return 1 where it grows, -1 where it falls."""
         raise NotImplementedError
 
     def with_cache(self, cache_size: int = 1) -> Transform:
@@ -340,7 +340,7 @@ class TanhTransform(Transform):
         return y.atanh()
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        """log(1 - tanh(x)^2) in a form that does not cancel."""
+        """Return log(1 - tanh(x)^2) in a form that does not cancel."""
         return 2.0 * (math.log(2.0) - x - softplus(-2.0 * x))
 
 

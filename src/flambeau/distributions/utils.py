@@ -21,7 +21,8 @@ def broadcast_all(*values: Any) -> tuple[Tensor, ...]:
     """Return tensors of one shape. Numbers become tensors of the first tensor's dtype and device, else of the
     default ones.
 
-    Raises ValueError: neither numbers nor tensors.
+    Raises:
+        ValueError: If the value is neither numbers nor tensors.
     """
     if not all(isinstance(v, (Number, Tensor)) for v in values):
         raise ValueError(
@@ -45,13 +46,13 @@ def one_of_two(first: Any, second: Any, names: str = "`probs` or `logits`") -> N
 
 
 def clamp_probs(probs: Tensor) -> Tensor:
-    """Probabilities away from 0 and 1 by the dtype's precision, so that their logarithms are finite."""
+    """Return probabilities away from 0 and 1 by the dtype's precision, so that their logarithms are finite."""
     eps = finfo(probs.dtype).eps
     return probs.clamp(min=eps, max=1 - eps)
 
 
 def logits_to_probs(logits: Tensor, is_binary: bool = False) -> Tensor:
-    """Probabilities of log-odds (`is_binary`), or of unnormalized logarithms over the last dimension."""
+    """Return probabilities of log-odds (`is_binary`), or of unnormalized logarithms over the last dimension."""
     return logits.sigmoid() if is_binary else logits.softmax(-1)
 
 

@@ -27,12 +27,10 @@ class PinnedMemoryObserver(Protocol):
     """
 
     def about_to_use(self, memory: HostMemory, /) -> None:
-        """Called before a command reads or writes these bytes."""
+        """Prepare pinned memory before a command reads or writes it."""
 
     def on_change(self, memory: HostMemory, /) -> None:
-        """Called after the machine may have changed these bytes: a command has run, or the bytes were
-        poisoned.
-        """
+        """Handle that the machine may have changed pinned memory: a command has run, or the bytes were poisoned."""
 
 
 class HostMemory:

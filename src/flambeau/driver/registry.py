@@ -117,7 +117,7 @@ def go_on(other: Awaited | None = None) -> None:
 
 
 def ask_around() -> None:
-    """Let virtual GPUs progress while the host repeatedly polls another process."""
+    """Let virtual GPUs progress while the host polls another process."""
     exchange = sys.modules.get("flambeau.driver.virtual.collectives.coordinator_client")
     if exchange is not None:
         exchange.ask_around()

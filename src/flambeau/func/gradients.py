@@ -27,8 +27,11 @@ def grad(
 
     argnums: by which positional arguments; of a tuple, a tuple of gradients. Arguments may be dicts, lists and
     tuples of tensors; gradients come in the same form, zeros for what `func` did not use. has_aux: `func` returns
-    (value, others); the function then returns (gradient, others). Raises RuntimeError: the value is no such
-    tensor, there is no such argument; ValueError: a leaf that is no tensor.
+    (value, others); the function then returns (gradient, others).
+
+    Raises:
+        RuntimeError: If the value is no such tensor, there is no such argument.
+        ValueError: For a leaf that is not a tensor.
     """
     both = grad_and_value(func, argnums, has_aux)
 
@@ -43,7 +46,7 @@ def grad(
 def grad_and_value(
     func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """As `grad`; the function returns (gradient, what `func` returned)."""
+    """Work like `grad`; the function returns (gradient, what `func` returned)."""
 
     @wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -84,7 +87,7 @@ def _as_tuple(argnums: Any) -> tuple[Any, ...]:
 
 
 def replace_tensor(t: Any, own: list[Tensor]) -> Tensor:
-    """What the function gets in the place of an argument's tensor; new leaves are put on the list."""
+    """Return what the function gets in the place of an argument's tensor; new leaves are put on the list."""
     if not isinstance(t, Tensor):
         raise ValueError(f"Thing passed to transform API must be Tensor, got {type(t)}")
     if t.requires_grad:

@@ -57,7 +57,7 @@ class _Call:
         return list(results) if keep else [detach(t, self.own) for t in results]
 
     def detach_outputs(self) -> Any:
-        """What the function returned, as the program gets it."""
+        """Return what the function returned, as the program gets it."""
         following = iter(self.detach_results(self.outputs))
         return map_leaves(lambda t: next(following), self.form)
 
@@ -70,11 +70,13 @@ def _columns(pairs: Sequence[tuple[Any, Any]], wanted: Sequence[Any]) -> tuple[A
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
-    """What `func(*primals)` returns, and a function that gives the products of rows with its Jacobian.
+    """Return what `func(*primals)` returns, and a function that gives the products of rows with its Jacobian.
 
     That function takes a row in the form of the output, and returns a tuple with the form of each primal.
     has_aux: `func` returns (output, others); then (output, function, others) is returned.
-    Raises RuntimeError: an output is no tensor.
+
+    Raises:
+        RuntimeError: If an output is not a tensor.
     """
     call = _Call(func, primals, {}, range(len(primals)), has_aux)
 
@@ -92,10 +94,12 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
 def jvp(
     func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False
 ) -> tuple[Any, ...]:
-    """What `func(*primals)` returns, and the product of its Jacobian with the tangents, in the output's form.
+    """Return what `func(*primals)` returns, and the product of its Jacobian with the tangents, in the output's form.
 
     primals, tangents: tuples of one form. strict: accepted, and without effect. has_aux: as for `vjp`.
-    Raises RuntimeError: no tuples, tangents of another form or size.
+
+    Raises:
+        RuntimeError: For no tuples, tangents of another form or size.
     """
     for given, what in ((primals, "primals"), (tangents, "tangents")):
         if not isinstance(given, tuple):
@@ -163,7 +167,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
 
 
 def _push_forward(call: _Call, along: Sequence[Any]) -> list[Any]:
-    """How the outputs change along tangents: the gradient, by the rows' weights, of what the walk gives."""
+    """Return how the outputs change along tangents: the gradient, by the rows' weights, of what the walk gives."""
     with enable_grad():
         weights = [o.detach().new_zeros(o.shape).requires_grad_() for o in call.outputs]
         pulled = call.pull_back(call.outputs, weights)

@@ -21,9 +21,11 @@ def functional_call(
     """Call a module with these tensors in the place of its own of the same (dotted) names.
 
     parameter_and_buffer_dicts: one dict, or several without a common name. args: a tuple, or one argument.
-    tie_weights: what a module has under several names is replaced under all of them.
-    strict: the names must be those of the module, else RuntimeError.
-    Raises ValueError: no dict, names in two dicts, or several values for a tied tensor.
+    tie_weights: what a module has under several names is replaced under all of them. strict: the names must be
+    those of the module, else RuntimeError.
+
+    Raises:
+        ValueError: If the value is not a dict, names in two dicts, or several values for a tied tensor.
     """
     tensors = _merge_dicts(parameter_and_buffer_dicts)
     return call_with(module, tensors, args, kwargs, tie_weights, strict)

@@ -62,18 +62,19 @@ def get_all_sharing_strategies() -> set[str]:
 
 
 def get_sharing_strategy() -> str:
-    """How CPU memory is shared from now on: see `set_sharing_strategy`."""
+    """Return how CPU memory is shared from now on: see `set_sharing_strategy`."""
     return _sharing.sharing.strategy
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
     """Choose how CPU memory is shared from now on; what is shared already stays as it is.
 
-    "file_descriptor": anonymous memory; each shared storage keeps a descriptor open in each process that has it, and
-    nothing can leak. "file_system": memory with a name, for programs that share more storages than they may have open
-    files; a process that is killed leaves its names until the whole program has ended.
+    "file_descriptor": anonymous memory; each shared storage keeps a descriptor open in each process that has it,
+    and nothing can leak. "file_system": memory with a name, for programs that share more storages than they may
+    have open files; a process that is killed leaves its names until the whole program has ended.
 
-    Raises AssertionError: there is no such strategy here.
+    Raises:
+        AssertionError: If there is no such strategy here.
     """
     if new_strategy not in get_all_sharing_strategies():
         raise AssertionError(

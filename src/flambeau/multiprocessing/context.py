@@ -70,7 +70,7 @@ class _Context:
         return JoinableQueue(maxsize, ctx=self.get_context())
 
     def get_context(self, method: str | None = None) -> Any:
-        """Return the context of a start method, or this one. Raises ValueError: there is no such method."""
+        """Return the context of a start method, or this one. Raises ValueError if there is no such method."""
         return self if method is None else get_context(method)
 
 
@@ -96,8 +96,10 @@ _CONTEXTS: dict[str, Any] = {
 
 
 def get_context(method: str | None = None) -> Any:
-    """Return the context of a start method; None: of the one that `set_start_method` chose. ValueError: there is
-    none such.
+    """Return the context of a start method; None: of the one that `set_start_method` chose.
+
+    Raises:
+        ValueError: If there is none such.
     """
     method = get_start_method() if method is None else method
     if method not in _CONTEXTS:

@@ -44,7 +44,9 @@ def reduce_tensor(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
     """Return the call that makes this tensor in another process, over the same memory: CPU memory moves to shared
     memory.
 
-    Raises RuntimeError: it is no leaf and requires a gradient, or came from another process by CUDA IPC.
+    Raises:
+        RuntimeError: If it is not a leaf and requires a gradient, or came from another process by CUDA
+            IPC.
     """
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(sharing.NON_LEAF)
@@ -94,8 +96,9 @@ def rebuild_cuda_tensor(
 ) -> Any:  # fmt: skip
     """Return a CUDA tensor over another process's memory. The current stream waits for what the sender's was given.
 
-    Raises RuntimeError: the sender has ended; its GPU is not visible here; this is a fork of a process that used
-    CUDA.
+    Raises:
+        RuntimeError: If the sender has ended; its GPU is not visible here; this is a fork of a process
+            that used CUDA.
     """
     if storage_handle is None or not storage_size_bytes:
         where = system.resolve(device("cuda", storage_device))
@@ -116,7 +119,11 @@ def rebuild_cuda_tensor(
 
 
 def reduce_storage(storage: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the call that maps a CPU storage in another process. Raises RuntimeError: it is a CUDA storage."""
+    """Return the call that maps a CPU storage in another process.
+
+    Raises:
+        RuntimeError: If it is a CUDA storage.
+    """
     memory: Storage = storage._row.memory if isinstance(storage, Face) else storage
     if memory.device is not CPU:
         raise RuntimeError("Cannot pickle CUDA storage; try pickling a CUDA tensor instead")
@@ -138,7 +145,11 @@ def reduce_storage(storage: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def rebuild_storage_door(door: bytes, counter: bytes, slot: int, size: int) -> Storage:
-    """Return the storage behind a door of the process that sent it. FileNotFoundError: that has ended."""
+    """Return the storage behind a door of the process that sent it.
+
+    Raises:
+        FileNotFoundError: If the sending process has ended.
+    """
     try:
         return sharing.storage_of_door(door, counter, slot, size)
     except ProcessLookupError:
@@ -158,7 +169,11 @@ def rebuild_storage_fd(df: Any, size: int) -> Storage:
 
 
 def rebuild_storage_filename(name: str, size: int) -> Storage:
-    """Return the storage of a name. RuntimeError: all who used it have ended."""
+    """Return the storage of a name.
+
+    Raises:
+        RuntimeError: If all who used it have ended.
+    """
     try:
         return sharing.storage_of_name(name, size)
     except FileNotFoundError:

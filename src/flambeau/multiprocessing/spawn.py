@@ -93,7 +93,7 @@ def start_processes(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> ProcessContext | None:
-    """As `spawn`, by any start method. TORCH_MP_PARALLEL_START=1 starts forkserver's processes side by side."""
+    """Work like `spawn`, by any start method. TORCH_MP_PARALLEL_START=1 starts forkserver's processes side by side."""
     context = get_context(start_method)
     folder = Path(tempfile.mkdtemp(prefix="flambeau-errors-"))
     files = [str(folder / str(number)) for number in range(nprocs)]

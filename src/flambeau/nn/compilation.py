@@ -292,7 +292,7 @@ class OptimizedModule(Module):
 
     @property
     def training(self) -> bool:  # type: ignore[override]
-        """True in training mode, as the original module says."""
+        """Return True in training mode, as the original module says."""
         return self._orig_mod.training
 
     @training.setter

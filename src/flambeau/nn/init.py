@@ -34,8 +34,10 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Return the recommended gain for a nonlinearity, by its name in `nn.functional`.
 
     1 for linear and convolutions and sigmoid, 5/3 for tanh, sqrt(2) for relu, sqrt(2 / (1 + slope ** 2)) for
-    leaky_relu (`param` is the slope, 0.01 if not given), 3/4 for selu. Raises ValueError: another name, a slope
-    that is no number.
+    leaky_relu (`param` is the slope, 0.01 if not given), 3/4 for selu.
+
+    Raises:
+        ValueError: If any other name, a slope that is not a number.
     """
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else param
@@ -48,7 +50,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
-    """How many inputs each output has, and outputs each input: a weight is (out, in, *kernel)."""
+    """Return how many inputs each output has, and outputs each input: a weight is (out, in, *kernel)."""
     if tensor.dim() < 2:
         raise ValueError("Fan in and fan out can not be computed for tensor with fewer than 2 dimensions")
     outputs, inputs, *kernel = tensor.shape
@@ -76,7 +78,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generato
 def normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """Normal numbers."""
+    """Return normal numbers."""
     tensor.detach().normal_(mean, std, generator=generator)
     return tensor
 
@@ -89,7 +91,7 @@ def trunc_normal_(
     b: float = 2.0,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Normal numbers drawn until they fall into [a, b]."""
+    """Return normal numbers drawn until they fall into [a, b]."""
     if mean < a - 2 * std or mean > b + 2 * std:
         warn_program(
             "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. "
@@ -143,12 +145,12 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
 
 
 def ones_(tensor: Tensor) -> Tensor:
-    """Ones."""
+    """Return ones."""
     return constant_(tensor, 1.0)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
-    """Zeros."""
+    """Return zeros."""
     tensor.detach().zero_()
     return tensor
 
@@ -157,7 +159,11 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """Return the identity matrix: a linear layer hands on as many inputs as it can. Raises ValueError: not 2-d."""
+    """Return the identity matrix: a linear layer hands on as many inputs as it can.
+
+    Raises:
+        ValueError: For not 2-d.
+    """
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     target = tensor.detach()
@@ -168,7 +174,8 @@ def eye_(tensor: Tensor) -> Tensor:
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """Dirac's delta: a convolution hands on as many channels as it can, in each group.
 
-    Raises ValueError: not 3-, 4- or 5-d, or groups that do not divide the first dimension.
+    Raises:
+        ValueError: For not 3-, 4- or 5-d, or groups that do not divide the first dimension.
     """
     if tensor.dim() not in (3, 4, 5):
         raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
@@ -240,7 +247,11 @@ def _is_empty(tensor: Tensor) -> bool:
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
-    """Return a (semi-)orthogonal matrix (dimensions after the first flattened) times `gain`. Raises ValueError: 1-d."""
+    """Return a (semi-)orthogonal matrix (dimensions after the first flattened) times `gain`.
+
+    Raises:
+        ValueError: For a tensor of one dimension.
+    """
     if tensor.dim() < 2:
         raise ValueError("Only tensors with 2 or more dimensions are supported")
     if not tensor.numel():
@@ -256,7 +267,11 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
-    """Normal numbers, but zero in a fraction `sparsity` of each column. Raises ValueError: not 2-d."""
+    """Return normal numbers, but zero in a fraction `sparsity` of each column.
+
+    Raises:
+        ValueError: For not 2-d.
+    """
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     if not math.isfinite(sparsity):

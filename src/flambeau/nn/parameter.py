@@ -210,7 +210,7 @@ class UninitializedTensorMixin:
         )
 
     def _again(self) -> tuple[Any, tuple[Any, ...]]:
-        """What makes another one."""
+        """Return what makes another one."""
         return type(self), (self.requires_grad, self.device, self.dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

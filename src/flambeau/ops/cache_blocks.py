@@ -15,7 +15,7 @@ TILE = 128  # the side of a square whose columns, read and written, stay in the 
 
 
 def in_blocks(compute: Callable[[Array], Array], x: Array, out: Array | None = None) -> Array:
-    """`compute(x)`, elementwise, a block at a time; stored in `out` if it is given."""
+    """Return `compute(x)`, elementwise, a block at a time; stored in `out` if it is given."""
     if x.size <= BLOCK:
         result = compute(x.reshape(-1)).reshape(x.shape)
         if out is not None:
@@ -86,7 +86,7 @@ def select(condition: Array, a: Any, b: Any, out: Array) -> None:
 
 
 def choose(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
-    """`np.where`, in `out` where it is given: an array of the dtype of a and b."""
+    """Return `np.where`, in `out` where it is given: an array of the dtype of a and b."""
     if out is None:
         return np.where(condition, a, b)
     a, b = _number(a), _number(b)
@@ -98,7 +98,7 @@ def choose(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
 
 
 def _number(x: Any) -> Any:
-    """What was expanded from one number, as a sum's gradient, as that number."""
+    """Return what was expanded from one number, as a sum's gradient, as that number."""
     return x if not x.ndim or any(x.strides) or not x.size else x[(0,) * x.ndim]
 
 
@@ -112,7 +112,7 @@ def fold_rows(ufunc: np.ufunc, rows: Array) -> Array:
 
 
 def contiguous(x: Array) -> Array:
-    """`x` itself if it is contiguous, else a copy that is."""
+    """Return `x` itself if it is contiguous, else a copy that is."""
     if x.flags.c_contiguous:
         return x
     out = np.empty(x.shape, x.dtype)

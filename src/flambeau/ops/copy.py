@@ -37,10 +37,10 @@ _BITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
 def caster(source: dtype, target: dtype) -> Store:
-    """`store(out, x)`: write x of one dtype into out of another, as PyTorch converts.
+    """Return `store(out, x)`: write x of one dtype into out of another, as PyTorch converts.
 
-    Floats truncate to integers; to bool asks for `!= 0`; complex numbers lose their imaginary part; what
-    is narrower than float32 comes from float32, so that a double rounds twice as it does in PyTorch.
+    Floats truncate to integers; to bool asks for `!= 0`; complex numbers lose their imaginary part; what is
+    narrower than float32 comes from float32, so that a double rounds twice as it does in PyTorch.
     """
     if source is target:
         return _same(source)
@@ -283,9 +283,11 @@ _C_NAMES = {
 
 
 def checked_scalar(value: complex, kind: dtype) -> bool | int | float | complex:
-    """`value` as PyTorch stores it in a tensor of `kind`: floats truncate, negative integers wrap in unsigned types.
+    """Return `value` as PyTorch stores it in a tensor of `kind`: floats truncate, negative integers wrap in unsigned
+    types.
 
-    Raises RuntimeError: the value is out of the dtype's range, or has an imaginary part that is lost.
+    Raises:
+        RuntimeError: If the value is out of the dtype's range, or has an imaginary part that is lost.
     """
     if kind.category == BOOL:
         return bool(value)

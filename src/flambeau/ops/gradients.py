@@ -27,7 +27,7 @@ CONSTANT = Derivative(zeros)
 
 
 def laid(x: Any, like: Meta) -> Any:
-    """`x` in the format that `like` suggests, copied where it lies in the other: see Note [Memory formats]."""
+    """Return `x` in the format that `like` suggests, copied where it lies in the other: see Note [Memory formats]."""
     if x.meta.channels_last == like.channels_last:
         return x
     return x.new_empty_strided(x.meta.shape, like.suggested(x.meta.shape).strides).copy_(x)
@@ -64,7 +64,7 @@ def restored(x: Any, meta: Meta, dims: Any, keepdim: bool) -> Any:
 
 
 def count(meta: Meta, dims: Any) -> int:
-    """How many elements each result of a reduction is made of."""
+    """Return how many elements each result of a reduction is made of."""
     if dims is None or dims == ():
         return meta.numel
     total = 1
@@ -81,7 +81,7 @@ def by_place(grad: Any, places: Any, meta: Meta, dim: int) -> Any:
 
 
 def shared_among(mask: Any, grad: Any, dims: Any) -> Any:
-    """`grad` in equal parts to the elements of `mask`, of those that a result is made of."""
+    """Return `grad` in equal parts to the elements of `mask`, of those that a result is made of."""
     listed = None if dims is None or dims == () else dims
     counts = mask.sum(listed, True) if mask.meta.ndim else mask
     return mask * (grad / counts)

@@ -85,7 +85,7 @@ def alias(meta: Meta) -> Layout:
 
 
 def infer_shape(shape: Sequence[int], count: int) -> Shape:
-    """`shape` with its -1 replaced so that it holds `count` elements. Raises RuntimeError if it cannot."""
+    """Return `shape` with its -1 replaced so that it holds `count` elements. Raises RuntimeError if it cannot."""
     listed, holes = list(shape), [i for i, n in enumerate(shape) if n == -1]
     if len(holes) > 1:
         raise RuntimeError("only one dimension can be inferred")
@@ -250,7 +250,7 @@ def squeeze(meta: Meta, dims: tuple[int, ...] | None) -> Layout:
 
 
 def distinct(dims: Sequence[int], ndim: int) -> list[int]:
-    """Wrapped dims. Raises RuntimeError where one comes twice."""
+    """Return wrapped dims. Raises RuntimeError where one comes twice."""
     wrapped: list[int] = []
     for dim in dims:
         d = wrap_dim(dim, ndim)

@@ -277,7 +277,7 @@ _dtype = attrgetter("meta.dtype")
 
 
 def _as_real(t: Tensor) -> Tensor:
-    """Real and imaginary parts as elements of their own."""
+    """Return real and imaginary parts as elements of their own."""
     return public["view_as_real"](t) if t.meta.dtype.is_complex else t
 
 

@@ -236,7 +236,7 @@ def strong_wolfe(
 
 
 def _inside(one: Point, other: Point, stuck: bool) -> tuple[float, bool]:
-    """Where to look in a bracket, and whether that is near its edge: not twice in a row."""
+    """Return where to look in a bracket, and whether that is near its edge: not twice in a row."""
     t = _cubic_minimum(one, other)
     least, most = min(one.at, other.at), max(one.at, other.at)
     margin = 0.1 * (most - least)

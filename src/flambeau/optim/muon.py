@@ -69,7 +69,7 @@ class Muon(ByParameter):
 def _orthogonal(x: Any, coefficients: tuple[float, ...], steps: int, eps: float) -> Any:
     """Return a matrix with its singular values near 1, by the iteration of Newton and Schulz, in bfloat16.
 
-    Raises ValueError: 100 steps or more, not three coefficients.
+    Raises ValueError for 100 steps or more, not three coefficients.
     """
     if steps >= 100:
         raise ValueError("Number of steps must be less than 100 for computational efficiency")
@@ -88,7 +88,7 @@ def _orthogonal(x: Any, coefficients: tuple[float, ...], steps: int, eps: float)
 
 
 def _ratio(rule: str | None, rows: int, columns: int) -> float:
-    """What the rate is multiplied by, so that updates of any shape are of one size."""
+    """Return what the rate is multiplied by, so that updates of any shape are of one size."""
     if rule == "match_rms_adamw":
         return 0.2 * math.sqrt(max(rows, columns))
     return math.sqrt(max(1, rows / columns))

@@ -335,7 +335,7 @@ def with_values(grad: Any, values: Any) -> Any:
 
 
 def evaluated(closure: Callable[[], Any] | None) -> Any:
-    """What a step's closure returns; it runs with recording on."""
+    """Return what a step's closure returns; it runs with recording on."""
     if closure is None:
         return None
     with recording(True):
@@ -413,7 +413,7 @@ def _placed(p: Tensor, value: Any, group: dict[str, Any], key: Any = None) -> An
 
 
 def _typename(x: Any) -> str:
-    """How PyTorch names a value's type."""
+    """Return how PyTorch names a value's type."""
     if isinstance(x, Tensor):
         return x.type()
     kind = type(x)

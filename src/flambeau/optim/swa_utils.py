@@ -35,7 +35,11 @@ def _all_towards(averages: Sequence[Any], news: Sequence[Any], weight: float) ->
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
-    """Return a rule for lists: each average keeps `decay` of itself. ValueError: a decay outside [0, 1]."""
+    """Return a rule for lists: each average keeps `decay` of itself.
+
+    Raises:
+        ValueError: For a decay outside [0, 1].
+    """
     _check_decay(decay)
 
     def ema_update(averages: Sequence[Any], news: Sequence[Any], count: Any) -> None:
@@ -54,7 +58,11 @@ def get_swa_multi_avg_fn() -> Averages:
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
-    """Return a rule for one parameter: the average keeps `decay` of itself. ValueError: a decay outside [0, 1]."""
+    """Return a rule for one parameter: the average keeps `decay` of itself.
+
+    Raises:
+        ValueError: For a decay outside [0, 1].
+    """
     _check_decay(decay)
 
     def ema_update(average: Any, new: Any, count: Any) -> Any:
@@ -191,7 +199,7 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def anneal_func(self, t: float) -> float:
-        """How much of the way is gone at the time `t`, both from 0 to 1."""
+        """Return how much of the way is gone at the time `t`, both from 0 to 1."""
         return t if self._anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
 
     def get_lr(self) -> list[Rate]:

@@ -118,8 +118,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._states = [state for state in here or () if state is not None]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of all parameters, as the optimizer itself would have them. RuntimeError: they are not
-        here.
+        """Return the states of all parameters, as the optimizer itself would have them.
+
+        Raises:
+            RuntimeError: If they are not here.
         """
         if not self._states:
             raise RuntimeError(

@@ -154,7 +154,7 @@ class ChildReports:
 
 
 def name_of(report: dict[str, Any]) -> str:
-    """What a process is called in reports: `rank 1`, or `process 4711 (worker.py)`."""
+    """Return what a process is called in reports: `rank 1`, or `process 4711 (worker.py)`."""
     if report["rank"] is not None:
         return f"rank {report['rank']}"
     program = Path(report["argv"][0]).name if report["argv"] and report["argv"][0] else ""

@@ -1,1 +1,1 @@
-"""Policy over a driver, the same for every driver: current device and stream, memory, generators."""
+"""Current device and stream, memory and random generators: the policy that is equal for every driver."""

@@ -1,4 +1,4 @@
-"""`Context`: one device as the runtime uses it: its driver, its allocator, its default stream."""
+"""`Context`: the runtime's state for one device: its driver, allocator and default stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Block(Protocol):
-    """A piece of memory that an allocator handed out."""
+    """A piece of memory that an allocator allocated."""
 
     ptr: int
     size: int
@@ -23,31 +23,31 @@ class Block(Protocol):
 
 
 class Allocator(Protocol):
-    """What a storage needs of an allocator. `free` may run in any thread, at any time (a destructor)."""
+    """The protocol by which a storage uses an allocator. Any thread may call `free` at any time, from a destructor."""
 
     def allocate(self, nbytes: int, stream: Stream, /) -> Block: ...
     def allocate_output(self, nbytes: int, stream: Stream, /) -> Block:
-        """The same, for the next launch, which writes it."""
+        """Allocate a block for the next launch, which overwrites all of it."""
 
     def free(self, block: Any, /) -> None:
         """Take back a block that `allocate` returned."""
 
     def share(self, block: Any, /) -> None:
-        """Another stream than its own uses the block."""
+        """Record that a stream other than the block's own uses the block."""
 
     def stream_created(self) -> None:
-        """A stream was made."""
+        """Handle the creation of a stream."""
 
     def stream_destroyed(self, handle: int, /) -> None:
-        """A stream was destroyed: nothing will be allocated for it any more."""
+        """Handle the destruction of a stream: later requests cannot name it."""
 
 
 class Context:
-    """A device that is in use. `index` is the CUDA index, -1 for the CPU (see `runtime/current.py`).
+    """An open device. `index` is the CUDA index, -1 for the CPU (see `runtime/current.py`).
 
-    `driver_index` is the index that `driver` knows the device by: CUDA_VISIBLE_DEVICES may leave out and
-    reorder devices. While its machine rests `driver` refuses every call (see Note [Machines] in system.py);
-    `backing` is the driver that destructors and allocators go to meanwhile. `closed` is set when it closes.
+    `driver_index` is the driver's own index of the device: CUDA_VISIBLE_DEVICES may leave out and reorder
+    devices. While the machine is suspended, `driver` refuses every call (see Note [Machines] in system.py);
+    destructors and allocators use `backing`. `closed` is True after the device closed.
     """
 
     __slots__ = (
@@ -77,21 +77,21 @@ class Context:
         self.dead_streams: list[int] = []  # handles to destroy, see Note [Dead streams]
 
     def synchronize(self) -> None:
-        """Wait for all work of the device. What the host does next comes after it."""
+        """Wait for all work of the device, and record that the host's next actions happen after it."""
         tick = self.orders.device_mark()
         self.driver.device_sync(self.driver_index)
         self.orders.device_wait(self.index, tick)
 
     def rest(self, why: str) -> None:
-        """Another machine is in use: each use raises RuntimeError with `why`; what dies is freed as ever."""
+        """Suspend the context: each use raises RuntimeError with `why`; destructors still free memory."""
         self.driver = cast(Driver, _Refusing(why))
 
     def resume(self) -> None:
-        """Its machine is in use again."""
+        """Resume the context of a suspended machine."""
         self.driver = self.backing
 
     def close(self, why: str) -> None:
-        """Mark it closed: each use raises RuntimeError with `why`; what outlives it is freed quietly."""
+        """Close the context: each later use raises RuntimeError with `why`, and destructors free nothing."""
         self.closed = True
         self.driver = self.backing = cast(Driver, _Refusing(why))
         self.allocator = _ClosedAllocator(why)
@@ -108,7 +108,7 @@ class _Refusing:
 
 
 class _ClosedAllocator:
-    """The allocator of a closed device: there is nothing to give back, and nothing to be had."""
+    """The allocator of a closed device. It allocates and frees nothing."""
 
     def __init__(self, why: str) -> None:
         self._why = why

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Selection(threading.local):
-    """One thread's selection: device 0 and the default streams at first."""
+    """The devices and streams that one thread has selected; device 0 and the default streams at first."""
 
     def __init__(self, defaults: Sequence[Stream]) -> None:
         self.device = 0
@@ -27,7 +27,7 @@ class Selection(threading.local):
 
 
 class Default(threading.local):
-    """Where one thread makes tensors that are told no device; `left` are those of the `with` blocks around."""
+    """One thread's default device for new tensors. `left` holds the defaults of the enclosing `with` blocks."""
 
     def __init__(self) -> None:
         self.device = CPU
@@ -40,19 +40,23 @@ _open: Callable[[int], Context]
 
 
 def use(selection: Selection) -> None:
-    """Select anew in every thread: called when a machine is opened, left or closed."""
+    """Reset the selection of every thread, because a machine was opened, left or closed."""
     global local
     local = selection
 
 
 def opened_by(open_context: Callable[[int], Context]) -> None:
-    """Say who opens a device that is asked for and not open yet: `runtime/system.py`, once."""
+    """Register the function that opens a device on first use. `runtime/system.py` calls this once."""
     global _open
     _open = open_context
 
 
 def context_at(index: int) -> Context:
-    """Return the context of CUDA device `index`, opened on first use. RuntimeError: there is no such device."""
+    """Return the context of CUDA device `index`, opened on first use.
+
+    Raises:
+        RuntimeError: If there is no such device.
+    """
     streams = local.streams
     if 0 <= index < len(streams) - 1:
         return streams[index].context
@@ -67,7 +71,7 @@ def stream_at(index: int) -> Stream:
 
 
 def index_of(where: Any, optional: bool = False) -> int:
-    """Return the CUDA index that a public `device` argument names; negative ints pass through.
+    """Return the CUDA index that a public `device` argument names. Negative ints are returned unchanged.
 
     `optional` allows None and "cuda" without an index: they mean the current device. Raises ValueError, with
     PyTorch's texts, for anything else.

@@ -34,8 +34,10 @@ class Generator:
     Args:
         device: "cpu" (the default; None is the same), "cuda" or "cuda:1".
 
-    A copy, and what is unpickled, has a state of its own that begins as this one's is. Raises RuntimeError: there is no
-    such device, or it is of another type.
+    A copy, and what is unpickled, has a state of its own that begins as this one's is.
+
+    Raises:
+        RuntimeError: If there is no such device, or it is of another type.
     """
 
     __slots__ = ("__dict__", "__weakref__", "device", "engine", "lock", "philox")
@@ -53,9 +55,12 @@ class Generator:
         __getattr__ = lacks
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start anew from `seed` (64 bits; negative values wrap). In the capture of a graph only the seed that it has.
+        """Restart the generator from `seed` (64 bits; negative values wrap). During a graph capture the seed cannot
+        change.
 
-        Raises RuntimeError: no int, another seed in a capture; ValueError: past 64 bits.
+        Raises:
+            RuntimeError: If the value is not an int, another seed in a capture.
+            ValueError: If the seed has more than 64 bits.
         """
         if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
             raise RuntimeError(f"manual_seed expected a long, but got {type(seed).__name__}")
@@ -71,25 +76,33 @@ class Generator:
         return self
 
     def seed(self) -> int:
-        """Start anew from the operating system's entropy; the seed."""
+        """Restart the generator from the operating system's entropy. Returns the seed."""
         self._refuse_in_capture("seed")
         seed = int.from_bytes(os.urandom(8), "little") & 0x1FFFFFFFFFFFFF
         self.manual_seed(seed)
         return seed
 
     def initial_seed(self) -> int:
-        """The seed it was last started from."""
+        """Return the seed from which the generator was last started."""
         return self.philox.seed if self.engine is None else self.engine.seed
 
     def get_offset(self) -> int:
-        """How many numbers of each subsequence are used up; CUDA generators. RuntimeError: the CPU's has none."""
+        """Return how many numbers of each subsequence are used up; CUDA generators.
+
+        Raises:
+            RuntimeError: If the CPU's has none.
+        """
         if self.engine is not None:
             raise RuntimeError("CPU Generator does not use offset")
         self._refuse_in_capture("get_offset")
         return self.philox.offset
 
     def set_offset(self, offset: int) -> Generator:
-        """Go to an offset, a multiple of 4. RuntimeError: it is none, or the CPU's generator, which has none."""
+        """Set the offset of a CUDA generator.
+
+        Raises:
+            RuntimeError: If the offset is not a multiple of 4, or the generator is the CPU's.
+        """
         if self.engine is not None:
             raise RuntimeError("CPU Generator does not use offset")
         self._refuse_in_capture("set_offset")
@@ -100,7 +113,7 @@ class Generator:
         return self
 
     def reserve(self, increment: int) -> tuple[int, int]:
-        """(seed, offset) for a kernel that uses `increment` numbers of each subsequence; CUDA generators.
+        """Return (seed, offset) for a kernel that uses `increment` numbers of each subsequence; CUDA generators.
 
         In a capture they stand for the numbers of each launch: see Note [Random numbers of graphs].
         """
@@ -108,10 +121,12 @@ class Generator:
 
     # -- states that generators share ---------------------------------------------------------------------
     def graphsafe_get_state(self) -> Generator:
-        """Return a generator that shares the state of this one: what either draws, the other has drawn too; CUDA
-        generators.
+        """Return a generator that shares its state with this one: a draw from either advances both. CUDA only.
 
-        It may be asked for in the capture of a graph. Raises NotImplementedError: the CPU's generator.
+        It may be asked for in the capture of a graph.
+
+        Raises:
+            NotImplementedError: For the CPU's generator.
         """
         self._require_philox("graphsafe_get_state")
         return _of_state(self.device, self.philox)
@@ -119,7 +134,10 @@ class Generator:
     def graphsafe_set_state(self, state: Generator) -> None:
         """Share the state of another generator from now on; also in the capture of a graph; CUDA generators.
 
-        Raises TypeError: no generator; NotImplementedError: the CPU's; RuntimeError: to be given the CPU's state.
+        Raises:
+            TypeError: If the value is not a generator.
+            NotImplementedError: For the CPU's.
+            RuntimeError: For to be given the CPU's state.
         """
         if not isinstance(state, Generator):
             raise TypeError(f"expected a Generator, but got {type(state).__name__}")
@@ -129,7 +147,7 @@ class Generator:
         self.philox = state.philox
 
     def clone_state(self) -> Generator:
-        """Return a new generator of the same device, with a state of its own that begins as this one's is now."""
+        """Return a new generator of the same device with an independent copy of the current state."""
         self._refuse_in_capture("clone_impl")
         if self.engine is None:
             return _of_state(self.device, self.philox.copy())
@@ -150,9 +168,9 @@ class Generator:
 
     # -- states as bytes ----------------------------------------------------------------------------------
     def state_bytes(self) -> bytes:
-        """Return the state as PyTorch lays it out: 5,056 bytes on the CPU; seed and offset, 16 bytes, on CUDA.
+        """Return the state in PyTorch's layout: 5,056 bytes on the CPU; seed and offset, 16 bytes, on CUDA.
 
-        In a capture the offset is that since it began: the graph may draw the same numbers twice.
+        During a capture the offset counts from its beginning, because the graph may draw the same numbers again.
         """
         if self.engine is not None:
             with self.lock:
@@ -164,7 +182,8 @@ class Generator:
     def load_state_bytes(self, state: bytes) -> None:
         """Set the state; of a CUDA generator also from a seed's 8 bytes alone. In a capture see `state_bytes`.
 
-        Raises RuntimeError: another size, another seed in a capture.
+        Raises:
+            RuntimeError: For any other size, another seed in a capture.
         """
         wanted = 16 if self.engine is None else _CPU_STATE.size
         if self.engine is None and len(state) == 8:
@@ -209,7 +228,7 @@ def _of_state(where: device, philox: Philox) -> Generator:
 
 
 def reserve(philox: Philox, where: device, increment: int) -> tuple[int, int]:
-    """`Generator.reserve` of a state, by the current stream of a device."""
+    """Return `Generator.reserve` of a state, by the current stream of a device."""
     draws = draws_on(where)
     return philox.take(increment) if draws is None else draws.take(philox, increment)
 
@@ -218,21 +237,21 @@ _captures: list[Draws] = []  # that are underway, the latest last
 
 
 def begin_capture() -> Draws:
-    """A graph's capture begins: what streams draw that it records is its own, until `end_capture`."""
+    """Begin to assign to a graph's capture the draws of the streams that it records, until `end_capture`."""
     draws = Draws()
     _captures.append(draws)
     return draws
 
 
 def end_capture(draws: Draws) -> None:
-    """It ends."""
+    """End the assignment of draws to a graph's capture."""
     _captures.remove(draws)
 
 
 def draws_on(where: device) -> Draws | None:
-    """What the graph draws that the current stream of a CUDA device is recorded into; None: into none.
+    """Return the draws of the graph that the current stream of a CUDA device is captured into; None without one.
 
-    Of several captures it is the one that this thread began.
+    If there are several captures, this is the one that the calling thread began.
     """
     if not _captures or where is CPU:
         return None
@@ -244,7 +263,11 @@ def draws_on(where: device) -> Draws | None:
 
 
 def checked_seed(seed: Any) -> int:
-    """Return a seed as 64 unsigned bits. Raises ValueError: it does not fit, as PyTorch says it."""
+    """Return a seed as 64 unsigned bits.
+
+    Raises:
+        ValueError: If it does not fit, as PyTorch says it.
+    """
     seed = int(seed)
     if not -(1 << 63) <= seed < 1 << 64:
         raise ValueError(
@@ -306,7 +329,7 @@ _cuda_seed = DEFAULT_SEED  # what the other CUDA generators start from
 
 
 class Defaults:
-    """What the default generators have come to, the CPU's, each GPU's and that of GPUs which are opened later."""
+    """The states of the default generators: the CPU's, each GPU's, and the seed of GPUs that are opened later."""
 
     def __init__(
         self, cpu: MersenneTwister, cuda: dict[Context, Generator], early: dict[int, int], seed: int
@@ -317,26 +340,26 @@ class Defaults:
         self.seed = seed
 
     def copy(self) -> Defaults:
-        """The same numbers to come, for somebody else to draw."""
+        """Return independent generators that will draw the same numbers."""
         cuda = {context: _of_state(made.device, made.philox.copy()) for context, made in self.cuda.items()}
         return Defaults(self.cpu.copy(), cuda, dict(self.early), self.seed)
 
 
 def defaults() -> Defaults:
-    """Return those that are drawn from now, not a copy."""
+    """Return the default generators in use, not a copy."""
     assert default_cpu.engine is not None
     return Defaults(default_cpu.engine, _default_cuda, _early_seeds, _cuda_seed)
 
 
 def use_defaults(defaults: Defaults) -> None:
-    """Let these be the default generators."""
+    """Replace the default generators."""
     global _default_cuda, _early_seeds, _cuda_seed
     default_cpu.engine = defaults.cpu
     _default_cuda, _early_seeds, _cuda_seed = defaults.cuda, defaults.early, defaults.seed
 
 
 def default_of(where: device) -> Generator:
-    """Return the default generator of a device. A CUDA one starts from the seed that it was given before it was
+    """Return the default generator of a device. A CUDA one starts from the seed that was set before the device was
     opened.
     """
     context = system.context_of(where)
@@ -364,7 +387,7 @@ def seed_current_cuda(seed: int) -> None:
 
 
 def seed_all_cuda(seed: int) -> None:
-    """Seed the default generators of all CUDA devices, of those too that are opened later."""
+    """Seed the default generators of all CUDA devices, also of those that are opened later."""
     global _cuda_seed
     _cuda_seed = checked_seed(seed)
     _early_seeds.clear()
@@ -373,7 +396,7 @@ def seed_all_cuda(seed: int) -> None:
 
 
 def _forget_closed() -> None:
-    """A fresh machine has fresh generators; one that rests keeps its own."""
+    """Remove the generators of closed machines; a suspended machine keeps its generators."""
     for context in [c for c in _default_cuda if c.closed]:
         del _default_cuda[context]
 

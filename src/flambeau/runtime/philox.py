@@ -1,4 +1,4 @@
-"""`Philox`: where a CUDA generator is in its random numbers. `Draws`: what a graph draws, while it is captured.
+"""`Philox`: the position of a CUDA generator in its random numbers. `Draws`: the draws of a captured graph.
 
 # Note [Random numbers of graphs]
 Kernels that draw get a seed and an offset by value. In a capture they get the number of their generator's state among
@@ -29,32 +29,32 @@ class Philox:
         self.lock = threading.Lock()
 
     def take(self, increment: int) -> tuple[int, int]:
-        """(seed, offset) for a kernel that uses `increment` numbers of each subsequence."""
+        """Return (seed, offset) for a kernel that uses `increment` numbers of each subsequence."""
         with self.lock:
             offset = self.offset
             self.offset = offset + _rounded(increment)
         return self.seed, offset
 
     def copy(self) -> Philox:
-        """The same numbers to come, for somebody else to draw."""
+        """Return an independent generator state that will give the same numbers."""
         return Philox(self.seed, self.offset)
 
 
 class Draws:
-    """What a capture, begun by a thread, has drawn of which states since it began."""
+    """The random states, and the amounts of each, that a capture has drawn from since it began."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self._offsets: dict[Philox, int] = {}  # in the order of the states' numbers
 
     def take(self, state: Philox, increment: int) -> tuple[int, int]:
-        """(the state's number, offset since the capture began) for a kernel, as `Philox.take`."""
+        """Return (the state's number, offset since the capture began) for a kernel, as `Philox.take`."""
         offset = self.offset(state)
         self._offsets[state] = offset + _rounded(increment)
         return list(self._offsets).index(state), offset
 
     def offset(self, state: Philox) -> int:
-        """How much was drawn of a state."""
+        """Return how much was drawn of a state."""
         return self._offsets.setdefault(state, 0)
 
     def set_offset(self, state: Philox, offset: int) -> None:
@@ -62,5 +62,5 @@ class Draws:
         self._offsets[state] = offset
 
     def totals(self) -> list[tuple[Philox, int]]:
-        """How much each launch takes of each state, by the states' numbers."""
+        """Return how much each launch takes of each state, by the states' numbers."""
         return list(self._offsets.items())

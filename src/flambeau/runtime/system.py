@@ -1,4 +1,4 @@
-"""The process root: the machine that is in use, the context of each device, lazy initialization.
+"""The process's machines: the machine in use, the context of each device, lazy initialization.
 
 # Note [Machines]
 At most one machine is in use. The environment's is opened on first use. `virtual(...)` opens another in its
@@ -59,7 +59,7 @@ _warned = False  # that CUDA_VISIBLE_DEVICES changed
 
 
 def _open_meta() -> Context:
-    """Open the meta device, which has the CPU's place among the streams: nothing is ever enqueued on it."""
+    """Open the meta device. It stands in the CPU's place among the streams, because nothing is enqueued on it."""
     global _meta
     with _lock:
         if _meta is None:
@@ -72,9 +72,11 @@ def _open_meta() -> Context:
 
 
 def context_of(where: device) -> Context:
-    """Return the context of a device, opened on first use. "cuda" without an index is the current device.
+    """Return the context of a device, opened on first use. "cuda" without an index is the current device. Other
+    kinds of devices raise as in PyTorch.
 
-    Raises RuntimeError: no CUDA device, or an index past the last. Other kinds of devices raise as in PyTorch.
+    Raises:
+        RuntimeError: For no CUDA device, or an index past the last.
     """
     if where is CPU:
         return host
@@ -87,7 +89,7 @@ def context_of(where: device) -> Context:
 
 
 def resolve(where: device) -> device:
-    """`where` with an index: "cuda" becomes the current CUDA device. The meta device has none."""
+    """Return `where` with an index: "cuda" becomes the current CUDA device. The meta device has none."""
     if where.type == "meta":
         return META
     if where.type == "cuda" and where.index is None:
@@ -96,22 +98,25 @@ def resolve(where: device) -> device:
 
 
 def require_open(context: Context) -> None:
-    """Raise RuntimeError unless the context is the CPU's, the meta device's or of the machine in use."""
+    """Raise RuntimeError unless the context is open: the CPU's, the meta device's, or of the machine in use."""
     if context.index < 0 or (context.index < len(_contexts) and _contexts[context.index] is context):
         return
     raise RuntimeError(errors.FORKED if _forked else errors.MACHINE_CLOSED)
 
 
 def on_close(closed: Callable[[], None]) -> None:
-    """Call `closed()` whenever a machine is closed or left: who keeps executables or addresses drops them."""
+    """Register a function that is called whenever a machine closes or is suspended, to drop addresses and
+    executables.
+    """
     _closed_subscribers.append(closed)
 
 
 def init() -> None:
     """Initialize CUDA: open the machine and make its contexts. Does nothing if that is done.
 
-    Raises RuntimeError: there is no GPU, or this is a fork of an initialized process; ValueError: a malformed
-    environment variable.
+    Raises:
+        RuntimeError: If there is not a GPU, or this is a fork of an initialized process.
+        ValueError: For a malformed environment variable.
     """
     if _contexts:
         return
@@ -131,7 +136,7 @@ def init() -> None:
 
 
 def watch(watcher: Watcher) -> None:
-    """Tell `watcher` of each machine that starts and closes from now on."""
+    """Notify `watcher` of each machine that opens or closes from now on."""
     _watchers.append(watcher)
 
 
@@ -141,7 +146,7 @@ def unwatch(watcher: Watcher) -> None:
 
 
 def close_all() -> list[Exception]:
-    """Finish and close every machine; what work raised that nobody has waited for."""
+    """Finish and close every machine. Returns the errors of work that no call has reported."""
     problems: list[Exception] = []
     with _lock:
         while _machine is not None and not _machine.closed:  # a fork's copies are closed, and stay
@@ -150,7 +155,11 @@ def close_all() -> list[Exception]:
 
 
 def pinned() -> PinnedAllocator:
-    """Return the allocator of pinned host memory, of the machine in use. RuntimeError: there is none."""
+    """Return the allocator of pinned host memory, of the machine in use.
+
+    Raises:
+        RuntimeError: If there is none.
+    """
     if not is_available():
         raise RuntimeError(f"{NO_ACCELERATOR} {errors.HOW_TO_GET_VIRTUAL}")
     init()
@@ -169,7 +178,11 @@ def is_initialized() -> bool:
 
 
 def device_count() -> int:
-    """How many CUDA devices are visible. Makes no context. ValueError: a malformed environment variable."""
+    """Return how many CUDA devices are visible. Makes no context.
+
+    Raises:
+        ValueError: For a malformed environment variable.
+    """
     machine = _opened()
     _warn_if_changed(machine)
     return 0 if machine is None else len(machine.visible)
@@ -208,13 +221,13 @@ def is_forked() -> bool:
 
 
 def wish() -> configuration.Settings:
-    """What was asked for: of the machine in use, or by the environment. Initializes nothing."""
+    """Return the settings of the machine in use, or those of the environment. Initializes nothing."""
     machine = _opened()
     return configuration.from_environment() if machine is None else machine.wish
 
 
 def started_at() -> str | None:
-    """Return the line of the program that initialized CUDA; None if it is not."""
+    """Return the call site that initialized CUDA; None if CUDA is not initialized."""
     site = None if _machine is None else _machine.started_at
     return None if site is None else place(site)
 
@@ -285,7 +298,7 @@ def virtual(
     placement: str | None = None,
     strict: bool | None = None,
 ) -> VirtualMachine:
-    """Open virtual GPUs in place of those in use. What is not given is as the environment says.
+    """Open virtual GPUs in place of those in use. Arguments that are None take their value from the environment.
 
     Args:
         devices: how many (default 2); 0 means that CUDA is not available.
@@ -299,8 +312,8 @@ def virtual(
         strict: with races, what the host may do to pinned memory unseen withholds the certificate; by default it is
             named among the assumptions.
 
-    Returns a context manager: leaving it closes the machine and goes back to the one before. A plain call
-    lasts until the next one. See Note [Machines].
+    Returns a context manager: leaving it closes the machine and goes back to the one before. A plain call lasts
+    until the next one. See Note [Machines].
 
     Raises RuntimeError while real GPUs are open; ValueError for a malformed argument.
     """
@@ -331,7 +344,7 @@ current.opened_by(_open_context)
 
 
 def _opened() -> Machine | None:
-    """Return the machine in use; the environment's, opened now, if there is none. None where it asks for none."""
+    """Return the machine in use. Without one, open the environment's machine; None if the environment requests none."""
     global _machine
     if _machine is None:
         with _lock:
@@ -344,7 +357,7 @@ def _opened() -> Machine | None:
 
 
 def _use(machine: Machine | None) -> None:
-    """Put a machine, or none, in the place of the one in use."""
+    """Make a machine, or none, the one in use."""
     global _machine, _warned
     if _machine is not None:
         _machine.leave()
@@ -354,7 +367,7 @@ def _use(machine: Machine | None) -> None:
 
 
 def _enter(machine: Machine | None) -> None:
-    """Make its contexts the ones that every thread sees."""
+    """Make the machine's contexts visible to every thread."""
     global _contexts
     started = machine is not None and machine.selection is not None
     host.driver = machine.host if machine is not None and started else _host_driver
@@ -367,7 +380,8 @@ def _enter(machine: Machine | None) -> None:
 
 
 def _close(machine: Machine) -> list[Exception]:
-    """Take a machine out and close it: go back to the outer one, or cut it out from among those that rest.
+    """Close a machine. If it is in use, its outer machine is resumed; otherwise it is removed from the suspended
+    ones.
 
     What was opened inside a `with` block is closed with it.
     """
@@ -392,7 +406,7 @@ def _close_into(problems: list[Exception], machine: Machine) -> None:
 
 
 def _chain() -> Iterator[Machine]:
-    """Return the machine in use and those that rest, from the inside out."""
+    """Yield the machine in use and the suspended ones, innermost first."""
     machine = _machine
     while machine is not None:
         yield machine
@@ -433,7 +447,7 @@ def _warn_if_changed(machine: Machine | None) -> None:
 
 
 def _after_fork() -> None:
-    """In a forked child: the parent's devices cannot be used here, and nothing of them may be called."""
+    """Discard the parent's devices in a forked child, which can call nothing of them."""
     global _lock, _contexts, _forked
     _lock = threading.RLock()
     if not any(machine.contexts for machine in _chain()):
@@ -449,7 +463,7 @@ def _after_fork() -> None:
 
 
 def close_quietly() -> None:
-    """Finish and close everything, without noise: errors of unfinished work have nobody to go to."""
+    """Finish and close every machine, ignoring errors of unfinished work."""
     with suppress(Exception):
         close_all()
 

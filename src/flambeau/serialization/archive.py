@@ -110,7 +110,7 @@ class ArchiveReader:
 
     @property
     def nbytes(self) -> int:
-        """Size of all records, unpacked."""
+        """Return size of all records, unpacked."""
         return sum(info.file_size for info in self._zip.infolist())
 
     def has(self, record: str) -> bool:
@@ -125,7 +125,11 @@ class ArchiveReader:
         return self._info(record).header_offset
 
     def read(self, record: str) -> bytes:
-        """Return a record. Raises RuntimeError: it is missing or damaged."""
+        """Return a record.
+
+        Raises:
+            RuntimeError: If it is missing or damaged.
+        """
         array = np.empty(self.size(record), np.uint8)
         self.read_into(record, array)
         return array.tobytes()

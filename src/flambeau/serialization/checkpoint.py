@@ -44,8 +44,8 @@ def save(
 ) -> None:
     """Write an object to a checkpoint file that PyTorch and Flambeau read.
 
-    A path gets all of the checkpoint or stays as it was, whatever ends the program meanwhile; a file object is written
-    into as it is.
+    A path gets all of the checkpoint or stays as it was, whatever ends the program meanwhile; a file object is
+    written into as it is.
 
     Args:
         obj: a tensor, a module, or Python containers of such.
@@ -53,7 +53,9 @@ def save(
         pickle_module: whose Pickler is used; it must be written in Python, as the standard one's `_Pickler` is.
         pickle_protocol: PyTorch's weights_only loading reads protocol 2.
 
-    Raises RuntimeError: two tensors view the same memory as different types, or there is no such directory.
+    Raises:
+        RuntimeError: If two tensors view the same memory as different types, or there is no such
+            directory.
     """
     if not _use_new_zipfile_serialization:
         raise NotImplementedError(

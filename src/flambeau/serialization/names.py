@@ -39,7 +39,11 @@ Name = tuple[str, str]  # module and qualified name
 
 
 def layout_of(name: str) -> layout:
-    """Return the layout of a name such as "torch.sparse_coo". RuntimeError: Flambeau has no tensors of it."""
+    """Return the layout of a name such as "torch.sparse_coo".
+
+    Raises:
+        RuntimeError: If Flambeau has no tensors of it.
+    """
     known = {
         str(each): each for each in (strided, *map(LAYOUTS.get, ("sparse_coo", "sparse_csr", "sparse_csc")))
     }
@@ -79,7 +83,11 @@ _WRITTEN: dict[int, Name] = {id(what): name for name, what in _READ.items()}
 
 
 def find(module: str, name: str) -> Any:
-    """What a checkpoint means by a name of PyTorch's. Raises AttributeError: Flambeau lacks it."""
+    """Return what a checkpoint means by a name of PyTorch's.
+
+    Raises:
+        AttributeError: If Flambeau lacks it.
+    """
     found = _READ.get((module, name))
     if found is not None:
         return found
@@ -94,7 +102,7 @@ def find(module: str, name: str) -> Any:
 
 
 def pytorch_name_of(what: Any, name: str | None) -> Name | None:
-    """PyTorch's name for a thing of ours; None if it is no thing of ours."""
+    """Return PyTorch's name for a thing of ours; None if it is no thing of ours."""
     found = _WRITTEN.get(id(what))
     if found is not None:
         return found

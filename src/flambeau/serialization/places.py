@@ -20,7 +20,7 @@ _registered: list[tuple[int, Tagger, Deserializer]] = []  # by `register_package
 
 
 def restorer(map_location: Any) -> Restore:
-    """What moves a storage, just read to the CPU, to where it goes: `restore(storage, saved location)`.
+    """Return what moves a storage, just read to the CPU, to where it goes: `restore(storage, saved location)`.
 
     `map_location` is None (back to where it was), a device or its name, a dict of names, or a function of a
     storage and its location that gives a storage, or None for back to where it was.

@@ -111,7 +111,11 @@ class StoredStorages:
 
 
 def storage_id(pid: Any) -> tuple[StorageKind, str, str, int]:
-    """Return kind, key, location and number of elements of a persistent id. Raises UnpicklingError: it is none."""
+    """Return kind, key, location and number of elements of a persistent id.
+
+    Raises:
+        UnpicklingError: If it is invalid.
+    """
     if type(pid) is tuple and len(pid) >= 5 and type(pid[0]) is str and pid[0] == "storage":
         kind, key, location, count = pid[1:5]
         types = (type(kind), type(key), type(location), type(count))
@@ -145,7 +149,11 @@ def restore_storage(storage: Storage, restore: Restore, location: str) -> Storag
 
 
 def swap(data: np.ndarray[Any, Any], kind: StorageKind) -> None:
-    """Turn elements of a big-endian machine around, in place. Raises RuntimeError: their size is unknown."""
+    """Turn elements of a big-endian machine around, in place.
+
+    Raises:
+        RuntimeError: If their size is unknown.
+    """
     if kind.dtype is None:
         raise RuntimeError(
             "the checkpoint is of a big-endian machine, and a storage of bytes does not say how to turn it"

@@ -24,7 +24,7 @@ class Storages:
         self._kinds: dict[int, StorageKind] = {}
 
     def describe(self, face: Face) -> tuple[Any, ...]:
-        """What stands in the pickle for a storage: its class, key, place and number of elements."""
+        """Return what stands in the pickle for a storage: its class, key, place and number of elements."""
         storage = face._row.memory
         kind = STORAGES[face.dtype] if isinstance(face, TypedStorage) else BYTES
         if storage.ptr and self._kinds.setdefault(storage.ptr, kind) is not kind:
@@ -37,9 +37,11 @@ class Storages:
 
 
 def pickle_object(obj: Any, storages: Storages, module: ModuleType, protocol: int) -> bytes:
-    """`obj` pickled; its storages are left to `storages`.
+    """Return `obj` pickled; its storages are left to `storages`.
 
-    Raises TypeError: the pickler of `module` is not one written in Python, so it cannot write PyTorch's names.
+    Raises:
+        TypeError: If the pickler of `module` is not one written in Python, so it cannot write PyTorch's
+            names.
     """
     base = getattr(module, "_Pickler", None) or module.Pickler
     if not issubclass(base, pickle._Pickler):

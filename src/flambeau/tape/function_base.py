@@ -86,7 +86,7 @@ class FunctionBase:
 
     @property
     def requires_grad(self) -> bool:
-        """True if an argument of the call requires a gradient."""
+        """Return True if an argument of the call requires a gradient."""
         return any(state_of(self).edges)
 
     def _sequence_nr(self) -> int:

@@ -60,7 +60,7 @@ for _kind in ("ipu", "maia", "mkldnn", "mps", "mtia", "nested", "vulkan", "xla",
 
 
 def _layout(self: Tensor) -> layout:
-    """How its elements lie in memory."""
+    """Return how its elements lie in memory."""
     meta = self.meta
     return LAYOUTS[meta.layout] if meta.sparse else strided
 

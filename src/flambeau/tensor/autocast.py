@@ -118,7 +118,7 @@ def _float32(tensors: Sequence[Any], kind: str) -> list[Any]:
 
 
 def _widest(tensors: Sequence[Any], kind: str) -> list[Any]:
-    """float32 if one of them is; float64 neither counts nor changes."""
+    """Return float32 if one of them is; float64 neither counts nor changes."""
     wide = any(isinstance(t, Tensor) and t.meta.dtype is float32 and eligible(t, kind) for t in tensors)
     return _float32(tensors, kind) if wide else _lower(tensors, kind)
 

@@ -139,7 +139,7 @@ system.on_close(_forget_plans)
 
 
 def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
-    """`call(op, (a, b))` of two tensors, written out: the warm path of arithmetic."""
+    """Return `call(op, (a, b))` of two tensors, written out: the warm path of arithmetic."""
     plan = fast_plans.get((op, (), a.meta, b.meta))
     if plan is None or plan.scalars:
         return call(op, (a, b))
@@ -160,7 +160,7 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
 
 
 def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
-    """`call(op, (a, value))` of a tensor and a Python bool, int, float or complex, written out."""
+    """Return `call(op, (a, value))` of a tensor and a Python bool, int, float or complex, written out."""
     plan = fast_plans.get((op, (), a.meta, value.__class__))
     if plan is None:
         return call(op, (a, value))
@@ -182,7 +182,7 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
 
 
 def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
-    """`call(op, (a,), params)`, written out for one result."""
+    """Return `call(op, (a,), params)`, written out for one result."""
     plan = fast_plans.get((op, params, a.meta))
     if plan is None or plan.more_outputs:
         return call(op, (a,), params)
@@ -294,7 +294,7 @@ def call_into(
 
 
 def binary_into(op: Op, target: Tensor, a: Tensor, b: Tensor, resize: bool) -> Any:
-    """`call_into(op, (target,), (a, b), resize=resize)` of two tensors, written out."""
+    """Return `call_into(op, (target,), (a, b), resize=resize)` of two tensors, written out."""
     plan = fast_plans.get((op, (), a.meta, b.meta, target.meta, "into"))
     memory, first, second = target.memory, a.memory, b.memory
     if (
@@ -322,7 +322,7 @@ def binary_into(op: Op, target: Tensor, a: Tensor, b: Tensor, resize: bool) -> A
 def _call_into(
     op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> Any:
-    """`call_into` where there is more to do than to launch."""
+    """Return `call_into` where there is more to do than to launch."""
     if interception.count:
         result = interception.intercept_into(op, outputs, args, params, resize)
         if result is not NotImplemented:
@@ -422,7 +422,7 @@ def _make_plan_into(
 
 
 def _trace_into(op: Op, inputs: int, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:
-    """`_make_plan_into` over symbols, into outputs that fit."""
+    """Return `_make_plan_into` over symbols, into outputs that fit."""
     targets = tuple(operands[inputs:])
     signature = op.rule(operands[:inputs], _with_flags(op, params))
     for natural, target in zip(signature.outputs, targets, strict=True):
@@ -495,7 +495,8 @@ def launch_sleep(kernel: Kernel, where: device, cycles: int) -> None:
 
 
 def _scalar_converter(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
-    """How a scalar input becomes the Python value that is launched: a scalar, or what a 0-dim CPU tensor holds.
+    """Return how a scalar input becomes the Python value that is launched: a scalar, or what a 0-dim CPU tensor
+    holds.
 
     Integers wrap to the dtype; where `checked`, PyTorch's overflow error is raised instead.
     """
@@ -576,7 +577,7 @@ def _with_flags(op: Op, params: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def signature(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Signature:
-    """What the operator's rule decides of a call, without running it. Raises what the rule raises."""
+    """Return what the operator's rule decides of a call, without running it. Raises what the rule raises."""
     return op.rule(_operands(args), _with_flags(op, params))
 
 
@@ -610,12 +611,12 @@ def _is_on(plan: CallPlan, args: Sequence[Any]) -> bool:
 
 
 def _trace_plan(op: Op, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:
-    """`_plan` over symbols."""
+    """Return `_plan` over symbols."""
     return _trace_load(op, op.rule(operands, _with_flags(op, params)))
 
 
 def _trace_load(op: Op, signature: Signature) -> Build:
-    """`_load` over symbols: what the driver needs of them, or a signature to load a launch from."""
+    """Return `_load` over symbols: what the driver needs of them, or a signature to load a launch from."""
     context = system.context_of(signature.outputs[0].device)
     has_elements = any(meta.numel for meta in signature.outputs)
     launch = Launch(op.kernel, signature.outputs, signature.inputs, signature.params)

@@ -29,7 +29,7 @@ from flambeau.tensor.wrappers import note_instance
 
 
 def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
-    """What the constructors of old make: nothing, of sizes (uninitialized), of data, or over a storage."""
+    """Return what the constructors of old make: nothing, of sizes (uninitialized), of data, or over a storage."""
     if not args:
         return empty(Meta.contiguous_of((0,), kind, where))
     data = args[0]
@@ -58,7 +58,7 @@ def _over(storage: Face, kind: dtype, where: device) -> Tensor:
 
 
 def _new_tensor(cls: type[Tensor], *args: Any, device: Any = None) -> Tensor:
-    """`torch.Tensor(2, 3)` is uninitialized, `torch.Tensor([2, 3])` holds 2 and 3; of the default dtype."""
+    """Return `torch.Tensor(2, 3)` is uninitialized, `torch.Tensor([2, 3])` holds 2 and 3; of the default dtype."""
     where = CPU if device is None else place(device)
     _require_kind_of_device("cpu", where)
     made = _construct(flags.default_dtype, CPU, args)
@@ -139,7 +139,7 @@ def _storage_type(kind: dtype, where: str) -> Any:
         return made
 
     def from_buffer(*args: Any, **named: Any) -> TypedStorage:
-        """As `TypedStorage.from_buffer`, of this dtype."""
+        """Work like `TypedStorage.from_buffer`, of this dtype."""
         return TypedStorage.from_buffer(*args, dtype=kind, **named)
 
     members = {

@@ -16,7 +16,7 @@ from flambeau.tensor.arguments.public import function
 
 @function
 def get_default_device() -> device:
-    """Where tensors are made that are told no device."""
+    """Return where tensors are made that are told no device."""
     return system.resolve(current.default.device)
 
 
@@ -89,7 +89,7 @@ def set_deterministic_debug_mode(debug_mode: Any) -> None:
 
 @function
 def get_deterministic_debug_mode() -> int:
-    """0, 1 or 2: default, warn or error."""
+    """Return 0, 1 or 2: default, warn or error."""
     if not flags.deterministic:
         return 0
     return 1 if flags.deterministic_warn_only else 2
@@ -118,7 +118,7 @@ def alert_not_deterministic(name: str) -> None:
 
 @function
 def get_num_threads() -> int:
-    """How many threads products and factorizations on the CPU use; other operators use the calling one."""
+    """Return how many threads products and factorizations on the CPU use; other operators use the calling one."""
     return blas_threads.count()
 
 
@@ -135,7 +135,7 @@ _int = int
 
 @function
 def get_num_interop_threads() -> int:
-    """1: operators on the CPU run one after the other, on the calling thread."""
+    """Return 1: operators on the CPU run one after the other, on the calling thread."""
     return 1
 
 
@@ -152,5 +152,5 @@ def set_num_interop_threads(int: int) -> None:
 
 @function
 def set_flush_denormal(mode: bool) -> bool:
-    """False: subnormal numbers are kept, and NumPy cannot be told otherwise."""
+    """Return False: subnormal numbers are kept, and NumPy cannot be told otherwise."""
     return False

@@ -46,7 +46,7 @@ class Storage:
 
     @property
     def device(self) -> device:
-        """Where the memory lies."""
+        """Return where the memory lies."""
         return self.context.device
 
     def used_on(self, stream: int) -> None:
@@ -71,7 +71,7 @@ class Storage:
         return self.pinned or (self.context is system.host and system.host_pinned(ptr, nbytes))
 
     def host_memory(self, ptr: int, nbytes: int, awaited: bool = False) -> HostMemory:
-        """`nbytes` bytes from `ptr` on, kept alive by this storage. For copies; the storage is the CPU's."""
+        """Return `nbytes` bytes from `ptr` on, kept alive by this storage. For copies; the storage is the CPU's."""
         return HostMemory(ptr, nbytes, self, self.is_pinned(ptr, nbytes), awaited)
 
     def record_copy(self, ptr: int, stream: Any) -> None:

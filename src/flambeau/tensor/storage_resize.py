@@ -44,7 +44,8 @@ _PINNED = ("ptr", "nbytes", "_pinned", "_allocator")
 def resize_storage(t: Tensor, nbytes: int) -> None:
     """Give a tensor's storage another size. All that look at it follow; what is more is uninitialized.
 
-    Raises RuntimeError: the memory is another library's or process'.
+    Raises:
+        RuntimeError: If the memory is another library's or process'.
     """
     looking, _ = holders(t)
     storage = t.memory

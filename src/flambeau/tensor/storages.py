@@ -53,7 +53,7 @@ class Face:
 
     @property
     def device(self) -> device:
-        """Where the memory is."""
+        """Return where the memory is."""
         return self._row.meta.device
 
     @property
@@ -62,11 +62,11 @@ class Face:
         return self.device.type == "cuda"
 
     def nbytes(self) -> int:
-        """How many bytes it has."""
+        """Return how many bytes it has."""
         return self._row.memory.nbytes
 
     def size(self) -> int:
-        """How many elements it has."""
+        """Return how many elements it has."""
         return self._row.meta.numel
 
     def data_ptr(self) -> int:
@@ -88,7 +88,9 @@ class Face:
     def pin_memory(self, device: Any = None) -> Any:
         """Return a copy in pinned host memory; itself if it is pinned. `device`: see `Tensor.pin_memory`.
 
-        Raises TypeError: it is not the CPU's memory; RuntimeError: `device` is no CUDA device.
+        Raises:
+            TypeError: If it is not the CPU's memory.
+            RuntimeError: If `device` is not a CUDA device.
         """
         if self.device is not CPU:
             raise TypeError(f"cannot pin '{self.type()}' only CPU memory can be pinned")
@@ -110,7 +112,8 @@ class Face:
         """Return its type's name, "torch.cuda.FloatStorage"; or its elements as a storage of the type given; itself
         if it is.
 
-        Raises ValueError: there is no such type.
+        Raises:
+            ValueError: If there is no such type.
         """
         if dtype is None:
             return self._type_name()
@@ -149,7 +152,10 @@ class Face:
         """Give it another size, in elements; what is more is uninitialized. All its tensors follow. Returns itself.
 
         A CUDA device gets the memory back that a smaller storage gives up, so that tensors that reach beyond it
-        are out of bounds. RuntimeError: the memory is another library's or process'.
+        are out of bounds.
+
+        Raises:
+            RuntimeError: If the memory is another library's or process'.
         """
         if type(size) is bool or not hasattr(size, "__index__"):
             raise RuntimeError(f"resize_ expects an int, but got {type_name(size)}")
@@ -349,8 +355,9 @@ class TypedStorage(Face):
             count: how many elements; -1: all there are.
             offset: the first byte.
 
-        Raises ValueError: it does not hold so much, or no whole elements; RuntimeError: the byte order is not
-        said.
+        Raises:
+            ValueError: If it does not hold so much, or no whole elements.
+            RuntimeError: If the byte order is not said.
         """
         made: TypedStorage = face(cls, _row_of_buffer(buffer, dtype, byte_order, count, offset))
         return made
@@ -422,7 +429,7 @@ def _row_of_buffer(buffer: Any, kind: dtype, byte_order: str | None, count: int,
 
 
 def _unit(kind: dtype) -> np.dtype[Any]:
-    """Integers as wide as what a byte order turns: of a complex number its two parts."""
+    """Return integers as wide as what a byte order turns: of a complex number its two parts."""
     return np.dtype(f"u{kind.itemsize // (2 if kind.is_complex else 1)}")
 
 
@@ -430,7 +437,7 @@ public.functions.update(UntypedStorage=UntypedStorage, TypedStorage=TypedStorage
 
 
 def face(cls: Any, row: Tensor) -> Any:
-    """What programs see of a row's storage: a `TypedStorage` or an `UntypedStorage`."""
+    """Return what programs see of a row's storage: a `TypedStorage` or an `UntypedStorage`."""
     made = object.__new__(cls)
     made._held = row
     return made
@@ -461,10 +468,11 @@ def storage(self: Tensor) -> TypedStorage:
 def set_(
     self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None
 ) -> Tensor:
-    """Look at other memory: a tensor's, a storage's (at an offset, with sizes and strides), or none.
+    """Look at other memory: a tensor's, a storage's (at an offset, with sizes and strides), or none. Of others that
+    is lost: the walk backward raises here.
 
-    Raises RuntimeError: memory of another device; a leaf that requires a gradient. Of others that is lost: the walk
-    backward raises here.
+    Raises:
+        RuntimeError: For memory of another device; a leaf that requires a gradient.
     """
     if source is None:
         return _point(self, empty(Meta.contiguous_of((0,), self.meta.dtype, self.meta.device)))

@@ -20,7 +20,11 @@ from flambeau.tensor.wrappers import note_instance
 
 @method
 def as_subclass(self: Tensor, cls: type[Any]) -> Any:
-    """Return a view of the whole tensor as an instance of `cls`. TypeError: no subclass of Tensor."""
+    """Return a view of the whole tensor as an instance of `cls`.
+
+    Raises:
+        TypeError: If the value is not a subclass of Tensor.
+    """
     _require_subclass(cls)
     return note_instance(as_type(run(records.alias, self), cls))
 
@@ -28,7 +32,9 @@ def as_subclass(self: Tensor, cls: type[Any]) -> Any:
 def make_subclass(cls: type[Any], data: Tensor, require_grad: bool = False, **other: Any) -> Any:
     """Return a leaf of class `cls` over a tensor's memory.
 
-    Raises TypeError: no subclass of Tensor. NotSupportedError: an option that PyTorch alone has.
+    Raises:
+        TypeError: If the value is not a subclass of Tensor.
+        NotSupportedError: For an option that PyTorch alone has.
     """
     _require_subclass(cls)
     if other:
@@ -51,7 +57,8 @@ def _require_subclass(cls: Any) -> None:
 
 
 def _torch_function(cls: type[Any], func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """What functions do with instances of a subclass: what they do with tensors, and their results are of the subclass.
+    """Return what functions do with instances of a subclass: what they do with tensors, and their results are of the
+    subclass.
 
     NotImplemented where another argument's class is not among this one's bases.
     """

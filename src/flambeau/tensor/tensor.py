@@ -88,7 +88,7 @@ class Tensor(TensorMethods):
 
     @property
     def device(self) -> device:
-        """Where the tensor lies; always with an index on CUDA."""
+        """Return where the tensor lies; always with an index on CUDA."""
         return self.meta.device
 
     @property
@@ -120,7 +120,7 @@ class Tensor(TensorMethods):
         return self.meta.ndim
 
     def numel(self) -> int:
-        """How many elements it has."""
+        """Return how many elements it has."""
         return self.meta.numel
 
     def element_size(self) -> int:
@@ -154,7 +154,7 @@ def make(meta: Meta, storage: Storage, ptr: int) -> Tensor:
 
 
 def as_type(t: Tensor, kind: type[Any]) -> Any:
-    """What `t` shows as an instance of a subclass: in place of `t`, which must be new and no leaf."""
+    """Return what `t` shows as an instance of a subclass: in place of `t`, which must be new and no leaf."""
     self = new_object(kind)
     self.meta, self.memory, self.ptr = t.meta, t.memory, t.ptr
     self.counter, self.history = t.counter, t.history

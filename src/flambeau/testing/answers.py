@@ -145,7 +145,7 @@ class Answers:
 
 
 def _noes(asked: list[Any], at: int) -> int:
-    """How often the question was answered by no just before, with nothing in between."""
+    """Return how often the question was answered by no just before, with nothing in between."""
     count = 0
     while at and asked[at].at == asked[at - 1].at + 1 and _same(asked[at].poll, asked[at - 1].poll):
         at -= 1

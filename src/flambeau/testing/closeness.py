@@ -63,10 +63,15 @@ def assert_close(
     check_stride: bool = False,
     msg: Message = None,
 ) -> None:
-    """AssertionError unless |actual - expected| <= atol + rtol |expected| everywhere, and devices and dtypes are equal.
+    """AssertionError unless |actual - expected| <= atol + rtol |expected| everywhere, and devices and dtypes are
+    equal.
 
-    Without `rtol` and `atol` they follow from the dtype. `msg` stands in the place of the message, or makes it from it.
-    ValueError: one of the two is given alone; TypeError: these cannot be compared.
+    Without `rtol` and `atol` they follow from the dtype. `msg` stands in the place of the message, or makes it
+    from it.
+
+    Raises:
+        ValueError: If one of the two is given alone.
+        TypeError: If these cannot be compared.
     """
     if (rtol is None) != (atol is None):
         missing = "rtol" if rtol is None else "atol"
@@ -178,7 +183,7 @@ def _compare_attributes(actual: Any, expected: Any, rules: _Rules) -> None:
 
 
 def _mismatch(actual: Any, expected: Any, matches: Any, rtol: float, atol: float) -> str:
-    """How many elements differ, and where the most. All are on the CPU."""
+    """Return how many elements differ, and where the most. All are on the CPU."""
     if actual.dtype is torch.bool or not (actual.dtype.is_floating_point or actual.dtype.is_complex):
         actual, expected = actual.to(torch.int64), expected.to(torch.int64)
     absolute = (actual - expected).abs()

@@ -41,8 +41,11 @@ def cluster(size: int, profile: str = "dgx-h200", schedule: str | None = None) -
     Args:
         profile: of virtual GPUs with a cluster: "dgx-h100", "dgx-h200", or a TOML file.
 
-    Yields the machine. Raises ValueError: there is no such profile, or `size` is less than 1; NotSupportedError: the
-    profile has no cluster; inside, whatever reads a value of a GPU.
+    Yields the machine.
+
+    Raises:
+        ValueError: If there is no such profile, or `size` is less than 1.
+        NotSupportedError: If the profile has no cluster; inside, whatever reads a value of a GPU.
     """
     if size < 1:
         raise ValueError(f"cluster: there must be at least one rank, not {size}")

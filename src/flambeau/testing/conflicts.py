@@ -167,7 +167,7 @@ def _clocks(graph: Any) -> tuple[list[dict[int, int]], set[int]]:
 
 
 def _both(mine: dict[int, int], theirs: dict[int, int], over: bool) -> dict[int, int]:
-    """What either knows; `over`: theirs is needed no more."""
+    """Return what either knows; `over`: theirs is needed no more."""
     if not mine:
         return theirs if over else dict(theirs)
     if over and len(theirs) > len(mine):
@@ -215,6 +215,6 @@ def _overlapping(cells: list[_Cell]) -> Iterator[tuple[_Cell, _Cell]]:
 
 
 def _joined(reach: list[int], first: int, second: int) -> list[int]:
-    """What comes after what, once `first` is before `second`."""
+    """Return what comes after what, once `first` is before `second`."""
     after = reach[second] | 1 << second
     return [r | after if i == first or r >> first & 1 else r for i, r in enumerate(reach)]

@@ -1229,7 +1229,7 @@ def _host(array: np.ndarray[Any, Any]) -> HostMemory:
 
 
 def _pinned(driver: Driver, nbytes: int) -> HostMemory | None:
-    """Pinned memory; None where the driver refuses it by the right exception."""
+    """Return pinned memory; None where the driver refuses it by the right exception."""
     try:
         return driver.host_alloc(nbytes)
     except NotSupportedError:

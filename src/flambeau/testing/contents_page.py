@@ -104,7 +104,7 @@ def notes(names: Sequence[str]) -> str:
 
 
 def others(names: Sequence[str]) -> str:
-    """Modules that the list of names has besides, of which something is absent."""
+    """Return modules that the list of names has besides, of which something is absent."""
     rest = sorted({name.rpartition(".")[0] for name in names} - set(MODULES))
     lines = [
         wrap(f"- `torch.{m}`: {', '.join(f'`{n}`' for n in gone)}", indent="  ") + "\n"
@@ -118,7 +118,7 @@ SECTIONS: tuple[Callable[[Sequence[str]], str], ...] = (contents, notes, others)
 
 
 def found(path: str) -> Any:
-    """What `torch.path` is here; None if it is absent."""
+    """Return what `torch.path` is here; None if it is absent."""
     here: Any = flambeau
     walked = "flambeau"
     for part in path.split("."):

@@ -60,7 +60,7 @@ class Exploration:
 
     @property
     def remarks(self) -> list[str]:
-        """What limits the coverage, in a line each."""
+        """Return what limits the coverage, in a line each."""
         whole = [f"each a run of the whole program: {self.whole}"] if self.whole else []
         return [*whole, *([f"ended early: {self.ended}"] if self.ended else [])]
 
@@ -77,7 +77,7 @@ class Exploration:
 
     @property
     def verdict(self) -> str:
-        """What is proved where nothing failed."""
+        """Return what is proved where nothing failed."""
         if self.violated:
             return "\n  - ".join(["The same outcome in all of them. Not proved for others:", *self.violated])
         if self.complete:

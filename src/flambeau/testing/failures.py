@@ -104,7 +104,7 @@ class Failure:
 
     @property
     def reorderings(self) -> tuple[str, ...]:
-        """What distinguishes the order from the recorded run, as text."""
+        """Return what distinguishes the order from the recorded run, as text."""
         return (*map(str, self.answers), *map(str, self.swaps))
 
     @property
@@ -117,7 +117,7 @@ class Failure:
 
     @property
     def headline(self) -> str:
-        """How it was found and what came of it, in a line."""
+        """Return how it was found and what came of it, in a line."""
         often = f" (and {self.count - 1} more of the orders that were run)" if self.count > 1 else ""
         return f"{self.schedule}{often}: {self.outcome}"
 
@@ -130,7 +130,7 @@ class Failure:
 
     @property
     def replay_label(self) -> str:
-        """What the replay line repeats."""
+        """Return what the replay line repeats."""
         texts = [swap.brief for swap in self.swaps]
         texts += [f"the answer {'yes' if a.done else 'no'} at {a.place}" for a in self.answers]
         rest = f" and {len(texts) - 1} more" if len(texts) > 1 else ""

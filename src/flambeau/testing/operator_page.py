@@ -250,7 +250,7 @@ def _taken(letter: str, group: Sequence[dtype], taken: Sequence[dtype]) -> str:
 
 
 def _unbound() -> str:
-    """Records under the public names: what a name calls when its arguments ask for more."""
+    """Return records under the public names: what a name calls when its arguments ask for more."""
     inner = sorted(name for name in table if name not in public.functions and not hasattr(Tensor, name))
     rows = "\n".join(
         f"| `{name}` | {dtypes_of(table[name])} | {differentiable(table[name])} |" for name in inner
@@ -260,7 +260,7 @@ def _unbound() -> str:
 
 
 def _lacking(theirs: Iterable[str]) -> str:
-    """PyTorch's documented names that Flambeau has not, by the reason."""
+    """Return PyTorch's documented names that Flambeau has not, by the reason."""
     lacking: dict[str, list[str]] = {}
     for full in theirs:
         room, _, name = full.rpartition(".")

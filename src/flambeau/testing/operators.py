@@ -56,12 +56,12 @@ def cases() -> Iterator[tuple[Op, dtype]]:
 
 
 def summary() -> str:
-    """How many operators the table has, and how many pairs of operator and dtype."""
+    """Return how many operators the table has, and how many pairs of operator and dtype."""
     return f"{len(table)} operators, {len(list(cases()))} pairs of operator and dtype"
 
 
 def maker(kind: dtype, seed: int) -> Callable[..., Array]:
-    """`make(*shape, low=, high=)`: seeded random arrays of a dtype, what samples are built with."""
+    """Return `make(*shape, low=, high=)`: seeded random arrays of a dtype, what samples are built with."""
     random = np.random.default_rng(seed)
 
     def array(*shape: int, low: float = -3, high: float = 3) -> Array:
@@ -104,7 +104,7 @@ def stepped(array: Array) -> tuple[Array, Array]:
 
 
 def channels_innermost(array: Array) -> tuple[Array, Array]:
-    """Images and volumes in `channels_last`; others plainly."""
+    """Return images and volumes in `channels_last`; others plainly."""
     if not is_image(array):
         return plain(array)
     stored = np.ascontiguousarray(np.moveaxis(array, 1, -1))

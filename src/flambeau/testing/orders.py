@@ -48,7 +48,7 @@ class Orders:
             yield
 
     def _orders(self, kinds: list[str], seed: int) -> Iterator[tuple[str, Sequence[Any]]]:
-        """Orders without end; where the exhaustive search comes to its end there are no others to see."""
+        """Return orders without end; where the exhaustive search comes to its end there are no others to see."""
         if not self.conflicts.pairs:
             return
         rest = [kind for kind in kinds if kind != "exhaustive"]
@@ -115,7 +115,7 @@ class Orders:
 
 
 def names(kinds: list[str], seed: int) -> Iterator[str]:
-    """`random:0, pct:0:1, ..., random:1, ...` without end, as schedules are written."""
+    """Return `random:0, pct:0:1, ..., random:1, ...` without end, as schedules are written."""
     while True:
         for kind in kinds:
             name, _, depth = kind.partition(":")
@@ -124,6 +124,6 @@ def names(kinds: list[str], seed: int) -> Iterator[str]:
 
 
 def _course(graph: Any) -> tuple[list[int], list[bool], list[int]]:
-    """What the program gave, what it was told, and which places its indices named."""
+    """Return what the program gave, what it was told, and which places its indices named."""
     named = [s.named.digest for s in graph.steps if s.named is not None]
     return [s.mark for s in graph.steps if s.free], [s.poll.done for s in graph.polls], named

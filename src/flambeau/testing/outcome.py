@@ -33,7 +33,9 @@ class Outcome:
         return f"raises {self.error}" + (f" ({self.line})" if self.line else "")
 
     def unlike(self, other: Outcome) -> str:
-        """Where two outcomes differ that look alike, for reports leave out most of a value; "" where one sees it."""
+        """Return where two outcomes differ that look alike, for reports leave out most of a value; "" where one sees
+        it.
+        """
         if self == other or str(self) != str(other):
             return ""
         return "first difference: " + _difference(self.value, other.value)
@@ -98,7 +100,7 @@ def shown(value: Any) -> str:
 
 
 def _difference(one: Any, other: Any) -> str:
-    """Where two frozen values differ first: an index, a line of a text, an element."""
+    """Return where two frozen values differ first: an index, a line of a text, an element."""
     if isinstance(one, str) and isinstance(other, str) and not _FLOAT.fullmatch(one):
         return _difference_of_lines(one.splitlines(keepends=True), other.splitlines(keepends=True))
     if not isinstance(one, tuple) or not isinstance(other, tuple) or len(one) != len(other):

@@ -121,7 +121,7 @@ def _rank(rank: int, size: int, session: world.Session) -> Iterator[None]:
 
 
 def environment(rank: int, size: int) -> dict[str, str]:
-    """What `flambeau launch` would put into the environment of a rank on one node."""
+    """Return what `flambeau launch` would put into the environment of a rank on one node."""
     return {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size),
         "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
@@ -156,7 +156,11 @@ class Hosts:
 
 
 def rank() -> int:
-    """Return the number of the rank that asks. RuntimeError: it is none."""
+    """Return the number of the rank that asks.
+
+    Raises:
+        RuntimeError: If it is invalid.
+    """
     mine = seat()
     if mine is None:
         raise RuntimeError("this thread is no rank of testing.ranks")

@@ -226,12 +226,12 @@ class Runs:
         return replace(self.failure(name, run, run.token), cause=f"{differ}. {why}", swaps=(), answers=())
 
     def _times(self) -> str:
-        """Where the recorded run read times."""
+        """Return where the recorded run read times."""
         read = [text for text in self.first.certificate.assumptions if text.startswith("times read")]
         return f" ({read[0].partition(' are only')[0]})" if read else ""
 
     def _other_commands(self, graph: Any) -> str:
-        """Where a run without swaps and other answers leaves the recorded one."""
+        """Return where a run without swaps and other answers leaves the recorded one."""
         ours, theirs = [[s for s in g.steps if s.free] for g in (graph, self.first.graph)]
         pairs = enumerate(zip(ours, theirs, strict=False))
         unlike = (i for i, (a, b) in pairs if (a.name, a.stream.handle) != (b.name, b.stream.handle))
@@ -262,7 +262,7 @@ class Runs:
 
 
 def _differ(first: str, one: Run, second: str, other: Run) -> str:
-    """How the outcomes of two runs differ."""
+    """Return how the outcomes of two runs differ."""
     if one.outcome == other.outcome:
         return "they differ in what they gave to the devices, or when"
     unlike = other.outcome.unlike(one.outcome)
@@ -299,7 +299,7 @@ def questions(graph: Any) -> list[Any]:
 
 
 def answers_of(graph: Any) -> str:
-    """What the program was answered: y or n for each question."""
+    """Return what the program was answered: y or n for each question."""
     return "".join(["y" if step.poll.done else "n" for step in questions(graph)])
 
 
@@ -326,7 +326,7 @@ def _lines(race: Race) -> tuple[str, str]:
 
 
 def _outcome(function: Callable[[], Any]) -> Outcome:
-    """What it returns or raises, once all that it asked for is done."""
+    """Return what it returns or raises, once all that it asked for is done."""
     try:
         value = function()
         for index in range(torch.cuda.device_count()):

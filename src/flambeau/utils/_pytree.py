@@ -83,7 +83,7 @@ def keystr(kp: KeyPath) -> str:
 
 
 def key_get(obj: Any, kp: KeyPath) -> Any:
-    """What a path leads to."""
+    """Return what a path leads to."""
     for key in kp:
         obj = key.get(obj)
     return obj
@@ -186,7 +186,8 @@ def register_pytree_node(
         flatten_with_keys_fn: as `flatten_fn`, of (key, child) pairs.
         serialized_type_name, to_dumpable_context, from_dumpable_context: for programs that export; not used here.
 
-    Raises ValueError: it is registered already.
+    Raises:
+        ValueError: If it is registered already.
     """
     if cls in SUPPORTED_NODES:
         raise ValueError(f"{cls} is already registered as pytree node.")
@@ -206,7 +207,7 @@ def _kind_of(tree: Any) -> Any:
 
 
 def _definition(tree: Any, is_leaf: IsLeaf = None) -> NodeDef | None:
-    """How to take a node apart; None of a leaf."""
+    """Return how to take a node apart; None of a leaf."""
     if is_leaf is not None and is_leaf(tree):
         return None
     kind = _kind_of(tree)
@@ -303,7 +304,11 @@ class TreeSpec:
         return hash((self.type, context, tuple(self._children)))
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
-        """Return the tree of these leaves. Raises ValueError: more or fewer than `num_leaves`."""
+        """Return the tree of these leaves.
+
+        Raises:
+            ValueError: For more or fewer than `num_leaves`.
+        """
         leaves = list(leaves)
         if len(leaves) != self.num_leaves:
             raise ValueError(
@@ -319,7 +324,11 @@ class TreeSpec:
         return SUPPORTED_NODES[self.type].unflatten_fn(children, self._context)
 
     def flatten_up_to(self, tree: Any) -> list[Any]:
-        """What stands in `tree` where this has leaves. Raises ValueError: it is nested otherwise above them."""
+        """Return what stands in `tree` where this has leaves.
+
+        Raises:
+            ValueError: If it is nested otherwise above them.
+        """
         found: list[Any] = []
         self._find(tree, found)
         return found
@@ -419,7 +428,12 @@ def _spec(tree: Any, is_leaf: IsLeaf, leaves: list[Any]) -> TreeSpec:
 
 
 def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> PyTree:
-    """Return the tree of these leaves. Raises ValueError: more or fewer than it has; TypeError: no TreeSpec."""
+    """Return the tree of these leaves.
+
+    Raises:
+        ValueError: If more or fewer than it has.
+        TypeError: If there is no TreeSpec.
+    """
     if not isinstance(treespec, TreeSpec):
         raise TypeError(
             f"Expected `treespec` to be an instance of PyTreeSpec but got item of type {type(treespec)}."
@@ -443,7 +457,7 @@ def tree_leaves(tree: PyTree, is_leaf: IsLeaf = None) -> list[Any]:
 
 
 def tree_structure(tree: PyTree, is_leaf: IsLeaf = None) -> TreeSpec:
-    """How the leaves are nested."""
+    """Return how the leaves are nested."""
     return tree_flatten(tree, is_leaf)[1]
 
 
@@ -455,7 +469,8 @@ def arg_tree_leaves(*args: PyTree, **kwargs: PyTree) -> list[Any]:
 def tree_map(func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: IsLeaf = None) -> PyTree:
     """Return the tree of `func(leaf, *others)`: the others stand in `rests` where the leaf stands in `tree`.
 
-    Raises ValueError: a tree in `rests` is nested otherwise.
+    Raises:
+        ValueError: If a tree in `rests` is nested otherwise.
     """
     leaves, treespec = tree_flatten(tree, is_leaf)
     return treespec.unflatten(map(func, leaves, *[treespec.flatten_up_to(rest) for rest in rests]))
@@ -471,7 +486,8 @@ def map_only(type_or_types_or_pred: Kinds, /) -> Callable[[Callable[[Any], Any]]
     """Return a decorator that applies a function to what is of these types, or for what a predicate holds; else the
     identity.
 
-    Raises TypeError: neither types nor a predicate.
+    Raises:
+        TypeError: If the value is neither types nor a predicate.
     """
     chosen = _chooser(type_or_types_or_pred)
     return lambda func: lambda x: func(x) if chosen(x) else x
@@ -488,14 +504,14 @@ def _chooser(kinds: Any) -> Callable[[Any], bool]:
 def tree_map_only(
     type_or_types_or_pred: Kinds, /, func: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf = None
 ) -> PyTree:
-    """`tree_map` of the leaves of some types, or for which a predicate holds."""
+    """Return `tree_map` of the leaves of some types, or for which a predicate holds."""
     return tree_map(map_only(type_or_types_or_pred)(func), tree, is_leaf=is_leaf)
 
 
 def tree_map_only_(
     type_or_types_or_pred: Kinds, /, func: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf = None
 ) -> PyTree:
-    """`tree_map_` of the leaves of some types, or for which a predicate holds."""
+    """Return `tree_map_` of the leaves of some types, or for which a predicate holds."""
     return tree_map_(map_only(type_or_types_or_pred)(func), tree, is_leaf=is_leaf)
 
 
@@ -542,19 +558,23 @@ def _broadcast_to_and_flatten(tree: PyTree, treespec: TreeSpec, is_leaf: IsLeaf 
 def tree_flatten_with_path(
     tree: PyTree, is_leaf: IsLeaf = None
 ) -> tuple[list[tuple[KeyPath, Any]], TreeSpec]:
-    """As `tree_flatten`, with each leaf's path. Raises ValueError: a node of a class that told no keys."""
+    """Work like `tree_flatten`, with each leaf's path.
+
+    Raises:
+        ValueError: For a node of a class that told no keys.
+    """
     return list(_with_paths((), tree, is_leaf)), tree_structure(tree, is_leaf)
 
 
 def tree_leaves_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, Any]]:
-    """As `tree_leaves`, with each leaf's path."""
+    """Work like `tree_leaves`, with each leaf's path."""
     return list(_with_paths((), tree, is_leaf))
 
 
 def tree_map_with_path(
     func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: IsLeaf = None
 ) -> PyTree:
-    """As `tree_map`, of `func(path, leaf, *others)`."""
+    """Work like `tree_map`, of `func(path, leaf, *others)`."""
     found, treespec = tree_flatten_with_path(tree, is_leaf)
     paths, leaves = [path for path, _ in found], [leaf for _, leaf in found]
     return treespec.unflatten(map(func, paths, leaves, *[treespec.flatten_up_to(rest) for rest in rests]))

@@ -91,7 +91,7 @@ class _State:
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        """What runs inside starts from the same."""
+        """Return what runs inside starts from the same."""
         with contextlib.ExitStack() as stack:
             for kind, lower, enabled in self.casts:
                 stack.enter_context(amp.autocast(kind, lower, enabled))

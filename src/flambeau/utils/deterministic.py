@@ -15,7 +15,7 @@ class _Deterministic(ModuleType):
         (default True).
 
         Numbers with a point are NaN then, others their dtype's largest value: see tensor/deterministic_fill.py.
-        It costs time. RuntimeError: it is set to something that is no bool.
+        It costs time. Raises RuntimeError if it is set to something that is not a bool.
         """
         return flags.fill_uninitialized
 

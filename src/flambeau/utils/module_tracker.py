@@ -38,7 +38,7 @@ class ModuleTracker:
 
     @property
     def is_bw(self) -> bool:
-        """True while backward runs."""
+        """Return True while backward runs."""
         return mode.engine is not None
 
     def name_of(self, module: Any) -> str:

@@ -36,7 +36,7 @@ def page(snapshot: dict[str, Any], name: str) -> str:
 
 
 def picture(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """What the page draws: devices, and the stacks that they name by number. Sizes in bytes."""
+    """Return what the page draws: devices, and the stacks that they name by number. Sizes in bytes."""
     stacks = _Stacks()
     traces = snapshot["device_traces"]
     of_device: dict[int, list[dict[str, Any]]] = {index: [] for index in range(len(traces))}
@@ -290,7 +290,7 @@ def _place_blocks(segment: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any]
 
 
 def _pack_lifetimes(lifetimes: _Lifetimes, most: int) -> dict[str, Any]:
-    """Columns for the page: those that take most of the picture, in the order of their beginnings.
+    """Return columns for the page: those that take most of the picture, in the order of their beginnings.
 
     begin: from the one before. length: events from beginning to end; waits: the last of them, for other streams.
     """
@@ -313,7 +313,7 @@ def _pack_lifetimes(lifetimes: _Lifetimes, most: int) -> dict[str, Any]:
 
 
 def _holders(lifetimes: _Lifetimes, at: int, places: Array) -> list[dict[str, int]]:
-    """What each place had in use after an event, the most first: bytes, and pieces of memory.
+    """Return what each place had in use after an event, the most first: bytes, and pieces of memory.
 
     The place -1 stands for all that was freed, but waits for other streams.
     """
@@ -370,7 +370,7 @@ def _segment(segment: dict[str, Any], stacks: _Stacks) -> dict[str, Any]:
 
 
 def _pieces(segment: dict[str, Any], stacks: _Stacks) -> list[list[Any]]:
-    """[size, requested, state, number of the stack] of each block.
+    """Return [size, requested, state, number of the stack] of each block.
 
     Of many, neighbours that are too small to be told apart are one: [size, bytes in use, "several", how many].
     """

@@ -37,7 +37,7 @@ def page(trace: TraceData, program: str) -> str:
 
 
 def picture(trace: TraceData, program: str) -> dict[str, Any]:
-    """What the page draws. Times in nanoseconds, sizes in bytes; texts are named by their places in tables."""
+    """Return what the page draws. Times in nanoseconds, sizes in bytes; texts are named by their places in tables."""
     slices = trace.slices[:_MOST]
     kinds, names, texts, lines = _Table(str), _Table(str), _Table(str), _Table(_line)
     columns = {

@@ -49,11 +49,13 @@ class Seat:
     ) -> None:
         """Let others run until `ready()`. Any thread may ask it, and it must not change anything.
 
-        what: says what is waited for, in reports. condition: of a lock that this thread holds, given up meanwhile.
-        lazy: come back, too, when no other thread can go on: this one can bring about itself what it waits for.
-        limit: seconds. No clock runs: where no thread can go on, the wait with the least limit is given up first.
+        what: says what is waited for, in reports. condition: of a lock that this thread holds, given up
+        meanwhile. lazy: come back, too, when no other thread can go on: this one can bring about itself what it
+        waits for. limit: seconds. No clock runs: where no thread can go on, the wait with the least limit is
+        given up first.
 
-        Raises DriverError: no thread can go on, with what each of them waits for.
+        Raises:
+            DriverError: If no thread can go on, with what each of them waits for.
         """
         if ready():
             return
@@ -124,7 +126,7 @@ class Seat:
 
     @property
     def limit(self) -> float:
-        """How long it waits at most, in seconds."""
+        """Return how long it waits at most, in seconds."""
         return math.inf if self._limit is None else self._limit
 
     def __str__(self) -> str:
@@ -207,7 +209,11 @@ class Baton:
         self.pass_on(seat)
 
     def pass_on(self, seat: Seat) -> None:
-        """Hand the baton to a thread that can go on. DriverError: none can."""
+        """Hand the baton to a thread that can go on.
+
+        Raises:
+            DriverError: If none can.
+        """
         circle = self._circle(seat)
         able = [s.number for s in circle if s.able] or [s.number for s in circle if s.drives][-1:]
         if not able:

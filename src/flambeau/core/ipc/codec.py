@@ -17,7 +17,11 @@ Data = bytes | bytearray | memoryview
 
 
 def pack(value: Any) -> bytes:
-    """Return the bytes of a value. TypeError: it is of another type."""
+    """Return the bytes of a value.
+
+    Raises:
+        TypeError: If it is of another type.
+    """
     parts: list[Data] = []
     _pack(value, parts)
     return b"".join(parts)
@@ -44,7 +48,11 @@ def _pack(value: Any, parts: list[Data]) -> None:
 
 
 def unpack(data: bytes | bytearray, start: int = 0) -> Any:
-    """Return the value of `pack`'s bytes, which begin at `start`. ValueError: they are none."""
+    """Return the value of `pack`'s bytes, which begin at `start`.
+
+    Raises:
+        ValueError: If they are invalid.
+    """
     value, end = _unpack(data, start, 0)
     if end != len(data):
         raise ValueError(f"{len(data) - end} bytes after the end of a message")
@@ -149,11 +157,15 @@ class Inbox:
 
     @property
     def is_partial(self) -> bool:
-        """True if a message has begun and is not whole yet."""
+        """Return True if a message has begun and is not whole yet."""
         return bool(self._data)
 
     def feed(self, part: bytes) -> list[Any]:
-        """Return the messages that are whole now. ValueError: what comes is no message, or too long."""
+        """Return the messages that are whole now.
+
+        Raises:
+            ValueError: If what comes is not a message, or too long.
+        """
         self._data += part
         found = []
         while len(self._data) >= _LENGTH.size:

@@ -43,7 +43,11 @@ class Named(Mapping):
 
     @classmethod
     def create(cls, nbytes: int) -> Named:
-        """New memory under a new name. OSError: there is no room."""
+        """Return new memory under a new name.
+
+        Raises:
+            OSError: If there is no room.
+        """
         name = f"/flambeau_{os.getpid()}_{secrets.token_hex(6)}"
         fd = _posixshmem.shm_open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode=0o600)
         try:
@@ -61,7 +65,8 @@ class Named(Mapping):
     def take(cls, name: str, nbytes: int) -> Named:
         """Return memory that another process has sent: its count for the message becomes this object's.
 
-        FileNotFoundError: nobody has it any more.
+        Raises:
+            FileNotFoundError: If nobody has it any more.
         """
         fd = _posixshmem.shm_open(name, os.O_RDWR, mode=0o600)
         try:
@@ -70,7 +75,11 @@ class Named(Mapping):
             os.close(fd)
 
     def hold(self) -> None:
-        """Count a message that is underway. FileNotFoundError: nobody has it any more, but by fork."""
+        """Count a message that is underway.
+
+        Raises:
+            FileNotFoundError: If nobody has it any more, but by fork.
+        """
         change(self.name, 1)
 
     def release(self) -> None:
@@ -121,7 +130,7 @@ def _allocate(fd: int, nbytes: int) -> None:
 
 
 def _tracker() -> int:
-    """What tells this program's resource tracker from those of others: the pipe to it."""
+    """Return what tells this program's resource tracker from those of others: the pipe to it."""
     fd = resource_tracker._resource_tracker.getfd()
     assert fd is not None
     return os.fstat(fd).st_ino

@@ -36,7 +36,11 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 def anonymous(nbytes: int) -> int:
-    """Return a descriptor of new anonymous memory that reads as zeros. OSError: there is no room."""
+    """Return a descriptor of new anonymous memory that reads as zeros.
+
+    Raises:
+        OSError: If there is no room.
+    """
     fd = _create_unnamed()
     try:
         os.ftruncate(fd, nbytes)
@@ -56,7 +60,11 @@ def _create_unnamed() -> int:
 
 
 def map_shared(fd: int, nbytes: int, offset: int = 0, over: int = 0) -> int:
-    """Map a descriptor's memory; its address. `over`: in the place of what is there. OSError: there is no room."""
+    """Map a descriptor's memory; its address. `over`: in the place of what is there.
+
+    Raises:
+        OSError: If there is no room.
+    """
     return _map(over, nbytes, mmap.MAP_SHARED, fd, offset)
 
 
@@ -112,7 +120,7 @@ class Anonymous(Mapping):
 
 
 def key_of(fd: int) -> tuple[int, int]:
-    """What tells a descriptor's memory from all other, in every process."""
+    """Return what tells a descriptor's memory from all other, in every process."""
     found = os.fstat(fd)
     return found.st_dev, found.st_ino
 
@@ -142,7 +150,11 @@ class Door(NamedTuple):
         return sys.platform == "linux" and os.stat("/proc/self").st_uid == os.geteuid()
 
     def enter(self) -> int:
-        """Return a descriptor of our own. ProcessLookupError: its owner has ended, or has closed it."""
+        """Return a descriptor of our own.
+
+        Raises:
+            ProcessLookupError: If its owner has ended, or has closed it.
+        """
         try:
             fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -160,7 +172,11 @@ class Door(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Door:
-        """Of what `pack` gave. ValueError: it is none."""
+        """Of what `pack` gave.
+
+        Raises:
+            ValueError: If it is invalid.
+        """
         try:
             return cls(*_DOOR.unpack(data))
         except struct.error:

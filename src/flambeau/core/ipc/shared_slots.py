@@ -36,7 +36,11 @@ class Slots:
         self.door = Door.of(self._memory.fd).pack()
 
     def take(self) -> int:
-        """Return a slot for a sending. RuntimeError: too many are underway."""
+        """Return a slot for a sending.
+
+        Raises:
+            RuntimeError: If too many are underway.
+        """
         try:
             slot = self._free.popleft()
         except IndexError:

@@ -44,12 +44,12 @@ class Joinable(ABC):
 
     @abstractmethod
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """What a rank that is done does for this. kwargs: those of `Join`."""
+        """Return what a rank that is done does for this. kwargs: those of `Join`."""
 
     @property
     @abstractmethod
     def join_device(self) -> Any:
-        """Where the numbers of `Join` are summed up."""
+        """Return where the numbers of `Join` are summed up."""
 
     @property
     @abstractmethod
@@ -78,7 +78,8 @@ class Join:
         throw_on_early_termination: raise RuntimeError on all ranks when the first runs out of inputs.
         kwargs: go to each joinable's `join_hook`.
 
-    Raises ValueError: no joinables, or of several groups.
+    Raises:
+        ValueError: For no joinables, or of several groups.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Join:
             hook.post_hook(mirrored == 0)
 
     def _number_at_work(self) -> int:
-        """How many ranks begin another iteration."""
+        """Return how many ranks begin another iteration."""
         number = zeros(1, device=self._device)
         reduced(self._group, number)
         return int(number.item())

@@ -31,7 +31,8 @@ def join(
 
     number: of the rank's devices that have joined before: its second meets the others' second.
 
-    Raises DistBackendError: a rank has not come in time, or NCCL has failed.
+    Raises:
+        DistBackendError: If a rank has not come in time, or NCCL has failed.
     """
     ranks = range(place.size) if pair is None else (*dict.fromkeys(pair),)  # one, of a rank and itself
     rank, called = ranks.index(place.rank), [place.ranks[other] for other in ranks]
@@ -69,8 +70,9 @@ def _met(
 
 
 def _wait(place: Place, ranks: Sequence[int], what: str, timeout: timedelta, keys: Sequence[str]) -> None:
-    """Wait for the keys of the first of `ranks`, within the group. DistBackendError: who does not come, in time or
-    before its process ended."""
+    """Wait for the keys of the first of `ranks`, within the group. Raises DistBackendError if who does not come, in
+    time or before its process ended.
+    """
     why = missed(place.store, keys, timeout, lambda: _gone(place.store, ranks, keys))
     if why is not None:
         missing = [str(place.ranks[rank]) for rank in _late(place.store, ranks, keys)]
@@ -92,7 +94,7 @@ def _gone(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> str:
 
 
 def _in_time(create: Callable[[], list[int]], place: Place, timeout: timedelta) -> list[int]:
-    """NCCL's part: a member that ends meanwhile would keep it for ever."""
+    """Return NCCL's part: a member that ends meanwhile would keep it for ever."""
     found: list[Any] = []
 
     def attempt() -> None:

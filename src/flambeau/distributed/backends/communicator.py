@@ -84,11 +84,11 @@ class Line:
         return f"{kind} {place.name} (ranks {', '.join(map(str, ranks))})"
 
     def peer(self, rank: int) -> int:
-        """What the communicator calls a rank of the group."""
+        """Return what the communicator calls a rank of the group."""
         return rank if self.pair is None else self.pair.index(rank)
 
     def note(self, calls: Sequence[Collective], stream: Stream, event: Event | None) -> Begun | None:
-        """What was just queued on `stream`, and behind it `event`, if there is one. None: a graph records it.
+        """Return what was just queued on `stream`, and behind it `event`, if there is one. None: a graph records it.
 
         Each collective of real GPUs comes here.
         """
@@ -140,7 +140,7 @@ class Line:
         return begun[0] if begun else None
 
     def failure(self) -> str | None:
-        """What NCCL says of a communicator that cannot go on, or cannot be asked any more."""
+        """Return what NCCL says of a communicator that cannot go on, or cannot be asked any more."""
         try:
             return self.context.backing.comm_error(self.comm)
         except DriverError as error:
@@ -153,7 +153,9 @@ class Line:
             self.whereabouts.tell(newest.number, self.words(newest))
 
     def ended(self) -> list[str]:
-        """What is seen of processes that have ended, of those that what is under way needs: messages, their peers."""
+        """Return what is seen of processes that have ended, of those that what is under way needs: messages, their
+        peers.
+        """
         if self.whereabouts is None:
             return []
         ranks = self.backend.place.ranks
@@ -171,7 +173,7 @@ class Line:
         return lines
 
     def words(self, begun: Begun) -> str:
-        """Where the program queued it, and what it is."""
+        """Return where the program queued it, and what it is."""
         shown = [describe(call, self.backend.place.ranks) for call in begun.calls[:_SHOWN]]
         more, text = len(begun.calls) - len(shown), source(begun.site)
         what = f"{', '.join(shown)}{f' and {more} more' if more else ''}"

@@ -171,7 +171,11 @@ class FlatBackend(Backend):
 
 
 def dense(tensors: list[Any]) -> list[Any]:
-    """Return tensors without gaps, in any order of dimensions. ValueError: another."""
+    """Return tensors without gaps, in any order of dimensions.
+
+    Raises:
+        ValueError: For another.
+    """
     for tensor in tensors:
         meta = tensor.meta
         if not (meta.contiguous or is_dense(meta.shape, meta.strides)):
@@ -180,7 +184,11 @@ def dense(tensors: list[Any]) -> list[Any]:
 
 
 def contiguous(tensors: list[Any]) -> list[Any]:
-    """Contiguous tensors. ValueError: another."""
+    """Contiguous tensors.
+
+    Raises:
+        ValueError: For another.
+    """
     if not all(tensor.meta.contiguous for tensor in tensors):
         raise ValueError("Tensors must be contiguous")
     return tensors

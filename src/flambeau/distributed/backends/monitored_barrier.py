@@ -23,7 +23,11 @@ class Monitored:
         self._number = 0
 
     def pass_through(self, timeout: timedelta, wait_all_ranks: bool) -> None:
-        """Return when all have come. RuntimeError: some have not; rank 0 says who (all of them, or the first)."""
+        """Return when all have come.
+
+        Raises:
+            RuntimeError: If some have not; rank 0 says who (all of them, or the first).
+        """
         self._number += 1
         place, head = self._place, f"monitored/{self._number}"
         until = time.monotonic() + timeout.total_seconds()

@@ -294,7 +294,7 @@ class MpiWork(ProcessWork):
         return str(mpi.Get_error_string(failed.Get_error()))
 
     def _disagree(self, comparison: Comparison) -> NoReturn:
-        """What MPI still has of it stays with it: it may write there yet."""
+        """Return what MPI still has of it stays with it: it may write there yet."""
         self._backend._lost.append((self._requests, self._keep, self._steps))
         self._backend._mismatch = comparison.report()
         raise DistBackendError(self._backend._mismatch)

@@ -31,7 +31,7 @@ class Comparisons:
         self._number = 0
 
     def begin(self, alike: Sequence[str], text: str) -> Comparison:
-        """What has to be the same of all ranks for what they begin now; `text` tells this rank's part."""
+        """Return what has to be the same of all ranks for what they begin now; `text` tells this rank's part."""
         self._number += 1
         checksum = zlib.crc32(" ".join(alike).encode())
         sent = np.array([checksum, -checksum], np.int64)

@@ -104,7 +104,11 @@ class MpiWorld:
         )
 
     def meet(self, store: Store, key: str, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
-        """Wait for the ranks of a group. DistBackendError: one has ended, or not all came in time."""
+        """Wait for the ranks of a group.
+
+        Raises:
+            DistBackendError: If one has ended, or not all came in time.
+        """
         store.set(f"{key} {rank}", "here")
         keys = [f"{key} {other}" for other in range(len(ranks))]
         why = missed(store, keys, timeout, lambda: next(filter(None, map(self.dead, ranks)), ""))
@@ -112,7 +116,7 @@ class MpiWorld:
             raise DistBackendError(why or f"not all of ranks {list(ranks)} came in time")
 
     def dead(self, rank: int) -> str:
-        """Why a rank will never answer; "" as far as can be seen from this machine."""
+        """Return why a rank will never answer; "" as far as can be seen from this machine."""
         host, process = self.processes[rank]
         if host == socket.gethostname() and processes.has_ended(process):
             return f"the process of rank {rank}, {process}, has ended"
@@ -196,7 +200,11 @@ def has_joined() -> bool:
 
 
 def joined() -> MpiWorld:
-    """Return the world that this process has joined. RuntimeError: none, with the reason."""
+    """Return the world that this process has joined.
+
+    Raises:
+        RuntimeError: For none, with the reason.
+    """
     if _world is None or _why_not:
         raise RuntimeError(
             _why_not
@@ -220,7 +228,7 @@ def started_together() -> bool:
 
 
 def meet(timeout: timedelta) -> tuple[Store, int, int]:
-    """(store, rank, number of ranks) of ranks that an `mpiexec` started, from MPI alone."""
+    """Return (store, rank, number of ranks) of ranks that an `mpiexec` started, from MPI alone."""
     module = _module("mpi")
     _begin_started(module)
     comm = module.COMM_WORLD
@@ -236,7 +244,9 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
 
 
 def _module(word: str) -> Any:
-    """mpi4py, which must not initialize MPI when it is imported, nor end it: a rank that died would be waited for."""
+    """Return mpi4py, which must not initialize MPI when it is imported, nor end it: a rank that died would be waited
+    for.
+    """
     try:
         settings = import_module("mpi4py").rc
         settings.initialize = settings.finalize = False

@@ -43,7 +43,11 @@ class ProcessGroupNCCL:
 
 
 def priority_of(options: Any, devices: Mapping[str, str], timeout: timedelta) -> int:
-    """Of the streams of a group with these backends: 0, or -1 for a high one. AssertionError: other options."""
+    """Of the streams of a group with these backends: 0, or -1 for a high one.
+
+    Raises:
+        AssertionError: For other options.
+    """
     if options is None or "nccl" not in devices.values():
         return 0
     if not isinstance(options, ProcessGroupNCCL.Options):

@@ -128,7 +128,7 @@ class ProcessWork(Work):
         return f"rank {self._engine.place.ranks[self._engine.place.rank]}"
 
     def _report_wait(self, mark: int, looks: int) -> None:
-        """Publish a wait that lasts. DistBackendError: ranks wait for each other."""
+        """Publish a wait that lasts. Raises DistBackendError if ranks wait for each other."""
         transport, place_ = self._engine.transport, self._engine.place
         if transport.is_moving(self):
             return  # another rank may wait for that data
@@ -197,11 +197,11 @@ class _Waiting:
 
     @property
     def lasts(self) -> bool:
-        """True if the wait is too long to poll all the time."""
+        """Return True if the wait is too long to poll all the time."""
         return time.monotonic() - self._start >= _SPIN_S
 
     def over(self) -> bool:
-        """Return True if the work is done. DistBackendError: it never will be."""
+        """Return True if the work is done. Raises DistBackendError if it never will be."""
         if self._work._test():
             return True
         now = time.monotonic()

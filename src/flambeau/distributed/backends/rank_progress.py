@@ -49,7 +49,7 @@ class Whereabouts:
         ]
 
     def others(self, number: int) -> list[str]:
-        """What is known of each other rank, beside call `number`."""
+        """Return what is known of each other rank, beside call `number`."""
         lines = []
         for rank in self._others:
             process = self._near.get(rank)

@@ -50,9 +50,11 @@ class Handling(enum.IntEnum):
 
 
 def handling_of(environment: Mapping[str, str]) -> Handling:
-    """What TORCH_NCCL_ASYNC_ERROR_HANDLING says; NOTHING with TORCH_NCCL_BLOCKING_WAIT, where waits tell themselves.
+    """Return what TORCH_NCCL_ASYNC_ERROR_HANDLING says; NOTHING with TORCH_NCCL_BLOCKING_WAIT, where waits tell
+    themselves.
 
-    RuntimeError: it says something else.
+    Raises:
+        RuntimeError: If the variable has any other value.
     """
     word = environment.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
     if word not in ("0", "1", "2", "3"):
@@ -68,7 +70,11 @@ def blocks(environment: Mapping[str, str]) -> bool:
 
 
 def flag(environment: Mapping[str, str], name: str, default: str) -> bool:
-    """Return a variable that says yes or no. RuntimeError: it says neither."""
+    """Return a variable that says yes or no.
+
+    Raises:
+        RuntimeError: If the variable has any other value.
+    """
     word = environment.get(name, default).lower()
     if word not in ("0", "1", "n", "no", "false", "y", "yes", "true"):
         raise RuntimeError(f"Invalid value for environment variable: {name}={word!r}")
@@ -204,7 +210,7 @@ class Watch:
                 self._fail(line, why)
 
     def _trouble(self, line: Watched, now: float) -> str:
-        """Why what a communicator was given first will not end; "" while it may."""
+        """Return why what a communicator was given first will not end; "" while it may."""
         head = line.head()
         if head is None:
             return ""

@@ -80,8 +80,8 @@ def _coalescing_manager(
 ) -> Iterator[_CoalescingManager]:
     """See the module's docstring. async_ops: leave with works under way, for `cm.wait()`.
 
-    Raises ValueError: the group has one already; RuntimeError: collectives of several kinds, or operations. What an
-    exception ends before has begun nothing.
+    Raises ValueError if the group has one already, or RuntimeError for collectives of several kinds, or
+    operations. What an exception ends before has begun nothing.
     """
     found = group_or_default(group)
     coalescing = world().coalescing

@@ -65,7 +65,11 @@ def same_dtype(*groups: Any) -> None:
 
 
 def operation(op: Any, tensors: Sequence[Any], what: str) -> str | PreMul:
-    """Return a driver's word for `op`. ValueError: not of these tensors."""
+    """Return a driver's word for `op`.
+
+    Raises:
+        ValueError: For not of these tensors.
+    """
     kind = type_of(op)
     if not supports_complex(kind) and any(tensor.dtype.is_complex for tensor in tensors):
         raise ValueError(f"{what} does not support {kind} on complex tensors")
@@ -93,7 +97,11 @@ def supports_complex(op: Any) -> bool:
 
 
 def process_group(group: Any, name: str) -> None:
-    """A group that this rank is in. TypeError: something else."""
+    """A group that this rank is in.
+
+    Raises:
+        TypeError: For something else.
+    """
     if not isinstance(group, ProcessGroup):
         raise TypeError(
             f"{name} must be a torch.distributed.ProcessGroup, not {type(group).__name__}: {group!r}"
@@ -109,7 +117,12 @@ def other(group: ProcessGroup, rank: int, which: str) -> None:
 
 
 def root(rank: Any, size: int, what: str) -> int:
-    """Return a rank of the group. TypeError: no whole number; RuntimeError: there is no such rank."""
+    """Return a rank of the group.
+
+    Raises:
+        TypeError: For no whole number.
+        RuntimeError: If there is no such rank.
+    """
     try:
         rank = index(rank)
     except TypeError:
@@ -120,7 +133,11 @@ def root(rank: Any, size: int, what: str) -> int:
 
 
 def tag(number: Any) -> int:
-    """Return a message's. TypeError: it is no whole number."""
+    """Return a message's.
+
+    Raises:
+        TypeError: If it is not a whole number.
+    """
     try:
         return index(number)
     except TypeError:
@@ -128,7 +145,11 @@ def tag(number: Any) -> int:
 
 
 def timeout(limit: Any) -> timedelta | None:
-    """A limit of a wait, or None. TypeError: it is something else."""
+    """A limit of a wait, or None.
+
+    Raises:
+        TypeError: If it is something else.
+    """
     if limit is not None and not isinstance(limit, timedelta):
         raise TypeError(f"Expected timeout argument to be of type datetime.timedelta, got {limit}")
     return limit

@@ -124,7 +124,7 @@ def all_gather_single(
 def all_gather_into_tensor(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """`all_gather_single` by its former name."""
+    """Return `all_gather_single` by its former name."""
     _renamed("all_gather_into_tensor", "all_gather_single")
     return all_gather_single(output_tensor, input_tensor, group, async_op)
 
@@ -132,7 +132,7 @@ def all_gather_into_tensor(
 def _all_gather_base(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """`all_gather_single` by its oldest name."""
+    """Return `all_gather_single` by its oldest name."""
     _renamed("_all_gather_base", "all_gather_single")
     return all_gather_single(output_tensor, input_tensor, group, async_op)
 
@@ -252,7 +252,7 @@ def reduce_scatter_single(
 def reduce_scatter_tensor(
     output: Any, input: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """`reduce_scatter_single` by its former name."""
+    """Return `reduce_scatter_single` by its former name."""
     _renamed("reduce_scatter_tensor", "reduce_scatter_single")
     return reduce_scatter_single(output, input, op, group, async_op)
 
@@ -260,7 +260,7 @@ def reduce_scatter_tensor(
 def _reduce_scatter_base(
     output: Any, input: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """`reduce_scatter_single` by its oldest name."""
+    """Return `reduce_scatter_single` by its oldest name."""
     _renamed("_reduce_scatter_base", "reduce_scatter_single")
     return reduce_scatter_single(output, input, op, group, async_op)
 

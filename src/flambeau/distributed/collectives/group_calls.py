@@ -170,7 +170,7 @@ def recv_anysource(group: ProcessGroup, tensors: Any, tag: int) -> Work:
 
 
 def _one(tensors: Any) -> Any:
-    """Return a tensor that is given alone, or as a list of one. RuntimeError: there are more, or none."""
+    """Return a tensor that is given alone, or as a list of one. Raises RuntimeError if there are more, or none."""
     if isinstance(tensors, Sequence):
         if len(tensors) != 1:
             raise RuntimeError(f"Expecting one tensor only but got {len(tensors)}")
@@ -179,7 +179,9 @@ def _one(tensors: Any) -> Any:
 
 
 def _several(tensors: Any, name: str) -> list[Any]:
-    """Return one tensor or more, in any sequence. TypeError: something else; NotImplementedError: none."""
+    """Return one tensor or more, in any sequence. Raises TypeError for something else, or NotImplementedError for
+    none.
+    """
     given = list(tensors) if isinstance(tensors, Sequence) else tensors
     collective_checks.tensor_list(given, name)
     collective_checks.some(given)

@@ -29,7 +29,11 @@ from flambeau.tensor.functions import creation
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-    """Every rank's object, into a list by rank. ValueError: the list is shorter than the group."""
+    """Every rank's object, into a list by rank.
+
+    Raises:
+        ValueError: If the list is shorter than the group.
+    """
     if is_outside(group, "all_gather_object"):
         return
     found = group_or_default(group)
@@ -179,7 +183,7 @@ def recv_object_list(
 
 
 def _device(group: ProcessGroup) -> device:
-    """Where objects of a group travel."""
+    """Return where objects of a group travel."""
     return device("cpu") if "cpu" in group.device_types else device("cuda", current.local.device)
 
 
@@ -220,7 +224,7 @@ def _fill(objects: list[Any], whole: Any, sizes: list[int]) -> None:
 
 
 def _all_sizes(size: int, group: ProcessGroup, where: Any) -> list[int]:
-    """How many bytes each rank's object has."""
+    """Return how many bytes each rank's object has."""
     sizes = [creation.empty(1, dtype=int64, device=where) for _ in range(group.size())]
     all_gather(sizes, new_tensor([size], dtype=int64).to(where), group)
     return [int(one.item()) for one in sizes]

@@ -67,7 +67,11 @@ class ReduceOp(metaclass=_Either):
 
     @property
     def factor(self) -> Any:
-        """What numbers are multiplied by before the sum, a float or a tensor. RuntimeError: of no other type."""
+        """Return what numbers are multiplied by before the sum, a float or a tensor.
+
+        Raises:
+            RuntimeError: For of no other type.
+        """
         if self.op is not RedOpType.PREMUL_SUM:
             raise RuntimeError("Only PREMUL_SUM supports accessing factor")
         return self._factor
@@ -90,7 +94,7 @@ def _make_nccl_premul_sum(factor: Any) -> ReduceOp:
 
     factor: a float, or a tensor of one number, which is read when the tensors are reduced: the host waits for it.
 
-    Raises TypeError: neither; RuntimeError: a tensor of several numbers.
+    Raises TypeError for neither, or RuntimeError for a tensor of several numbers.
     """
     if not isinstance(factor, (float, Tensor)):
         raise TypeError(
@@ -130,7 +134,11 @@ _WORDS = {
 
 
 def type_of(op: Any) -> RedOpType:
-    """Return the operation that an argument names. TypeError: it names none."""
+    """Return the operation that an argument names.
+
+    Raises:
+        TypeError: If it names none.
+    """
     if isinstance(op, RedOpType):
         return op
     if not isinstance(op, ReduceOp):
@@ -139,7 +147,11 @@ def type_of(op: Any) -> RedOpType:
 
 
 def word_of(op: Any) -> str | PreMul:
-    """What drivers call it: sum, avg, prod, min, max, band, bor, bxor, or a PreMul. TypeError: one without a factor."""
+    """Return what drivers call it: sum, avg, prod, min, max, band, bor, bxor, or a PreMul.
+
+    Raises:
+        TypeError: For one without a factor.
+    """
     kind = type_of(op)
     if kind is not RedOpType.PREMUL_SUM:
         return _WORDS[kind]

@@ -41,12 +41,12 @@ def mean_as(kind: dtype, group: Any, bucket: GradBucket) -> Future:
 
 
 def _register_comm_hook(reducer: Reducer, state: Any, comm_hook: Callable[..., Any]) -> None:
-    """Reduce by `comm_hook(state, bucket)`. RuntimeError: there is a hook."""
+    """Reduce by `comm_hook(state, bucket)`. Raises RuntimeError if there is a hook."""
     reducer._register(state, comm_hook, "register_comm_hook", "register_builtin_comm_hook")
 
 
 def _register_builtin_comm_hook(reducer: Reducer, comm_hook_type: BuiltinCommHookType) -> None:
-    """Reduce as a name says. RuntimeError: there is a hook."""
+    """Reduce as a name says. Raises RuntimeError if there is a hook."""
     builtin = _fp16_mean if comm_hook_type == BuiltinCommHookType.FP16_COMPRESS else _plain_mean
     reducer._register(reducer.group, builtin, "register_builtin_comm_hook", "register_comm_hook")
 

@@ -66,7 +66,9 @@ class Reducer:
         skip_all_reduce_unused_params: with `find_unused_parameters`: a bucket that no rank has used is not reduced.
         batched_grad_copy: nothing: gradients are always copied a bucket at a time.
 
-    Raises RuntimeError: no parameters; NotSupportedError: sparse gradients.
+    Raises:
+        RuntimeError: If there is no parameters.
+        NotSupportedError: For sparse gradients.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class Reducer:
     def _rebuild_buckets(self) -> bool:
         """Make the buckets again, in the order in which gradients came; whether that was done.
 
-        Raises RuntimeError: the backward before did not give every parameter a gradient.
+        Raises RuntimeError if the backward before did not give every parameter a gradient.
         """
         self._require_finished()
         if not self._may_rebuild() or not self._order:
@@ -319,7 +321,7 @@ class Reducer:
 
     @property
     def divisor(self) -> int:
-        """How many ranks take part; found out once a backward."""
+        """Return how many ranks take part; found out once a backward."""
         if not self._divisor:
             self._divisor = self.group.size()
             if self._joined is not None and not self._joined[1]:
@@ -401,7 +403,9 @@ class Reducer:
         return not self._used[index]
 
     def _set_static_graph(self) -> None:
-        """Every backward visits the same leaves as often as the first. RuntimeError: some have been already."""
+        """Every backward visits the same leaves as often as the first. Raises RuntimeError if some have been
+        already.
+        """
         if self._walks:
             raise RuntimeError(STARTED)
         self.static = True

@@ -69,7 +69,7 @@ def _from_first(group: Any, numbers: Sequence[int], place: device) -> list[int]:
 
 
 def _read(numbers: Any, mine: Sequence[int]) -> list[int]:
-    """What was exchanged. Virtual GPUs that keep no data cannot tell: there all say what this rank does."""
+    """Return what was exchanged. Virtual GPUs that keep no data cannot tell: there all say what this rank does."""
     try:
         return [int(n) for n in numbers.tolist()]
     except NotSupportedError:
@@ -77,7 +77,7 @@ def _read(numbers: Any, mine: Sequence[int]) -> list[int]:
 
 
 def _place(group: Any, where: device) -> device:
-    """Where small numbers are exchanged: on the CPU if the group can, so that no device is waited for."""
+    """Return where small numbers are exchanged: on the CPU if the group can, so that no device is waited for."""
     return CPU if "cpu" in group.device_types else where
 
 

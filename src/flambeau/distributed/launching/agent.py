@@ -174,7 +174,7 @@ class Agent:
         return [*self.plan.command, *named, *self.plan.arguments]
 
     def _environment(self, attempt: int, local_rank: int, world: int) -> dict[str, str]:
-        """What PyTorch's launcher tells a rank."""
+        """Return what PyTorch's launcher tells a rank."""
         plan = self.plan
         kept = {name: value for name, value in os.environ.items() if not name.startswith(INNER)}
         rank = str(self.first + local_rank)
@@ -244,7 +244,7 @@ class Agent:
             self._store.compare_set(f"{attempt}/failed", "", what)
 
     def _elsewhere(self, attempt: int) -> str:
-        """What failed on another node; "" if nothing did. Says that this one lives."""
+        """Return what failed on another node; "" if nothing did. Says that this one lives."""
         if self.plan.nodes == 1:
             return ""
         now = time.monotonic()

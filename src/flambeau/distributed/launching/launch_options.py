@@ -90,7 +90,7 @@ class _Refused(argparse.Action):
 
 
 def _spelt(name: str) -> list[str]:
-    """--node-rank and --node_rank; short where torchrun is."""
+    """Return --node-rank and --node_rank; short where torchrun is."""
     short = {"redirects": ["-r"], "tee": ["-t"]}.get(name, [])
     return [*short, *dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))]
 

@@ -29,7 +29,7 @@ class ForeignRank:
 
     @property
     def code(self) -> int | None:
-        """0 if the process has ended, whatever its exit status was; None while it runs."""
+        """Return 0 if the process has ended, whatever its exit status was; None while it runs."""
         return 0 if processes.has_ended(self.pid) else None
 
 

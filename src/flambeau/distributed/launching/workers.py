@@ -46,7 +46,11 @@ class Streams:
 
 
 def stream_bits(text: str) -> dict[int, int]:
-    """Of "3", or "0:3,1:1". ValueError: it is neither."""
+    """Of "3", or "0:3,1:1".
+
+    Raises:
+        ValueError: If it is neither.
+    """
     try:
         if ":" not in text:
             found = {-1: int(text)}
@@ -131,7 +135,11 @@ class Workers:
     def start(
         self, command: Sequence[str], local_rank: int, rank: int, environment: Mapping[str, str]
     ) -> None:
-        """Start one rank. OSError: the program cannot be executed."""
+        """Start one rank.
+
+        Raises:
+            OSError: If the program cannot be executed.
+        """
         folder = self._folder / str(local_rank)
         folder.mkdir(parents=True, exist_ok=True)
         ends, pumped = [], []

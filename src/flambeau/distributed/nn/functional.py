@@ -42,7 +42,8 @@ def gather(tensor: Any, dst: int = 0, group: Any = None) -> tuple[Any, ...]:
 def scatter(tensors: Sequence[Any], src: int = 0, group: Any = None) -> Any:
     """Rank `src`'s n-th tensor on rank n. The other ranks' tensors, as many, of the same size, say the shape.
 
-    Raises AssertionError: sizes differ.
+    Raises:
+        AssertionError: If sizes differ.
     """
     return _Scatter.apply(src, group, *tensors)
 
@@ -156,7 +157,7 @@ class _Scatter(Function):
 class _Reduce(Function):
     @staticmethod
     def forward(ctx: Any, dst: int, op: Any, group: Any, tensor: Any, alone: bool = False) -> Any:
-        """`alone`: the other ranks' results are zeros."""
+        """Return `alone`: the other ranks' results are zeros."""
         ctx.dst, ctx.group = dst, group
         total = tensor.clone()
         collectives.reduce(total, dst, op, group)

@@ -245,7 +245,7 @@ class MeetingPlace:
         return ["ok", None]
 
     def _held(self, mine: Participant, device: int) -> Answer:
-        """What others hold of a device: [process, bytes] of each."""
+        """Return what others hold of a device: [process, bytes] of each."""
         others = [p for p in self.participants.values() if p is not mine]
         return ["ok", [[p.process, p.held(device)] for p in others if p.held(device)]]
 
@@ -260,7 +260,7 @@ class MeetingPlace:
 
     # -- what they are told ---------------------------------------------------------------------------------
     def settle(self, elsewhere: Mapping[int, str]) -> list[tuple[int, Answer]]:
-        """(process, answer) of those whose wait is over. `elsewhere`: what processes wait for in the store."""
+        """Return (process, answer) of those whose wait is over. `elsewhere`: what processes wait for in the store."""
         told: list[tuple[int, Answer]] = []
         while True:
             answered = self._ready() or self._stuck(elsewhere)
@@ -356,7 +356,7 @@ class MeetingPlace:
                 del circle.owners[rank], circle.devices[rank]
 
     def _hopeless(self, mine: Participant) -> str:
-        """Why a meeting that a rank waits for will never be complete; "" if it may."""
+        """Return why a meeting that a rank waits for will never be complete; "" if it may."""
         for unique, key in mine.pending:
             circle = self._circles[unique]
             gone = [rank for rank in circle.late(key) if circle.owners[rank].ended]
@@ -422,8 +422,9 @@ def _unsure(waiting: list[Participant]) -> list[Participant]:
 
 
 def processor_seconds(process: int, root: Path = Path("/proc")) -> float:
-    """What a process and its children (who load data for it) have used so far; infinitely much where one works right
-    now, or where that cannot be known."""
+    """Return what a process and its children (who load data for it) have used so far; infinitely much where one
+    works right now, or where that cannot be known.
+    """
     try:
         fields = (root / str(process) / "stat").read_text().rpartition(")")[2].split()
         if fields[0] in ("R", "D"):  # it would work, if the machine let it
@@ -449,7 +450,7 @@ def _impatient(mine: Participant) -> bool:
 
 
 def _cannot_join(circle: Circle, size: int, members: list[list[int]]) -> str:
-    """Why these members cannot, "" if they can. Two with one device spoil it for all, as with NCCL."""
+    """Return why these members cannot, "" if they can. Two with one device spoil it for all, as with NCCL."""
     if circle.size != size:
         return f"comm_create: some ranks say that there are {circle.size} members, others say {size}"
     for rank, device in members:

@@ -29,8 +29,11 @@ _LARGEST = 1 << 40
 class FileStore(Inner, Store):
     """A store in the file `file_name`, made where it is not there; what it holds is kept.
 
-    With a `world_size` of 0 or more the file is deleted when so many stores have used it and the last one has gone.
-    There are no queues. Raises OSError: the file cannot be made.
+    With a `world_size` of 0 or more the file is deleted when so many stores have used it and the last one has
+    gone. There are no queues.
+
+    Raises:
+        OSError: If the file cannot be made.
     """
 
     __module__ = "flambeau.distributed"

@@ -27,7 +27,11 @@ class Table:
         self._queues: dict[str, deque[bytes]] = {}
 
     def do(self, operation: str, args: Sequence[Any]) -> Any:
-        """Return one of OPERATIONS. ValueError: there is none of this name, or it refuses."""
+        """Return one of OPERATIONS.
+
+        Raises:
+            ValueError: If there is none of this name, or it refuses.
+        """
         if operation not in OPERATIONS:
             raise ValueError(f"a store has no operation {operation!r}")
         return getattr(self, operation)(*args)
@@ -73,7 +77,7 @@ class Table:
         self.values.update(zip(keys, values, strict=True))
 
     def num_keys(self) -> int:
-        """How many values there are; queues do not count."""
+        """Return how many values there are; queues do not count."""
         return len(self.values)
 
     def list_keys(self) -> list[str]:

@@ -44,7 +44,7 @@ class Store:
 
     @property
     def timeout(self) -> timedelta:
-        """How long `get` and `wait` wait; zero is for ever."""
+        """Return how long `get` and `wait` wait; zero is for ever."""
         return self._timeout
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -62,7 +62,8 @@ class Store:
     def add(self, key: Text, amount: int) -> int:
         """Count: the sum of what was added under a key; a value of digits is a number to begin with.
 
-        Raises ValueError: the value there is no number.
+        Raises:
+            ValueError: If the value there is not a number.
         """
         return self._ask("add", self._key("add", key), _int("add", amount))
 
@@ -93,7 +94,11 @@ class Store:
         return self._ask("get_all", names, needs=names)
 
     def multi_set(self, keys: Sequence[Text], values: Sequence[Text]) -> None:
-        """Set all at once. DistStoreError: there are more of the one than of the other."""
+        """Set all at once.
+
+        Raises:
+            DistStoreError: If there are more of the one than of the other.
+        """
         if len(keys) != len(values):
             raise DistStoreError("multiSet keys and values vectors must be of same size")
         self._ask("set_all", self._keys("multi_set", keys), [_bytes("multi_set", v) for v in values])
@@ -103,7 +108,11 @@ class Store:
         self._ask("push", self._key("queue_push", key), _bytes("queue_push", value))
 
     def queue_pop(self, key: Text, block: bool = True) -> bytes:
-        """Take the first value of a queue, waited for if `block`. QueueEmptyError: there is none, and no `block`."""
+        """Take the first value of a queue, waited for if `block`.
+
+        Raises:
+            QueueEmptyError: If there is none, and no `block`.
+        """
         name = self._key("queue_pop", key)
         return self._ask("pop", name, needs=[name] if block else [])
 
@@ -111,7 +120,7 @@ class Store:
         return self._ask("length", self._key("queue_len", key))
 
     def num_keys(self) -> int:
-        """How many values there are, those too by which a store counts who uses it."""
+        """Return how many values there are, those too by which a store counts who uses it."""
         return self._ask("num_keys")
 
     def list_keys(self) -> list[str]:
@@ -266,7 +275,7 @@ class PrefixStore(Store):
         return self._store.queue_len(self._key("queue_len", key))
 
     def num_keys(self) -> int:
-        """How many values the whole store has."""
+        """Return how many values the whole store has."""
         return self._store.num_keys()
 
     def list_keys(self) -> list[str]:

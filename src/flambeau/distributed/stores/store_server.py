@@ -126,7 +126,7 @@ class _Request:
 
     @property
     def wait(self) -> object:
-        """What tells this wait from others of its process: a repeated request goes on with it."""
+        """Return what tells this wait from others of its process: a repeated request goes on with it."""
         return self.begun if self.deadline == self.patience else str(self)
 
     def __str__(self) -> str:
@@ -272,7 +272,7 @@ class StoreServer:
             log.exception("the store at port %d goes on after an error of this process", self.port)
 
     def _patience(self) -> float:
-        """Seconds to the next deadline."""
+        """Return seconds to the next deadline."""
         deadlines = [c.waits.deadline for c in self._clients if c.waits and c.waits.deadline is not None]
         deadlines += [c.deadline for c in self._clients if c.deadline is not None]
         if self.meetings is not None and self.meetings.deadline is not None:

@@ -25,7 +25,11 @@ Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 
 
 def build(launch: Launch, device: CudaDevice, driver: Any) -> KernelProgram | Run:
-    """Raises NotSupportedError: the kernel has no CUDA form yet."""
+    """Return the kernel program or plan of a launch on a real GPU.
+
+    Raises:
+        NotSupportedError: If the kernel has no CUDA implementation.
+    """
     if launch.outputs and not any(meta.numel for meta in launch.outputs):
         return _nothing
     form = launch.kernel.cuda
@@ -71,4 +75,4 @@ def find_function(path: str) -> Callable[..., Any]:
 
 
 def _nothing(ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
-    """The launch of a kernel whose outputs are empty."""
+    """Do nothing, because the outputs of the kernel are empty."""

@@ -528,7 +528,7 @@ class CudaDriver:
     def _draws_of_shapes(
         self, kernel: GenericKernel, device: CudaDevice, launcher: Callable[..., Launcher]
     ) -> Callable[..., Launcher]:
-        """`_launcher_of_draws` of each shape."""
+        """Return `_launcher_of_draws` of each shape."""
 
         def launcher_of_draws(grid: tuple[int, int, int], scratch: int, tail: bytes) -> Launcher:
             plain = launcher(grid, scratch, tail)
@@ -648,7 +648,7 @@ class CudaDriver:
         self._host_calls.forget(capture)
 
     def _outside_capture(self) -> AbstractContextManager[None]:
-        """What may be done amid a capture without being part of it: see `Driver.capture_begin`."""
+        """Return what may be done amid a capture without being part of it: see `Driver.capture_begin`."""
         return relax_capture_mode() if self._captures else nullcontext()
 
     # -- collectives ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Whether real GPUs can be had, found out without importing anything of NVIDIA's, and versions."""
+"""Availability and versions of NVIDIA's libraries, found without importing NVIDIA's packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INSTALL = "pip install 'flambeau[cuda13]'"
 
 
 def why_not() -> str | None:
-    """Why no real GPU can be used, with the fix; None where one can be tried. Initializes nothing."""
+    """Return the reason why no real GPU can be used, with a fix, or None. Initializes nothing."""
     if not sys.platform.startswith("linux"):
         return f"Flambeau drives real GPUs on Linux, and this is {sys.platform}"
     try:
@@ -62,7 +62,7 @@ def driver_versions() -> tuple[str | None, str | None]:
 
 
 def cudnn_version() -> int | None:
-    """cuDNN's version, 91002 for 9.10.2; None where it is not installed. Loads the library, and needs no GPU."""
+    """Load cuDNN and return its version, 91002 for 9.10.2, or None if it is not installed. Needs no GPU."""
     try:
         path = import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cudnn").abs_path
         library = ctypes.CDLL(path)

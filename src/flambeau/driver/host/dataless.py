@@ -48,4 +48,4 @@ class MetaDriver(HostDriver):
 
 
 def _launch_nothing(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-    """The launch of every kernel on the meta device."""
+    """Do nothing: tensors of the meta device have no data."""

@@ -28,7 +28,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def checked(x: Any, name: str, argument: str = "input", position: int = 1) -> Tensor:
-    """`x`, which must be a tensor. Raises the TypeError of PyTorch's argument parser."""
+    """Return `x`, which must be a tensor. Raises the TypeError of PyTorch's argument parser."""
     if not isinstance(x, Tensor):
         raise TypeError(argument_type(name, argument, position, "Tensor", x))
     return x
@@ -59,7 +59,7 @@ def _normalized(op: Op, name: str, input: Any, dim: Any, kind: dtype | None, out
 
 
 def _softmax(input: Tensor, dim: int, dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
-    """exp(x) over its sum along `dim`; the input is converted to `dtype` first."""
+    """Return exp(x) over its sum along `dim`; the input is converted to `dtype` first."""
     return _normalized(softmax_op, "softmax", input, dim, dtype, out)
 
 
@@ -86,14 +86,14 @@ def _dim(name: str, dim: int | None, ndim: int) -> int:
 def softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
 ) -> Tensor:
-    """exp(x) over its sum along `dim`; the input is converted to `dtype` first."""
+    """Return exp(x) over its sum along `dim`; the input is converted to `dtype` first."""
     return _softmax(input, _dim("softmax", dim, checked(input, "softmax").dim()), dtype)
 
 
 def softmin(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
 ) -> Tensor:
-    """softmax of -x along `dim`."""
+    """Return softmax of -x along `dim`."""
     return _softmax(-input, _dim("softmin", dim, checked(input, "softmin").dim()), dtype)
 
 
@@ -123,14 +123,18 @@ def gumbel_softmax(
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
-    """max(x, 0)."""
+    """Return max(x, 0)."""
     if not inplace and isinstance(input, Tensor):
         return unary(functions.relu, input)
     return _run(functions.relu, "relu", input, inplace=inplace)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """x held to [min_val, max_val]. Raises ValueError: min_val > max_val."""
+    """Return x held to [min_val, max_val].
+
+    Raises:
+        ValueError: For min_val > max_val.
+    """
     if min_val > max_val:
         raise ValueError("min_val cannot be greater than max_val")
     return _hardtanh(input, min_val, max_val, "hardtanh", inplace)
@@ -152,12 +156,12 @@ def _hardtanh(input: Tensor, min_val: Number, max_val: Number, name: str, inplac
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
-    """x held to [0, 6]."""
+    """Return x held to [0, 6]."""
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
-    """x where it is greater than `threshold`, else `value`."""
+    """Return x where it is greater than `threshold`, else `value`."""
     kind = checked(input, "threshold").dtype
     numbers = (
         [checked_scalar(x, kind) for x in (threshold, value)] if kind.category > BOOL else [threshold, value]
@@ -166,22 +170,22 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
-    """relu6(x + 3) / 6."""
+    """Return relu6(x + 3) / 6."""
     return _run(ops.hardsigmoid, "hardsigmoid", input, inplace=inplace)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
-    """x * relu6(x + 3) / 6."""
+    """Return x * relu6(x + 3) / 6."""
     return _run(ops.hardswish, "hardswish", input, inplace=inplace)
 
 
 def hardshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
-    """x, or 0 within [-lambd, lambd]."""
+    """Return x, or 0 within [-lambd, lambd]."""
     return _run(ops.hardshrink, "hardshrink", input, lambd)
 
 
 def softshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
-    """x moved towards 0 by lambd >= 0, 0 within [-lambd, lambd]."""
+    """Return x moved towards 0 by lambd >= 0, 0 within [-lambd, lambd]."""
     if lambd < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd:g}.")
     return _run(ops.softshrink, "softshrink", input, lambd)
@@ -191,12 +195,12 @@ def softshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
 
 
 def leaky_relu(input: Tensor, negative_slope: Number = 0.01, inplace: bool = False) -> Tensor:
-    """x, or negative_slope * x below 0."""
+    """Return x, or negative_slope * x below 0."""
     return _run(functions.leaky_relu, "leaky_relu", input, negative_slope, inplace=inplace)
 
 
 def elu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
-    """x, or alpha * (exp(x) - 1) below 0."""
+    """Return x, or alpha * (exp(x) - 1) below 0."""
     return _run(functions.elu, "elu", input, alpha, 1, 1, inplace=inplace)
 
 
@@ -204,56 +208,60 @@ _SELU = (1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
-    """scale * elu(x, alpha) with the constants that keep mean and variance."""
+    """Return scale * elu(x, alpha) with the constants that keep mean and variance."""
     return _run(functions.elu, "selu", input, *_SELU, inplace=inplace)
 
 
 def celu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
-    """x, or alpha * (exp(x / alpha) - 1) below 0. Raises RuntimeError: alpha is 0."""
+    """Return x, or alpha * (exp(x / alpha) - 1) below 0.
+
+    Raises:
+        RuntimeError: If alpha is 0.
+    """
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
     return _run(functions.elu, "celu", input, alpha, 1, 1 / alpha, inplace=inplace)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
-    """x times the normal distribution's cumulative probability of x; `approximate` may be "tanh"."""
+    """Return x times the normal distribution's cumulative probability of x; `approximate` may be "tanh"."""
     if approximate not in ("none", "tanh"):
         raise RuntimeError("approximate argument must be either none or tanh.")
     return _run(functions.gelu, "gelu", input, params=(approximate,))
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
-    """x * sigmoid(x)."""
+    """Return x * sigmoid(x)."""
     return _run(functions.silu, "silu", input, inplace=inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
-    """x * tanh(softplus(x))."""
+    """Return x * tanh(softplus(x))."""
     return _run(ops.mish, "mish", input, inplace=inplace)
 
 
 def softplus(input: Tensor, beta: Number = 1, threshold: Number = 20) -> Tensor:
-    """log(1 + exp(beta x)) / beta, or x itself where beta x > threshold."""
+    """Return log(1 + exp(beta x)) / beta, or x itself where beta x > threshold."""
     return _run(functions.softplus, "softplus", input, beta, threshold)
 
 
 def logsigmoid(input: Tensor) -> Tensor:
-    """log(sigmoid(x))."""
+    """Return log(sigmoid(x))."""
     return _run(ops.log_sigmoid, "logsigmoid", input)
 
 
 def softsign(input: Tensor) -> Tensor:
-    """x / (|x| + 1)."""
+    """Return x / (|x| + 1)."""
     return input / (input.abs() + 1)
 
 
 def tanhshrink(input: Tensor) -> Tensor:
-    """x - tanh(x)."""
+    """Return x - tanh(x)."""
     return input - input.tanh()
 
 
 def sigmoid(input: Tensor) -> Tensor:
-    """1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x))."""
     return input.sigmoid()
 
 
@@ -274,7 +282,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """x, or weight * x where it is negative; `weight` has one element or one for each of dimension 1."""
+    """Return x, or weight * x where it is negative; `weight` has one element or one for each of dimension 1."""
     ndim = checked(input, "prelu").dim()
     if checked(weight, "prelu", "weight", 2).numel() != 1:
         if ndim == 0:
@@ -300,7 +308,7 @@ def rrelu(
     input: Tensor, lower: Number = 1.0 / 8, upper: Number = 1.0 / 3, training: bool = False, inplace: bool = False,
     generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
-    """x, or x times a slope below 0: the mean of the bounds, in training a uniform number between them.
+    """Return x, or x times a slope below 0: the mean of the bounds, in training a uniform number between them.
 
     The slopes are PyTorch's on the CPU, one drawn for each element that is not positive; on CUDA they are not.
     """
@@ -338,7 +346,7 @@ def _in_place(define: Any, name: str) -> Any:
 
 
 def elu_(input: Tensor, alpha: Number = 1.0, scale: Number = 1, input_scale: Number = 1) -> Tensor:
-    """`elu` in place: `scale` multiplies the result, `input_scale` what is exponentiated."""
+    """Return `elu` in place: `scale` multiplies the result, `input_scale` what is exponentiated."""
     return _run(functions.elu, "elu_", input, alpha, scale, input_scale, inplace=True)
 
 
@@ -351,12 +359,12 @@ for _public in (hardshrink, prelu):
 
 
 def _threshold(input: Tensor, threshold: Number, value: Number, *, out: Tensor | None = None) -> Tensor:
-    """x where it is greater than `threshold`, else `value`."""
+    """Return x where it is greater than `threshold`, else `value`."""
     return run(ops.threshold, (checked(input, "threshold"), threshold, value), (), out)
 
 
 def _hardshrink(input: Tensor, lambd: Number = 0.5, *, out: Tensor | None = None) -> Tensor:
-    """x, or 0 within [-lambd, lambd]."""
+    """Return x, or 0 within [-lambd, lambd]."""
     return run(ops.hardshrink, (checked(input, "hardshrink"), lambd), (), out)
 
 

@@ -29,11 +29,13 @@ def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Given = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """softmax(query @ key^T * scale + mask) @ value: (..., L, Ev).
+    """Return softmax(query @ key^T * scale + mask) @ value: (..., L, Ev).
 
     attn_mask broadcasts to (..., L, S): of bool (True takes part), or added. `scale` is 1 / sqrt(E) by default.
     `enable_gqa` repeats the heads (dimension -3) of key and value to as many as the query has.
-    Raises RuntimeError: a mask with `is_causal`, dtypes or shapes that do not fit.
+
+    Raises:
+        RuntimeError: For a mask with `is_causal`, dtypes or shapes that do not fit.
     """
     for at, (x, name) in enumerate(((query, "query"), (key, "key"), (value, "value"))):
         checked(x, "scaled_dot_product_attention", name, at + 1)
@@ -102,10 +104,11 @@ def multi_head_attention_forward(
     q_proj_weight: Given = None, k_proj_weight: Given = None, v_proj_weight: Given = None, static_k: Given = None,
     static_v: Given = None, average_attn_weights: bool = True, is_causal: bool = False,
 ) -> tuple[Tensor, Given]:  # fmt: skip
-    """(output, weights or None) of attention with projections and heads.
+    """Return (output, weights or None) of attention with projections and heads.
 
-    query (L, N, E), key and value (S, N, E), or without N. key_padding_mask (N, S) and attn_mask (L, S) or
-    (N heads, L, S): of bool (True is left out), or added. Raises AssertionError, RuntimeError: shapes that do not fit.
+    query (L, N, E), key and value (S, N, E), or without N. key_padding_mask (N, S) and attn_mask (L, S) or (N
+    heads, L, S): of bool (True is left out), or added. Raises AssertionError, RuntimeError: shapes that do not
+    fit.
     """
     batched = _check_dims(query, key, value, key_padding_mask, attn_mask, num_heads)
     if not batched:
@@ -173,9 +176,11 @@ def _check_dims(query: Tensor, key: Tensor, value: Tensor, padding: Given, mask:
 
 
 def canonical_mask(mask: Given, name: str, other: Given, other_name: str, kind: dtype) -> Given:
-    """Return a mask to be added, of `kind` where it was of bool: -inf where True.
+    """Return a mask to be added, of `kind` where it was of bool: -inf where True. Warns where the other mask is of
+    another dtype.
 
-    Raises AssertionError: neither of bool nor floating. Warns where the other mask is of another dtype.
+    Raises:
+        AssertionError: If the value is neither of bool nor floating.
     """
     if mask is None:
         return None
@@ -222,7 +227,7 @@ def _projected(inputs: tuple[Tensor, ...], weights: Any, bias: Given) -> Sequenc
 
 
 def _per_head(mask: Given, sizes: tuple[int, int, int, int]) -> Given:
-    """attn_mask as one that broadcasts to (N, heads, L, S). Raises RuntimeError: another shape."""
+    """Return attn_mask as one that broadcasts to (N, heads, L, S). Raises RuntimeError for any other shape."""
     if mask is None:
         return None
     batch, heads, *rest = sizes
@@ -251,7 +256,7 @@ def _with_biases(
 
 
 def _heads(x: Tensor, heads: int, width: int) -> Tensor:
-    """(S, N, E) as (N, heads, S, width)."""
+    """Return (S, N, E) as (N, heads, S, width)."""
     return x.view(*x.shape[:2], heads, width).permute(1, 2, 0, 3)
 
 

@@ -32,7 +32,11 @@ def is_restricted() -> bool:
 
 
 def chosen(query: Any, key: Any, value: Any, mask: Any, dropout_p: float) -> int:
-    """Return the first way that is allowed and takes these. Raises RuntimeError: none does; warnings say why."""
+    """Return the first way that is allowed and takes these.
+
+    Raises:
+        RuntimeError: If none does; warnings say why.
+    """
     known = (MATH, FLASH) if query.device.type != "cuda" else (MATH, FLASH, EFFICIENT, CUDNN)
     allowed = [way for way in flags.attention_order if way in known and way in flags.attention]
     if not allowed:
@@ -48,7 +52,7 @@ def chosen(query: Any, key: Any, value: Any, mask: Any, dropout_p: float) -> int
 
 
 def why_not(way: int, query: Any, key: Any, value: Any, mask: Any, dropout_p: float) -> str | None:
-    """Why a way does not take these tensors; None where it does."""
+    """Return why a way does not take these tensors; None where it does."""
     if way == MATH:
         return None
     if way == CUDNN:

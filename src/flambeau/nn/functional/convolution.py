@@ -27,7 +27,7 @@ Ints = tuple[int, ...]
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """input (..., in) @ weight (out, in) transposed, plus bias (out)."""
+    """Return input (..., in) @ weight (out, in) transposed, plus bias (out)."""
     checked(weight, "linear", "weight", 2)
     if autocast.threads:
         input, weight, bias = autocast.cast(LOWER, input, weight, bias)
@@ -44,7 +44,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 @function
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """sum over i, j of input1[..., i] weight[o, i, j] input2[..., j], plus bias (o)."""
+    """Return sum over i, j of input1[..., i] weight[o, i, j] input2[..., j], plus bias (o)."""
     if autocast.threads:
         return autocast.call_cast(WIDEST_ON_CUDA, _bilinear, (input1, input2, weight, bias))
     return _bilinear(input1, input2, weight, bias)
@@ -197,7 +197,7 @@ conv_transpose1d, conv_transpose2d, conv_transpose3d = (
 
 @function
 def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
-    """Convolution of input (time, batch, in) and weight (kernel, in, out) over time."""
+    """Return convolution of input (time, batch, in) and weight (kernel, in, out) over time."""
     return conv1d(input.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(2, 0, 1)
 
 
@@ -227,7 +227,7 @@ def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
 def fold(
     input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Tensor:
-    """Columns (N, C * taps, windows) added up to (N, C, *output_size)."""
+    """Return columns (N, C * taps, windows) added up to (N, C, *output_size)."""
     how = Geometry(_pair(stride, "stride"), _pair(padding, "padding"), _pair(dilation, "dilation"))
     if checked(input, "col2im").dim() not in (2, 3):
         raise RuntimeError(

@@ -73,6 +73,6 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
 def normalize(
     input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None
 ) -> Tensor:
-    """x over its p-norm along `dim`, which counts as eps at least."""
+    """Return x over its p-norm along `dim`, which counts as eps at least."""
     length = norm(input, p, dim, True).clamp_min(eps).expand_as(input)
     return input / length if out is None else out.copy_(input / length)

@@ -72,12 +72,16 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 def feature_alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
-    """`alpha_dropout` of whole channels."""
+    """Return `alpha_dropout` of whole channels."""
     return _drop(input, p, training, inplace, True, True)
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Dropout of whole channels of (N, C, L) or (C, L). Raises RuntimeError: other dimensions."""
+    """Dropout of whole channels of (N, C, L) or (C, L).
+
+    Raises:
+        RuntimeError: For other dimensions.
+    """
     check_probability(p)
     if checked(input, "dropout1d").dim() not in (2, 3):
         raise RuntimeError(

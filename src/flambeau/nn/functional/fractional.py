@@ -22,7 +22,9 @@ def _each(x: Any, ndim: int) -> tuple[Any, ...]:
 
 
 def _starts(samples: Any, size: int, count: int, window: int) -> Any:
-    """Where each of `count` windows begins in a dimension of `size`: (N, C, count), from samples (N, C) in [0, 1)."""
+    """Return where each of `count` windows begins in a dimension of `size`: (N, C, count), from samples (N, C) in
+    [0, 1).
+    """
     last = creation.full((*samples.shape, 1), size - window, dtype=int64, device=samples.device)
     if count <= 1:
         return last[..., :count]
@@ -118,8 +120,11 @@ def fractional_max_pool2d(
 ) -> Any:  # fmt: skip
     """Return the largest of each of `output_size` windows (or `output_ratio` of the input's size) of (N, C, H, W).
 
-    `_random_samples` (N, C, 2) in [0, 1) place the windows; drawn if not given. Raises ValueError: neither size
-    nor ratio; RuntimeError: windows that do not fit.
+    `_random_samples` (N, C, 2) in [0, 1) place the windows; drawn if not given.
+
+    Raises:
+        ValueError: If the value is neither size nor ratio.
+        RuntimeError: For windows that do not fit.
     """
     both = _pool(2, input, kernel_size, output_size, output_ratio, _random_samples)
     return both if return_indices else both[0]
@@ -129,6 +134,6 @@ def fractional_max_pool3d(
     input: Tensor, kernel_size: IntOrTuple, output_size: Any = None, output_ratio: Any = None,
     return_indices: bool = False, _random_samples: Tensor | None = None,
 ) -> Any:  # fmt: skip
-    """`fractional_max_pool2d` of (N, C, T, H, W), with `_random_samples` (N, C, 3)."""
+    """Return `fractional_max_pool2d` of (N, C, T, H, W), with `_random_samples` (N, C, 3)."""
     both = _pool(3, input, kernel_size, output_size, output_ratio, _random_samples)
     return both if return_indices else both[0]

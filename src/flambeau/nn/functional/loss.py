@@ -137,7 +137,11 @@ def smooth_l1_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", beta: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    """Half the squared difference over beta, or past beta a line. Raises RuntimeError: beta < 0."""
+    """Return half the squared difference over beta, or past beta a line.
+
+    Raises:
+        RuntimeError: For beta < 0.
+    """
     if autocast.threads:
         input, target = autocast.cast(ops.smooth_l1_loss.autocast, input, target)
     pair, mode = _pair(input, target, "smooth_l1_loss"), reduction_of(size_average, reduce, reduction)
@@ -151,7 +155,11 @@ def smooth_l1_loss(
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
-    """Half the squared difference, or past delta a line. Raises RuntimeError: delta <= 0."""
+    """Return half the squared difference, or past delta a line.
+
+    Raises:
+        RuntimeError: For delta <= 0.
+    """
     pair, mode = _pair(input, target, "huber_loss"), reduction_of(None, None, reduction)
     if not isinstance(delta, float | int):
         raise TypeError(argument_type("huber_loss", "delta", 4, "float", delta))
@@ -174,7 +182,10 @@ def nll_loss(
 ) -> Tensor:  # fmt: skip
     """Return the negative log-likelihood of classes: input (C), (N, C) or (N, C, ...), target without the C.
 
-    The mean divides by the sum of the weights of the targets. Raises IndexError: a target out of range.
+    The mean divides by the sum of the weights of the targets.
+
+    Raises:
+        IndexError: For a target out of range.
     """
     mode = reduction_of(size_average, reduce, reduction)
     return _nll(
@@ -277,7 +288,7 @@ def multi_margin_loss(
     input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
     size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """How far each class comes within the margin of the target's, to the power p (1 or 2)."""
+    """Return how far each class comes within the margin of the target's, to the power p (1 or 2)."""
     mode = reduction_of(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
@@ -294,7 +305,7 @@ def multilabel_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """How far other classes come within 1 of the labels, which each row of `target` lists up to a -1."""
+    """Return how far other classes come within 1 of the labels, which each row of `target` lists up to a -1."""
     mode = reduction_of(size_average, reduce, reduction)
     if input.shape != target.shape:
         raise RuntimeError(
@@ -324,7 +335,12 @@ def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """Return the cross entropy of probabilities. Raises RuntimeError: one outside [0, 1]; ValueError: shapes differ."""
+    """Return the cross entropy of probabilities.
+
+    Raises:
+        RuntimeError: For one outside [0, 1].
+        ValueError: If shapes differ.
+    """
     mode = reduction_of(size_average, reduce, reduction)
     if weight is not None:
         checked(weight, "binary_cross_entropy", "weight", 3)
@@ -463,7 +479,7 @@ def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """1 - cos where target is 1, and cos - margin (0 at least) where it is -1."""
+    """Return 1 - cos where target is 1, and cos - margin (0 at least) where it is -1."""
     mode = reduction_of(size_average, reduce, reduction)
     if target.dim() not in (0, 1):
         raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
@@ -487,7 +503,7 @@ def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """-target * (input1 - input2) + margin, 0 at least."""
+    """Return -target * (input1 - input2) + margin, 0 at least."""
     mode = reduction_of(size_average, reduce, reduction)
     if input1.dim() != input2.dim() or input1.dim() != target.dim():
         raise RuntimeError(
@@ -503,7 +519,7 @@ def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """x where target is 1, and margin - x (0 at least) where it is -1."""
+    """Return x where target is 1, and margin - x (0 at least) where it is -1."""
     mode = reduction_of(size_average, reduce, reduction)
     if autocast.threads:
         input, target = autocast.cast(FLOAT32, input, target)
@@ -519,7 +535,7 @@ def soft_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """log(1 + exp(-target * x))."""
+    """Return log(1 + exp(-target * x))."""
     checked(input, "soft_margin_loss")
     checked(target, "soft_margin_loss", "target", 2)
     if autocast.threads:
@@ -544,7 +560,7 @@ def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
     swap: bool = False, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """How much nearer the anchor's positive must come than its negative, with a margin > 0."""
+    """Return how much nearer the anchor's positive must come than its negative, with a margin > 0."""
     mode = reduction_of(size_average, reduce, reduction)
     if autocast.threads:
         anchor, positive, negative = autocast.cast(FLOAT32, anchor, positive, negative)
@@ -559,7 +575,7 @@ def triplet_margin_with_distance_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, *, distance_function: Distance | None = None,
     margin: float = 1.0, swap: bool = False, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """`triplet_margin_loss` of any distance."""
+    """Return `triplet_margin_loss` of any distance."""
     distance = pairwise_distance if distance_function is None else distance_function
     return _triplet(anchor, positive, negative, distance, margin, swap, reduction_of(None, None, reduction))
 
@@ -596,7 +612,10 @@ def ctc_loss(
     """Return the connectionist temporal classification loss.
 
     log_probs (T, N, C) or (T, C); targets (N, S), or all one after the other; lengths (N). The mean is that of
-    each loss over its target's length. Raises RuntimeError: lengths or a blank that do not fit.
+    each loss over its target's length.
+
+    Raises:
+        RuntimeError: For lengths or a blank that do not fit.
     """
     mode = reduction_of(None, None, reduction)
     batched = checked(log_probs, "ctc_loss").dim() == 3

@@ -20,7 +20,7 @@ _REDUCTIONS = {1: "mean", 2: "sum"}  # any other number: none
 
 @function
 def adaptive_max_pool1d(input: Tensor, output_size: IntOrTuple) -> Any:
-    """Maxima of as many windows as are asked for, and where they stand."""
+    """Return maxima of as many windows as are asked for, and where they stand."""
     return pooling.adaptive_max_pool1d(input, output_size, return_indices=True)
 
 
@@ -94,7 +94,7 @@ def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: boo
 
 @function
 def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: int = 0) -> Tensor:
-    """x where target is 1, and margin - x (0 at least) where it is -1."""
+    """Return x where target is 1, and margin - x (0 at least) where it is -1."""
     return loss.hinge_embedding_loss(input, target, margin, reduction=_REDUCTIONS.get(reduction, "none"))
 
 
@@ -102,7 +102,7 @@ def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, red
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0
 ) -> Tensor:
-    """-target * (input1 - input2) + margin, 0 at least."""
+    """Return -target * (input1 - input2) + margin, 0 at least."""
     return loss.margin_ranking_loss(
         input1, input2, target, margin, reduction=_REDUCTIONS.get(reduction, "none")
     )
@@ -112,7 +112,7 @@ def margin_ranking_loss(
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0
 ) -> Tensor:
-    """1 - cos where target is 1, and cos - margin (0 at least) where it is -1."""
+    """Return 1 - cos where target is 1, and cos - margin (0 at least) where it is -1."""
     return loss.cosine_embedding_loss(
         input1, input2, target, margin, reduction=_REDUCTIONS.get(reduction, "none")
     )
@@ -132,7 +132,7 @@ def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
     swap: bool = False, reduction: int = 0,
 ) -> Tensor:  # fmt: skip
-    """How much nearer the anchor's positive must come than its negative."""
+    """Return how much nearer the anchor's positive must come than its negative."""
     how = _REDUCTIONS.get(reduction, "none")
     return loss.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, reduction=how)
 

@@ -82,7 +82,7 @@ def _batch_norm(
 
 
 def _per_channel(input: Tensor) -> int:
-    """How many values each channel has. Raises ValueError: one, whose variance says nothing."""
+    """Return how many values each channel has. Raises ValueError for one, whose variance says nothing."""
     shape = checked(input, "batch_norm").shape
     count = shape[0]
     for n in shape[2:]:
@@ -155,7 +155,7 @@ _FLOAT_EPS = 2.0**-23
 
 
 def _normalized(input: Tensor, shape: IntTuple) -> int:
-    """How many dimensions `shape` has, the last ones of the input."""
+    """Return how many dimensions `shape` has, the last ones of the input."""
     wanted = [index(n) for n in shape]
     if not wanted:
         raise RuntimeError(

@@ -20,7 +20,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def constant_pad(input: Tensor, pad: Sequence[int], value: Number = 0) -> Tensor:
-    """`pad` in the mode "constant"."""
+    """Return `pad` in the mode "constant"."""
     if len(pad) % 2:
         raise RuntimeError(f"Length of pad must be even but instead it equals {len(pad)}")
     if len(pad) > 2 * input.dim():
@@ -94,7 +94,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
-    """(..., C r^2, H, W) to (..., C, H r, W r)."""
+    """Return (..., C r^2, H, W) to (..., C, H r, W r)."""
     r = upscale_factor
     if input.dim() < 3:
         raise RuntimeError(
@@ -115,7 +115,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
-    """(..., C, H r, W r) to (..., C r^2, H, W)."""
+    """Return (..., C, H r, W r) to (..., C r^2, H, W)."""
     r = downscale_factor
     if input.dim() < 3:
         raise RuntimeError(
@@ -138,7 +138,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
-    """Channels of `groups` groups interleaved: (N, g k, ...) read as (N, k g, ...)."""
+    """Return channels of `groups` groups interleaved: (N, g k, ...) read as (N, k g, ...)."""
     if input.dim() < 3:
         raise RuntimeError(
             f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(input.shape)}"
@@ -157,7 +157,9 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
 
 
 def _rearranged(input: Tensor, split: Tensor, shape: Any) -> Tensor:
-    """`split` in this shape. PyTorch's kernels for CPUs keep `channels_last`, of which there are none for GPUs."""
+    """Return `split` in this shape. PyTorch's kernels for CPUs keep `channels_last`, of which there are none for
+    GPUs.
+    """
     found = split.reshape(shape)
     if not (input.meta.channels_last and input.meta.device.type != "cuda"):
         return found

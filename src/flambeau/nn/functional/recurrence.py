@@ -100,7 +100,7 @@ class Running:
 
 
 def _product(a: Tensor, b: Tensor, added: Given = None) -> Tensor:
-    """a @ b, plus `added`. TF32 by cuDNN's flag."""
+    """Return a @ b, plus `added`. TF32 by cuDNN's flag."""
     if added is None:
         result: Tensor = call(ops.recurrent_mm, (a, b))
     else:
@@ -227,7 +227,9 @@ class _Carried:
         self.at = 0
 
     def more(self) -> Given:
-        """What comes to the state before from above, where that is of the same sequences: to be added to `direct`."""
+        """Return what comes to the state before from above, where that is of the same sequences: to be added to
+        `direct`.
+        """
         t = self.following[self.at]
         return None if t is None or self.steps.sizes[t] != self.now.meta.shape[0] else self.parts[t]
 
@@ -338,7 +340,7 @@ def _recorded(
     mode: str, steps: Steps, x: Tensor, h: Tensor, c: Given, w_ih: Tensor, w_hh: Tensor, b_ih: Given, b_hh: Given,
     w_hr: Given,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """What `Recurrence` gives."""
+    """Return what `Recurrence` gives."""
     parts, running = steps.split(_shares(mode, x, w_ih, b_ih, b_hh)), Running(h)
     running_cells = None if c is None else Running(c)
     states: dict[int, Tensor] = {}

@@ -131,7 +131,7 @@ def _states(mode: str, hx: Any) -> tuple[Sequence[Tensor], Sequence[Given]]:
 
 
 def _weights(params: Sequence[Tensor], has_biases: bool) -> tuple[Given, ...]:
-    """w_ih, w_hh, b_ih, b_hh and the projection; None for what there is not."""
+    """Return w_ih, w_hh, b_ih, b_hh and the projection; None for what there is not."""
     products, rest = tuple(params[:2]), tuple(params[2:])
     biases = rest[:2] if has_biases else (None, None)
     projection = rest[2:] if has_biases else rest
@@ -188,7 +188,7 @@ def _gates(input: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given, b_
 def lstm_cell(
     input: Tensor, hx: TensorList, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
 ) -> tuple[Tensor, Tensor]:
-    """(h, c) after one step of an LSTM from hx = (h, c), each (B, H), and input (B, I)."""
+    """Return (h, c) after one step of an LSTM from hx = (h, c), each (B, H), and input (B, I)."""
     if len(hx) != 2:
         raise RuntimeError("lstm_cell expects two hidden states")
     if autocast.threads:
@@ -215,7 +215,7 @@ def gru_cell(
 def rnn_tanh_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
 ) -> Tensor:
-    """tanh of the input's and the state's products with the weights, plus biases."""
+    """Return tanh of the input's and the state's products with the weights, plus biases."""
     if autocast.threads:
         input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast(LOWER_ON_CUDA, input, hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, (hx,), w_ih, w_hh, 1)
@@ -226,7 +226,7 @@ def rnn_tanh_cell(
 def rnn_relu_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
 ) -> Tensor:
-    """relu of the input's and the state's products with the weights, plus biases."""
+    """Return relu of the input's and the state's products with the weights, plus biases."""
     if autocast.threads:
         input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast(LOWER_ON_CUDA, input, hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, (hx,), w_ih, w_hh, 1)

@@ -30,10 +30,11 @@ def interpolate(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
 ) -> Tensor:  # fmt: skip
-    """(N, C, spatial ...) at another size, or at its own times `scale_factor`.
+    """Return (N, C, spatial ...) at another size, or at its own times `scale_factor`.
 
-    mode: nearest, nearest-exact, linear (3D), bilinear, bicubic (4D), trilinear (5D), area. `antialias` (bilinear,
-    bicubic) widens the filter where the size shrinks. Raises ValueError for arguments that do not go together.
+    mode: nearest, nearest-exact, linear (3D), bilinear, bicubic (4D), trilinear (5D), area. `antialias`
+    (bilinear, bicubic) widens the filter where the size shrinks. Raises ValueError for arguments that do not go
+    together.
     """
     if mode in _ALL:
         if align_corners is not None:
@@ -159,7 +160,7 @@ def grid_sample(
     input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
     align_corners: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """input (N, C, spatial ...) read at the places (x, y[, z]) in [-1, 1] of grid (N, ..., dims)."""
+    """Return input (N, C, spatial ...) read at the places (x, y[, z]) in [-1, 1] of grid (N, ..., dims)."""
     if mode not in ("bilinear", "nearest", "bicubic"):
         raise ValueError(
             f"nn.functional.grid_sample(): expected mode to be 'bilinear', 'nearest' or 'bicubic', but got: '{mode}'"
@@ -210,7 +211,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
 
 
 def _places(n: int, align: bool, like: Tensor, axis: int, dims: int) -> Tensor:
-    """n places over [-1, 1] along one axis: from edge to edge, or the middles of n parts."""
+    """Return n places over [-1, 1] along one axis: from edge to edge, or the middles of n parts."""
     if n == 1:
         at = creation.zeros(1, dtype=like.dtype, device=like.device)
     else:

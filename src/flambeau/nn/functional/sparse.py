@@ -26,11 +26,15 @@ def embedding(
     input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Rows of `weight` (count, size) that `input` names: (..., size). `max_norm` first shrinks longer ones in place.
+    """Return rows of `weight` (count, size) that `input` names: (..., size). `max_norm` first shrinks longer ones in
+    place.
 
-    The row `padding_idx` gets no gradient; with `scale_grad_by_freq` each row's is divided by how often it is named.
-    With `sparse` the gradient of `weight` is a sparse tensor of the rows named. Raises IndexError: an index out of
-    range; RuntimeError: an input that holds no indices.
+    The row `padding_idx` gets no gradient; with `scale_grad_by_freq` each row's is divided by how often it is
+    named. With `sparse` the gradient of `weight` is a sparse tensor of the rows named.
+
+    Raises:
+        IndexError: For an index out of range.
+        RuntimeError: For an input that holds no indices.
     """
     if checked(weight, "embedding", "weight").dim() != 2:
         raise RuntimeError("'weight' must be 2-D")
@@ -199,7 +203,10 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     given.
 
     On CUDA it waits for the device only to find the largest index; with `num_classes` the kernel checks the
-    indices. Raises RuntimeError: an index out of range.
+    indices.
+
+    Raises:
+        RuntimeError: For an index out of range.
     """
     if checked(tensor, "one_hot").dtype is not int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")

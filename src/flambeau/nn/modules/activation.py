@@ -448,7 +448,7 @@ class MultiheadAttention(Module):
         need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """(output, weights averaged over heads or of each, or None without `need_weights`, which is faster).
+        """Return (output, weights averaged over heads or of each, or None without `need_weights`, which is faster).
 
         key_padding_mask (N, S) and attn_mask (L, S) or (N heads, L, S): of bool (True is left out), or added.
         `is_causal` says that attn_mask is the causal one.

@@ -24,8 +24,10 @@ class AdaptiveLogSoftmaxWithLoss(Module):
 
     The first part and one number for each other part (a cluster) are the head; cluster i is projected to
     in_features / div_value ** (i + 1) features first. input (N, in_features) or (in_features), target (N) or ().
-    Gives (log-probability of each target, the mean negative one). Raises ValueError: cutoffs not unique, positive,
-    rising and below n_classes.
+    Gives (log-probability of each target, the mean negative one).
+
+    Raises:
+        ValueError: For cutoffs not unique, positive, rising and below n_classes.
     """
 
     def __init__(
@@ -68,7 +70,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
     def forward(self, input_: Tensor, target_: Tensor) -> _ASMoutput:
         """Waits for a GPU: which rows each cluster computes depends on the targets.
 
-        Raises RuntimeError: shapes that do not fit, targets that are no class.
+        Raises:
+            RuntimeError: For shapes that do not fit, targets that are not class.
         """
         batched = self._check(input_, target_)
         input, target = (input_, target_) if batched else (input_.unsqueeze(0), target_.unsqueeze(0))

@@ -135,8 +135,11 @@ class BatchNorm3d(_BatchNorm):
 class SyncBatchNorm(_BatchNorm):
     """Batch normalization of (N, C, ...) over the batches of all ranks of a group, on GPUs.
 
-    process_group: default: all ranks. In evaluation, and where there is one rank or no group, it is a `BatchNorm`.
-    Ranks may have batches of several sizes, empty ones too. Raises ValueError: in training, on the CPU.
+    process_group: default: all ranks. In evaluation, and where there is one rank or no group, it is a
+    `BatchNorm`. Ranks may have batches of several sizes, empty ones too.
+
+    Raises:
+        ValueError: For in training, on the CPU.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _place(length: int, idx: Any) -> int:
-    """Return an index from 0 on. Raises IndexError: out of range."""
+    """Return an index from 0 on. Raises IndexError if the index is out of range."""
     at = operator.index(idx)
     if not -length <= at < length:
         raise IndexError(f"index {at} is out of range")
@@ -132,7 +132,11 @@ class Sequential(_Row):
             raise ValueError(f"Non-positive multiplication factor {other} for {type(self)}")
 
     def insert(self, index: int, module: Module) -> Any:
-        """Add a module before the one at `index`. Returns itself. Raises IndexError: out of range."""
+        """Add a module before the one at `index`. Returns itself.
+
+        Raises:
+            IndexError: If the index is out of range.
+        """
         if not isinstance(module, Module):
             raise AssertionError(f"module should be of type: {Module}")
         n = len(self)
@@ -193,7 +197,11 @@ class ModuleList(_Row):
         self._renew(modules)
 
     def extend(self, modules: Iterable[Module]) -> Any:
-        """Add modules at the end. Returns itself. Raises TypeError: nothing to iterate over."""
+        """Add modules at the end. Returns itself.
+
+        Raises:
+            TypeError: For nothing to iterate over.
+        """
         if not isinstance(modules, Iterable):
             raise TypeError(
                 f"ModuleList.extend should be called with an iterable, but got {type(modules).__name__}"
@@ -250,7 +258,12 @@ class ModuleDict(Module):
         return self._modules.values()
 
     def update(self, modules: Any) -> None:
-        """Add those of a mapping, or of pairs. Raises TypeError: no such thing; ValueError: no pairs."""
+        """Add those of a mapping, or of pairs.
+
+        Raises:
+            TypeError: For no such thing.
+            ValueError: If there is no pairs.
+        """
         for key, module in _pairs(modules, "ModuleDict", "ModuleDict"):
             self[key] = module
 
@@ -324,7 +337,11 @@ class ParameterList(Module):
         return self
 
     def extend(self, values: Iterable[Any]) -> Any:
-        """Add some at the end. Returns itself. Raises TypeError: nothing to iterate over, or one tensor."""
+        """Add some at the end. Returns itself.
+
+        Raises:
+            TypeError: For nothing to iterate over, or one tensor.
+        """
         if not isinstance(values, Iterable) or isinstance(values, Tensor):
             raise TypeError(
                 f"ParameterList.extend should be called with an iterable, but got {type(values).__name__}"
@@ -386,7 +403,7 @@ class ParameterDict(Module):
         return ParameterDict(OrderedDict(self.items()))
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """What is there, or `default`, which is put there."""
+        """Return what is there, or `default`, which is put there."""
         if key not in self:
             self[key] = default
         return self[key]
@@ -409,7 +426,7 @@ class ParameterDict(Module):
         return key, self.pop(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """What is there, or `default`."""
+        """Return what is there, or `default`."""
         return self[key] if key in self._keys else default
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:

@@ -25,7 +25,11 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """One dimension as several, of `unflattened_size`. Raises TypeError: not a tuple or list of ints."""
+    """One dimension as several, of `unflattened_size`.
+
+    Raises:
+        TypeError: For a value that is not a tuple or list of ints.
+    """
 
     def __init__(self, dim: int, unflattened_size: Any) -> None:
         super().__init__()

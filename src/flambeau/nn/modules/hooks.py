@@ -119,7 +119,7 @@ def _register_backward_everywhere(hook: Hook, full: bool) -> RemovableHandle:
 
 
 def call_with_hooks(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`module(*args, **kwargs)` with what is to run before and after."""
+    """Return `module(*args, **kwargs)` with what is to run before and after."""
     called: set[int] = set()
     try:
         args, kwargs = _before(module, args, kwargs)
@@ -168,7 +168,7 @@ def _before(
 
 
 def _forward_hooks(module: Module) -> Iterator[tuple[int, Hook, bool, bool]]:
-    """(id, hook, takes keyword arguments, is called after an exception too)."""
+    """Return (id, hook, takes keyword arguments, is called after an exception too)."""
     for key, hook in tuple(everywhere.forward.items()):
         yield key, hook, key in everywhere.forward_with_kwargs, key in everywhere.forward_always_called
     for key, hook in tuple(module._forward_hooks.items()):
@@ -332,7 +332,7 @@ def _mark(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int], Any]:
 
 
 def _output_of(node: Node, number: int, t: Tensor) -> Tensor:
-    """`t` as an output of the node. It may not be changed in place: the tensor that it shows would not know."""
+    """Return `t` as an output of the node. It may not be changed in place: the tensor that it shows would not know."""
     with recording(False):
         shown: Any = t.view_as(t)
     shown.history.node, shown.history.index, shown.history.restriction = node, number, CUSTOM

@@ -87,7 +87,11 @@ class Bilinear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weight and bias anew. Raises ValueError: no features."""
+        """Draw weight and bias anew.
+
+        Raises:
+            ValueError: If there is no features.
+        """
         if self.in1_features <= 0:
             raise ValueError(f"in1_features must be > 0, but got (in1_features={self.in1_features})")
         bound = 1 / math.sqrt(self.weight.shape[1])

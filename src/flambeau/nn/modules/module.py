@@ -91,7 +91,7 @@ class Module(Stateful):
     else:
 
         def forward(self, *input: Any) -> Any:
-            """What the module computes. Every subclass defines it; call the module itself, so that hooks run."""
+            """Return what the module computes. Every subclass defines it; call the module itself, so that hooks run."""
             raise NotImplementedError(
                 f'Module [{type(self).__name__}] is missing the required "forward" function'
             )
@@ -115,7 +115,9 @@ class Module(Stateful):
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a tensor that is no parameter. If not `persistent`, it is left out of the state.
 
-        Raises KeyError: a name that is taken, empty or has a dot; TypeError: no tensor.
+        Raises:
+            KeyError: If a name that is taken, empty or has a dot.
+            TypeError: If the value is not a tensor.
         """
         self._check_begun("_buffers", "buffer")
         self._check_name(name, "buffer", self._buffers)
@@ -132,7 +134,10 @@ class Module(Stateful):
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Add a parameter.
 
-        Raises KeyError: a name that is taken, empty or has a dot; TypeError: no Parameter; ValueError: no leaf.
+        Raises:
+            KeyError: If a name that is taken, empty or has a dot.
+            TypeError: If there is no Parameter.
+            ValueError: If the value is not a leaf.
         """
         self._check_begun("_parameters", "parameter")
         self._check_name(name, "parameter", self._parameters)
@@ -152,7 +157,12 @@ class Module(Stateful):
         self._parameters[name] = _through(everywhere.of_parameters, self, name, param)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Add a submodule. Raises KeyError: a name that is taken, empty or has a dot; TypeError: no Module."""
+        """Add a submodule.
+
+        Raises:
+            KeyError: If a name that is taken, empty or has a dot.
+            TypeError: If the value is not a Module.
+        """
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"{typename(module)} is not a Module subclass")
         self._check_name(name, "module", self._modules)
@@ -253,7 +263,11 @@ class Module(Stateful):
     # -- by path ----------------------------------------------------------------------------------------
 
     def get_submodule(self, target: str) -> Module:
-        """Return the submodule of a dotted path. Raises AttributeError: there is none."""
+        """Return the submodule of a dotted path.
+
+        Raises:
+            AttributeError: If there is none.
+        """
         module: Any = self
         for name in target.split(".") if target else ():
             if not hasattr(module, name):
@@ -267,7 +281,9 @@ class Module(Stateful):
     def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
         """Put a module at a dotted path. With `strict` there must be one already.
 
-        Raises ValueError: an empty path, no Module; AttributeError: a path that leads nowhere.
+        Raises:
+            ValueError: For an empty path, no Module.
+            AttributeError: For a path that leads nowhere.
         """
         if target == "":
             raise ValueError("Cannot set the submodule without a target name!")
@@ -282,7 +298,11 @@ class Module(Stateful):
         setattr(parent, name, module)
 
     def get_parameter(self, target: str) -> Parameter:
-        """Return the parameter of a dotted path. Raises AttributeError: there is none."""
+        """Return the parameter of a dotted path.
+
+        Raises:
+            AttributeError: If there is none.
+        """
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
         if not hasattr(module, name):
@@ -293,7 +313,11 @@ class Module(Stateful):
         return param
 
     def get_buffer(self, target: str) -> Tensor:
-        """Return the buffer of a dotted path. Raises AttributeError: there is none."""
+        """Return the buffer of a dotted path.
+
+        Raises:
+            AttributeError: If there is none.
+        """
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
         if not hasattr(module, name):
@@ -500,7 +524,7 @@ class Module(Stateful):
         return self
 
     def eval(self) -> Any:
-        """`train(False)`."""
+        """Return `train(False)`."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
@@ -601,7 +625,7 @@ class Module(Stateful):
         return type(self).__name__
 
     def extra_repr(self) -> str:
-        """What stands between the parentheses of its `repr`. May have several lines."""
+        """Return what stands between the parentheses of its `repr`. May have several lines."""
         return ""
 
     def __repr__(self) -> str:

@@ -126,7 +126,8 @@ class RMSNorm(_Affine):
 class GroupNorm(_Affine):
     """Each group of channels of each sample of (N, C, *) less its mean, over its standard deviation.
 
-    Raises ValueError: groups that do not divide the channels.
+    Raises:
+        ValueError: For groups that do not divide the channels.
     """
 
     def __init__(

@@ -177,10 +177,10 @@ class RNNBase(Module):
         return hx if batched else hx.unsqueeze(1)
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
-        """(states of the last layer at all times, last states of all layers).
+        """Return (states of the last layer at all times, last states of all layers).
 
-        input (T, I), (T, B, I), (B, T, I) where `batch_first`, or a PackedSequence; hx (layers * directions, B, P),
-        zeros if not given.
+        input (T, I), (T, B, I), (B, T, I) where `batch_first`, or a PackedSequence; hx (layers * directions, B,
+        P), zeros if not given.
         """
         if isinstance(input, PackedSequence):
             return self._run_packed(input, hx)

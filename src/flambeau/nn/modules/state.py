@@ -85,7 +85,7 @@ class Stateful:
     # -- giving -----------------------------------------------------------------------------------------
 
     def get_extra_state(self) -> Any:
-        """What else belongs in the state; a module that overrides this overrides `set_extra_state` too."""
+        """Return what else belongs in the state; a module that overrides this overrides `set_extra_state` too."""
         raise RuntimeError("Module.get_extra_state() was called, but this module does not override it")
 
     def set_extra_state(self, state: Any) -> None:

@@ -65,7 +65,7 @@ class _Layer(Module):
         self.activation = _function(activation)
 
     def _around(self, x: Tensor, norm: Module, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """x plus the part of it, normalized before the part or behind the sum."""
+        """Return x plus the part of it, normalized before the part or behind the sum."""
         result: Tensor = x + part(norm(x)) if self.norm_first else norm(x + part(x))
         return result
 
@@ -110,7 +110,9 @@ class TransformerEncoderLayer(_Layer):
     def forward(
         self, src: Tensor, src_mask: Given = None, src_key_padding_mask: Given = None, is_causal: bool = False
     ) -> Tensor:
-        """src_mask (S, S) or (N heads, S, S), src_key_padding_mask (N, S): of bool (True is left out), or added."""
+        """Return src_mask (S, S) or (N heads, S, S), src_key_padding_mask (N, S): of bool (True is left out), or
+        added.
+        """
         padding = canonical_mask(
             src_key_padding_mask, "src_key_padding_mask", src_mask, "src_mask", src.dtype
         )
@@ -132,7 +134,7 @@ class TransformerDecoderLayer(_Layer):
         tgt_key_padding_mask: Given = None, memory_key_padding_mask: Given = None, tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Masks of the target and of the memory, as those of an encoder layer."""
+        """Return masks of the target and of the memory, as those of an encoder layer."""
         x = self._around(
             tgt, self.norm1, lambda x: self._sa_block(x, tgt_mask, tgt_key_padding_mask, tgt_is_causal)
         )
@@ -176,7 +178,9 @@ class TransformerEncoder(Module):
         src_key_padding_mask: Given = None,
         is_causal: bool | None = None,
     ) -> Tensor:
-        """`is_causal` says that `mask` is the causal one. (Where it is None PyTorch finds out, and waits for a GPU.)"""
+        """Return `is_causal` says that `mask` is the causal one. (Where it is None PyTorch finds out, and waits for
+        a GPU.)
+        """
         padding = canonical_mask(src_key_padding_mask, "src_key_padding_mask", mask, "mask", src.dtype)
         mask = canonical_mask(mask, "mask", None, "", src.dtype)
         out = src
@@ -199,7 +203,7 @@ class TransformerDecoder(Module):
         tgt_key_padding_mask: Given = None, memory_key_padding_mask: Given = None,
         tgt_is_causal: bool | None = None, memory_is_causal: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Masks of the target and of the memory go to every layer."""
+        """Return masks of the target and of the memory go to every layer."""
         out = tgt
         for layer in self.layers:
             out = layer(

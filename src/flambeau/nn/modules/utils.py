@@ -47,7 +47,7 @@ def each(x: Any, n: int) -> tuple[Any, ...]:
 
 
 def typename(x: Any) -> str:
-    """What messages call the type of an object: `torch.FloatTensor`, `int`, `package.module.Class`."""
+    """Return what messages call the type of an object: `torch.FloatTensor`, `int`, `package.module.Class`."""
     if isinstance(x, Tensor):
         kind: Any = x
         name: str = kind.type()

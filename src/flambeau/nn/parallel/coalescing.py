@@ -37,7 +37,7 @@ def flattened(bucket: Sequence[Tensor]) -> Any:
 
 
 def unflattened(flat: Any, like: Sequence[Tensor]) -> list[Any]:
-    """Views of a row with the shapes of `like`, in their order."""
+    """Return views of a row with the shapes of `like`, in their order."""
     parts = flat.split([t.numel() for t in like])
     return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
 

@@ -29,13 +29,15 @@ BUFFER = 10 << 20
 
 
 def broadcast(tensor: Tensor, devices: Any = None, *, out: Any = None) -> tuple[Tensor, ...]:
-    """Copies of `tensor`, of the CPU or a GPU, on each of several GPUs. As in PyTorch, it is itself its copy at home.
+    """Copies of `tensor`, of the CPU or a GPU, on each of several GPUs. As in PyTorch, it is itself its copy at
+    home.
 
     Args:
         devices: iterable of torch.device, str or int. Exactly one of `devices` and `out` must be given.
         out: GPU tensors of its shape that take the copies, and are returned.
 
-    Raises RuntimeError: both or neither given; `out` elsewhere or of another shape.
+    Raises:
+        RuntimeError: For both or neither given; `out` elsewhere or of another shape.
     """
     if (devices is None) == (out is None):
         raise RuntimeError(
@@ -65,7 +67,9 @@ def broadcast_coalesced(
     copies are parts of these. They must be on one device, the CPU or a GPU; where that is among `devices` the
     tensors themselves are returned for it.
 
-    Raises RuntimeError: no device, or tensors of several devices; ValueError: buffer_size <= 0.
+    Raises:
+        RuntimeError: For no device, or tensors of several devices.
+        ValueError: For buffer_size <= 0.
     """
     tensors, indices = tuple(tensors), _indices(devices)
     if not indices:
@@ -106,8 +110,10 @@ def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
 
     Added in the order of `inputs`, after the destination's own. A single tensor is its own sum.
 
-    Raises ValueError: shapes differ; AssertionError: a tensor on the CPU; RuntimeError: dtypes differ, or none is
-    at the destination.
+    Raises:
+        ValueError: If shapes differ.
+        AssertionError: For a tensor on the CPU.
+        RuntimeError: If dtypes differ, or none is at the destination.
     """
     inputs = tuple(inputs)
     index = _index(destination)
@@ -140,7 +146,9 @@ def reduce_add_coalesced(
     """Return the sums of lists of tensors, one list a GPU: the first of each, the second of each, ...
 
     Tensors of one dtype travel together in buffers of at most `buffer_size` bytes. Raises as `reduce_add`;
-    ValueError: lists of several lengths, or buffer_size <= 0.
+
+    Raises:
+        ValueError: For lists of several lengths, or buffer_size <= 0.
     """
     lists = [tuple(tensors) for tensors in inputs]
     if len({len(tensors) for tensors in lists}) > 1:
@@ -168,7 +176,9 @@ def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, 
         destination: torch.device, str or int; default: the current CUDA device; may be the CPU.
         out: the tensor that takes the result, on the CPU or a GPU; then no `destination`.
 
-    Raises RuntimeError: no tensor, one on the CPU, sizes that do not match, `destination` with `out`.
+    Raises:
+        RuntimeError: If the value is not a tensor, one on the CPU, sizes that do not match,
+            `destination` with `out`.
     """
     tensors = tuple(tensors)
     if out is not None and destination is not None:
@@ -231,7 +241,7 @@ def scatter(
     *,
     out: Any = None,
 ) -> tuple[Tensor, ...]:
-    """Chunks of `tensor`, of the CPU or a GPU, along `dim`, each on a GPU. A chunk that is at home is a view.
+    """Return chunks of `tensor`, of the CPU or a GPU, along `dim`, each on a GPU. A chunk that is at home is a view.
 
     Args:
         devices: iterable of torch.device, str or int. Exactly one of `devices` and `out` must be given.
@@ -239,7 +249,8 @@ def scatter(
         streams: for each device a Stream of it that the copy is ordered by, or None for the current one.
         out: GPU tensors that take the chunks, whose sizes say which; then no `chunk_sizes`.
 
-    Raises RuntimeError: arguments that exclude or do not fit each other.
+    Raises:
+        RuntimeError: For arguments that exclude or do not fit each other.
     """
     if out is not None:
         return _scatter_into(tensor, tuple(out), devices, chunk_sizes, dim, _list(streams))

@@ -95,13 +95,14 @@ def data_parallel(
     dim: int = 0,
     module_kwargs: dict[str, Any] | None = None,
 ) -> Any:
-    """`DataParallel` as a function: `module(*inputs, **module_kwargs)`, the batch over several GPUs.
+    """Return `DataParallel` as a function: `module(*inputs, **module_kwargs)`, the batch over several GPUs.
 
     Args:
         inputs: a tuple of arguments, or the only one, or None.
         output_device: as there; -1 means the CPU.
 
-    Raises RuntimeError: no GPU, or `module` is not on `device_ids[0]`.
+    Raises:
+        RuntimeError: If there is no GPU, or `module` is not on `device_ids[0]`.
     """
     if not system.is_available():
         raise RuntimeError("device type could not be determined")
@@ -159,6 +160,6 @@ def _check_balance(indices: Sequence[int]) -> None:
 
 
 def _uneven(values: Sequence[int]) -> tuple[int, int] | None:
-    """Where the least and the greatest value are, if the least is below 75 % of it."""
+    """Return where the least and the greatest value are, if the least is below 75 % of it."""
     least, most = min(values), max(values)
     return (values.index(least), values.index(most)) if least < 0.75 * most else None

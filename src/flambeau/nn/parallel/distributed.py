@@ -196,8 +196,8 @@ class DistributedDataParallel(Module, Joinable):
     # -- what it is made of ---------------------------------------------------------------------------------
 
     def _group_of(self, mesh: Any, group: Any) -> Any:
-        """Return the group of a mesh of one dimension; keeps the mesh. RuntimeError: of several, or there is a
-        group.
+        """Return the group of a mesh of one dimension; keeps the mesh. Raises RuntimeError if of several, or there
+        is a group.
         """
         if group is not None:
             raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
@@ -496,7 +496,7 @@ class DistributedDataParallel(Module, Joinable):
         )
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """What a rank that is done does; `divide_by_initial_world_size` as in `join`."""
+        """Return what a rank that is done does; `divide_by_initial_world_size` as in `join`."""
         self._divide_by_initial_world_size = kwargs.get("divide_by_initial_world_size", True)
         return _DDPJoinHook(self)
 
@@ -544,8 +544,12 @@ class DistributedDataParallel(Module, Joinable):
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """Reduce by `hook(state, bucket)`, a `dist.GradBucket`, which returns a future of the bucket's new values.
 
-        Gradients come to it undivided. Once only, before backward. Raises RuntimeError: there is one; TypeError: it is
-        not callable; ValueError: its annotations say that it takes or returns something else.
+        Gradients come to it undivided. Once only, before backward.
+
+        Raises:
+            RuntimeError: If there is one.
+            TypeError: If it is not callable.
+            ValueError: For its annotations say that it takes or returns something else.
         """
         self._check_comm_hook(hook)
         self.reducer._register(state, hook, "register_comm_hook", "register_builtin_comm_hook")
@@ -612,7 +616,7 @@ class DistributedDataParallel(Module, Joinable):
             self.reducer._update_process_group(new_process_group)
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
-        """What it was made with, and how gradients are put together."""
+        """Return what it was made with, and how gradients are put together."""
         buckets = self.reducer.buckets
         return {
             "backend_name": self.process_group.name(),

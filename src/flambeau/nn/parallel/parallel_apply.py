@@ -33,8 +33,10 @@ def parallel_apply(
         kwargs_tup: for each its keyword arguments.
         devices: torch.device, str, int or None (the current one); default: the current one for all.
 
-    Raises AssertionError: arguments of several lengths, no GPU; what a module raises, of the same type, with the
-    module's number and device before its message. Modules after that one do not run.
+    Raises:
+        AssertionError: If the lists have different lengths, or there is no GPU.
+        Exception: If a module raises: its exception type, with the module's number and device before the
+            message. Modules after it do not run.
     """
     keywords = [{} for _ in modules] if kwargs_tup is None else kwargs_tup
     places = [None] * len(modules) if devices is None else devices

@@ -22,7 +22,11 @@ class ModulePlacement(NamedTuple):
 
 
 def placement_of(params: Sequence[Any], device_ids: Any, output_device: Any) -> ModulePlacement:
-    """That of parameters, checked against what the program asks for. ValueError: it does not fit."""
+    """That of parameters, checked against what the program asks for.
+
+    Raises:
+        ValueError: If it does not fit.
+    """
     if device_ids is not None and len(device_ids) > 1:
         raise ValueError("device_ids can only be None or contain a single element.")
     devices = {p.device for p in params}

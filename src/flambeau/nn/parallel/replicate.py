@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Module)
 
 
 def replicate(network: T, devices: Sequence[Any], detach: bool = False) -> list[T]:
-    """`network` on each of several GPUs. Its parameters and buffers must be on one GPU.
+    """Return `network` on each of several GPUs. Its parameters and buffers must be on one GPU.
 
     A replica's parameters are copies on the tape, plain attributes of it: gradients sum up in those of `network`.
     On the GPU of `network` they, and the buffers, share its memory, so that changes in place are seen there.
@@ -29,7 +29,9 @@ def replicate(network: T, devices: Sequence[Any], detach: bool = False) -> list[
         devices: torch.device, str or int.
         detach: copy aside of the tape.
 
-    Raises RuntimeError: lazy modules that have not run yet; AssertionError: a parameter on the CPU.
+    Raises:
+        RuntimeError: For lazy modules that have not run yet.
+        AssertionError: For a parameter on the CPU.
     """
     indices = [current.index_of(where, optional=True) for where in devices]
     modules = list(network.modules())

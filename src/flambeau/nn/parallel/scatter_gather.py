@@ -40,7 +40,7 @@ def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
 def scatter_kwargs(
     inputs: Sequence[Any], kwargs: Mapping[str, Any] | None, target_gpus: Sequence[Any], dim: int = 0
 ) -> tuple[tuple[Any, ...], tuple[dict[str, Any], ...]]:
-    """`scatter` of a call's arguments: positional ones and keywords for each GPU."""
+    """Return `scatter` of a call's arguments: positional ones and keywords for each GPU."""
     parts = list(scatter(inputs, target_gpus, dim)) if inputs else []
     keywords = list(scatter(kwargs, target_gpus, dim)) if kwargs else []
     if len(parts) < len(keywords):
@@ -53,13 +53,15 @@ def scatter_kwargs(
 
 
 def gather(outputs: Any, target_device: Any, dim: int = 0) -> Any:
-    """What several GPUs gave, put together on one device: tensors one after the other along `dim`.
+    """Return what several GPUs gave, put together on one device: tensors one after the other along `dim`.
 
     Args:
         outputs: for each GPU a tensor, None, or a dict or sequence of such, all made alike.
         target_device: torch.device, int or "cpu".
 
-    Raises ValueError: dicts or sequences of several lengths; TypeError: members of any other type.
+    Raises:
+        ValueError: For dicts or sequences of several lengths.
+        TypeError: For members of any other type.
     """
     first = outputs[0]
     if isinstance(first, Tensor):

@@ -57,10 +57,10 @@ def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Tensor:
     """Return the norm of all elements of the tensors, as if they were one vector: a 0-dim tensor on the first one's
-    device.
+    device. `foreach` chooses nothing: tensors of one device and dtype are always taken together.
 
-    Raises RuntimeError: it is not finite, where `error_if_nonfinite` (which waits for a GPU). `foreach` chooses
-    nothing: tensors of one device and dtype are always taken together.
+    Raises:
+        RuntimeError: If it is not finite, where `error_if_nonfinite` (which waits for a GPU).
     """
     listed, order = _listed(tensors), float(norm_type)
     if not listed:
@@ -95,9 +95,11 @@ def clip_grad_norm_(
     parameters: Tensors, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """Scale the gradients of all parameters so that their norm together is at most `max_norm`; gives the norm before.
+    """Scale the gradients of all parameters so that their norm together is at most `max_norm`; gives the norm
+    before.
 
-    Raises RuntimeError: the norm is not finite, where `error_if_nonfinite`.
+    Raises:
+        RuntimeError: If the norm is not finite, where `error_if_nonfinite`.
     """
     listed = _listed(parameters)
     if not listed and isinstance(parameters, types.GeneratorType):
@@ -111,7 +113,7 @@ def clip_grad_norm(
     parameters: Tensors, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """`clip_grad_norm_` under its name of old."""
+    """Return `clip_grad_norm_` under its name of old."""
     warnings.warn(
         "`torch.nn.utils.clip_grad_norm` is now deprecated in favor of `torch.nn.utils.clip_grad_norm_`.",
         FutureWarning,

@@ -11,7 +11,11 @@ from flambeau.tensor.tensor import Tensor
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
-    """Return the elements of all parameters in one vector. Raises TypeError: they are on different devices."""
+    """Return the elements of all parameters in one vector.
+
+    Raises:
+        TypeError: If they are on different devices.
+    """
     listed = list(parameters)
     _check_device(listed)
     vector: Tensor = functions["cat"]([p.view(-1) for p in listed])
@@ -21,7 +25,8 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 def vector_to_parameters(vec: Any, parameters: Iterable[Tensor]) -> None:
     """Let the parameters have consecutive parts of a vector: they become views of it.
 
-    Raises TypeError: no tensor, or parameters on different devices.
+    Raises:
+        TypeError: If the value is not a tensor, or parameters on different devices.
     """
     if not isinstance(vec, Tensor):
         raise TypeError(f"expected torch.Tensor, but got: {typename(vec)}")

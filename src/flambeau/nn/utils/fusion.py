@@ -26,7 +26,8 @@ def fuse_conv_bn_eval(conv: Any, bn: Any, transpose: bool = False) -> Any:
     """Return a copy of a convolution (a transposed one with `transpose`) that does what it and `bn` do in
     evaluation.
 
-    Raises AssertionError: one of them is in training, or `bn` has no running statistics.
+    Raises:
+        AssertionError: If one of them is in training, or `bn` has no running statistics.
     """
     _check(conv, bn)
     fused = copy.deepcopy(conv)
@@ -47,7 +48,8 @@ def fuse_conv_bn_weights(
 def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
     """Return a copy of a linear map that does what it and `bn` do in evaluation.
 
-    Raises AssertionError: one of them is in training, features that do not fit, no running statistics.
+    Raises:
+        AssertionError: If one of them is in training, features that do not fit, no running statistics.
     """
     _check(linear, bn)
     if bn.num_features not in (linear.out_features, 1):

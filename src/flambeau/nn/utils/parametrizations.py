@@ -86,7 +86,9 @@ class _Orthogonal(Module):
         return result
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """What gives a matrix, or the orthogonal matrix that is near it. Raises ValueError: another shape."""
+        """Return what gives a matrix, or the orthogonal matrix that is near it. Raises ValueError for any other
+        shape.
+        """
         if weight.shape != self.shape:
             raise ValueError(
                 f"Expected a matrix or batch of matrices of shape {self.shape}. Got a tensor of shape {weight.shape}."

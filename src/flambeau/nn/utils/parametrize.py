@@ -32,7 +32,7 @@ class _Cache:
         self.kept: dict[tuple[int, str], Tensor] = {}
 
     def value(self, module: Module, name: str, parametrization: Any) -> Any:
-        """What the parametrization gives; the same again within `cached`."""
+        """Return what the parametrization gives; the same again within `cached`."""
         if not self.depth:
             return parametrization()
         key = (id(module), name)
@@ -96,7 +96,8 @@ class ParametrizationList(ModuleList):
         original: the parameter or buffer.
         unsafe: dtype and shape may change, and are not checked.
 
-    Raises ValueError: no modules, or what they give does not fit.
+    Raises:
+        ValueError: If there is no modules, or what they give does not fit.
     """
 
     original: Tensor
@@ -119,7 +120,7 @@ class ParametrizationList(ModuleList):
             _check_made(self(), kind, shape, "`unsafe`", ("unparametrized {what}", "parametrized {what}"))
 
     def _inverted(self, value: Any) -> Any:
-        """What the modules make `value` of, as far as they know."""
+        """Return what the modules make `value` of, as far as they know."""
         with recording(False):
             for module in reversed(list(self)):
                 if hasattr(module, "right_inverse"):
@@ -164,7 +165,9 @@ class ParametrizationList(ModuleList):
     def right_inverse(self, value: Any) -> None:
         """Give the originals those values of which the modules make `value`.
 
-        Raises RuntimeError: a module without `right_inverse`; ValueError: what it gives does not fit.
+        Raises:
+            RuntimeError: For a module without `right_inverse`.
+            ValueError: If what it gives does not fit.
         """
         with recording(False):
             for module in reversed(list(self)):
@@ -270,9 +273,12 @@ def register_parametrization(
 ) -> Any:
     """From now on a parameter or buffer is what `parametrization` makes of an unconstrained tensor.
 
-    A second one takes what the first gives. Reading the attribute computes it; assigning to it needs a `right_inverse`,
-    which also starts the unconstrained tensor. `unsafe`: it may change dtype and shape.
-    Returns the module. Raises ValueError: no such tensor, or what the parametrization gives does not fit.
+    A second one takes what the first gives. Reading the attribute computes it; assigning to it needs a
+    `right_inverse`, which also starts the unconstrained tensor. `unsafe`: it may change dtype and shape. Returns
+    the module.
+
+    Raises:
+        ValueError: If there is no such tensor, or what the parametrization gives does not fit.
     """
     parametrization.train(module.training)
     if is_parametrized(module, tensor_name):
@@ -331,7 +337,10 @@ def is_parametrized(module: Any, tensor_name: str | None = None) -> bool:
 def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: bool = True) -> Any:
     """Make a tensor a parameter or buffer again: with its parametrized value, or the original one.
 
-    Returns the module. Raises ValueError: it is not parametrized, or the original is several tensors.
+    Returns the module.
+
+    Raises:
+        ValueError: If it is not parametrized, or the original is several tensors.
     """
     if not is_parametrized(module, tensor_name):
         raise ValueError(f"Module {module} does not have a parametrization on {tensor_name}")

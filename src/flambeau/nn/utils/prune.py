@@ -75,7 +75,7 @@ class BasePruningMethod(ABC):
     def prune(
         self, t: Tensor, default_mask: Tensor | None = None, importance_scores: Tensor | None = None
     ) -> Tensor:
-        """t with zeros where this method (by other scores) puts them."""
+        """Return t with zeros where this method (by other scores) puts them."""
         scores = t if importance_scores is None else importance_scores
         if scores.shape != t.shape:
             raise AssertionError(
@@ -121,7 +121,12 @@ class PruningContainer(BasePruningMethod):
             self.add_pruning_method(method)
 
     def add_pruning_method(self, method: Any) -> None:
-        """Add one. Raises TypeError: no method; ValueError: one of another parameter."""
+        """Add one.
+
+        Raises:
+            TypeError: If there is no method.
+            ValueError: For one of another parameter.
+        """
         if not isinstance(method, BasePruningMethod):
             raise TypeError(f"{type(method)} is not a BasePruningMethod subclass")
         if self._tensor_name != method._tensor_name:
@@ -353,7 +358,9 @@ def global_unstructured(
 ) -> None:
     """Prune parameters, a list of (module, name), as if they were one tensor.
 
-    Raises TypeError: no list, scores that are no dict, a method that is not unstructured.
+    Raises:
+        TypeError: If the value is not a list, scores that are no dict, a method that is not
+            unstructured.
     """
     if not isinstance(parameters, Iterable):
         raise TypeError("global_unstructured(): parameters is not an Iterable")
@@ -376,7 +383,11 @@ def global_unstructured(
 
 
 def remove(module: Any, name: str) -> Any:
-    """Make a pruned parameter an ordinary one; its zeros stay. Raises ValueError: it is not pruned."""
+    """Make a pruned parameter an ordinary one; its zeros stay.
+
+    Raises:
+        ValueError: If it is not pruned.
+    """
     key, hook = _hook_of(module, name)
     if hook is None:
         raise ValueError(

@@ -42,7 +42,10 @@ class PackedSequence(PackedSequence_):
 
     data (N, ...); batch_sizes: how many sequences reach each time step, int64 on the CPU; sorted_indices: which
     sequence of the batch each was, and unsorted_indices the way back (None: they were in order). Made by
-    `pack_sequence` and `pack_padded_sequence`. Raises ValueError: batch_sizes on a GPU.
+    `pack_sequence` and `pack_padded_sequence`.
+
+    Raises:
+        ValueError: For batch_sizes on a GPU.
     """
 
     def __new__(
@@ -158,7 +161,7 @@ def _rows(longest: int, sizes: Sequence[int]) -> list[int]:
 
 
 def _sizes(lengths: Sequence[int]) -> list[int]:
-    """How many sequences reach each time step; lengths fall."""
+    """Return how many sequences reach each time step; lengths fall."""
     sizes, running = [], len(lengths)
     for t in range(lengths[0]):
         while lengths[running - 1] <= t:
@@ -173,7 +176,9 @@ def pack_padded_sequence(
     """Pack a padded batch (T, B, ...), or (B, T, ...) where `batch_first`.
 
     lengths: of each sequence, a list or an int64 tensor on the CPU; falling, unless `enforce_sorted` is False.
-    Raises RuntimeError: lengths that are not in order, not positive, or not one for each sequence.
+
+    Raises:
+        RuntimeError: For lengths that are not in order, not positive, or not one for each sequence.
     """
     if isinstance(lengths, Tensor):
         lengths = lengths.to(dtype=int64)
@@ -226,7 +231,8 @@ def pad_packed_sequence(
     padding_value: float = 0.0,
     total_length: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(padded batch (T, B, ...), or (B, T, ...) where `batch_first`; lengths): what was packed, in its first order.
+    """Return (padded batch (T, B, ...), or (B, T, ...) where `batch_first`; lengths): what was packed, in its first
+    order.
 
     total_length: T, at least the longest length, which it is if not given. Raises ValueError where it is less.
     """
@@ -249,7 +255,7 @@ def pad_packed_sequence(
 
 
 def _placed(data: Tensor, rows: Tensor, shape: tuple[int, int], padding: float) -> Tensor:
-    """(B, T, ...) of the padding, with the data's rows in their places."""
+    """Return (B, T, ...) of the padding, with the data's rows in their places."""
     rest = data.shape[1:]
     padded = data.new_full((shape[0] * shape[1], *rest), padding).index_copy(0, rows, data)
     return padded.reshape(*shape, *rest)
@@ -261,9 +267,12 @@ def _placed(data: Tensor, rows: Tensor, shape: tuple[int, int], padding: float) 
 def pad_sequence(
     sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
 ) -> Tensor:
-    """Sequences (L, ...) as one batch (T, B, ...), or (B, T, ...) where `batch_first`; shorter ones are padded.
+    """Return sequences (L, ...) as one batch (T, B, ...), or (B, T, ...) where `batch_first`; shorter ones are
+    padded.
 
-    Raises RuntimeError: no sequence, trailing dimensions that differ, another side than "right" and "left".
+    Raises:
+        RuntimeError: If the value is not a sequence, trailing dimensions that differ, another side than
+            "right" and "left".
     """
     if not isinstance(sequences, Iterable):
         raise RuntimeError(

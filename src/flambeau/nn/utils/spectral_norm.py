@@ -62,7 +62,12 @@ class SpectralNorm:
 
     @staticmethod
     def apply(module: Any, name: str, n_power_iterations: int, dim: int, eps: float) -> SpectralNorm:
-        """Put the hook in. Raises RuntimeError: the weight has one; ValueError: there is none, or no shape yet."""
+        """Put the hook in.
+
+        Raises:
+            RuntimeError: If the weight has one.
+            ValueError: If there is none, or no shape yet.
+        """
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, SpectralNorm) and hook.name == name:
                 raise RuntimeError(f"Cannot register two spectral_norm hooks on the same parameter {name}")
@@ -137,7 +142,10 @@ def spectral_norm(
 ) -> Any:
     """Divide a weight by its largest singular value before each call. Returns the module.
 
-    dim: which is the outputs' (1 of transposed convolutions, else 0). Raises ValueError: no iteration.
+    dim: which is the outputs' (1 of transposed convolutions, else 0).
+
+    Raises:
+        ValueError: If there is no iteration.
     """
     if dim is None:
         dim = 1 if isinstance(module, TRANSPOSED) else 0
@@ -146,7 +154,11 @@ def spectral_norm(
 
 
 def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
-    """Make the weight a parameter again. Returns the module. Raises ValueError: it has no such hook."""
+    """Make the weight a parameter again. Returns the module.
+
+    Raises:
+        ValueError: If it has no such hook.
+    """
     for key, hook in module._forward_pre_hooks.items():
         if isinstance(hook, SpectralNorm) and hook.name == name:
             hook.remove(module)

@@ -37,7 +37,7 @@ def functional_call(
 def call_with(
     module: Module, given: dict[str, Tensor], args: Any, kwargs: Any, tie_weights: bool, strict: bool
 ) -> Any:
-    """What `functional_call` and `torch.func.functional_call` do."""
+    """Return what `functional_call` and `torch.func.functional_call` do."""
     positional = () if args is None else args if isinstance(args, tuple) else (args,)
     tensors = _untied(module, given) if tie_weights else given
     if strict:

@@ -18,7 +18,7 @@ def norm_except(v: Tensor, dim: int | None) -> Tensor:
 
 
 def normalized(v: Tensor, g: Tensor, dim: int | None) -> Tensor:
-    """v scaled so that its norms are g."""
+    """Return v scaled so that its norms are g."""
     result: Tensor = v * (g / norm_except(v, dim))
     return result
 
@@ -37,7 +37,12 @@ class WeightNorm:
 
     @staticmethod
     def apply(module: Any, name: str, dim: int | None) -> WeightNorm:
-        """Put the hook in. Raises RuntimeError: the weight has one; ValueError: its shape is not known yet."""
+        """Put the hook in.
+
+        Raises:
+            RuntimeError: If the weight has one.
+            ValueError: If its shape is not known yet.
+        """
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, WeightNorm) and hook.name == name:
                 raise RuntimeError(f"Cannot register two weight_norm hooks on the same parameter {name}")
@@ -81,7 +86,11 @@ def weight_norm(module: Any, name: str = "weight", dim: int | None = 0) -> Any:
 
 
 def remove_weight_norm(module: Any, name: str = "weight") -> Any:
-    """Make the weight a parameter again. Returns the module. Raises ValueError: it has no such hook."""
+    """Make the weight a parameter again. Returns the module.
+
+    Raises:
+        ValueError: If it has no such hook.
+    """
     for key, hook in module._forward_pre_hooks.items():
         if isinstance(hook, WeightNorm) and hook.name == name:
             hook.remove(module)

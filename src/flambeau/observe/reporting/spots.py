@@ -80,7 +80,7 @@ class SourceSpot(NamedTuple):
 
     @property
     def is_repeated_header(self) -> bool:
-        """True in the condition of a `while` and the iterable of a `for`: no line can be inserted before each
+        """Return True in the condition of a `while` and the iterable of a `for`: no line can be inserted before each
         evaluation.
         """
         for inner, around in self.within_function():

@@ -14,7 +14,9 @@ from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, de
 
 
 def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """weight (count, size), indices (n); params: the row without gradient or None, divided by frequency or not."""
+    """Infer the results. Operands: weight (count, size), indices (n); params: the row without gradient or None,
+    divided by frequency or not.
+    """
     found = index_select.rule(operands, (0,))
     return Signature(found.outputs, found.inputs, (0,))
 

@@ -448,7 +448,7 @@ def _index_reduce_rule(operands: Sequence[Operand], params: Params) -> Signature
 
 
 def reductions(kind: dtype) -> tuple[str, ...]:
-    """What index_reduce can do with a dtype."""
+    """Return what index_reduce can do with a dtype."""
     if kind in (float8_e4m3fn, float8_e5m2, uint16, uint32, uint64):
         return ("prod",)
     if kind is bool_:

@@ -87,7 +87,9 @@ TILE = 8192  # elements; how many before each tile of them count is what a secon
 
 
 def _count_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Results: how many elements are not zero; how many of them come before each tile, in row-major order."""
+    """Infer the results. Results: how many elements are not zero; how many of them come before each tile, in
+    row-major order.
+    """
     x = operands[0]
     assert isinstance(x, Meta)
     tiles = max(1, -(-x.numel // TILE))
@@ -108,7 +110,9 @@ def _count_host(launch: Launch) -> Body:
 
 
 def _nonzero_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Inputs x, and the second result of `nonzero_count`; params: its first, for which the host had to wait."""
+    """Infer the results. Inputs x, and the second result of `nonzero_count`; params: its first, for which the host
+    had to wait.
+    """
     x, count = operands[0], params[0]
     assert isinstance(x, Meta)
     out = Meta.of((count, x.ndim), (1, count), int64, x.device)
@@ -123,8 +127,9 @@ def _nonzero_host(launch: Launch) -> Body:
 
 
 def _select_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Inputs x, a mask of its shape, and the second result of `nonzero_count` of that; params: its first, and whether
-    x was indexed by the mask (which only says what the node is called)."""
+    """Infer the results. Inputs x, a mask of its shape, and the second result of `nonzero_count` of that; params:
+    its first, and whether x was indexed by the mask (which only says what the node is called).
+    """
     x, mask, _ = metas = [m for m in operands if isinstance(m, Meta)]
     if mask.shape != x.shape:
         raise RuntimeError(

@@ -35,9 +35,10 @@ from flambeau.ops.work import selection_work
 
 
 def _grid(index: Array, size: int, dim: int) -> tuple[Any, ...]:
-    """Where `index` points along `dim`, and each element's own place along the other dimensions.
+    """Return where `index` points along `dim`, and each element's own place along the other dimensions.
 
-    Those are slices where the index is a vector that was expanded: whole lines move then. RuntimeError: out of range.
+    Those are slices where the index is a vector that was expanded: whole lines move then. Raises RuntimeError if
+    the index is out of range.
     """
     others = [slice(n) for n in index.shape]
     strides = [step for d, step in enumerate(index.strides) if d != dim and index.shape[d] > 1]
@@ -168,7 +169,9 @@ gather = define(
 
 
 def _scatter_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: dim, how ("" assigns), include_self, the function's name, whether the order of writes is fixed."""
+    """Infer the results. Params: dim, how ("" assigns), include_self, the function's name, whether the order of
+    writes is fixed.
+    """
     x, index, source = operands
     dim, how, include_self, name, fixed = params
     assert isinstance(x, Meta) and isinstance(index, Meta)
@@ -275,7 +278,7 @@ def _share_of_mean(grad: Any, index: Any, dim: int, include_self: bool) -> Any:
 
 
 def _share_of_extreme(a: Any, index: Any, source: Any, out: Any, params: Any) -> Any:
-    """How many elements are the extreme: they share the gradient."""
+    """Return how many elements are the extreme: they share the gradient."""
     dim, _, include_self = params[:3]
     own = (a == out).to(out.dtype)
     own = own if include_self else own.scatter(dim, index, 0)

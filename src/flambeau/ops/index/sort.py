@@ -38,7 +38,7 @@ NUMBERS = tuple(d for d in REALS if d is not bool_)
 
 
 def _order(x: Array, axis: int, descending: bool) -> Array:
-    """Places of the elements in sorted order; equal ones in the order they stand in."""
+    """Return places of the elements in sorted order; equal ones in the order they stand in."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     reverse = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
@@ -51,7 +51,7 @@ def _refuse_complex(name: str, x: Meta) -> None:
 
 
 def _steps(launch: Launch) -> int:
-    """Comparisons of a sort."""
+    """Return comparisons of a sort."""
     count = launch.operands[-1].numel
     return count * max(count, 1).bit_length()
 
@@ -124,7 +124,9 @@ def _topk_host(launch: Launch) -> Body:
 
 
 def _chosen(rows: Array, count: int, largest: bool) -> Array:
-    """Where the `count` largest (or smallest) of each row stand, from left to right; of equals, the first ones."""
+    """Return where the `count` largest (or smallest) of each row stand, from left to right; of equals, the first
+    ones.
+    """
     if rows.dtype.kind == "f" and np.isnan(rows).any():
         return np.sort(_order(rows, 1, largest)[:, :count], axis=1)
     last = rows.shape[1] - count if largest else count - 1
@@ -174,8 +176,9 @@ topk = define(
 
 
 def _unique_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """params: dim or None, consecutive, whether inverse and counts are wanted: else they are empty.
-    Outputs: values (as many as could be), inverse, counts, and how many there are."""
+    """Infer the results. Params: dim or None, consecutive, whether inverse and counts are wanted: else they are
+    empty. Outputs: values (as many as could be), inverse, counts, and how many there are.
+    """
     x = operands[0]
     assert isinstance(x, Meta)
     dim, consecutive, *wanted = params

@@ -77,7 +77,7 @@ def _by_turns(ufunc: np.ufunc, rows: Array, places: Array, given: Array) -> None
 
 
 def _runs(ordered: Array) -> tuple[Array, Array]:
-    """Where equal values begin and how many there are, most first."""
+    """Return where equal values begin and how many there are, most first."""
     changes = np.ones(len(ordered), bool)
     changes[1:] = ordered[1:] != ordered[:-1]
     firsts = np.flatnonzero(changes)

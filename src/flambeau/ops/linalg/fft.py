@@ -49,7 +49,7 @@ def _check(x: Meta, sizes: Sequence[int]) -> None:
 
 
 def _points(launch: Launch) -> list[int]:
-    """Points of each transformed dim: of the larger side, where one holds half a spectrum."""
+    """Return points of each transformed dim: of the larger side, where one holds half a spectrum."""
     (x,) = launch.inputs
     assert isinstance(x, Meta)
     return [max(x.shape[d], launch.outputs[0].shape[d]) for d in launch.params[0]]
@@ -242,7 +242,7 @@ note(c2r, "fft.irfft")
 
 
 def _kaiser_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Beta by value."""
+    """Return beta by value."""
     points, kind, device, _ = params
     return Signature((Meta.contiguous_of((points,), kind, device),), (float64,), params)
 

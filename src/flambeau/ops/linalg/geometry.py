@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _cross_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Params: the dim of size 3."""
+    """Infer the results. Params: the dim of size 3."""
     a, b = pair_of(operands)
     (dim,) = params
     if a.shape[dim] != 3 or b.shape[dim] != 3:
@@ -81,7 +81,7 @@ cross = define(
 
 
 def _cdist_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Two batches of rows. Params: p."""
+    """Infer the results. Operands: two batches of rows. Params: p."""
     a, b = pair_of(operands)
     if a.dtype not in (float32, float64):
         where = "cdist" if a.device.type != "cuda" else "cdist_cuda"
@@ -189,7 +189,7 @@ def _cdist_back_host(launch: Launch) -> Body:
 
 
 def _slopes(grad: Array, away: Array, lengths: Array, p: float) -> tuple[Array, Array]:
-    """What each distance, and each of its differences, gives of the gradient: their product. 0 at equal rows."""
+    """Return what each distance, and each of its differences, gives of the gradient: their product. 0 at equal rows."""
     if p == 0:
         return grad, np.zeros_like(away)
     if p == 1:

@@ -220,7 +220,7 @@ def _lapack(name: str, *arrays: Array) -> Any:
 
 
 def _flops(factor: float) -> Callable[[Launch], int]:
-    """`factor` times m n min(m, n) for each matrix of m by n."""
+    """Return `factor` times m n min(m, n) for each matrix of m by n."""
 
     def count(launch: Launch) -> int:
         x = launch.inputs[0]
@@ -282,7 +282,7 @@ def _inv_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
 
 
 def _solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Matrices A and B of AX = B."""
+    """Infer the results. Operands: matrices A and B of AX = B."""
     a, b = pair_of(operands)
     check_square("linalg.solve", a)
     check_floating("linalg.solve", a)
@@ -361,7 +361,7 @@ slogdet = _op(
 
 
 def _cholesky_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Params: whether the factor is the upper one, of the upper triangle."""
+    """Infer the results. Params: whether the factor is the upper one, of the upper triangle."""
     x = _one(operands)
     check_square("linalg.cholesky", x)
     check_floating("linalg.cholesky", x)
@@ -383,7 +383,7 @@ def _bad_minor(a: Array) -> int:
 
 
 def _lu_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Params: whether rows are exchanged for the largest pivot."""
+    """Infer the results. Params: whether rows are exchanged for the largest pivot."""
     x = _one(operands)
     if x.ndim < 2:
         raise RuntimeError(
@@ -430,7 +430,9 @@ def _without_pivots(a: Array, factors: Array, pivots: Array, info: Array) -> Non
 
 
 def _lu_solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """LU, pivots and B, batches of one shape. Params: whether the adjoint of the matrix is solved for."""
+    """Infer the results. LU, pivots and B, batches of one shape. Params: whether the adjoint of the matrix is solved
+    for.
+    """
     factors, pivots, b = operands
     assert isinstance(factors, Meta) and isinstance(pivots, Meta) and isinstance(b, Meta)
     common_device([factors, pivots, b])
@@ -469,7 +471,7 @@ def _lu_solve_host(launch: Launch) -> Body:
 
 
 def _lu_rows_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Pivots. Params: how many rows the matrix has."""
+    """Infer the results. Operands: pivots. Params: how many rows the matrix has."""
     x = _one(operands)
     return Signature((Meta.contiguous_of((*x.shape[:-1], *params), int64, x.device),), (x,), params)
 
@@ -600,7 +602,7 @@ solve_triangular = _op(
 
 
 def _qr_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Params: the mode, "reduced", "complete" or "r" (no Q)."""
+    """Infer the results. Params: the mode, "reduced", "complete" or "r" (no Q)."""
     x = _one(operands)
     (mode,) = params
     check_ndim("linalg.qr", x)
@@ -731,7 +733,7 @@ def _of_finite(run: Run) -> Callable[[Launch], Body]:
 
 
 def _svd_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Params: whether U and Vh are square. Outputs U, S, Vh and info."""
+    """Infer the results. Params: whether U and Vh are square. Outputs U, S, Vh and info."""
     x = _one(operands)
     _check_svd(x)
     m, n = x.shape[-2:]
@@ -754,7 +756,7 @@ def _check_svd(x: Meta) -> None:
 
 
 def _eigh_rule(vectors: bool) -> Callable[..., Signature]:
-    """Params: "L" or "U", the triangle that is read."""
+    """Infer the results. Params: "L" or "U", the triangle that is read."""
 
     def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
         x = _one(operands)

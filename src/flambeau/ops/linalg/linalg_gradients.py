@@ -27,32 +27,32 @@ Call = Callable[..., Any]
 
 
 def _with_diagonal(x: Any, diagonal: Any) -> Any:
-    """`x` with another diagonal."""
+    """Return `x` with another diagonal."""
     return x.tril(-1) + x.triu(1) + diagonal.diag_embed()
 
 
 def _identities(diagonal: Any, n: int) -> Any:
-    """Identity matrices of `n` rows times one number each."""
+    """Return identity matrices of `n` rows times one number each."""
     return diagonal.unsqueeze(-1).expand(*diagonal.meta.shape, n).diag_embed()
 
 
 def _triangular(call: Call, a: Any, b: Any, upper: bool, ones: bool = False) -> Any:
-    """X of AX = B; the other triangle of A is not read, nor is a diagonal of ones."""
+    """Return X of AX = B; the other triangle of A is not read, nor is a diagonal of ones."""
     return call(table["linalg_solve_triangular"], (a, b), (upper, ones))
 
 
 def _triangular_right(call: Call, a: Any, b: Any, upper: bool, ones: bool = False) -> Any:
-    """X of XA = B."""
+    """Return X of XA = B."""
     return _triangular(call, a.mT, b.mT, not upper, ones).mT
 
 
 def _by_rows(x: Any, rows: Any) -> Any:
-    """Row `rows[i]` of `x` as row i."""
+    """Return row `rows[i]` of `x` as row i."""
     return x.gather(-2, rows.unsqueeze(-1).expand(x.meta.shape))
 
 
 def _to_rows(x: Any, rows: Any) -> Any:
-    """Row i of `x` as row `rows[i]`."""
+    """Return row i of `x` as row `rows[i]`."""
     return x.new_zeros(x.meta.shape).scatter_(-2, rows.unsqueeze(-1).expand(x.meta.shape), x)
 
 
@@ -90,7 +90,7 @@ def _tiny_for_zeros(diagonal: Any, a: Any) -> Any:
 
 
 def _parity(pivots: Any) -> Any:
-    """1 or -1: whether the exchanges of rows are even in number."""
+    """Return 1 or -1: whether the exchanges of rows are even in number."""
     places = pivots.new_ones(pivots.meta.shape[-1:]).cumsum(0)
     return 1 - 2 * ((pivots != places).sum(-1) % 2)
 
@@ -159,7 +159,7 @@ def _stacked(call: Call, a: Any, b: Any, dim: int) -> Any:
 
 
 def _unpacked(factors: Any) -> tuple[Any, Any]:
-    """L and U of a square block."""
+    """Return L and U of a square block."""
     lower = factors.tril(-1)
     n = factors.meta.shape[-1]
     return lower + factors.new_ones(n).diag_embed(), factors.triu()
@@ -251,7 +251,7 @@ def _skew(x: Any) -> Any:
 
 
 def _gaps(values: Any) -> Any:
-    """Row i, column j: value j - value i; 1 on the diagonal."""
+    """Return row i, column j: value j - value i; 1 on the diagonal."""
     away = values.unsqueeze(-2) - values.unsqueeze(-1)
     return _with_diagonal(away, values.new_ones(values.meta.shape))
 
@@ -284,7 +284,7 @@ def svd(given: Sequence[Any], outs: Sequence[Any]) -> Any:
 
 
 def values_back(grad: Any, u: Any, vh: Any) -> Any:
-    """U diag(grad) V^H, the smaller of both scaled."""
+    """Return U diag(grad) V^H, the smaller of both scaled."""
     if u.meta.shape[-2] < vh.meta.shape[-1]:
         return (u * grad.unsqueeze(-2)) @ vh
     return u @ (grad.unsqueeze(-1) * vh)
@@ -385,7 +385,7 @@ def eigvals(grad: Any, out: Any, a: Any, call: Call) -> Any:
 
 
 def pseudo_inverse(grad: Any, a: Any, out: Any) -> Any:
-    """-P^H G P^H + (I - A P) G^H P P^H + P^H P G^H (I - P A), for a rank that stays."""
+    """Return -P^H G P^H + (I - A P) G^H P P^H + P^H P G^H (I - P A), for a rank that stays."""
     p, q = out, out.mH
     rows = (grad.mH @ p) @ q if a.meta.shape[-2] < a.meta.shape[-1] else grad.mH @ (p @ q)
     columns = q @ (p @ grad.mH) if a.meta.shape[-2] > a.meta.shape[-1] else (q @ p) @ grad.mH
@@ -396,7 +396,7 @@ def pseudo_inverse(grad: Any, a: Any, out: Any) -> Any:
 def lstsq(
     grad: Any, a: Any, b: Any, out: Any, params: tuple[Any, ...], call: Call, needs: Sequence[bool]
 ) -> tuple[Any, Any]:
-    """X = P B with P the pseudo-inverse of A, whose products are solutions of least squares themselves."""
+    """Return X = P B with P the pseudo-inverse of A, whose products are solutions of least squares themselves."""
 
     def solved(a: Any, b: Any) -> Any:
         return call(table["linalg_lstsq"], (a, b), params)[0]

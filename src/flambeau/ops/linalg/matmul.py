@@ -37,7 +37,11 @@ TF32_SINCE = (8, 0)
 
 
 def mismatch(a: Meta, b: Meta) -> str:
-    """PyTorch's text for matrices, or batches of them, that do not fit. Raises RuntimeError: batches that do not."""
+    """Return PyTorch's text for matrices, or batches of them, that do not fit.
+
+    Raises:
+        RuntimeError: For batches that do not.
+    """
     *_, n, p = b.shape
     if b.ndim == 2:
         return (
@@ -107,7 +111,7 @@ def _check(a: Meta, b: Meta, where: str) -> None:
 
 
 def _unlike(a: Meta, b: Meta) -> str:
-    """PyTorch's text for two dtypes, in the words of the routine that takes such shapes."""
+    """Return PyTorch's text for two dtypes, in the words of the routine that takes such shapes."""
     one, other = a.dtype.torch_name, b.dtype.torch_name
     if a.ndim == b.ndim == 1:
         return f"dot : expected both vectors to have same dtype, but found {one} and {other}"
@@ -119,7 +123,7 @@ def _unlike(a: Meta, b: Meta) -> str:
 
 
 def _room(a: Meta, b: Meta, where: str) -> str:
-    """What PyTorch calls the routine of such a product."""
+    """Return what PyTorch calls the routine of such a product."""
     if a.ndim == b.ndim == 1:
         return "dot"
     if where == "cuda":
@@ -147,7 +151,7 @@ def c_name(kind: dtype) -> str:
 
 
 def round_to_tf32(x: Array) -> Array:
-    """float32 to 10 bits of mantissa, to nearest, ties away from zero; infinities and NaNs as they are."""
+    """Return float32 to 10 bits of mantissa, to nearest, ties away from zero; infinities and NaNs as they are."""
     x = np.ascontiguousarray(x)
     bits = x.view(np.uint32) + np.uint32(0x1000)
     bits &= np.uint32(0xFFFFE000)

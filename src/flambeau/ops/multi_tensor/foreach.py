@@ -113,7 +113,7 @@ def foreach(
 
 
 def _computed(launch: Launch) -> dtype:
-    """What is computed in: the first list's dtype, or float32 for what is narrower."""
+    """Return what is computed in: the first list's dtype, or float32 for what is narrower."""
     return wide(launch.outputs[0].dtype)
 
 

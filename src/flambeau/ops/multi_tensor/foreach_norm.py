@@ -20,7 +20,9 @@ Array = np.ndarray[Any, Any]
 
 
 def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Tensors of one dtype; params (order of the norm,). The result has an element for each."""
+    """Infer the results. Operands: tensors of one dtype; params (order of the norm,). The result has an element for
+    each.
+    """
     metas = [x for x in operands if isinstance(x, Meta)]
     if not metas:
         raise RuntimeError("Tensor list must have at least one tensor.")

@@ -212,7 +212,7 @@ class RMSpropOptions(NamedTuple):
 
 
 def _rmsprop(f: Any, o: RMSpropOptions, x: X, s: X) -> X:
-    """States: the squares' average, the momentum buffer, the gradients' average."""
+    """Return states: the squares' average, the momentum buffer, the gradients' average."""
     lr, alpha, eps, decay, momentum = s
     p, g = _decayed(o, x[0], x[1], lr, decay)
     squares = x[2] * alpha + g * g * (1 - alpha)
@@ -266,7 +266,7 @@ class RpropOptions(NamedTuple):
 
 
 def _rprop(f: Any, o: RpropOptions, x: X, s: X) -> X:
-    """States: the gradient before, and the size of each element's step."""
+    """Return states: the gradient before, and the size of each element's step."""
     less, more, smallest, largest = s
     p, g, before, size = x
     g = -g if o.maximize else g

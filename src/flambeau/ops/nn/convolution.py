@@ -66,7 +66,7 @@ class Geometry(NamedTuple):
 
 
 def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Inputs x (N, C, ...), weight, and bias or none; params: a Geometry, then the flags."""
+    """Infer the results. Inputs x (N, C, ...), weight, and bias or none; params: a Geometry, then the flags."""
     x, weight, *bias = operands
     how = params[0]
     assert isinstance(x, Meta) and isinstance(weight, Meta)
@@ -145,7 +145,7 @@ def _check_geometry(how: Geometry, weight: Meta) -> None:
 
 
 def _check_channels(x: Meta, weight: Meta, bias: Sequence[Operand], how: Geometry) -> int:
-    """How many channels the result has."""
+    """Return how many channels the result has."""
     kind = "transposed=1, " if how.transposed else f"groups={how.groups}, "
     wanted = weight.shape[0] if how.transposed else weight.shape[1] * how.groups
     if x.shape[1] != wanted:
@@ -313,7 +313,9 @@ convolution = define(
 
 
 def _input_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """grad (N, O, ...) and the weight to the gradient by x; params: Geometry, x's spatial size, flags."""
+    """Infer the results. Operands: grad (N, O, ...) and the weight to the gradient by x; params: Geometry, x's
+    spatial size, flags.
+    """
     grad, weight = operands
     how, size = params[:2]
     assert isinstance(grad, Meta) and isinstance(weight, Meta)
@@ -340,7 +342,9 @@ def _input_host(launch: Launch) -> Body:
 
 
 def _weight_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """grad and x to the gradient by the weight; params: Geometry, the kernel's spatial size, flags."""
+    """Infer the results. Operands: grad and x to the gradient by the weight; params: Geometry, the kernel's spatial
+    size, flags.
+    """
     grad, x = operands
     how, kernel = params[:2]
     assert isinstance(grad, Meta) and isinstance(x, Meta)
@@ -432,7 +436,7 @@ convolution_backward_weight = define(
 
 
 def _unfold_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """x (N, C, H, W) to (N, C * taps, windows); params: (kernel, Geometry)."""
+    """Infer the results. Operands: X (N, C, H, W) to (N, C * taps, windows); params: (kernel, Geometry)."""
     x = operands[0]
     kernel, how = params
     assert isinstance(x, Meta)
@@ -468,7 +472,9 @@ def _unfold_host(launch: Launch) -> Body:
 
 
 def _fold_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """x (N, C * taps, windows) to (N, C, H, W); params: (output size, kernel, Geometry)."""
+    """Infer the results. Operands: X (N, C * taps, windows) to (N, C, H, W); params: (output size, kernel,
+    Geometry).
+    """
     x = operands[0]
     size, kernel, how = params
     assert isinstance(x, Meta)

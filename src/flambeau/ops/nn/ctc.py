@@ -63,7 +63,7 @@ def _host(launch: Launch) -> Body:
 
 
 def _padded_targets(targets: Array, lengths: Array, blank: int) -> Array:
-    """Targets (N, longest); past a target's length the blank."""
+    """Return targets (N, longest); past a target's length the blank."""
     longest = int(lengths.max()) if len(lengths) else 0
     at = np.arange(longest)
     within = at < lengths[:, None]

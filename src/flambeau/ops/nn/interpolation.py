@@ -38,7 +38,7 @@ class Resampling(NamedTuple):
 
 
 def _interpolate_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """x (N, C, spatial ...)."""
+    """Infer the results. Operands: X (N, C, spatial ...)."""
     x, how = operands[0], params[0]
     assert isinstance(x, Meta)
     taken = (*FLOATS, uint8) if how.mode.startswith("nearest") else FLOATS
@@ -78,7 +78,7 @@ def _tables(how: Resampling, size: Sequence[int], kind: dtype) -> list[Table]:
 
 
 def _resampled(x: Array, axis: int, index: Array, weight: Array | None) -> Array:
-    """x along one axis, by its table."""
+    """Return x along one axis, by its table."""
     if weight is None:
         return x.take(index[0], axis)
     shape = [-1 if a == axis else 1 for a in range(x.ndim)]
@@ -89,7 +89,7 @@ def _resampled(x: Array, axis: int, index: Array, weight: Array | None) -> Array
 
 
 def _ratio(how: Resampling, n: int, m: int, scale: float | None) -> float:
-    """How far one step in the result is in the input."""
+    """Return how far one step in the result is in the input."""
     if how.align_corners and not how.mode.startswith("nearest"):
         return (n - 1) / (m - 1) if m > 1 else 0.0
     return 1.0 / scale if scale is not None and scale > 0 else n / m

@@ -159,7 +159,7 @@ def _nll_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
 
 
 def _misfit(x: Meta, target: Meta, expected: tuple[int, ...]) -> Exception:
-    """PyTorch's words for a target of another shape than `expected`: it has them by the input's dimensions."""
+    """Return PyTorch's words for a target of another shape than `expected`: it has them by the input's dimensions."""
     if x.ndim not in (1, 2, 4):
         return RuntimeError(f"Expected target size {list(expected)}, got {list(target.shape)}")
     if x.ndim == 4 and target.ndim != 3:
@@ -317,7 +317,7 @@ nll_loss_backward = define(
 
 
 def _margin_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """params of multi_margin_loss: (p, margin); x (N, C), target (N,)."""
+    """Infer the results. Params of multi_margin_loss: (p, margin); x (N, C), target (N,)."""
     x, target, *weight = operands
     assert isinstance(x, Meta) and isinstance(target, Meta)
     where = one_device(operands)

@@ -90,7 +90,7 @@ def _root_mean_square(rows: Array, out: Array, eps: float) -> None:
 
 
 def _affine(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Sequence[int]) -> Array:
-    """x times the weight plus the bias, those of them that are given."""
+    """Return x times the weight plus the bias, those of them that are given."""
     at = 0
     if given[0]:
         x = x * more[at].astype(x.dtype).reshape(shape)
@@ -147,7 +147,7 @@ def _layer_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _rms_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """PyTorch's is made of products, which keep the order of x's dimensions."""
+    """Infer the results. PyTorch composes the operator of products, which keep the order of x's dimensions."""
     found = _layer_rule(operands, params)
     x = found.inputs[0]
     assert isinstance(x, Meta)
@@ -317,8 +317,9 @@ def _batch_check(metas: Sequence[Meta]) -> None:
 
 
 def _train_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params (eps, (weight?, bias?)); results: the normalized, and each channel's mean, 1 / sqrt(variance + eps) and
-    variance."""
+    """Infer the results. Params (eps, (weight?, bias?)); results: the normalized, and each channel's mean, 1 /
+    sqrt(variance + eps) and variance.
+    """
     metas = _metas(operands)
     _batch_check(metas)
     x = metas[0]
@@ -328,7 +329,7 @@ def _train_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _by_channel(x: Array) -> Array:
-    """(N, C, ...) as (C, N ...)."""
+    """Return (N, C, ...) as (C, N ...)."""
     return x.swapaxes(0, 1).reshape(x.shape[1], -1)
 
 
@@ -350,7 +351,7 @@ def _train_host(launch: Launch) -> Body:
 
 
 def _infer_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Inputs x, mean, variance, weight, bias; params (eps, (weight?, bias?))."""
+    """Infer the results. Inputs x, mean, variance, weight, bias; params (eps, (weight?, bias?))."""
     metas = _metas(operands)
     _batch_check(metas)
     x = metas[0]

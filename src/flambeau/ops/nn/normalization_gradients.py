@@ -105,7 +105,7 @@ def as_products(grad: Meta, x: Meta) -> Strides:
 def _rule_of(
     name: str, see: See, laid: Laid, moments: int = 0
 ) -> Callable[[Sequence[Operand], Params], Signature]:
-    """`moments`: how many inputs stand between x and the weight."""
+    """Return `moments`: how many inputs stand between x and the weight."""
 
     def rule(operands: Sequence[Operand], params: Params) -> Signature:
         metas = [x for x in operands if isinstance(x, Meta)]
@@ -173,7 +173,7 @@ def _mean(seen: Seen) -> Callable[[Array], Array]:
 
 
 def _total(seen: Seen) -> Callable[[Array], Array]:
-    """Sums over all that shares a weight."""
+    """Return sums over all that shares a weight."""
     group = grouping(seen.shape, seen.others)
     return lambda x: pairwise_sum(group(x))
 

@@ -52,7 +52,7 @@ def _flops(launch: Launch) -> int:
 
 
 def _max_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: Windows, size."""
+    """Infer the results. Params: Windows, size."""
     grad, index = operands
     how, size = params
     assert isinstance(grad, Meta) and isinstance(index, Meta)
@@ -61,7 +61,7 @@ def _max_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _adaptive_max_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: size."""
+    """Infer the results. Params: size."""
     grad, index = operands
     assert isinstance(grad, Meta) and isinstance(index, Meta)
     out = _source(grad, params[0], grad.shape[2:], "adaptive_max_pool_backward", index.channels_last)
@@ -115,7 +115,7 @@ def _gradient(name: str, rule: Any, host: Callable[[Launch], Body], samples: Any
 
 
 def _gathered(grad: Any, b: Any) -> Any:
-    """What stands at the places that were chosen; 0 for a window that holds nothing."""
+    """Return what stands at the places that were chosen; 0 for a window that holds nothing."""
     flat, places = grad.flatten(2), b.flatten(2)
     held = (places >= 0) & (places < flat.shape[2])
     return (flat.gather(2, places.clamp(0, flat.shape[2] - 1)) * held).reshape(b.shape)
@@ -172,7 +172,7 @@ max_unpool_backward = _gradient(
 
 
 def _avg_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: Windows, count_include_pad, divisor_override, size, channels_last."""
+    """Infer the results. Params: Windows, count_include_pad, divisor_override, size, channels_last."""
     grad = operands[0]
     *kept, last = params
     how, _, _, size = kept
@@ -231,7 +231,7 @@ avg_pool_backward = _gradient("avg_pool_backward", _avg_rule, _avg_host, _avg_sa
 
 
 def _adaptive_avg_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: size, channels_last."""
+    """Infer the results. Params: size, channels_last."""
     grad = operands[0]
     size, last = params
     assert isinstance(grad, Meta)

@@ -30,7 +30,9 @@ Compute = Callable[..., Sequence[Array]]
 
 
 def _rule(inputs: Sequence[int], outputs: Sequence[int]) -> Callable[[Sequence[Operand], Params], Signature]:
-    """inputs, outputs: how many columns each has, in multiples of the state's (as which the last input is shaped)."""
+    """Infer the results. Inputs, outputs: how many columns each has, in multiples of the state's (as which the last
+    input is shaped).
+    """
 
     def rule(operands: Sequence[Operand], params: Params) -> Signature:
         metas = [x for x in operands if isinstance(x, Meta)]

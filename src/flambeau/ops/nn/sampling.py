@@ -86,7 +86,9 @@ _BLOCK = 1 << 13  # places that are computed at a time: what is held meanwhile s
 
 
 def _places(grid: Array, size: Sequence[int], align: bool) -> list[Array]:
-    """Where the grid points along each spatial dimension. Its last dimension begins with the last spatial one."""
+    """Return where the grid points along each spatial dimension. Its last dimension begins with the last spatial
+    one.
+    """
     return [_unscaled(grid[..., -1 - d], n, align) for d, n in enumerate(size)]
 
 
@@ -237,7 +239,7 @@ _NO_FIXED_ORDER = (
 
 
 def _backward_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: as of grid_sample, then the flag of deterministic algorithms."""
+    """Infer the results. Params: as of grid_sample, then the flag of deterministic algorithms."""
     grad, *sampled = operands
     *how, fixed = params
     assert isinstance(grad, Meta)

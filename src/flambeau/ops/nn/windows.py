@@ -42,7 +42,7 @@ class Windows(NamedTuple):
         return self._replace(kernel=tuple([min(k, -(-(n + p) // d)) for n, k, p, d in ends]))
 
     def pads(self, size: Sequence[int], count: Sequence[int]) -> list[tuple[int, int]]:
-        """What to add around the input so that every window lies within."""
+        """Return what to add around the input so that every window lies within."""
         ends = zip(size, count, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return [(p, max(0, (m - 1) * s + d * (k - 1) + 1 - p - n)) for n, m, k, s, p, d in ends]
 
@@ -91,7 +91,7 @@ def spread(columns: Array, kernel: Ints, stride: Ints, dilation: Ints, pads: Pai
 
 
 def divisors(how: Windows, size: Sequence[int], count: Sequence[int], include: bool) -> Array:
-    """How many elements each window counts: those of the padding too, where `include`."""
+    """Return how many elements each window counts: those of the padding too, where `include`."""
     out = np.ones((1,) * len(size))
     for axis, (n, m, k, s, p) in enumerate(
         zip(size, count, how.kernel, how.stride, how.padding, strict=True)
@@ -105,7 +105,7 @@ def divisors(how: Windows, size: Sequence[int], count: Sequence[int], include: b
 
 
 def bounds_of(n: int, count: int) -> tuple[Array, Array]:
-    """Where each of `count` windows over n elements starts and ends."""
+    """Return where each of `count` windows over n elements starts and ends."""
     at = np.arange(count)
     return at * n // count, -(-(at + 1) * n // count)
 

@@ -58,10 +58,11 @@ _FAR = np.float32(1e6)
 
 
 def gelu(x: Array) -> Array:
-    """x times the normal distribution's probability of less than x, for float32 numbers.
+    """Return x times the normal distribution's probability of less than x, for float32 numbers.
 
-    That is x / (1 + exp(x r(x^2))) with a function r that is smooth: nothing cancels. 5 units in the last place where
-    x is above -1; further down the result's relative error is a third of that of x (1 + erf(x / sqrt(2))) / 2.
+    That is x / (1 + exp(x r(x^2))) with a function r that is smooth: nothing cancels. 5 units in the last place
+    where x is above -1; further down the result's relative error is a third of that of x (1 + erf(x / sqrt(2))) /
+    2.
     """
     t = x * x
     if not t.max() <= _FAR:  # x^4 must not overflow

@@ -346,9 +346,10 @@ _ToTruth = logic.ne
 
 
 def _steps(root: Node, arity: int) -> tuple[list[_Number], list[_Step], int]:
-    """Numbers, statements, and the slot of the result. Slots: inputs, numbers, then a statement each.
+    """Return numbers, statements, and the slot of the result. Slots: inputs, numbers, then a statement each.
 
-    Equal statements are one. Numbers used as truth values are compared with 0, truth values used as numbers converted.
+    Equal statements are one. Numbers used as truth values are compared with 0, truth values used as numbers
+    converted.
     """
     nodes = ordered(root)
     numbers = {repr(x.value): x.value for x in nodes if isinstance(x, Number)} | {"0": 0}
@@ -534,7 +535,7 @@ class _Gradients:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it needs if every input requires a gradient."""
+        """Return what it needs if every input requires a gradient."""
         return self.bound((True,) * self._arity).names
 
     def __call__(self, needs: Sequence[bool], grad: Any, call: Any, *inputs: Any) -> list[Any]:

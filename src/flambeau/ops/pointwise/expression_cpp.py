@@ -190,7 +190,7 @@ def functions_of(text: str) -> list[Function] | None:
 
 
 def _closing(text: str, at: int) -> int | None:
-    """Where the block that begins at a brace ends."""
+    """Return where the block that begins at a brace ends."""
     if at >= len(text) or text[at] != "{":
         return None
     depth = 0
@@ -218,8 +218,10 @@ def _tokens(text: str, start: int, end: int) -> tuple[_Token, ...]:
 def kernel_of(text: str, functions: list[Function], tensors: int, scalars: int) -> Op:
     """Return the record of the last function, of so many tensors and scalars after them.
 
-    What is not read here is compiled as it is, and runs on real GPUs only. Raises RuntimeError: the function
-    takes another number of them.
+    What is not read here is compiled as it is, and runs on real GPUs only.
+
+    Raises:
+        RuntimeError: If the function takes another number of them.
     """
     kernel = functions[-1]
     arity = len(kernel.parameters) - len(kernel.outputs)
@@ -504,7 +506,7 @@ class _Body:
         return left
 
     def _joined(self, mark: _Token, record: Pointwise, left: Node, right: Node) -> Node:
-        """Two operands. Ints make ints, of which a T knows nothing: they are folded."""
+        """Return two operands. Ints make ints, of which a T knows nothing: they are folded."""
         if isinstance(left, _Whole) and isinstance(right, _Whole) and mark.text in _FOLDED:
             if mark.text == "/" and not right.value:
                 self.refuse("a division by 0", mark)

@@ -449,7 +449,7 @@ def _clamp(x: Any, low: Any, high: Any, out: Any = None) -> Any:
 
 
 def _shared(grad: Any, a: Any, b: Any) -> Any:
-    """Where both are the extreme, each has half of the gradient."""
+    """Return where both are the extreme, each has half of the gradient."""
     return (grad / 2).where(a == b, grad)
 
 

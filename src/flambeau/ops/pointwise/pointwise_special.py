@@ -30,7 +30,9 @@ _special = partial(
 
 
 def scipys(name: str, change: Callable[..., Any] | None = None) -> Lazy:
-    """SciPy's function, imported when a kernel needs it: it is slow to import. `change(function, *x)` calls it."""
+    """Return SciPy's function, imported when a kernel needs it: it is slow to import. `change(function, *x)` calls
+    it.
+    """
 
     def load(launch: Launch) -> Any:
         from scipy import special
@@ -62,7 +64,7 @@ def _entr(x: Any) -> Any:
 
 
 def _airy(function: Any, x: Any) -> Any:
-    """Ai(x); SciPy's function gives NaN for numbers so large that it is zero."""
+    """Return Ai(x); SciPy's function gives NaN for numbers so large that it is zero."""
     return np.where((x > 104) & np.isfinite(x), x.dtype.type(0), function(x)[0])
 
 

@@ -75,7 +75,7 @@ def _host(launch: Launch) -> Body:
 
 
 def _numbers(policy: Policy, numel: int, seed: int, offset: int) -> Array:
-    """Uniform in (0, 1], in the order of memory."""
+    """Return uniform in (0, 1], in the order of memory."""
     draws = policy.draws(seed, offset, numel, EACH)
     return np.concatenate([rng.uniform_float(words).T.reshape(-1) for _, words in draws])[:numel]
 

@@ -143,7 +143,9 @@ _WIRE = {float64: "double", int64: "i64", uint64: "u64", bool_: "i64"}
 
 
 def walked(out: Meta) -> list[tuple[int, int]]:
-    """(size, stride) of each dimension in the order of memory, innermost first; none where memory has no gaps."""
+    """Return (size, stride) of each dimension in the order of memory, innermost first; none where memory has no
+    gaps.
+    """
     if is_dense(out.shape, out.strides):
         return []
     return [(out.shape[d], out.strides[d]) for d in reversed(memory_order(out.shape, out.strides))]
@@ -200,12 +202,12 @@ def _twist_uniform(engine: MersenneTwister, count: int, dtype: dtype, bounds: Se
 
 
 def _unit_float(engine: MersenneTwister, count: int) -> Array:
-    """float32 in [0, 1) from the low 24 bits of each word."""
+    """Return float32 in [0, 1) from the low 24 bits of each word."""
     return (engine.words(count) & np.uint64((1 << 24) - 1)).astype(np.float32) * np.float32(2.0**-24)
 
 
 def _unit_double(engine: MersenneTwister, count: int) -> Array:
-    """float64 in [0, 1) from the low 53 bits of each pair of words."""
+    """Return float64 in [0, 1) from the low 53 bits of each pair of words."""
     return (engine.long_words(count) & np.uint64((1 << 53) - 1)).astype(np.float64) * 2.0**-53
 
 
@@ -226,12 +228,16 @@ def _philox_unit(words: Array, dtype: dtype) -> Array:
 
 
 def _fused(a: Array, b: Any, c: Any) -> Array:
-    """a * b + c of float32 with one rounding, as the GPU's fused multiply-add: the product is exact in float64."""
+    """Return a * b + c of float32 with one rounding, as the GPU's fused multiply-add: the product is exact in
+    float64.
+    """
     return (a.astype(np.float64) * np.float64(b) + np.float64(c)).astype(np.float32)
 
 
 def _fused_double(a: Array, b: float, c: float) -> Array:
-    """a * b + c of float64 with one rounding, as PyTorch's on CPUs: what the product and the sum lose is added last."""
+    """Return a * b + c of float64 with one rounding, as PyTorch's on CPUs: what the product and the sum lose is
+    added last.
+    """
     if not abs(b) < 2.0**900:  # splitting it would overflow
         return a * b + c
     product = a * b
@@ -243,7 +249,7 @@ def _fused_double(a: Array, b: float, c: float) -> Array:
 
 
 def _halves(x: Any) -> tuple[Any, Any]:
-    """x as the sum of two numbers of 26 bits, whose products are exact (Veltkamp)."""
+    """Return x as the sum of two numbers of 26 bits, whose products are exact (Veltkamp)."""
     wide = x * 134217729.0
     high = wide - (wide - x)
     return high, x - high
@@ -276,7 +282,7 @@ def _twist_normal(engine: MersenneTwister, count: int, dtype: dtype, parameters:
 
 
 def _box_muller(pairs: Array, mean: Any, std: Any) -> Array:
-    """(n, 2, 8) uniform numbers to 16 n normal ones: eight of the cosine, then eight of the sine."""
+    """Return (n, 2, 8) uniform numbers to 16 n normal ones: eight of the cosine, then eight of the sine."""
     kind = pairs.dtype.type
     radius = np.sqrt(kind(-2) * np.log(kind(1) - pairs[:, 0]))
     angle = kind(2 * np.pi) * pairs[:, 1]
@@ -285,7 +291,7 @@ def _box_muller(pairs: Array, mean: Any, std: Any) -> Array:
 
 
 def _normals_in_turn(engine: MersenneTwister, count: int) -> list[float]:
-    """PyTorch's distribution for small tensors: float64 pairs, of which the engine keeps the second."""
+    """Return PyTorch's distribution for small tensors: float64 pairs, of which the engine keeps the second."""
     out: list[float] = []
     if count and engine.normal is not None:
         out.append(engine.normal)
@@ -331,7 +337,7 @@ def _philox_integers(words: Array, dtype: dtype, parameters: Sequence[Any]) -> A
 
 
 def _into_range(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
-    """words % span + low; a span of 0 stands for the whole 64-bit range."""
+    """Return words % span + low; a span of 0 stands for the whole 64-bit range."""
     low, span, _ = parameters
     values = words % np.uint64(span) if span else words
     values = values + np.uint64(low % (1 << 64))
@@ -464,7 +470,7 @@ def _shuffled(engine: MersenneTwister, count: int) -> Array:
 
 
 def permutation_increment(policy: Policy, count: int) -> int:
-    """How far a permutation advances the generator: by its keys, then by a number for each place."""
+    """Return how far a permutation advances the generator: by its keys, then by a number for each place."""
     return policy.increment(count, 2) + -(-count // 4) * 4
 
 
@@ -578,7 +584,7 @@ _STEP = 10.0  # rates from which on numbers are drawn by rejection
 
 
 def _poisson(rates: Array, draw: Draw) -> Array:
-    """Small rates by the inverse of the distribution; large ones by transformed rejection (Hoermann, 1993)."""
+    """Return small rates by the inverse of the distribution; large ones by transformed rejection (Hoermann, 1993)."""
     u, v = draw(0)
     small = rates < _STEP
     out = np.where(small, _poisson_inverse(np.where(small, rates, 0.0), u), 0.0)

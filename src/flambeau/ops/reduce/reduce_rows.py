@@ -25,7 +25,7 @@ _RUN = 16  # summands one after the other, as many as in NumPy's own pairwise su
 
 
 def grouping(shape: Sequence[int], dims: Sequence[int]) -> Callable[[Array], Array]:
-    """What brings an array of `shape` to two axes: the dims kept, then those reduced; a view where it can be."""
+    """Return what brings an array of `shape` to two axes: the dims kept, then those reduced; a view where it can be."""
     kept = [d for d in range(len(shape)) if d not in dims]
     axes = (*kept, *dims)
     rows = math.prod([shape[d] for d in kept]), math.prod([shape[d] for d in dims])
@@ -42,7 +42,7 @@ def _as_rows(x: Array, rows: tuple[int, int]) -> Array:
 
 
 def grouped(x: Array, dims: Sequence[int]) -> Array:
-    """`x` as two axes: the dims kept, then those reduced."""
+    """Return `x` as two axes: the dims kept, then those reduced."""
     return grouping(x.shape, dims)(x)
 
 
@@ -50,7 +50,7 @@ def grouped(x: Array, dims: Sequence[int]) -> Array:
 
 
 def pairwise_sum(x: Array) -> Array:
-    """Sums along the last axis with an error that grows with the logarithm of its length."""
+    """Return sums along the last axis with an error that grows with the logarithm of its length."""
     if x.dtype.kind not in "fc" or x.shape[1] < _RUN or x.strides[1] == x.itemsize:
         return np.asarray(np.add.reduce(x, axis=1))
     if x.strides[0] == x.itemsize and len(x) >= _RUN:
@@ -59,7 +59,7 @@ def pairwise_sum(x: Array) -> Array:
 
 
 def _sums_across(x: Array) -> Array:
-    """Sums along the middle of three axes: elements are added by runs, then runs of runs."""
+    """Return sums along the middle of three axes: elements are added by runs, then runs of runs."""
     while x.dtype.kind in "fc" and x.shape[1] > _RUN:
         whole = x.shape[1] // _RUN * _RUN
         runs = x[:, :whole].reshape(len(x), -1, _RUN, x.shape[2], copy=False)
@@ -177,12 +177,12 @@ def _median_place(count: Any) -> Any:
 
 
 def ordered(x: Array) -> Array:
-    """Booleans as bytes: `minimum` and `maximum` of NumPy take both, `argmin` is faster."""
+    """Return booleans as bytes: `minimum` and `maximum` of NumPy take both, `argmin` is faster."""
     return x.view(np.uint8) if x.dtype == np.bool_ else x
 
 
 def _nan_or(x: Array, at: Array) -> Array:
-    """Where a row has a NaN, the place of its first; else `at`."""
+    """Return where a row has a NaN, the place of its first; else `at`."""
     if x.dtype.kind != "f":
         return at
     nan = np.isnan(x)
@@ -240,7 +240,7 @@ def mode(x: Array) -> tuple[Array, Array]:
 
 
 def quantile(x: Array, interpolation: str, skip_nan: bool, q: Array) -> Array:
-    """Quantiles by rows: (len(q), rows). A row with a NaN gives NaN unless they are skipped."""
+    """Return quantiles by rows: (len(q), rows). A row with a NaN gives NaN unless they are skipped."""
     ordered = np.sort(x, axis=1)
     nan = np.isnan(x)
     count = x.shape[1] - np.count_nonzero(nan, axis=1) if skip_nan else np.full(x.shape[0], x.shape[1])

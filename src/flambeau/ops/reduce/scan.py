@@ -150,7 +150,7 @@ _LINE = 64  # elements of a line from which a call for each pays
 
 
 def _by_lines(ufunc: np.ufunc, x: Array, axis: int, kind: Any) -> Array:
-    """Scans across long lines: NumPy's go down each column of its own. The same steps, and so the same bits."""
+    """Return scans across long lines: NumPy's go down each column of its own. The same steps, and so the same bits."""
     out = np.empty(x.shape, x.dtype)
     lines, into = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
     carried = lines[0].astype(kind)
@@ -162,7 +162,7 @@ def _by_lines(ufunc: np.ufunc, x: Array, axis: int, kind: Any) -> Array:
 
 
 def _by_blocks(ufunc: np.ufunc, rows: Array, kind: Any) -> Array:
-    """Scans of rows, carried in a wider dtype that stays in the cache: the same steps, and so the same bits."""
+    """Return scans of rows, carried in a wider dtype that stays in the cache: the same steps, and so the same bits."""
     out = np.empty_like(rows)
     for part in row_blocks(rows):
         carried: Any = None
@@ -194,7 +194,7 @@ def _log_sums(x: Array, axis: int) -> Array:
 
 
 def log_add(a: Array, b: Array) -> Array:
-    """log(exp(a) + exp(b)) of complex numbers, none of which is NaN in one part alone."""
+    """Return log(exp(a) + exp(b)) of complex numbers, none of which is NaN in one part alone."""
     with np.errstate(all="ignore"):
         less = a.real <= b.real
         least, most = np.where(less, a, b), np.where(less, b, a)

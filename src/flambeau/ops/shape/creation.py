@@ -30,7 +30,7 @@ def _wide(kind: dtype) -> dtype:
 
 
 def _sequence_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Params: count, dtype, device, then the operator's own."""
+    """Infer the results. Params: count, dtype, device, then the operator's own."""
     count, kind, device = params[:3]
     number = _wide(kind)
     return Signature((Meta.contiguous_of((count,), kind, device),), tuple([number for _ in operands]), params)

@@ -44,7 +44,7 @@ Params = tuple[Any, ...]
 
 
 def _cat_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: dim, and whether `stack` made it, of tensors that had none there."""
+    """Infer the results. Params: dim, and whether `stack` made it, of tensors that had none there."""
     metas = [x for x in operands if isinstance(x, Meta)]
     for i, meta in enumerate(metas):
         if meta.ndim == 0:
@@ -65,7 +65,7 @@ def _cat_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _joined_strides(metas: Sequence[Meta], shape: Strides) -> Strides:
-    """Channels last where all tensors are; an empty vector is not."""
+    """Return channels last where all tensors are; an empty vector is not."""
     last = len(shape) in (4, 5) and all(meta.channels_last for meta in metas)
     return channels_last_strides(shape) if last else contiguous_strides(shape)
 
@@ -161,7 +161,7 @@ def _flip_host(launch: Launch) -> Body:
 
 
 def _roll_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: shifts and dims, of one length; no dims rolls the flattened tensor."""
+    """Infer the results. Params: shifts and dims, of one length; no dims rolls the flattened tensor."""
     x, (shifts, dims) = operands[0], params
     assert isinstance(x, Meta)
     if not shifts:
@@ -257,7 +257,7 @@ def _triangle_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _triangle_form(lower: bool) -> Expression:
-    """k0 columns, k1 rows, k2 the diagonal; i is the element's row-major index."""
+    """Return k0 columns, k1 rows, k2 the diagonal; i is the element's row-major index."""
 
     def text(launch: Launch) -> str:
         number = "u32" if launch.outputs[0].numel < 1 << 31 else "u64"
@@ -298,7 +298,7 @@ triu = define(
 
 
 def _indices_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: row, col, offset, dtype, device, lower."""
+    """Infer the results. Params: row, col, offset, dtype, device, lower."""
     row, col, offset, kind, where, lower = params
     begin, end = _row_ends(row, col, offset, lower)
     return Signature((Meta.contiguous_of((2, int(np.sum(end - begin))), kind, where),), (), params)
@@ -358,7 +358,7 @@ note(triangle_indices, "tril_indices")
 
 
 def _repeats_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: the sum of the repeats, which the host had to ask for."""
+    """Infer the results. Params: the sum of the repeats, which the host had to ask for."""
     x = operands[0]
     assert isinstance(x, Meta)
     return Signature((Meta.contiguous_of((params[0],), x.dtype, x.device),), (x,), params)

@@ -183,7 +183,7 @@ class Callables(LRScheduler):
 
 
 def attributes_of(f: Callable[..., Any]) -> dict[str, Any] | None:
-    """What a checkpoint keeps of a callable: an object's attributes, nothing of a function."""
+    """Return what a checkpoint keeps of a callable: an object's attributes, nothing of a function."""
     return None if isinstance(f, types.FunctionType) else f.__dict__.copy()
 
 
@@ -212,7 +212,11 @@ def put(group: dict[str, Any], key: str, value: Rate) -> None:
 
 
 def for_each_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
-    """Return an argument as a list with a value for each group. ValueError: a list of another length."""
+    """Return an argument as a list with a value for each group.
+
+    Raises:
+        ValueError: For a list of another length.
+    """
     count = len(optimizer.param_groups)
     if not isinstance(value, list | tuple):
         value = [value] * count

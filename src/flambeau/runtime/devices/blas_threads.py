@@ -1,6 +1,6 @@
-"""How many threads the CPU's operators compute with: those of the BLAS libraries that NumPy and SciPy bring.
+"""The number of threads of CPU operators, which is that of the BLAS libraries of NumPy and SciPy.
 
-Host bodies themselves run on the calling thread; products and factorizations are BLAS's.
+Reference implementations run on the calling thread; BLAS computes products and factorizations on its threads.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ _NAMES = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openbl
 
 
 def count() -> int:
-    """BLAS's threads; 1 where the library cannot be asked."""
+    """Return the number of BLAS threads; 1 if no library reports it."""
     return max([int(get()) for get in _functions("get_num_threads")], default=1)
 
 
 def limit(threads: int) -> None:
-    """Set BLAS's threads. Raises RuntimeError: fewer than 1; NotSupportedError: the library cannot be told."""
+    """Set the number of BLAS threads.
+
+    Raises:
+        RuntimeError: For fewer than 1.
+        NotSupportedError: If the library cannot be told.
+    """
     if threads <= 0:
         raise RuntimeError("Expected positive number of threads")
     found = list(_functions("set_num_threads"))
@@ -36,7 +41,7 @@ def limit(threads: int) -> None:
 
 
 def _functions(verb: str) -> Iterator[Callable[..., Any]]:
-    """OpenBLAS's function, of each library that is there."""
+    """Return OpenBLAS's function, of each library that is there."""
     for path in _libraries():
         library = ctypes.CDLL(path)  # the one that is loaded already, where it is
         for name in _NAMES:

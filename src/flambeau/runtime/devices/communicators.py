@@ -25,7 +25,7 @@ def communicators(contexts: Sequence[Context]) -> list[int]:
 
 
 def _forget_closed() -> None:
-    """Their driver closed them."""
+    """Remove communicators whose driver has closed."""
     for key in [key for key in _made if key[0].closed]:
         del _made[key]
 

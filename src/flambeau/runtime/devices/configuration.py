@@ -32,13 +32,13 @@ VARIABLES = (
 
 
 class Settings(Value):
-    """One machine as it was asked for.
+    """The settings with which one machine is opened.
 
-    driver: "virtual", "cuda" (real GPUs), or "none" where nothing was asked for and there are no real GPUs.
-    data: False: virtual GPUs of shapes and times alone, whose kernels do not run.
-    placement: how the caching allocators choose among free blocks (see `placement.py`).
-    strict: with races, what the host may do to pinned memory unseen withholds the certificate.
-    said: the environment's variables that decided, as `NAME='value'`, for messages.
+    driver: "virtual", "cuda" (real GPUs), or "none" where nothing was asked for and there are no real GPUs. data:
+    False: virtual GPUs of shapes and times alone, whose kernels do not run. placement: how the caching allocators
+    choose among free blocks (see `placement.py`). strict: with races, what the host may do to pinned memory
+    unseen withholds the certificate. said: the environment's variables that decided, as `NAME='value'`, for
+    messages.
     """
 
     driver: str
@@ -54,7 +54,7 @@ class Settings(Value):
 
 
 def from_environment() -> Settings:
-    """What the environment asks for. Raises ValueError for a malformed variable."""
+    """Return the settings of the environment."""
     driver = _one_of("FLAMBEAU_DRIVER", _DRIVERS, "auto")
     if driver == "auto":
         asked = _get("FLAMBEAU_VIRTUAL_DEVICES") or _get("FLAMBEAU_VIRTUAL_PROFILE")
@@ -74,9 +74,11 @@ def virtual_settings(
     placement: str | None = None,
     strict: bool | None = None,
 ) -> Settings:
-    """Return a virtual machine: what is None here is as the environment says.
+    """Return the settings of a virtual machine. Arguments that are None take their value from the environment.
 
-    Raises ValueError: a malformed argument or variable; TypeError: an argument of another type.
+    Raises:
+        ValueError: For a malformed argument or variable.
+        TypeError: For an argument of another type.
     """
     if devices is not None and (not isinstance(devices, int) or isinstance(devices, bool)):
         raise TypeError(f"devices must be an int, not {type(devices).__name__}")
@@ -139,15 +141,15 @@ def peer_canary(driver: str) -> bool:
 
 
 def visible_text() -> str | None:
-    """CUDA_VISIBLE_DEVICES as it stands; None if it is not set."""
+    """Return the value of CUDA_VISIBLE_DEVICES, or None if it is not set."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def visible_devices(text: str | None, uuids: Sequence[str]) -> list[int]:
-    """Which of the devices with these UUIDs CUDA_VISIBLE_DEVICES leaves, in its order.
+    """Return the indices of the devices that CUDA_VISIBLE_DEVICES leaves visible, in its order.
 
-    Indices or UUIDs (prefixes that fit one device alone). As in CUDA the first invalid entry ends the
-    list, a device named twice empties it, and digits may be followed by anything ("1gpu" is 1).
+    Its entries are indices, or UUIDs that a prefix of may identify one device. As in CUDA, the first invalid
+    entry ends the list, a device named twice empties it, and any text may follow the digits ("1gpu" is 1).
     """
     if text is None:
         return list(range(len(uuids)))
@@ -169,14 +171,14 @@ def _by_uuid(prefix: str, uuids: Sequence[str]) -> int:
 
 
 def _leading_int(text: str) -> int:
-    """C's strtoul for our purpose: the digits that the text begins with; -1 if there are none."""
+    """Return C's strtoul for our purpose: the digits that the text begins with; -1 if there are none."""
     body = text[1:] if text.startswith("+") else text
     digits = body[: len(body) - len(body.lstrip("0123456789"))]
     return int(digits) if digits else -1
 
 
 def _get(name: str) -> str | None:
-    """Return a variable of ours; one that is empty counts as not set."""
+    """Return an environment variable of Flambeau; None if it is unset or empty."""
     return os.environ.get(name, "").strip() or None
 
 

@@ -61,10 +61,11 @@ _TOO_MANY = (
 
 
 class Parcel(NamedTuple):
-    """What goes to the other process, in the order of PyTorch's `_share_cuda_`.
+    """The data that another process needs to open a block, in the order of PyTorch's `_share_cuda_`.
 
     handle: 16 bytes of the device's uuid and the driver's 64 of the segment. offset, nbytes: the storage's in it.
-    counter, slot: the sender's counters and the place of this sending's. event: b"" if there is nothing to wait for.
+    counter, slot: the sender's counters and the place of this sending's. event: b"" if there is nothing to wait
+    for.
     """
 
     device: int
@@ -78,7 +79,7 @@ class Parcel(NamedTuple):
 
     @classmethod
     def checked(cls, *fields: Any) -> Parcel:
-        """Return the parcel of these fields. Raises TypeError or ValueError if they are not those of a parcel."""
+        """Return the parcel with these fields."""
         if len(fields) != len(_FIELDS):
             raise TypeError(f"a CUDA storage of another process has {len(_FIELDS)} fields, not {len(fields)}")
         for (name, kind), value in zip(_FIELDS, fields, strict=True):
@@ -96,7 +97,7 @@ class Parcel(NamedTuple):
 
     @property
     def key(self) -> tuple[bytes, int]:
-        """What tells the block from all others."""
+        """Return a key that identifies the block among all shared blocks."""
         return self.handle, self.offset
 
 
@@ -149,7 +150,7 @@ class Received(Receipt):
 
 
 class _State:
-    """All that this process has sent and received. A forked child begins anew."""
+    """The blocks that this process has sent and received. A forked child begins with an empty state."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -173,7 +174,7 @@ class _State:
         return self.own
 
     def watch(self) -> None:
-        """Hear of machines that close."""
+        """Subscribe to machines that close."""
         if not self.watching:
             self.watching = True
             system.watch(_Closing())
@@ -186,9 +187,12 @@ _state = _State()
 
 
 def send(ptr: int, nbytes: int, context: Context, block: Block) -> Parcel:
-    """What another process needs to use `nbytes` bytes at `ptr`, a block of the caching allocator.
+    """Return what another process needs to use `nbytes` bytes at `ptr`, a block of the caching allocator.
 
-    Whoever calls keeps the block until `retire`. Raises NotSupportedError: the memory cannot be shared.
+    Whoever calls keeps the block until `retire`.
+
+    Raises:
+        NotSupportedError: If the memory cannot be shared.
     """
     system.require_open(context)
     allocator: Any = context.allocator
@@ -217,7 +221,7 @@ def send(ptr: int, nbytes: int, context: Context, block: Block) -> Parcel:
 
 
 def _mark(context: Context) -> UseEvent | None:
-    """An event at the end of the current stream; None, after waiting for that, if there are too many of them."""
+    """Record an event at the end of the current stream. With too many events, wait for the stream and return None."""
     stream = current.stream_at(context.index)
     if _state.events >= _EVENTS:
         stream.synchronize()
@@ -229,7 +233,7 @@ def _mark(context: Context) -> UseEvent | None:
 
 
 def retire(ptr: int) -> None:
-    """The block at an address is of no more use here: free it now, or once it is of no use elsewhere."""
+    """Free a block that this process no longer uses: now, or once no other process uses it."""
     sent = _state.sent.pop(ptr, None)
     if sent is None or sent.context.closed:
         return
@@ -243,7 +247,11 @@ def retire(ptr: int) -> None:
 
 
 def collect(thoroughly: bool = True) -> None:
-    """Do what destructors left, and free blocks that no other process uses; `thoroughly`: nor one that has ended."""
+    """Run deferred releases, and free blocks that no other process uses.
+
+    Args:
+        thoroughly: Also free blocks whose receiver has ended.
+    """
     _state.dead.extend(_state.later)
     _state.later.clear()
     _bury()
@@ -256,9 +264,12 @@ def collect(thoroughly: bool = True) -> None:
 
 
 def returned(parcel: Parcel) -> Sent:
-    """Return the block of a parcel that this process has sent itself; from limbo, if it was freed since.
+    """Return the block of a parcel that this same process sent, out of IPC limbo if it was freed since.
 
-    The current stream waits for the sending, which is over. RuntimeError: the memory was given back.
+    The current stream waits for the sending, which is over.
+
+    Raises:
+        RuntimeError: If the memory was given back.
     """
     for ptr, sent in [*_state.sent.items(), *_state.limbo.items()]:
         if sent.key == parcel.key and parcel.slot in sent.sendings:
@@ -285,10 +296,14 @@ def is_own(parcel: Parcel) -> bool:
 
 
 def receive(parcel: Parcel) -> tuple[Context, int, Received]:
-    """Where what another process sent lies here, and the receipt to `release` once it is of no more use.
+    """Return the local address of memory from another process, and the receipt to pass to `release` after its last
+    use.
 
-    The current stream waits for the sender's. Raises RuntimeError: the sender has ended, its device is not visible
-    here, or this process is a fork of one that used CUDA.
+    The current stream waits for the sender's.
+
+    Raises:
+        RuntimeError: If the sender has ended, its device is not visible here, or this process is a fork
+            of one that used CUDA.
     """
     with _state.lock:
         counters = _counters_of(parcel)
@@ -321,13 +336,13 @@ def _received(parcel: Parcel, counters: Mapping) -> tuple[Context, int, Received
 
 
 def release_again(parcel: Parcel) -> None:
-    """What was sent is here already: order what comes after this sending, too, and release it at once."""
+    """Release a second parcel of memory that is open here already, after ordering the current stream behind it."""
     _order(_context_of(parcel), parcel)
     finish(_counters_of(parcel), parcel.slot)
 
 
 def release(receipt: Received, streams: Iterable[int]) -> None:
-    """What was received is of no more use; `streams` are those that it was used on. For destructors."""
+    """Release received memory after its last use, on `streams`. Destructors may call it."""
     _state.dead.append((receipt, streams))
     _bury()
 
@@ -357,7 +372,7 @@ def _ended(parcel: Parcel) -> RuntimeError:
 
 
 def _order(context: Context, parcel: Parcel) -> None:
-    """Let the current stream wait for the sender's."""
+    """Make the current stream wait for the sender's stream."""
     if not parcel.must_wait:
         return
     driver = context.driver
@@ -368,7 +383,7 @@ def _order(context: Context, parcel: Parcel) -> None:
 
 
 def _bury() -> None:
-    """See Note [Dead tensors of others]."""
+    """Release received memory that destructors left. See Note [Dead tensors of others]."""
     while _state.dead and _state.turn.try_enter():
         try:
             while _state.dead:
@@ -427,7 +442,7 @@ class _Closing:
         pass
 
     def before_close(self, machine: Machine) -> None:
-        """All work is done. Raises what the warning raises if that is an error."""
+        """Release received memory of a machine that closes. Raises a warning that is turned into an error."""
         for receipt in list(_state.receipts):
             if receipt.segment.context in machine.contexts:
                 receipt.end()
@@ -451,7 +466,7 @@ def _uuid(context: Context) -> bytes:
 
 
 def _begin_anew() -> None:
-    """In a forked child: what the parent sent and received is the parent's business."""
+    """Clear the state in a forked child: the parent's blocks belong to the parent."""
     global _state
     watching = _state.watching
     _state = _State()

@@ -33,10 +33,13 @@ _UNSET = "unset it, or name those to use, such as CUDA_VISIBLE_DEVICES=0"
 
 
 def examine(try_peers: bool = False) -> dict[str, Any]:
-    """What `doctor` says, as plain values; sizes in bytes.
+    """Return the contents of `doctor` as plain values; sizes in bytes.
 
     Without `try_peers` nothing is initialized and nothing changes. With it CUDA is initialized, and every pair of
-    devices copies a test pattern (see Note [The canary of peer copies]). ValueError: a malformed environment variable.
+    devices copies a test pattern (see Note [The canary of peer copies]).
+
+    Raises:
+        ValueError: For a malformed environment variable.
     """
     wish = system.wish()
     if try_peers and system.is_available():
@@ -92,7 +95,7 @@ def _nccl_version() -> int | None:
 
 
 def _dotted(number: int | None) -> str | None:
-    """91002 is 9.10.2: both libraries count so."""
+    """Return a library's version number as text; 91002 becomes "9.10.2"."""
     return None if number is None else f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
@@ -101,7 +104,7 @@ def _access(a: Context, b: Context) -> bool:
 
 
 def _device(context: Context) -> dict[str, Any]:
-    """What nvidia-smi would show against what the allocator knows of."""
+    """Return the memory of a device: what nvidia-smi would show, and what the allocator holds."""
     driver, index = context.driver, context.driver_index
     properties = driver.device_properties(index)
     free, total = driver.mem_info(index)
@@ -126,7 +129,7 @@ def _device(context: Context) -> dict[str, Any]:
 
 
 def doctor(try_peers: bool = False) -> str:
-    """What is there and in what state, for a person: versions, devices and why these, memory, peers, flags.
+    """Return what is there and in what state, for a person: versions, devices and why these, memory, peers, flags.
 
     Args:
         try_peers: initialize CUDA, and let every pair of devices copy a test pattern.

@@ -14,7 +14,7 @@ CAPACITY = 4096  # plans per device, PyTorch's default
 
 
 class Plan:
-    """A launch that is loaded for as long as somebody holds this: the cache, or who is about to launch it."""
+    """A loaded launch. It stays loaded while the cache, or a call that is about to launch it, refers to it."""
 
     __slots__ = ("_context", "exe")
 
@@ -37,7 +37,7 @@ class PlanCache:
         self._max_size = CAPACITY
 
     def get(self, key: Hashable, launch: Launch) -> Plan:
-        """Return the plan of `key`, loaded now if it is not kept. Errors of loading leave the cache as it was."""
+        """Return the plan of `key`, loading it if it is not cached. If loading fails, the cache is unchanged."""
         with self._lock:
             found = self._plans.get(key)
             if found is not None:
@@ -52,12 +52,14 @@ class PlanCache:
 
     @property
     def size(self) -> int:
-        """How many plans are kept."""
+        """Return how many plans are kept."""
         return len(self._plans)
 
     @property
     def max_size(self) -> int:
-        """How many plans are kept at most. Setting it less drops the least recently used. Negative: RuntimeError."""
+        """Return how many plans are kept at most. Setting it less drops the least recently used. Negative:
+        RuntimeError.
+        """
         return self._max_size
 
     @max_size.setter
@@ -90,7 +92,7 @@ def cache_of(context: Context) -> PlanCache:
 
 
 def _forget_closed() -> None:
-    """A fresh machine has empty caches; one that rests keeps its own."""
+    """Remove the caches of closed machines; a suspended machine keeps its caches."""
     for context in [c for c in _caches if c.closed]:
         del _caches[context]
 

@@ -35,20 +35,20 @@ class Watcher(Protocol):
     """Whoever reports on machines, as the command line does."""
 
     def before_open(self, machine: Machine) -> None:
-        """Its drivers are open and no context is made yet: a driver may be put around `machine.driver`."""
+        """Handle that the machine's driver is open and no context exists yet. `machine.driver` may be wrapped."""
 
     def after_open(self, machine: Machine) -> None:
-        """The machine's contexts are made; no work yet."""
+        """Handle that the machine's contexts exist and no work was enqueued yet."""
 
     def before_close(self, machine: Machine) -> None:
-        """Its work is done, or was interrupted; its contexts and driver still answer."""
+        """Handle that the machine's work is done or was interrupted. Its contexts and driver still work."""
 
 
 class Machine:
-    """A driver with its devices, opened as `wish` says. Contexts are made by `start`, on first use.
+    """A driver with its devices, opened with the settings `wish`. `start` creates the contexts on first use.
 
-    `visible` holds the driver's index of each CUDA device. A context of ours costs no driver call but that
-    for the default stream's handle: a driver makes its native context when a call first needs one.
+    `visible` holds the driver's index of each CUDA device. A context of ours costs no driver call but that for
+    the default stream's handle: a driver makes its native context when a call first needs one.
     """
 
     pinned: PinnedAllocator  # once it is started
@@ -105,20 +105,20 @@ class Machine:
             watcher.after_open(self)
 
     def leave(self) -> None:
-        """Another machine takes its place: nothing of this one is of use, and its tensors are kept apart."""
+        """Suspend the machine: its objects raise until `resume`."""
         self._metas = set_aside()
         for context in self.contexts:
             context.rest(errors.MACHINE_CLOSED)
 
     def resume(self) -> None:
-        """It is in use again."""
+        """Resume the suspended machine."""
         take_up(self._metas)
         self._metas = []
         for context in self.contexts:
             context.resume()
 
     def close(self) -> list[Exception]:
-        """Finish all work and give everything back; what work raised that nobody has waited for."""
+        """Finish all work and free everything. Returns the errors of work that no call has reported."""
         if self.closed:
             return []
         self.closed = True
@@ -163,7 +163,7 @@ def _selection() -> tuple[int, tuple[int, ...]]:
 
 
 def _remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
-    """What would have helped a program that ran out of memory. Imported then: it takes time, and is seldom wanted."""
+    """Return the OOM suggestion of a failed request. The module is imported here because it is seldom needed."""
     found: str = import_module("flambeau.runtime.memory_reports.oom_advice").suggest_settings(
         allocator, pool, size
     )

@@ -36,18 +36,17 @@ _lock = threading.Lock()
 
 
 def direct(giver: Context, taker: Context, look: bool = False) -> bool:
-    """Return True if a copy from one device to another may be left to the driver. Enables access on the first use of
-    a pair.
+    """Return True if the driver may copy from one device to another. Enables peer access on the first use of a pair.
 
-    False only where the driver's copies were seen to arrive changed; `look` says to look now, whatever the
-    settings are. See Note [The canary of peer copies].
+    Returns False only if the driver's copies arrived changed. `look` forces the check whatever the settings are.
+    See Note [The canary of peer copies].
     """
     found = None if look else _pairs.get((giver, taker))
     return (found if found is not None else _meet(giver, taker, look)) is not CORRUPT
 
 
 def state(giver: Context, taker: Context) -> str:
-    """What is known of a pair, in words."""
+    """Return what is known of a pair, in words."""
     return _pairs.get((giver, taker), UNKNOWN)
 
 
@@ -73,7 +72,7 @@ def _meet(giver: Context, taker: Context, look: bool) -> str:
 
 
 def _enable(giver: Context, taker: Context) -> bool:
-    """Let each device reach the other's memory; whether there is access at all."""
+    """Let each device access the other's memory. Returns False if there is no access."""
     pairs = [(giver, taker), (taker, giver)]
     able = [pair for pair in pairs if pair[0].driver.peer_can(pair[0].driver_index, pair[1].driver_index)]
     for one, other in able:
@@ -82,7 +81,7 @@ def _enable(giver: Context, taker: Context) -> bool:
 
 
 def _wrong_bytes(giver: Context, taker: Context) -> int:
-    """Send the pattern from one device to the other; how many bytes of it arrive changed."""
+    """Copy the pattern from one device to the other. Returns how many of its bytes arrive changed."""
     driver = giver.driver
     near, far = _buffer(giver), _buffer(taker)
     memory = _pinned.get(driver)
@@ -127,7 +126,7 @@ def _warn(giver: Context, taker: Context, wrong: int) -> None:
 
 
 def _forget_closed() -> None:
-    """A fresh machine has met nobody; one that rests keeps its own."""
+    """Remove the pairs of closed machines; a suspended machine keeps its pairs."""
     for pair in [pair for pair in _pairs if pair[0].closed]:
         del _pairs[pair]
     for context in [c for c in _buffers if c.closed]:

@@ -63,7 +63,9 @@ class CUDAGraph:
 
         As in today's PyTorch this is not needed: a generator's state is the graph's from its first number on.
 
-        Raises RuntimeError: the capture has begun, or it is the CPU's generator; TypeError: it is no Generator.
+        Raises:
+            RuntimeError: If the capture has begun, or it is the CPU's generator.
+            TypeError: If it is not a Generator.
         """
         if not isinstance(generator, Generator):
             raise TypeError(argument_type("register_generator_state", "generator", 1, "Generator", generator))
@@ -125,10 +127,12 @@ class CUDAGraph:
             )
 
     def capture_end(self) -> None:
-        """End the recording, on the stream where it began: the graph can be launched from now on.
+        """End the recording, on the stream where it began: the graph can be launched from now on. The capture is
+        over all the same.
 
-        Raises RuntimeError: something that is not allowed in a capture was tried, or the stream does not wait for all
-        that was recorded. The capture is over all the same.
+        Raises:
+            RuntimeError: For something that is not allowed in a capture was tried, or the stream does not
+                wait for all that was recorded.
         """
         stream, context, draws = self._stream, self._context, self._draws
         if stream is None or context is None or draws is None:
@@ -154,7 +158,8 @@ class CUDAGraph:
     def instantiate(self) -> None:
         """Make it ready to be launched, as what `raw_cuda_graph` names is by now. Only with `keep_graph`.
 
-        Raises RuntimeError: nothing was captured; the graph was not kept.
+        Raises:
+            RuntimeError: If nothing was captured; the graph was not kept.
         """
         if not self._keep_graph:
             raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
@@ -165,8 +170,9 @@ class CUDAGraph:
         """Return its cudaGraph_t, which other libraries may change before `instantiate`. Only with `keep_graph`, on
         real GPUs.
 
-        Raises RuntimeError: nothing was captured, the graph was not kept. NotSupportedError: it is a virtual
-        GPU's.
+        Raises:
+            RuntimeError: If nothing was captured, the graph was not kept.
+            NotSupportedError: If it is a virtual GPU's.
         """
         if not self._keep_graph:
             raise RuntimeError(
@@ -191,12 +197,13 @@ class CUDAGraph:
         return self._context
 
     def replay(self) -> None:
-        """Launch the graph on the current stream of its device; returns at once.
+        """Launch the graph on the current stream of its device. Returns immediately.
 
-        In a capture it becomes part of what is captured: keep it as long as that. Real GPUs do so only with graphs that
-        draw no random numbers.
+        In a capture it becomes part of what is captured: keep it as long as that. Real GPUs do so only with
+        graphs that draw no random numbers.
 
-        Raises RuntimeError: nothing was captured.
+        Raises:
+            RuntimeError: If nothing was captured.
         """
         context = self._context
         if not self._handle or context is None:
@@ -211,22 +218,34 @@ class CUDAGraph:
         stream.queue.busy = True
 
     def reset(self) -> None:
-        """Give the graph and its memory back; it may capture anew. Raises RuntimeError: it is capturing."""
+        """Give the graph and its memory back; it may capture anew.
+
+        Raises:
+            RuntimeError: If it is capturing.
+        """
         if self._stream is not None:
             raise RuntimeError("reset() cannot be called during a capture")
         self._release()
 
     def pool(self) -> PoolId:
-        """Return the id of its memory, to share it with other graphs. Raises RuntimeError: nothing was captured."""
+        """Return the id of its memory, to share it with other graphs.
+
+        Raises:
+            RuntimeError: If nothing was captured.
+        """
         if self._pool is None:
             raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
         return self._pool.id
 
     def enable_debug_mode(self) -> None:
-        """`debug_dump` works without it: nothing to do, as it costs nothing to keep the graph."""
+        """Do nothing: `debug_dump` works without it, because graphs are always kept."""
 
     def debug_dump(self, debug_path: str) -> None:
-        """Write the graph to a file, in Graphviz's language. Raises RuntimeError: nothing was captured."""
+        """Write the graph to a file, in Graphviz's language.
+
+        Raises:
+            RuntimeError: If nothing was captured.
+        """
         if not self._handle or self._context is None:
             raise RuntimeError("Called CUDAGraph::debug_dump without a preceding successful capture.")
         self._context.driver.graph_dump(self._handle, debug_path)

@@ -1,8 +1,8 @@
-"""`Liveness`: whether the memory that a graph reads or writes is still what it was in its capture.
+"""`Liveness`: check that the memory a graph reads or writes is still allocated as it was during its capture.
 
-A launch of a graph uses the addresses that were recorded. What was allocated during the capture is the graph's own;
-the rest the program must keep alive. While a graph is watched, allocators tell of what they take back, and the launches
-of its capture of what they use; that costs time, for as long as the graph lives.
+A launch of a graph uses the addresses that were recorded. Memory that was allocated during the capture belongs to
+the graph. The program must keep all other memory alive. While a graph is checked, allocators report frees and
+launches of its capture report their operands, which costs time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _SHOWN = 5
 
 
 class Liveness:
-    """Of one graph, from the begin of its capture until `stop`. `part`: the memory that the graph allocates from."""
+    """The check of one graph, from the beginning of its capture until `stop`.
+
+    `part` is the private pool that the graph allocates from.
+    """
 
     def __init__(self, context: Context, part: PrivatePool) -> None:
         self._context = context
@@ -31,16 +34,16 @@ class Liveness:
         memory_hooks.subscribe(self, [context])
 
     def capture_ended(self) -> None:
-        """What is used is known."""
+        """Stop recording operands, because the capture has ended."""
         launch_hooks.unsubscribe(self)
 
     def stop(self) -> None:
-        """The graph is gone."""
+        """Stop the check, because the graph was destroyed."""
         launch_hooks.unsubscribe(self)
         memory_hooks.unsubscribe(self)
 
     def check(self) -> None:
-        """Raise RuntimeError if something is gone that a launch would use."""
+        """Raise RuntimeError if memory that a launch would use was freed."""
         if not self._dead:
             return
         lines = [f"CUDA graph replay detected {len(self._dead)} dead tensor(s)."]
@@ -76,7 +79,7 @@ class Liveness:
             self._own.append((block.ptr, block.ptr + block.size))
 
     def on_free(self, context: Context, block: Block) -> None:
-        """Of the graph's own memory nothing is lost: its pool keeps it."""
+        """Record the free of memory that the graph uses. The graph's own pool keeps its memory."""
         if context is not self._context or _part_of(block) is self._part:
             return
         for ptr in [ptr for ptr in self._used if block.ptr <= ptr < block.ptr + block.size]:

@@ -21,7 +21,7 @@ _alive: weakref.WeakValueDictionary[PoolId, MemPool] = weakref.WeakValueDictiona
 
 
 class MemPool:
-    """A pool of memory of its own: what is allocated inside `use_mem_pool` comes from its segments alone.
+    """A separate memory pool: allocations inside `use_mem_pool` come only from its segments.
 
     Args:
         allocator: a resource (see `flambeau.runtime.memory.resources`) that its segments come from; None: the device's.
@@ -30,7 +30,8 @@ class MemPool:
 
     Its segments go back when it is gone and they are free; `empty_cache` leaves them while it lives.
 
-    Raises TypeError: `allocator` is no resource.
+    Raises:
+        TypeError: If `allocator` is not a resource.
     """
 
     if not TYPE_CHECKING:  # a checker knows what `object` has
@@ -50,20 +51,20 @@ class MemPool:
 
     @property
     def id(self) -> PoolId:
-        """What snapshots and `memory_stats` call it."""
+        """Return what snapshots and `memory_stats` call it."""
         return self._id
 
     @property
     def allocator(self) -> Resource | None:
-        """Return the resource that its segments come from; None: the device's."""
+        """Return the resource that segments come from; None for the device's own memory."""
         return self._source
 
     def use_count(self) -> int:
-        """1, and 1 more for each `use_mem_pool` that is entered."""
+        """Return 1, and 1 more for each `use_mem_pool` that is entered."""
         return self._uses
 
     def part_of(self, context: Context) -> PrivatePool:
-        """What it is on one device."""
+        """Return the pool's part on one device."""
         part = self._parts.get(context)
         if part is None:
             part = PrivatePool(self._id, self._source, self._use_on_oom, self._no_split)
@@ -89,10 +90,12 @@ def new_id() -> PoolId:
 
 
 def pool_of(given: PoolId | None) -> MemPool:
-    """Return the pool of an id that a program gives: the one that lives, or a new one; of None or NOBODY a new one,
-    too.
+    """Return the MemPool with an id that a program passes: an existing one, or a new one. None and NOBODY give a new
+    one.
 
-    TypeError: it is no pair of ints; ValueError: no pool has such numbers.
+    Raises:
+        TypeError: If it is not a pair of ints.
+        ValueError: If no pool has such numbers.
     """
     id = NOBODY if given is None else as_id(given)
     if id == NOBODY:
@@ -109,7 +112,10 @@ def pool_of(given: PoolId | None) -> MemPool:
 def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
     """Let what this thread allocates on a device (default: the current one) come from `pool`.
 
-    Other threads' allocations, those of a thread started inside too, do not. RuntimeError: no such device.
+    Other threads' allocations, those of a thread started inside too, do not.
+
+    Raises:
+        RuntimeError: If there is no such device.
     """
     index = current.local.device if device is None else current.index_of(device, optional=True)
     context = current.context_at(index)

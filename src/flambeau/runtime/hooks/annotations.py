@@ -1,7 +1,7 @@
-"""Ranges and marks that a program puts into its own run, told to whoever listens. Owner of the listeners.
+"""Ranges and marks that a program adds to its run, and the subscribers that receive them. Owner of both.
 
-With nobody listening a range costs a list's append and pop. Listeners are the trace of `flambeau run`, profilers, and
-NVIDIA's tools by way of NVTX.
+Without a subscriber a range costs one append and one pop of a list. Subscribers are the trace of `flambeau run`,
+profilers, and NVIDIA's tools through NVTX.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from typing import Protocol
 
 
 class Listener(Protocol):
-    """`number` is None for a range on its thread's stack; else it tells apart ranges that end anywhere."""
+    """A subscriber to ranges and marks. `number` is None for a range on its thread's stack, else it identifies the
+    range.
+    """
 
     def on_range_begin(self, text: str, number: int | None, /) -> None:
-        """A range begins now."""
+        """Handle the beginning of a range."""
 
     def on_range_end(self, number: int | None, /) -> None:
-        """The last range of this thread's stack ends now, or the one of that number."""
+        """Handle the end of the last range of this thread's stack, or of the range with that number."""
 
     def on_mark(self, text: str, /) -> None:
-        """Something happens now."""
+        """Handle a mark."""
 
 
 class _Stack(threading.local):
@@ -36,28 +38,26 @@ _lock = threading.Lock()
 
 
 def subscribe(listener: Listener) -> None:
-    """Tell `listener` of everything from now on."""
+    """Call `listener` for all later ranges and marks."""
     global _listeners
     with _lock:
         _listeners = (*_listeners, listener)
 
 
 def unsubscribe(listener: Listener) -> None:
-    """Tell it no more."""
+    """Stop calling `listener`."""
     global _listeners
     with _lock:
         _listeners = tuple([other for other in _listeners if other is not listener])
 
 
 def heard() -> bool:
-    """Return True if anybody listens: ranges that the package puts in of its own are made only then."""
+    """Return True if there is a subscriber. The package's own ranges exist only then."""
     return bool(_listeners)
 
 
 def open_here() -> tuple[str, ...]:
-    """Return the ranges on this thread's stack, the outermost first: for who begins to listen, and shows them from
-    then on.
-    """
+    """Return the open ranges of this thread's stack, the outermost first, for a new subscriber to show."""
     return tuple(_stack.texts)
 
 
@@ -96,6 +96,6 @@ def end(number: int) -> None:
 
 
 def mark(text: str) -> None:
-    """Something happens now."""
+    """Notify all subscribers of a mark."""
     for listener in _listeners:
         listener.on_mark(text)

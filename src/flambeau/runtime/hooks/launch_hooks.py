@@ -1,7 +1,7 @@
-"""Launches of operators, told to profilers. Owner of who is told.
+"""Callbacks for launches of operators, which profilers use. Owner of the subscribers.
 
-While somebody is, calls use plans of their own (see Note [The plan cache]), whose launches tell; otherwise a launch
-costs what it costs.
+With a subscriber, calls use separate plans (see Note [The plan cache]) whose launches notify it. Without one, a
+launch costs nothing more.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from flambeau.driver.api import Executable, Launcher
 
 
 class Recorder(Protocol):
-    """`stream` is the handle that the launch goes to, `ptrs` are the addresses of outputs and inputs."""
+    """A subscriber to launches. `stream` is the launch's stream handle; `ptrs` are addresses of outputs and inputs."""
 
     def before(self, exe: Executable, stream: int, ptrs: Sequence[int], /) -> None: ...
     def after(self, exe: Executable, stream: int, /) -> None: ...
     def on_scope_begin(self, name: str, /) -> None:
-        """What is launched from now on, in this thread, is part of this, until `on_scope_end`."""
+        """Handle the beginning of a scope: later launches of this thread belong to it until `on_scope_end`."""
 
     def on_scope_end(self) -> None: ...
 
@@ -29,27 +29,27 @@ _recorders: tuple[Recorder, ...] = ()
 
 
 def subscribe(recorder: Recorder) -> None:
-    """Tell `recorder` of each launch from now on."""
+    """Call `recorder` for all later launches."""
     global _recorders
     _recorders = (*_recorders, recorder)
     flags.profiled = True
 
 
 def unsubscribe(recorder: Recorder) -> None:
-    """Tell it no more."""
+    """Stop calling `recorder`."""
     global _recorders
     _recorders = tuple([other for other in _recorders if other is not recorder])
     flags.profiled = bool(_recorders)
 
 
 def heard() -> bool:
-    """Return True if anybody is told."""
+    """Return True if there is a subscriber."""
     return bool(_recorders)
 
 
 @contextmanager
 def within(name: str) -> Iterator[None]:
-    """What is launched inside is part of `name`, a function of the tape."""
+    """Return what is launched inside is part of `name`, a function of the tape."""
     recorders = _recorders
     for recorder in recorders:
         recorder.on_scope_begin(name)
@@ -61,7 +61,7 @@ def within(name: str) -> Iterator[None]:
 
 
 def told(exe: Executable, launch: Launcher) -> Launcher:
-    """Return a launch that tells."""
+    """Return a launch function that also notifies the subscribers."""
 
     def launch_and_tell(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
         recorders = _recorders

@@ -1,7 +1,7 @@
-"""Memory as allocators hand it out and take it back, told to profilers. Owner of who is told.
+"""Callbacks for allocations and frees, which profilers use. Owner of the subscribers.
 
-While somebody is, allocators have ways of their own, and so have the plans of calls (Note [The plan cache]);
-otherwise an allocation costs what it costs.
+With a subscriber, allocators and plans of calls use functions that notify it (Note [The plan cache]). Without
+one, an allocation costs nothing more.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Witness(Protocol):
-    """It is told in the thread that asked. `on_free` may come at any time, from a destructor."""
+    """A subscriber to memory events, called in the requesting thread. A destructor may call `on_free` at any time."""
 
     def on_allocate(self, context: Context, block: Block, nbytes: int, to_launch: bool, /) -> None:
-        """`nbytes` were asked for and more than 0; `to_launch`: for this thread's next launch, which writes them."""
+        """Handle a request of `nbytes` > 0. With `to_launch`, this thread's next launch writes the block."""
 
     def on_free(self, context: Context, block: Block, /) -> None:
-        """A block of more than 0 bytes comes back."""
+        """Handle the free of a block of more than 0 bytes."""
 
 
 _witnesses: tuple[Witness, ...] = ()
@@ -32,7 +32,7 @@ _told: dict[Any, _Told] = {}  # by allocator
 
 
 def subscribe(witness: Witness, contexts: Sequence[Context]) -> None:
-    """Tell `witness` of the memory of these contexts from now on."""
+    """Call `witness` for the memory events of these contexts from now on."""
     global _witnesses
     _witnesses = (*_witnesses, witness)
     for context in contexts:
@@ -43,7 +43,7 @@ def subscribe(witness: Witness, contexts: Sequence[Context]) -> None:
 
 
 def unsubscribe(witness: Witness) -> None:
-    """Tell it no more."""
+    """Stop calling `witness`."""
     global _witnesses
     _witnesses = tuple([other for other in _witnesses if other is not witness])
     if _witnesses:
@@ -54,7 +54,7 @@ def unsubscribe(witness: Witness) -> None:
 
 
 class _Told:
-    """An allocator whose own ways of allocating and freeing are hidden by ways that tell, until `end`."""
+    """An allocator whose functions notify subscribers, until `end` restores its own."""
 
     def __init__(self, context: Context, allocator: Any) -> None:
         self._allocator = allocator
@@ -73,7 +73,9 @@ class _Told:
 def _allocating(
     context: Context, allocate: Callable[[int, Stream], Block], to_launch: bool
 ) -> Callable[[int, Stream], Block]:
-    """Plans keep it when nobody is told any more: who is, it looks up."""
+    """Return an allocation function that notifies subscribers. Plans keep it, so it looks up subscribers at each
+    call.
+    """
 
     def allocate_and_tell(nbytes: int, stream: Stream) -> Block:
         block = allocate(nbytes, stream)

@@ -298,7 +298,7 @@ class CachingAllocator:
 
     @property
     def _fast_path_is_open(self) -> bool:
-        """True if size classes may serve requests directly. See Note [The hot path]."""
+        """Return True if size classes may serve requests directly. See Note [The hot path]."""
         return not (self._thread_pools or self._event_log.recording is not None)
 
     # -- uses by other streams ----------------------------------------------------------------------------

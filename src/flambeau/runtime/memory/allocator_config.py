@@ -57,7 +57,7 @@ class Policy(Value):
     expandable: bool = False
 
     def rounded(self, nbytes: int) -> int:
-        """What a request of `nbytes` bytes takes."""
+        """Return what a request of `nbytes` bytes takes."""
         if self.divisions and nbytes > ROUND * (steps := self._steps(nbytes)) > ROUND:
             step = (1 << nbytes.bit_length() - 1) // steps
             return -nbytes // step * -step
@@ -107,7 +107,11 @@ class Policy(Value):
 
 
 def policy_of(text: str) -> Policy:
-    """Return the policy that a settings text describes. ValueError: an option or a value that PyTorch has not."""
+    """Return the policy that a settings text describes.
+
+    Raises:
+        ValueError: For an option or a value that PyTorch has not.
+    """
     policy = Policy()
     for name, value in _options(text):
         read = _READERS.get(name)
@@ -122,7 +126,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Policy:
     """Return the policy that PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF) and PYTORCH_NO_CUDA_MEMORY_CACHING ask
     for.
 
-    ValueError: a malformed one, named.
+    Raises:
+        ValueError: For a malformed one, named.
     """
     policy = Policy()
     for variable in VARIABLES:
@@ -139,7 +144,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Policy:
 
 
 def _options(text: str) -> list[tuple[str, str]]:
-    """`name:value` pairs; a value may be a list in brackets."""
+    """Return `name:value` pairs; a value may be a list in brackets."""
     text = "".join(text.split())
     pairs = re.findall(r"([\w]+):(\[[^\]]*\]|[^,\[\]]+)(?:,|$)", text)
     if ",".join(f"{name}:{value}" for name, value in pairs) != text.strip(","):

@@ -89,7 +89,7 @@ class Block(ListedBlock):
 
     @property
     def is_split(self) -> bool:
-        """True if the block's segment has other blocks. Constant while the block is allocated."""
+        """Return True if the block's segment has other blocks. Constant while the block is allocated."""
         return self.previous is not None or self.next is not None
 
     def entry(self, code: int) -> bytes:

@@ -34,7 +34,7 @@ _MAX_DONORS = 128  # pools that one search for blocks of other streams looks at
 
 
 class HappensBefore:
-    """The logical times of other streams that happen before the next command of one stream. Each is looked up once."""
+    """The logical times of other streams that happen before the next command of one stream, each looked up once."""
 
     __slots__ = ("_index", "_limits", "_orders", "_stream")
 

@@ -48,7 +48,7 @@ class EventLog:
         self._turn = turn
 
     def book(self, block: Block) -> None:
-        """A block is handed out."""
+        """Record that a block was allocated."""
         if self.recording is None:
             self.entries.append(block.alloc_entry)
         else:
@@ -56,7 +56,7 @@ class EventLog:
             self.entries.append((block.alloc_entry, block.frames, time))
 
     def write(self, entry: bytes) -> None:
-        """Something rarer happened."""
+        """Record a rare event, such as a new segment."""
         self.entries.append(entry if self.recording is None else (entry, *self.recording.notes()))
 
     def settle(self) -> None:
@@ -91,7 +91,7 @@ class EventLog:
         return self._ledger
 
     def history(self) -> Columns:
-        """What happened, the latest last, as far back as it is kept."""
+        """Return what happened, the latest last, as far back as it is kept."""
         with self._turn:
             self.settle()
             return self._history.read()

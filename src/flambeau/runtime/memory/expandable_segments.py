@@ -185,7 +185,7 @@ def _hole_before(gap: Gap, pool: Pool) -> Block | None:
 
 
 def _free_runs(held: Range, pools: Container[Pool]) -> Iterator[list[Block]]:
-    """Neighbours that are holes of these pools."""
+    """Return neighbours that are holes of these pools."""
     run: list[Block] = []
     for block in held.blocks():
         if block.is_free and block.pool in pools:
@@ -196,7 +196,9 @@ def _free_runs(held: Range, pools: Container[Pool]) -> Iterator[list[Block]]:
 
 
 def _keep_edges(held: Range, hole: Block, low: int, high: int, following: Block) -> int:
-    """What a hole has outside of the addresses from `low` to `high`, which were taken away, stays. How many parts."""
+    """Return what a hole has outside of the addresses from `low` to `high`, which were taken away, stays. How many
+    parts.
+    """
     holes, end, kept = hole.pool.free_list, hole.ptr + hole.size, 0
     holes.remove(hole)
     if end > high:

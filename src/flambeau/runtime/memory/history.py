@@ -80,12 +80,12 @@ class Recording:
         self._stacks: dict[tuple[int, ...], Stack] = {}
 
     def end(self) -> None:
-        """Nothing is recorded any more."""
+        """Stop the recording."""
         if self.labels is not None:
             self.labels.end()
 
     def notes(self, free: bool = False) -> tuple[Stack | None, int]:
-        """(where the program is, the time in nanoseconds): what an entry of the journal ends with."""
+        """Return the call stack, if it is recorded, and the time in nanoseconds, which complete a log entry."""
         wanted = self.context == "all" or (self.context is not None and not free)
         return (self._stack() if wanted else None), self._clock()
 
@@ -126,7 +126,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(batches: Sequence[Batch]) -> Columns:
-    """Return the entries of some batches, one after the other."""
+    """Return the entries of several batches as one."""
     numbers = np.concatenate([np.empty((0, 6), np.int64), *[batch.numbers for batch in batches]])
     if all(batch.notes is None for batch in batches):
         return Columns(numbers, np.full(len(numbers), -1), np.zeros(len(numbers), np.int64), [None])
@@ -175,12 +175,12 @@ class History:
         self._trim()
 
     def _trim(self) -> None:
-        """Let batches go whose events are all too many: what is too many then is in the first that stays."""
+        """Drop the oldest batches whose events exceed the limit. The first batch that stays may hold some more."""
         while self._batches and self._count - self._batches[0].events >= self._most:
             self._count -= self._batches.popleft().events
 
     def begin(self, recording: Recording | None) -> None:
-        """Keep as much as a recording wants; None: as much as is always kept."""
+        """Set how many events to keep: as many as `recording` wants, or the default for None."""
         if recording is not None and recording.clear:
             self._batches.clear()
             self._latest, self._count = [], 0
@@ -190,7 +190,7 @@ class History:
         self._trim()
 
     def read(self) -> Columns:
-        """Return the entries since the first event that is wanted."""
+        """Return the entries since the first event within the limit."""
         self._pack()
         too_many = self._count - self._most
         first = self._batches[0].place(too_many) if too_many > 0 else 0

@@ -1,7 +1,7 @@
-"""`HostAllocator`: memory of CPU tensors. Small blocks are kept for the next request of their size.
+"""`HostAllocator`: memory of CPU tensors. Small freed blocks are kept for the next request of the same size.
 
-Sizes round up to 64 bytes, addresses are aligned to 64. Freed blocks of at most 1 MiB are kept: at most
-1 MiB per size, at most 64 sizes, so at most 64 MiB in all. Larger memory goes back to the system at once.
+Sizes round up to 64 bytes, addresses are aligned to 64. Freed blocks of at most 1 MiB are kept: at most 1 MiB per
+size, at most 64 sizes, so at most 64 MiB in all. Larger memory goes back to the system at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEPT_SIZES = 64
 
 
 class Shelf(list["HostBlock"]):
-    """Free blocks of one size. `room` is how many it takes; 0 once it is given up."""
+    """Free blocks of one size. `room` is how many more blocks fit; 0 after the shelf is closed."""
 
     __slots__ = ("room",)
 
@@ -92,20 +92,22 @@ class HostAllocator:
             self._driver.mem_free(block.ptr)
 
     def wrap_free(self, around: Callable[[Free], Free] | None) -> None:
-        """Put a way of freeing that tells around the own one; None: no more."""
+        """Replace `free` by `around(free)`, which notifies subscribers; None restores it."""
         self.free = self._free if around is None else around(self._free)
 
     def share(self, block: HostBlock) -> None:
-        """The CPU has one stream."""
+        """Do nothing: the CPU has one stream."""
 
     def stream_created(self) -> None:
-        """The CPU's blocks belong to no stream."""
+        """Do nothing: blocks of the CPU belong to no stream."""
 
     def stream_destroyed(self, handle: int) -> None:
-        """The CPU's blocks belong to no stream."""
+        """Do nothing: blocks of the CPU belong to no stream."""
 
     def _new_shelf(self, size: int) -> Shelf:
-        """A size asked for anew is kept too; the size that has been kept longest makes room for it."""
+        """Return a new shelf for a size. It replaces the shelf of the size that has been kept longest if there are
+        too many.
+        """
         if size > KEPT_PER_SIZE:
             return self._nowhere
         with self._lock:
@@ -124,7 +126,7 @@ class HostAllocator:
                 self._driver.mem_free(block.ptr)
 
     def empty_cache(self) -> None:
-        """Give all kept memory back to the system."""
+        """Return all cached memory to the system."""
         with self._lock:
             shelves, self._shelves = self._shelves, {}
             for shelf in shelves.values():

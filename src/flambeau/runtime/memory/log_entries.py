@@ -63,12 +63,12 @@ _SHOWN = np.array([code & ~1 not in (CUT, ORDER) for code in CODES])  # in histo
 
 
 def codes_and_sizes(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
-    """Of few entries: of many a batch is faster."""
+    """Yield code and size of each entry of a short list; a `Batch` is faster for long ones."""
     return cast("Iterator[tuple[int, int]]", _FIRST_TWO.iter_unpack(_apart(entries)[0]))
 
 
 def codes_sizes_requests(entries: Sequence[Entry]) -> Iterator[tuple[int, int, int]]:
-    """The same with what was requested."""
+    """Yield code, size and requested size of each entry of a short list."""
     return cast("Iterator[tuple[int, int, int]]", _FIRST_THREE.iter_unpack(_apart(entries)[0]))
 
 
@@ -82,10 +82,10 @@ def _apart(entries: Sequence[Entry]) -> tuple[bytes, list[tuple[Any, ...]] | Non
 
 
 class Batch:
-    """Entries in their order: NumPy adds them up.
+    """A sequence of log entries as NumPy arrays.
 
-    numbers: one row an entry, read-only. events: how many of them histories show. notes: the columns of what they say
-    beyond; None: no entry says anything.
+    numbers: one row an entry, read-only. events: how many of them histories show. notes: the columns of what they
+    say beyond; None: no entry says anything.
     """
 
     __slots__ = ("events", "notes", "numbers")
@@ -99,5 +99,5 @@ class Batch:
         return len(self.numbers)
 
     def place(self, event: int) -> int:
-        """At which entry the event of a number, from 0 on, is."""
+        """Return the index of the entry of event number `event`."""
         return int(np.flatnonzero(_SHOWN[self.numbers[:, 0]])[event])

@@ -1,8 +1,8 @@
-"""`PinnedAllocator`: page-locked host memory that is used again once no copy needs it.
+"""`PinnedAllocator`: page-locked host memory that is reused once no copy needs it.
 
-Pinning is expensive, so freed memory is kept. Sizes round up to 512 bytes, never to a power of two, and a
-kept block serves a request only if at most an eighth of it (or 4 KiB) is wasted. A block that asynchronous
-copies use waits, when freed, for an event on each stream of those copies; any other is reused at once. The setting
+Pinning is expensive, so freed memory is kept. Sizes round up to 512 bytes, never to a power of two, and a kept
+block serves a request only if at most an eighth of it (or 4 KiB) is wasted. A block that asynchronous copies use
+waits, when freed, for an event on each stream of those copies; any other is reused at once. The setting
 pinned_max_cached_size_mb caps what is kept: what is too much goes back at once, the largest blocks first; in the
 capture of a CUDA graph, where the system can be given nothing back, with the first request or free after it.
 """
@@ -54,15 +54,18 @@ class PinnedBlock(ListedBlock):
 
     @property
     def all_uses(self) -> dict[int, Stream]:
-        """Both, `uses` first."""
+        """Return all uses of the block, `uses` first."""
         return {**self.uses, **self.hidden_uses} if self.hidden_uses else self.uses
 
 
 class PinnedAllocator:
-    """Pinned memory of one machine. It belongs to no device: allocating makes no context.
+    """The pinned memory of one machine. It belongs to no device, so allocation creates no context.
 
-    `cap`: bytes of freed memory that are kept at most; None: no limit. `orders`: of the machine's streams. `free` may
-    be called from anywhere, also by a destructor in the middle of `allocate`.
+    Attributes:
+        cap: The limit of cached bytes; None for no limit.
+        orders: The happens-before order of the machine's streams.
+
+    `free` may be called from any thread, also by a destructor during `allocate`.
     """
 
     def __init__(self, driver: Driver, cap: int | None = None, orders: StreamClocks | None = None) -> None:
@@ -103,7 +106,7 @@ class PinnedAllocator:
         return block
 
     def record_use(self, block: PinnedBlock, stream: Stream) -> None:
-        """A copy that uses the block was queued on `stream`: once freed, it waits for that stream."""
+        """Record that a copy on `stream` uses the block. Reuse after a free waits for that stream."""
         block.uses[stream.handle] = stream
 
     def record_use_at(self, ptr: int, stream: Stream) -> None:
@@ -128,25 +131,25 @@ class PinnedAllocator:
         self._try_process_frees()
 
     def empty_cache(self) -> None:
-        """Give all kept memory back to the system, after waiting for the copies that use it."""
+        """Return all cached memory to the system, after waiting for the copies that use it."""
         with self._lock as nested:
             if not nested and not self._closed and not self._orders.capturing:
                 self._release_kept()
 
     def keep_at_most(self, cap: int | None) -> None:
-        """Another limit on what is kept, from now on."""
+        """Set the limit of cached bytes."""
         with self._lock as nested:
             self._cap = cap
             if not nested and not self._closed:
                 self._trim_to_cap()
 
     def close(self) -> None:
-        """The machine closes: from now on `free` does nothing."""
+        """Close the allocator with its machine: later frees do nothing."""
         self._closed = True
 
     # -- figures ------------------------------------------------------------------------------------------
     def figures(self) -> dict[str, Any]:
-        """PyTorch's figures of pinned memory, nested."""
+        """Return PyTorch's figures of pinned memory, nested."""
         with self._lock as nested:
             if not nested and not self._closed:
                 self._poll()
@@ -202,7 +205,10 @@ class PinnedAllocator:
         self._trim(0)
 
     def _trim(self, most: int) -> None:
-        """Give kept memory back, the largest blocks first, until at most `most` bytes are kept. In a capture, none."""
+        """Return cached memory to the system, the largest blocks first, until at most `most` bytes are cached.
+
+        During a capture nothing is returned.
+        """
         while self._kept_bytes > most and not self._orders.capturing:
             block = self._kept.best(self._kept.largest())
             assert block is not None
@@ -252,12 +258,12 @@ class PinnedAllocator:
             self._driver.block_free(block.ptr, block.requested, _HOST, after)
 
     def _notify_pending_free(self, block: PinnedBlock, events: Sequence[int]) -> None:
-        """A freed block waits for these events of its uses, `hidden_uses` last."""
+        """Notify the driver that a freed block waits for these events of its uses, `hidden_uses` last."""
         self._driver.block_wait(block.ptr, block.requested, _HOST, events[: len(block.uses)])
 
 
 class _Figures:
-    """What is pinned, and what of it is in use."""
+    """Counters of pinned memory: allocated from the system, and in use."""
 
     def __init__(self) -> None:
         self.allocations, self.allocated_bytes = Tally(), Tally()
@@ -289,7 +295,7 @@ class _Figures:
 
 
 class _Times:
-    """How long a call took, over all times that it was made."""
+    """The durations of all calls of one function."""
 
     __slots__ = ("_count", "_least", "_most", "_total")
 
@@ -303,7 +309,7 @@ class _Times:
         self._count += 1
 
     def figures(self) -> dict[str, int]:
-        """In microseconds."""
+        """Return the durations in microseconds."""
         total, least, most = (ns // 1000 for ns in (self._total, self._least, self._most))
         return {
             "total": total, "max": most, "min": least, "count": self._count,

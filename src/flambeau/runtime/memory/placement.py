@@ -37,7 +37,11 @@ def check_placement(name: str) -> None:
 
 
 def heap_of(placement: str, entries: list[Entry], orders: StreamClocks, index: int) -> Heap:
-    """Return a new heap of device `index` that places blocks as `placement` says. ValueError: there is none."""
+    """Return a new heap of device `index` that places blocks as `placement` says.
+
+    Raises:
+        ValueError: If there is none.
+    """
     seed = _seed_of(placement)
     if seed is not None:
         rng = import_module("random").Random(f"{seed}:{index}")  # imported here: it takes milliseconds
@@ -76,7 +80,9 @@ class PyTorchHeap(Heap):
 
 
 class LowestAddressFreeList(FreeList[Block]):
-    """Free blocks; of the smallest that fit, the one at the lowest address is taken."""
+    """A free list that serves a request from the smallest block that fits; of several, the one at the lowest
+    address.
+    """
 
     __slots__ = ()
 
@@ -125,7 +131,7 @@ class RandomHeap(Heap):
 
 
 class RandomFreeList(FreeList[Block]):
-    """Free blocks; any of those that fit is taken."""
+    """A free list that serves a request from a random block that fits."""
 
     __slots__ = ("_rng",)
 

@@ -1,4 +1,4 @@
-"""`PrivatePool`: memory of one device that is kept apart: what a MemPool is on that device."""
+"""`PrivatePool`: the part of a MemPool or a graph's pool on one device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ NOBODY: PoolId = (0, 0)  # the id that PyTorch gives to memory of no MemPool
 
 
 def as_id(id: Any) -> PoolId:
-    """Return an id that a program gives. TypeError: it is no pair of ints; ValueError: no pool has such numbers."""
+    """Return an id that a program gives.
+
+    Raises:
+        TypeError: If it is not a pair of ints.
+        ValueError: If no pool has such numbers.
+    """
     try:
         first, second = map(operator.index, id)
     except (TypeError, ValueError):
@@ -25,7 +30,7 @@ def as_id(id: Any) -> PoolId:
 
 
 def packed(id: PoolId) -> int:
-    """Return an id as one number."""
+    """Return the id of a pool as one number."""
     return id[0] << 32 | id[1]
 
 
@@ -35,11 +40,11 @@ def unpacked(owner: int) -> PoolId:
 
 
 class PrivatePool:
-    """Segments that serve only what is routed here.
+    """Segments that serve only the requests that are routed to one MemPool.
 
-    source: where they come from; None: from where the allocator has its own. use_on_oom: its free blocks also serve
-    others, as a last resort. no_split: a block is always a whole segment. open: its MemPool lives; afterwards its
-    free segments go back like all others.
+    source: where they come from; None: from where the allocator has its own. use_on_oom: its free blocks also
+    serve others, as a last resort. no_split: a block is always a whole segment. open: its MemPool lives;
+    afterwards its free segments go back like all others.
     """
 
     __slots__ = ("id", "no_split", "open", "source", "use_on_oom")

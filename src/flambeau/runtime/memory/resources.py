@@ -1,8 +1,8 @@
-"""`Resource`: where an allocator's segments come from. Resources wrap resources: a limit, a log, figures, failure.
+"""`Resource`: a source of an allocator's segments. Resources wrap resources: limits, logs, statistics, failures.
 
-The default is the driver. A MemPool may bring its own, and `torch.cuda.memory.change_current_allocator` puts one in
-the place of the whole caching allocator: each tensor's memory is then asked of it. A resource is any object with
-`allocate` and `free`; those here wrap another one, as in `Logged(Limited(DriverMemory(), 1 << 30))`.
+The default is the driver. A MemPool may bring its own, and `torch.cuda.memory.change_current_allocator` puts one
+in the place of the whole caching allocator: each tensor's memory is then asked of it. A resource is any object
+with `allocate` and `free`; those here wrap another one, as in `Logged(Limited(DriverMemory(), 1 << 30))`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ class Resource(Protocol):
 
 
 def as_resource(source: object) -> Resource:
-    """`source` itself. TypeError: it cannot be asked for memory."""
+    """Return `source` itself.
+
+    Raises:
+        TypeError: If it cannot be asked for memory.
+    """
     if not all(callable(getattr(source, name, None)) for name in ("allocate", "free")):
         raise TypeError(
             f"a source of memory has the methods allocate and free (see flambeau.runtime.memory.resources), and "
@@ -55,7 +59,11 @@ class LibraryMemory:
     """Memory of a shared library's functions, for real GPUs.
 
     allocate: `void* f(ssize_t size, int device, cudaStream_t stream)`, free: `void f(void* ptr, ssize_t size, int
-    device, cudaStream_t stream)`. OSError: no such library; AttributeError: no such function.
+    device, cudaStream_t stream)`.
+
+    Raises:
+        OSError: For no such library.
+        AttributeError: For no such function.
     """
 
     def __init__(self, path: str, allocate: str, free: str) -> None:
@@ -117,7 +125,7 @@ class Limited(Wrapped):
 
 
 class Logged(Wrapped):
-    """Tells `write` of each call, as "allocate 2097152 bytes on cuda:0, stream 1: 0x7f0000000000"."""
+    """A resource that logs each call with `write`, as "allocate 2097152 bytes on cuda:0, stream 1: 0x7f0000000000"."""
 
     def __init__(self, inner: Resource | None = None, write: Callable[[str], object] = print) -> None:
         super().__init__(inner)

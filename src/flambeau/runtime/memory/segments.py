@@ -1,7 +1,7 @@
-"""`Segments`: memory of the device that an allocator holds, what may be held at most, and when it goes back.
+"""`Segments`: the device memory of an allocator, its limit, and the rules by which it is released.
 
-A segment is a chain of blocks, found by its first one. It comes from a resource (`resources.py`) and goes back whole.
-Where the policy says so, segments grow instead, and go back page by page (`expandable_segments.py`).
+A segment is a chain of blocks, found by its first one. It comes from a resource (`resources.py`) and goes back
+whole. Where the policy says so, segments grow instead, and go back page by page (`expandable_segments.py`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Segments:
         return self.new(pool, policy.segment_size(size), policy, now)
 
     def new(self, pool: Pool, size: int, policy: Policy, now: int) -> Block:
-        """The same, as a segment of exactly this size."""
+        """Allocate a segment of exactly this size."""
         if self.limit is not None and self.reserved + size > self.limit:
             raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
         source: Any = self._source_of(pool)  # compiled code would not let through what is no int
@@ -85,7 +85,7 @@ class Segments:
 
     # -- memory goes --------------------------------------------------------------------------------------
     def release(self, first: Block) -> None:
-        """Give a free segment back. The driver waits for the device first; if that fails, nothing has changed."""
+        """Return a free segment to the driver, which first waits for the device. If that fails, nothing has changed."""
         parts = list(_blocks_from(first))
         pool, size = first.pool, sum([block.size for block in parts])
         self._source_of(pool).free(first.ptr, size, self._driver, self._index, pool.stream)
@@ -101,7 +101,7 @@ class Segments:
         self._count(pool, first.ptr, size, -1)
 
     def release_free(self, pools: Iterable[Pool]) -> None:
-        """Give back every segment that is free, whichever of these pools' streams its parts belong to."""
+        """Return every free segment to the driver, whichever of these pools' streams its parts belong to."""
         wanted = set(pools)
         for first in list(self._firsts.values()):
             if all(block.is_free and block.pool in wanted for block in _blocks_from(first)):
@@ -109,16 +109,17 @@ class Segments:
         self._ranges.shrink(wanted)
 
     def excess(self, policy: Policy) -> int:
-        """By how many bytes more is reserved than the policy's share of what is allowed."""
+        """Return how many bytes are reserved beyond the policy's share of the allowed memory."""
         allowed = self.limit
         if allowed is None:
             allowed = self._driver.device_properties(self._index).total_memory
         return self.reserved - int(policy.collect_above * allowed)
 
     def release_idle(self, pools: Collection[Pool], policy: Policy, searches: int) -> None:
-        """Give back free segments that have lain idle for longer than most, where too much is reserved.
+        """Release the free segments that have been idle for longest, while too much memory is reserved.
 
-        searches: how many there were until now, by which idleness is measured.
+        Args:
+            searches: The number of searches so far, which measures idle time.
         """
         excess = self.excess(policy)
         while excess > 0:
@@ -155,7 +156,7 @@ class Segments:
             yield from tallies
 
     def forget(self, id: PoolId) -> None:
-        """A MemPool is gone: so are its figures, if its memory is."""
+        """Remove the statistics of a destroyed MemPool, if it holds no memory."""
         if id in self._private and not self._private[id][ALL].current:
             del self._private[id]
 

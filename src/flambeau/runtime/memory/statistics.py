@@ -1,4 +1,4 @@
-"""`Ledger`: what an allocator handed out, holds and held at most, made up from its journal (`event_log.py`)."""
+"""`Ledger`: the statistics of an allocator, current and peak, computed from its event log (`event_log.py`)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ class Ledger:
                 self.peak[row][figure] = current[figure]
 
     def _post_batch(self, batch: Batch) -> None:
-        """By running sums: one column an event, one row a figure. Segments, which are few, come one by one."""
+        """Add a batch by running sums: one column for each event, one row for each statistic. Segments are added
+        singly.
+        """
         n = len(batch)
         codes, sizes, requested = np.ascontiguousarray(batch.numbers.T[:3])
         a, b, c, d, e = _OF_CODE.take(codes, axis=1)
@@ -120,7 +122,7 @@ class Ledger:
         self._take_over(LARGE, sums - small_sums, rises - small_rises)
 
     def _take_over(self, row: int, sums: Array, rises: Array) -> None:
-        """Add to a pool what its figures came to, event by event, and how much they rose in all."""
+        """Add the running sums of a batch to one pool's statistics, with the total of its increases."""
         current, peak = self.current[row], self.peak[row]
         columns = zip(sums[:, -1].tolist(), sums.max(axis=1).tolist(), rises.tolist(), strict=True)
         for figure, (net, high, rise) in enumerate(columns):
@@ -130,16 +132,16 @@ class Ledger:
             self.decrease[row][figure] += rise - net
 
     def reset_peaks(self) -> None:
-        """Peaks start again from the current values."""
+        """Reset the peaks to the current values."""
         self.peak = [list(row) for row in self.current]
 
     def reset_accumulated(self) -> None:
-        """Total increases and decreases start again from 0."""
+        """Reset the total increases and decreases to 0."""
         self.increase = _zeros()
         self.decrease = _zeros()
 
     def figures(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Everything, as `figures()[figure][pool]["current"]`, under PyTorch's names."""
+        """Return all statistics as `figures()[figure][pool]["current"]`, under PyTorch's names."""
         kinds = {
             "current": self.current,
             "peak": self.peak,
@@ -156,7 +158,7 @@ class Ledger:
 
 
 class Tally:
-    """One figure by itself: current, peak, total increase (`allocated`), total decrease (`freed`)."""
+    """A single statistic: current, peak, total increase (`allocated`), total decrease (`freed`)."""
 
     __slots__ = ("allocated", "current", "freed", "peak")
 
@@ -196,7 +198,7 @@ def _zeros() -> list[list[int]]:
 
 
 def allocated_bytes_of(entries: Sequence[Entry]) -> int:
-    """What events add to the allocated bytes of all pools."""
+    """Return what events add to the allocated bytes of all pools."""
     holds = _HOLDS
     return sum([holds[code] * size for code, size in codes_and_sizes(entries)])
 

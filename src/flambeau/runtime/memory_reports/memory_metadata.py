@@ -14,9 +14,12 @@ from flambeau.runtime.memory.history import Recording
 
 
 class Labels:
-    """Listens to ranges, and keeps the beginning and the end of each with the current device and its time.
+    """A subscriber that records the beginning and end of ranges, with the current device and its time.
 
-    most: how many are kept. thread: whose ranges are heard; None: everybody's. before: what was kept so far.
+    Attributes:
+        most: The limit of recorded ranges.
+        thread: The thread whose ranges are recorded; None for all threads.
+        before: The ranges of an earlier recording.
     """
 
     def __init__(
@@ -41,10 +44,10 @@ class Labels:
             self._note(texts.pop(), "END")
 
     def on_mark(self, text: str) -> None:
-        """Marks are no ranges: PyTorch has none here."""
+        """Ignore marks, as PyTorch does."""
 
     def end(self) -> None:
-        """Hear no more."""
+        """Stop recording ranges."""
         unsubscribe(self)
 
     def _note(self, name: str, stage: str) -> None:
@@ -56,7 +59,7 @@ class Labels:
 def replace(
     recording: Recording | None, clear: bool, chosen: tuple[Sequence[Context], int, int | None] | None
 ) -> Labels | None:
-    """Return those of the next recording, as `chosen`, in the place of the present one's, which hear no more."""
+    """Return the `Labels` of the next recording, as `chosen`, and end those of the present one."""
     before = None if recording is None else recording.labels
     if before is not None:
         before.end()
@@ -68,5 +71,5 @@ def replace(
 
 
 def _key(number: int | None) -> tuple[int, int | None]:
-    """A range of a stack ends in its own thread, one of a number in any."""
+    """Return the key of an open range: per thread for a range of a stack, global for one with a number."""
     return (get_ident(), None) if number is None else (0, number)

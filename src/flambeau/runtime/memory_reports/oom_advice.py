@@ -45,7 +45,7 @@ def suggest_settings(allocator: CachingAllocator, pool: Pool, size: int) -> str:
 
 
 def candidates(policy: Policy, capacity: int) -> list[tuple[str, Policy]]:
-    """Settings worth a try, each with the name of what is new in it."""
+    """Yield settings that might help, each with the name of the changed setting."""
     splits = [n * MIB for n in (32, 128, 512) if n * MIB < capacity]
     found = [("max_split_size_mb", policy.with_(max_split=split)) for split in splits]
     if not policy.divisions:
@@ -57,9 +57,9 @@ def candidates(policy: Policy, capacity: int) -> list[tuple[str, Policy]]:
 
 
 def _until_refused(allocator: CachingAllocator, pool: Pool, size: int) -> list[dict[str, Any]]:
-    """What led here, the request that was refused at its end. The program went on without those refused before.
+    """Return the events up to the refused request. The program continued after earlier refusals.
 
-    Of a recording of live memory alone the history is an older one: then only what lives is known.
+    If only live memory is recorded, the history is older, and only live blocks are known.
     """
     recording = allocator.recording
     known = recording is None or recording.enabled == "all"
@@ -70,7 +70,9 @@ def _until_refused(allocator: CachingAllocator, pool: Pool, size: int) -> list[d
 
 
 def _played(events: Sequence[Event], capacity: int, total: int, policy: Policy) -> Outcome:
-    """On a device of `total` bytes, of which `capacity` may be reserved: ranges that grow are made for all of it."""
+    """Replay events on a device of `total` bytes of which `capacity` may be reserved. Expandable segments reserve
+    all of it.
+    """
     share = (capacity + 0.5) / total  # so that rounding takes no byte away
     return play(events, max(capacity, total), policy.with_(fraction=min(share, 1.0)))
 

@@ -1,4 +1,4 @@
-"""What an out-of-memory error says: PyTorch's text, then where the memory is."""
+"""The text of an out-of-memory error: PyTorch's message, then where the memory is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _STREAMS = 6
 
 
 class _Held:
-    """An allocator's blocks at one moment: `live`, `free`, and `waiting` for other streams; bytes held by stream."""
+    """The blocks of an allocator at one moment: `live`, `free`, and `waiting` for other streams; with bytes by
+    stream.
+    """
 
     def __init__(self, allocator: CachingAllocator) -> None:
         unused, self.waiting = allocator.free_blocks(), allocator.waiting()
@@ -38,19 +40,19 @@ class _Held:
                     self.live.append(block)
 
     def free_list(self, pool: Pool) -> list[Block]:
-        """Free blocks of the pools that are kept apart with this one, of whatever stream."""
+        """Return the free blocks of the pools that share a MemPool with this one, on any stream."""
         return [block for block in self.free if block.pool.private is pool.private]
 
     def kept_apart(self, pool: Pool) -> list[Block]:
-        """Free blocks of other MemPools and graphs, which keep them while they live."""
+        """Return the free blocks of other MemPools and graphs, which this pool cannot use."""
         mine = (None, pool.private)
         return [block for block in self.free if block.pool.private not in mine and not block.is_split]
 
 
 def out_of_memory(allocator: CachingAllocator, pool: Pool, size: int) -> str:
-    """Called when everything that could be released was, while the last refusal is handled.
+    """Return the error of a request that failed after all possible releases.
 
-    `size` is the rounded request.
+    `size` is the rounded request. The last refusal is the exception being handled.
     """
     context = allocator.context
     free, total = context.driver.mem_info(context.driver_index)
@@ -75,7 +77,7 @@ def out_of_memory(allocator: CachingAllocator, pool: Pool, size: int) -> str:
 
 
 def _refusal(allocator: CachingAllocator, pool: Pool) -> str:
-    """What the pool's source of memory said, where that is not the device itself."""
+    """Return the message of the pool's resource, if the resource is not the device itself."""
     private = pool.private
     given = allocator.source if private is None or private.source is None else private.source
     if isinstance(given, DriverMemory):
@@ -85,7 +87,7 @@ def _refusal(allocator: CachingAllocator, pool: Pool) -> str:
 
 
 def _kept_apart(blocks: Sequence[Block], lacking: int) -> str:
-    """What to do where other pools' free memory would be enough."""
+    """Return what to do where other pools' free memory would be enough."""
     nbytes = sum(block.size for block in blocks)
     if nbytes < max(lacking, 1):
         return ""
@@ -134,9 +136,7 @@ def _by_stream(allocator: CachingAllocator, held: _Held) -> str:
 
 
 def _largest(live: Sequence[Block], recorded: bool) -> list[str]:
-    """Return the largest tensors, those alike of one line together; and the lines that made most, if these are not
-    all.
-    """
+    """Return the largest tensors, equal ones of one line together, and the lines that allocated most if they differ."""
     texts: dict[Site, str] = {}
     alike: dict[tuple[int, str], list[Block]] = {}
     by_line: dict[str, list[Block]] = {}
@@ -161,7 +161,7 @@ def _largest(live: Sequence[Block], recorded: bool) -> list[str]:
 
 
 def _made_at(block: Block, texts: dict[Site, str]) -> str:
-    """Return the line that made it; empty: nobody recorded that. `texts`: those looked up so far."""
+    """Return the line that allocated the block; empty if it was not recorded. `texts` caches the lines."""
     site: Site | None = None if block.frames is None else block.frames.site
     if site is None:
         return ""
@@ -179,7 +179,7 @@ def _lines_by_bytes(by_line: dict[str, list[Block]]) -> list[str]:
 
 
 def _stream(allocator: CachingAllocator, handle: int) -> str:
-    """By its `cuda_stream`, as programs and snapshots have it."""
+    """Return a stream's `cuda_stream` value as text, as programs and snapshots show it."""
     driver = allocator.context.backing
     if handle == driver.stream_default(allocator.context.driver_index):
         return "the default stream"

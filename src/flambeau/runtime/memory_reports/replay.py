@@ -1,8 +1,9 @@
-"""Replay: what an allocator with other settings, or on another device, would have made of a recorded trace.
+"""Replay: how an allocator with other settings, or on another device, would serve a recorded trace.
 
 A trace is a list of `Event`s, from this process's history or from a snapshot file, PyTorch's own included. It is
-played on a real `CachingAllocator` over a driver that has addresses and a capacity, and nothing else. Snapshot files do
-not say which waits ordered streams, so their replays hand no memory from stream to stream; this process's history does.
+played on a real `CachingAllocator` over a driver that has addresses and a capacity, and nothing else. Snapshot
+files do not say which waits ordered streams, so their replays hand no memory from stream to stream; this
+process's history does.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, RESERVED_BY
 
 
 class Event(NamedTuple):
-    """One request. `key` names the memory from its "alloc" to its "free"; `nbytes` was asked for on `stream`.
+    """One request of a trace. `key` identifies the memory from its "alloc" to its "free"; `nbytes` was requested on
+    `stream`.
 
-    pool: which private pool it came from, a MemPool's or a CUDA graph's, by a number; 0: none.
-    "order": all that `stream` does from now on comes after what the stream `key` was given until now.
-    "end": the private pool is gone; one that never ends keeps its memory apart.
+    `pool` is the number of the private pool, a MemPool's or a CUDA graph's; 0 for none. After an "order", later
+    work of `stream` is ordered after the work enqueued so far on the stream `key`. After an "end", the private
+    pool is destroyed.
     """
 
     action: str
@@ -42,9 +44,10 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a replay. Sizes in bytes.
+    """The result of a replay. Sizes in bytes.
 
-    failed: the number of the event that found no memory, and what it asked for; None: all had theirs.
+    Attributes:
+        failed: The number of the event that found no memory, and its size; None if all succeeded.
     """
 
     policy: Policy
@@ -187,8 +190,7 @@ class _Space:
 
 
 def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | None = None) -> list[Event]:
-    """Return the requests of a device's trace, as snapshots hold it; `live` are the blocks that it ended with, by
-    segment.
+    """Return the requests of a device's trace in a snapshot; `live` maps segments to the blocks alive at its end.
 
     What was allocated before the trace begins is found from its frees and from what lives at its end, and comes
     first. What was refused is asked for, and given back at once: the program went on without it. A private pool
@@ -231,7 +233,7 @@ def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | 
 
 
 def _with_ends(events: list[Event], kept: Container[int]) -> list[Event]:
-    """The events, and the end of each private pool that is not kept, after the last one of its memory."""
+    """Yield the events, with the "end" of each private pool that is not kept after the last use of its memory."""
     pools = {event.key: event.pool for event in events if event.pool and event.pool not in kept}
     if not pools:
         return events
@@ -250,7 +252,7 @@ def _with_ends(events: list[Event], kept: Container[int]) -> list[Event]:
 
 
 def _source(found: dict[str, Any], pool: str) -> tuple[int, int]:
-    """Return the stream, and the pool's id, a pair, as one number."""
+    """Return the stream of an event, and the id of its pool as one number."""
     high, low = found.get(pool) or NOBODY
     return _stream(found["stream"]), int(high) << 64 | int(low)
 
@@ -260,7 +262,7 @@ def _stream(stream: Any) -> int:
 
 
 class _Wheres:
-    """Lines of programs that asked for memory; equal stacks are mostly one list."""
+    """A cache of the call stacks that requested memory, since equal stacks are mostly one list."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}

@@ -22,20 +22,20 @@ from flambeau.runtime.memory_reports.traces import Parts, Trace, trace_of
 def snapshot(
     allocators: Sequence[CachingAllocator], pool: PoolId | None = None, traces: bool = True
 ) -> dict[str, Any]:
-    """Return the whole state of these devices' allocators; of one MemPool, if its id is given."""
+    """Return the state of these devices' allocators, or of one MemPool if its id is given."""
     found = _state(allocators, pool)
     traces_of = [_trace(allocator, pool).dictionaries() if traces else [] for allocator in allocators]
     return {"segments": found.pop("segments"), "device_traces": traces_of, **found}
 
 
 def dump(allocators: Sequence[CachingAllocator]) -> Iterator[bytes | memoryview]:
-    """Return the pickle of the same, as parts of one file. What it holds is known before the first is asked for."""
+    """Yield the pickle of a snapshot in parts. The snapshot is taken before the first part is requested."""
     state = _state(allocators)
     return _pickled(state, [_trace(allocator) for allocator in allocators])
 
 
 def _pickled(state: dict[str, Any], traces: Sequence[Trace]) -> Iterator[bytes | memoryview]:
-    """Traces come first: what is met early has a short number."""
+    """Yield the pickle of a state. Traces are first, because early objects have short numbers."""
     parts = Parts()
     yield parts.head + pickle.EMPTY_DICT + parts.pickled("device_traces") + pickle.EMPTY_LIST
     for trace in traces:
@@ -67,7 +67,7 @@ def _memory(allocator: CachingAllocator) -> dict[str, int]:
 
 
 def _labels(allocators: Sequence[CachingAllocator]) -> list[dict[str, Any]]:
-    """Return the ranges that the program named while it was recorded; one recording is of all devices."""
+    """Return the ranges that the program named during the recording, which covers all devices."""
     recording = allocators[0].recording if allocators else None
     return [] if recording is None or recording.labels is None else list(recording.labels.entries)
 
@@ -98,7 +98,7 @@ def segments(allocator: CachingAllocator, pool: PoolId | None = None) -> list[di
 
 
 class _Look:
-    """What the blocks of an allocator are at one moment."""
+    """The state of an allocator's blocks at one moment."""
 
     def __init__(self, allocator: CachingAllocator) -> None:
         self.index = allocator.context.index
@@ -162,10 +162,10 @@ def pool_id(pool: Pool) -> PoolId:
 def trace(
     allocator: CachingAllocator, pool: PoolId | None = None, most: int = 0, orders: bool = False
 ) -> list[dict[str, Any]]:
-    """What the allocator did, as far back as its history goes, or of the latest `most` entries.
+    """Return the allocator's events, as far back as its history reaches, or the latest `most` entries.
 
-    `orders` is for replays: it adds what PyTorch's readers do not know, {"action": "order", "after": ...}, a stream
-    that this one knew, and leaves nothing out.
+    `orders` is for replays. It adds {"action": "order", "after": stream}, which PyTorch's readers do not know,
+    for each stream that is ordered after another, and omits nothing.
     """
     return _trace(allocator, pool, most, orders).dictionaries()
 
@@ -181,7 +181,7 @@ def _trace(
 
 
 class _Names:
-    """Streams as the vendor calls them, each asked for once."""
+    """The vendor's handles of streams, each requested once."""
 
     def __init__(self, allocator: CachingAllocator) -> None:
         self._driver = allocator.context.backing

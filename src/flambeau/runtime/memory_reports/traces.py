@@ -1,4 +1,4 @@
-"""`Trace`: what an allocator did, event by event, as snapshots have it: dictionaries, or a pickle of them.
+"""`Trace`: an allocator's events in the form of snapshots, as dictionaries or as a pickle.
 
 # Note [Records]
 A million dictionaries take most of a second to build, and as long again to pickle. In the pickle, though, all events
@@ -116,14 +116,14 @@ class Trace(NamedTuple):
         return self._replace(**{name: getattr(self, name)[which] for name in self._fields[:-2]})
 
     def _new(self) -> Array:
-        """Return the events that are the first with an action, a pool or a stack; and those with fields of their
-        own.
-        """
+        """Return the events that are the first with an action, pool or stack, and those with extra fields."""
         firsts = [_firsts(column) for column in (self.action, self.pool, self.stack)]
         return np.unique(np.concatenate([*firsts, np.flatnonzero(self.action == _OOM)]))
 
     def _records(self, numbers: dict[int, int]) -> tuple[memoryview, int]:
-        """Return a record of each event, and how many bytes it has. numbers: what `Parts` knows, by id."""
+        """Return a record of bytes for each event, and its length. `numbers` maps ids of objects to the pickle's
+        numbers.
+        """
         names, pools, stacks = (
             np.array([numbers.get(id(value), 0) for value in values])  # 0: of no event
             for values in (_NAMES, self.pools, self.frames)
@@ -146,11 +146,11 @@ class _Form:
         self._numbers = numbers
 
     def refer(self, name: str, column: Array) -> None:
-        """A field whose values are known to the pickle, each by its number."""
+        """Add a field whose values the pickle refers to by number."""
         self._field(name, pickle.LONG_BINGET, "<u4", column)
 
     def number(self, name: str, column: Array) -> None:
-        """A field of ints of at most 8 bytes."""
+        """Add a field of ints of at most 8 bytes."""
         if column.min() >= -(1 << 31) and column.max() < 1 << 31:
             self._field(name, pickle.BININT, "<i4", column)
         else:
@@ -173,7 +173,7 @@ class _Form:
 
 
 class Parts:
-    """Makes one pickle out of parts: what one part has is not written again in the next. Begin with `head`."""
+    """A pickler that writes one pickle in parts; later parts refer to objects of earlier ones. Begin with `head`."""
 
     head = pickle.PROTO + b"\x03"  # without frames, which would say how long the parts are
 
@@ -182,14 +182,14 @@ class Parts:
         self._pickler = pickle.Pickler(self._buffer, 3)
 
     def pickled(self, value: Any) -> bytes:
-        """What puts a value on the unpickler's stack."""
+        """Return what puts a value on the unpickler's stack."""
         self._buffer.seek(0)
         self._buffer.truncate()
         self._pickler.dump(value)
         return self._buffer.getvalue()[len(self.head) : -1]  # without STOP
 
     def numbers(self) -> dict[int, int]:
-        """By which number the pickle knows an object, by the object's id."""
+        """Return the number under which the pickle knows each object, by the object's id."""
         return {key: number for key, (number, _) in self._pickler.memo.copy().items()}
 
 
@@ -200,7 +200,9 @@ def trace_of(
     skip: frozenset[str] = frozenset(),
     orders: bool = False,
 ) -> Trace:
-    """Return the events of a history: of one pool, without the actions in `skip`, with "order" if that is wanted."""
+    """Return the events of a history: of one pool if given, without the actions in `skip`, and with "order" if
+    requested.
+    """
     if pool is not None:
         columns = columns.at(columns.numbers[:, 5] == packed(pool))
     code, size, requested, addr, handle, owner = columns.numbers.T
@@ -226,7 +228,7 @@ def trace_of(
 
 
 def _table(skip: frozenset[str], orders: bool) -> Array:
-    """By code: the numbers of its actions, or -1."""
+    """Return, for each code, the numbers of its actions, or -1."""
     table = np.full((len(CODES), 2), -1, np.int8)
     for code in CODES:
         for i, name in enumerate(ACTIONS[code & ~1]):
@@ -238,19 +240,19 @@ def _table(skip: frozenset[str], orders: bool) -> Array:
 
 
 def _numbered(column: Array, value: Callable[[int], Any]) -> tuple[list[Any], Array]:
-    """Return the values of a column's numbers, each made once, and for each row the place of its value."""
+    """Return the distinct values of a column of numbers, and for each row the index of its value."""
     found, place = np.unique(column, return_inverse=True)
     return [value(number) for number in found.tolist()], place
 
 
 def _firsts(column: Array) -> Array:
-    """Where each of a column's small numbers comes first."""
+    """Return the first index of each of a column's small numbers."""
     found = np.full(column.max(initial=-1) + 1, -1)
     found[column[::-1]] = np.arange(len(column))[::-1]  # the last to be written stays
     return found[found >= 0]
 
 
 def _known_before(times: Array) -> Array:
-    """Times in which -1, for none, is the last one before it; at the beginning 0."""
+    """Return times in which each -1 (unknown) is replaced by the last time before it, or by 0."""
     latest = np.maximum.accumulate(np.where(times < 0, -1, np.arange(len(times))))
     return np.where(latest < 0, 0, times[latest])

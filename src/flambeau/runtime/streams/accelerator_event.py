@@ -59,7 +59,9 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Mark the point that `stream` (default: the current stream) has reached. Replaces an earlier mark.
 
-        Raises RuntimeError: the stream is of another device than the event; TypeError: it is no Stream.
+        Raises:
+            RuntimeError: If the stream is of another device than the event.
+            TypeError: If it is not a Stream.
         """
         if stream is None:
             stream = current.stream_at(current.local.device)
@@ -75,9 +77,10 @@ class Event:
             mark.point = point
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Make all later work of `stream` (default: the current) wait for the event; returns at once.
+        """Make all later work of `stream` (default: the current stream) wait for the event. Returns immediately.
 
-        TypeError: it is no Stream.
+        Raises:
+            TypeError: If it is not a Stream.
         """
         mark, point = self._mark, self._point
         if stream is None:
@@ -100,7 +103,7 @@ class Event:
         return self._mark is None or self._mark.context.driver.event_query(self._mark.handle)
 
     def synchronize(self) -> None:
-        """Wait on the host for the work that the event marks. Returns at once if it was never recorded."""
+        """Block the host until the work that the event marks is done. Returns immediately if it was never recorded."""
         mark, point = self._mark, self._point
         if mark is None:
             return
@@ -109,10 +112,12 @@ class Event:
             mark.context.orders.host_wait(point)
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this event to `end_event`: of simulated time on virtual GPUs.
+        """Return milliseconds from this event to `end_event`: of simulated time on virtual GPUs.
 
-        Raises ValueError: one has no timing, or was never recorded.
-        RuntimeError: one is not complete yet, or they are of two devices. TypeError: `end_event` is no Event.
+        Raises:
+            ValueError: If one has no timing, or was never recorded.
+            RuntimeError: If one is not complete yet, or they are of two devices.
+            TypeError: If `end_event` is not an Event.
         """
         if not isinstance(end_event, Event):
             raise TypeError(argument_type("elapsed_time", "end_event", 1, "Event", end_event))
@@ -137,9 +142,11 @@ class Event:
             raise RuntimeError("Both events must be completed before calculating elapsed time.") from None
 
     def lend(self) -> UseEvent:
-        """Return the point that it marks now, for somebody who waits for it whatever becomes of the event.
+        """Return the event's last record, for a caller that waits for it even if the event is recorded again or
+        deleted.
 
-        Raises RuntimeError: it was never recorded.
+        Raises:
+            RuntimeError: If it was never recorded.
         """
         if self._mark is None:
             raise RuntimeError("the event was never recorded, so there is nothing to wait for")
@@ -147,10 +154,12 @@ class Event:
         return self._mark
 
     def ipc_handle(self) -> bytes:
-        """64 bytes by which other processes of this machine open the event; good while this process keeps it.
+        """Return 64 bytes by which other processes of this machine open the event; good while this process keeps it.
 
-        If it was not recorded yet, it belongs to the current device from now on. RuntimeError: it was not made with
-        `interprocess=True`.
+        If it was not recorded yet, it belongs to the current device from now on.
+
+        Raises:
+            RuntimeError: If it was not made with `interprocess=True`.
         """
         mark = self._mark
         if mark is None:
@@ -159,9 +168,10 @@ class Event:
 
     @classmethod
     def from_ipc_handle(cls, device: Any, handle: bytes) -> Self:
-        """Return the event of another process, on a device of this one: what either records, the other may wait for.
+        """Open an event of another process on a device of this one. Both processes may record it and wait for it.
 
-        RuntimeError: it is no such handle, or not of this device, or its process has ended.
+        Raises:
+            RuntimeError: If it is no such handle, or not of this device, or its process has ended.
         """
         if len(handle) != _HANDLE_BYTES:
             raise RuntimeError(
@@ -174,12 +184,12 @@ class Event:
 
     @property
     def device(self) -> device | None:
-        """Return the device that it belongs to; None before it is first recorded."""
+        """Return the event's device; None before the event is first recorded."""
         return None if self._mark is None else self._mark.context.device
 
     @property
     def event_id(self) -> int:
-        """Return the driver's handle; 0 before it is first recorded."""
+        """Return the driver's handle of the event; 0 before it is first recorded."""
         return 0 if self._mark is None else self._mark.handle
 
     def __repr__(self) -> str:
@@ -240,6 +250,6 @@ def _no_stream(function: str, got: object) -> TypeError:
 
 
 def _require_machine_of(stream: Stream, mark: UseEvent) -> None:
-    """An event of a machine that was closed or left must not pass for one of the same handle here."""
+    """Raise RuntimeError if the event is of another machine, where its handle may belong to another event."""
     if mark.context.driver is not stream.context.driver:
         raise RuntimeError(errors.MACHINE_CLOSED)

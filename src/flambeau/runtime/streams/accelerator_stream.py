@@ -73,22 +73,31 @@ class Stream:
         orders.host_wait(point)
 
     def wait_event(self, event: Event) -> None:
-        """Make all later work of this stream wait for an event; returns at once. TypeError: it is none."""
+        """Make all later work of this stream wait for an event. Returns immediately.
+
+        Raises:
+            TypeError: If it is invalid.
+        """
         if not isinstance(event, Event):
             raise TypeError(argument_type("wait_event", "event", 1, "Event", event))
         event.wait(self)
 
     def wait_stream(self, stream: Stream) -> None:
-        """Make all later work of this stream wait for what `stream` was given until now; returns at once.
+        """Make all later work of this stream wait for the work now enqueued on `stream`. Returns immediately.
 
-        TypeError: it is no Stream.
+        Raises:
+            TypeError: If it is not a Stream.
         """
         if not isinstance(stream, Stream):
             raise TypeError(argument_type("wait_stream", "stream", 1, "Stream", stream))
         self.wait_event(stream.record_event())
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Record an event, a new one if none is given, and return it. TypeError: it is no Event."""
+        """Record an event on this stream, a new one by default, and return it.
+
+        Raises:
+            TypeError: If it is not an Event.
+        """
         if event is None:
             event = self._event_class()
         elif not isinstance(event, Event):
@@ -103,12 +112,12 @@ class Stream:
 
     @property
     def device_type(self) -> int:
-        """PyTorch's number for the kind of device: 1, CUDA's."""
+        """Return PyTorch's number for the kind of device: 1, CUDA's."""
         return 1
 
     @property
     def stream_id(self) -> int:
-        """Which queue of its device, as a number that no other has now; 0 for the default stream."""
+        """Return a number that identifies the stream on its device; 0 for the default stream."""
         return self.native_handle
 
     @property
@@ -117,7 +126,7 @@ class Stream:
         return self.context.driver.stream_native(self.handle)
 
     def is_capturing(self) -> bool:
-        """Return True if what it is given is recorded into a graph."""
+        """Return True if the stream is being captured into a graph."""
         return self.context.driver.capture_active(self.handle)
 
     def __enter__(self) -> Self:
@@ -147,7 +156,7 @@ class Stream:
 
 
 def create_stream(cls: type[S], device: Any, priority: int, native: Any = None) -> S:
-    """Return a stream of a class: a new one, or that of a native value."""
+    """Return a stream of class `cls`: a new one, or one over a native handle."""
     if not isinstance(priority, int):
         raise TypeError(f"priority must be an int, not {type(priority).__name__}")
     index = current.index_of(device, optional=True)

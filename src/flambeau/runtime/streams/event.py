@@ -37,7 +37,7 @@ class Event(AcceleratorEvent):
 
     @property
     def cuda_event(self) -> int:
-        """Return the driver's handle; 0 before it is first recorded."""
+        """Return the driver's handle of the event; 0 before it is first recorded."""
         return 0 if self._mark is None else self._mark.handle
 
     @property

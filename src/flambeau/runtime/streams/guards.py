@@ -1,4 +1,4 @@
-"""Guards: select a device or a stream for a block of code, and put back what was selected.
+"""Guards: select a device or a stream for a block of code, and restore the previous selection.
 
 # Note [What a guard saves]
 A guard may be entered again while it is entered, by its own thread or by another (a module-level guard, a
@@ -64,7 +64,8 @@ class device:  # PyTorch's public name
 class device_of(device):
     """Context manager that selects the device of a tensor or storage; a no-op if that is on the CPU.
 
-    TypeError: it has no device.
+    Raises:
+        TypeError: If it has no device.
     """
 
     __slots__ = ()
@@ -77,7 +78,7 @@ class device_of(device):
 
 
 class StreamContext:
-    """Context manager that selects a stream, and its device with it; both are put back when it is left.
+    """Context manager that selects a stream and its device, and restores the previous ones on exit.
 
     Args:
         stream: the Stream to select. None makes it a no-op.
@@ -134,7 +135,7 @@ def put_back(saved: list[tuple[Any, ...]]) -> None:
 
 
 def _own(saved: list[tuple[Any, ...]], popped: tuple[Any, ...]) -> tuple[Any, ...]:
-    """This thread's last entry, taken out; () if there is none. See Note [What a guard saves]."""
+    """Remove and return this thread's last entry; () if it has none. See Note [What a guard saves]."""
     here = current.local.__dict__
     saved.append(popped)
     for i in range(len(saved) - 1, -1, -1):

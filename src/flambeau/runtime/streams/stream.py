@@ -20,7 +20,11 @@ class Stream(AcceleratorStream):
         priority: -1 (high) or 0 (low, default); other ints count as the nearest of these.
 
     Two streams are equal if they are the same queue. `with stream:` selects it.
-    Raises RuntimeError: no such device; TypeError: `priority` is no int; NotSupportedError: other arguments.
+
+    Raises:
+        RuntimeError: If there is no such device.
+        TypeError: If `priority` is not an int.
+        NotSupportedError: For other arguments.
     """
 
     __slots__ = ()
@@ -37,7 +41,7 @@ class Stream(AcceleratorStream):
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """(lowest, highest) priority: a lower number is a higher priority."""
+        """Return (lowest, highest) priority: a lower number is a higher priority."""
         return 0, -1
 
     @property
@@ -57,6 +61,6 @@ class Stream(AcceleratorStream):
 
 
 def default_stream_of(context: Context) -> Stream:
-    """Return a new object for a context's default stream; the context keeps the one that programs see."""
+    """Return a new Stream object for a context's default stream. The context keeps the object that programs see."""
     handle = context.driver.stream_default(context.driver_index)
     return fill_stream(object.__new__(Stream), context, handle, 0, owned=False)

@@ -10,7 +10,7 @@ _TEXT = "called a synchronizing CUDA operation"
 
 
 def announce() -> None:
-    """Warn of the operation, or refuse it with RuntimeError. To be called before it changes anything."""
+    """Warn of a blocking operation, or refuse it with RuntimeError. Callers call it before they change anything."""
     if flags.sync_debug_mode == WARN:
         warn_program(_TEXT, UserWarning)
     elif flags.sync_debug_mode == ERROR:

@@ -1,4 +1,4 @@
-"""Why the runtime makes streams wait of its own accord, for traces. Owner of each thread's reason.
+"""The wait reason: why the runtime itself makes streams wait, for traces. Owner of each thread's reason.
 
 A reason is a function and its arguments: its text is made when a trace asks for it, and never otherwise.
 """
@@ -37,6 +37,6 @@ class because:
 
 
 def reason() -> str:
-    """Return the innermost reason of this thread; empty outside of all: the program itself asked."""
+    """Return the innermost wait reason of this thread; empty if the program itself requested the wait."""
     text = _current.text
     return "" if text is None else text(*_current.arguments)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def int_or_none(x: Any) -> int | None:
-    """`x` as an int; None for what is none: a bool, a float, a tensor of several elements."""
+    """Return `x` as an int; None for what is none: a bool, a float, a tensor of several elements."""
     if isinstance(x, bool):
         return None
     try:

@@ -78,7 +78,7 @@ def place_copy(where: Any) -> device:
 
 
 def default_device() -> device:
-    """Where tensors are made that are told no device: the CPU, unless a program says otherwise."""
+    """Return where tensors are made that are told no device: the CPU, unless a program says otherwise."""
     where = current.default.device
     return where if where is CPU else system.resolve(where)
 
@@ -138,8 +138,10 @@ def creates(define: F) -> F:
 
 
 def new_leaf(made: Any, requires_grad: bool) -> Any:
-    """Return a new tensor, which requires a gradient if that is asked for. Raises RuntimeError: an integer or bool
-    tensor.
+    """Return a new tensor, which requires a gradient if that is asked for.
+
+    Raises:
+        RuntimeError: For an integer or bool tensor.
     """
     if not requires_grad:
         return made

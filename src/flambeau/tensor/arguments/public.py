@@ -42,7 +42,7 @@ class PublicSignature(Signature):
 
     @property
     def return_annotation(self) -> Any:
-        """What the function returns."""
+        """Return what the function returns."""
         return self._build().return_annotation
 
     def replace(self, **changes: Any) -> Any:

@@ -102,7 +102,9 @@ def _place(value: Any, found: list[Any]) -> None:
 
 
 def ask(shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `shown`, a public function, gives: what an argument that overrides says, or else what `define` gives."""
+    """Return what `shown`, a public function, gives: what an argument that overrides says, or else what `define`
+    gives.
+    """
     found = overriding((*args, *kwargs.values())) if here.classes else ()
     if found or in_mode():
         return handle(shown, found, args, kwargs)
@@ -110,14 +112,16 @@ def ask(shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: d
 
 
 def _ask_modes(shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`ask` for functions that make tensors of whatever there is: no argument of theirs is asked."""
+    """Return `ask` for functions that make tensors of whatever there is: no argument of theirs is asked."""
     return handle(shown, (), args, kwargs) if in_mode() else define(*args, **kwargs)
 
 
 def _ask_operator(
     shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """`ask` for Python's operators: where nobody can do one of two operands, Python tries the other's, or refuses."""
+    """Return `ask` for Python's operators: where nobody can do one of two operands, Python tries the other's, or
+    refuses.
+    """
     found = overriding(args) if here.classes else ()
     if not (found or in_mode()):
         return define(*args, **kwargs)
@@ -370,7 +374,7 @@ def _is_door(function: FunctionType) -> bool:
 
 
 def overridable() -> set[Any]:
-    """What `__torch_function__` may be asked about: functions, methods, and what properties get and set by."""
+    """Return what `__torch_function__` may be asked about: functions, methods, and what properties get and set by."""
     found: set[Any] = {function for _, function in _functions()}
     for name, value in _members():
         if isinstance(value, property):
@@ -388,7 +392,9 @@ def silent() -> set[Any]:
 
 
 def name_of(function: Any) -> str | None:
-    """What errors call such a function: `torch.Tensor.add`, `torch.Tensor.shape.__get__`; None of what is none."""
+    """Return what errors call such a function: `torch.Tensor.add`, `torch.Tensor.shape.__get__`; None of what is
+    none.
+    """
     owner = getattr(function, "__self__", None)
     for name, value in vars(Tensor).items():
         if value is function:

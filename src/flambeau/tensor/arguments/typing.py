@@ -107,7 +107,7 @@ def type_name(meta: Meta) -> str:
 
 
 def parse_type(name: Any) -> tuple[dtype, device]:
-    """What a type name stands for; its device is "cpu", or "cuda" without an index. Raises ValueError."""
+    """Return what a type name stands for; its device is "cpu", or "cuda" without an index. Raises ValueError."""
     room, _, last = name.rpartition(".")
     if room not in ("torch", "torch.cuda") or last not in _by_type_name:
         raise ValueError(f"invalid type: '{name}'")

@@ -65,7 +65,8 @@ interception.subscribe(_choose_plans)
 def node_of(t: Tensor) -> Node | None:
     """Return the node that `t` is an output of, a leaf's too; None if it requires no gradient.
 
-    Raises RuntimeError: a view that does not allow it, or what it shows, was changed in place.
+    Raises:
+        RuntimeError: For a view that does not allow it, or what it shows, was changed in place.
     """
     history = t.history
     if history is None:

@@ -32,7 +32,7 @@ def wants_node(args: Sequence[Any]) -> bool:
 def record_composite(
     composite: Any, args: Sequence[Any], run: Callable[[], Tensor], params: tuple[Any, ...] = ()
 ) -> Tensor:
-    """What `run` computes of `args` off the tape, as one call on it. `params`: what its formulas see as such."""
+    """Return what `run` computes of `args` off the tape, as one call on it. `params`: what its formulas see as such."""
     with recording(False):
         found = run()
     record_result(composite, params, args, (found,))

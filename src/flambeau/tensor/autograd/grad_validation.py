@@ -42,7 +42,7 @@ def fit_gradient(grad: Any, meta: Meta | None) -> Any:
 
 
 def summed_to(grad: Any, shape: tuple[int, ...]) -> Any:
-    """`grad` summed over the dimensions along which `shape` was broadcast."""
+    """Return `grad` summed over the dimensions along which `shape` was broadcast."""
     if grad.meta.sparse:
         grad = grad.to_dense()
     wide = grad.meta.shape

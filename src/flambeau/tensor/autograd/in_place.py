@@ -24,7 +24,8 @@ from flambeau.tensor.tensor import AutogradMeta, Steps, Tensor, ViewMeta, new_ob
 
 
 def begin_in_place(record_plan: RecordPlan, args: Sequence[Any], target: Tensor) -> Any:
-    """`begin_recording` of a call that changes `target`; a node even where only the target requires a gradient.
+    """Return `begin_recording` of a call that changes `target`; a node even where only the target requires a
+    gradient.
 
     What was overwritten as a whole is given zeros: of a view's base `CopySlices` does that.
 

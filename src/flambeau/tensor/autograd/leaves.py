@@ -38,7 +38,7 @@ def release_leaf(t: Tensor, leaf: Leaf) -> None:
 
 
 def _accumulate_grad(accumulated: Any, grad: Any, meta: Meta, create_graph: bool, references: int) -> Any:
-    """What a leaf's gradient becomes."""
+    """Return what a leaf's gradient becomes."""
     if accumulated is None:
         return grad.clone() if create_graph else _steal_or_copy(grad, meta, references)
     if accumulated.meta.sparse and not grad.meta.sparse:
@@ -56,7 +56,7 @@ _HOLDERS = 3  # references to its storage: `memory`, `counter` and the argument 
 
 
 def _steal_or_copy(grad: Any, meta: Meta, references: int) -> Any:
-    """`grad` itself where nobody else can see its memory and it lies as the leaf does, else a copy.
+    """Return `grad` itself where nobody else can see its memory and it lies as the leaf does, else a copy.
 
     holders: references to it that do not count.
     """

@@ -52,5 +52,5 @@ def _class_of(base: type, record: Op | View, name: str) -> Any:
 
 
 def _node_name(name: str) -> str:
-    """PyTorch's rule: each word, and each letter after a digit, begins with a capital."""
+    """Return PyTorch's rule: each word, and each letter after a digit, begins with a capital."""
     return "".join([word.title() for word in name.replace(".", "_").split("_")]) + "Backward0"

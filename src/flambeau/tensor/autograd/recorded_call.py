@@ -58,7 +58,7 @@ class RecordedCall(Node):
         return self.gradients(grads, requested)
 
     def formula_arguments(self, grads: Sequence[Any], requested: Sequence[bool] | None) -> list[Any]:
-        """What formulas may ask for, in the order of `_AT_BACKWARD` and `use.saved_names`."""
+        """Return what formulas may ask for, in the order of `_AT_BACKWARD` and `use.saved_names`."""
         use, taped, saved = self.saved_spec, self.record_plan, self.saved
         if saved is None:
             raise RuntimeError(FREED)
@@ -86,9 +86,9 @@ class RecordedCall(Node):
         return values
 
     def __getattr__(self, name: str) -> Any:
-        """What was saved, under PyTorch's names; None if only other gradients need it.
+        """Return what was saved, under PyTorch's names; None if only other gradients need it.
 
-        Raises AttributeError: no formula needs it. RuntimeError: it was freed, or changed in place.
+        Raises AttributeError if no formula needs it. Raises RuntimeError if it was freed, or changed in place.
         """
         names = _SAVED_AS.get(self.name(), _USUALLY)
         requested = names.get(name)
@@ -187,7 +187,7 @@ _AT_BACKWARD = (
 
 
 def _value_getter(known: list[str], names: tuple[str, ...]) -> Callable[[list[Any]], Sequence[Any]]:
-    """What picks the values of these names out of those of all that are known."""
+    """Return what picks the values of these names out of those of all that are known."""
     places = [known.index(name) for name in names]
     if len(places) > 1:
         return itemgetter(*places)

@@ -43,7 +43,7 @@ class SavedTensor:
         return t
 
     def source(self, node: Node | None) -> Node | None:
-        """What it was an output of; `node` is what saved it."""
+        """Return what it was an output of; `node` is what saved it."""
         return node if self.node is None and self.index >= 0 else self.node
 
     def unpack_detached(self, node: Node | None) -> Tensor:
@@ -141,7 +141,7 @@ NOT_SAVED = (
 
 
 def operation_name(node: Node) -> str:
-    """What messages call a node: the operation whose gradients it computes."""
+    """Return what messages call a node: the operation whose gradients it computes."""
     return re.sub(r"Backward\d*$", "", node.name())
 
 

@@ -46,7 +46,7 @@ _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL, _E4M3FN, _E5M2 = 0, 1, 2, 4, 5, 6
 
 
 def _code(kind: dtype) -> tuple[int, int]:
-    """(type code, bits) of a dtype."""
+    """Return (type code, bits) of a dtype."""
     special = {"bool": _BOOL, "bfloat16": _BFLOAT, "float8_e4m3fn": _E4M3FN, "float8_e5m2": _E5M2}
     code = special.get(kind.name)
     if code is None:
@@ -157,7 +157,7 @@ _drop: dict[Any, Any] = {form: _dropper(form) for form in _NAMES}
 
 
 def dlpack_device(t: Tensor) -> tuple[int, int]:
-    """(DLPack's device type, index) of a tensor."""
+    """Return (DLPack's device type, index) of a tensor."""
     if t.meta.device is META:
         raise BufferError("Cannot pack tensors on meta")
     if t.meta.device is CPU:
@@ -173,7 +173,7 @@ def is_real(context: Context) -> bool:
 
 @method
 def __dlpack_device__(self: Tensor) -> tuple[int, int]:
-    """(DLPack's device type, index)."""
+    """Return (DLPack's device type, index)."""
     return dlpack_device(self)
 
 
@@ -188,7 +188,7 @@ def __dlpack__(
 ) -> Any:
     """Return a capsule over this tensor's memory. `stream`: where the consumer will use it; -1 asks for no ordering.
 
-    Raises BufferError: it requires a gradient, or cannot be given on `dl_device` (without the copy that
+    Raises BufferError if it requires a gradient, or cannot be given on `dl_device` (without the copy that
     `copy=False` forbids).
     """
     if self.requires_grad:
@@ -338,7 +338,7 @@ def _read(managed: Any) -> tuple[Meta, int]:
 
 
 def _cuda_device(ordinal: int) -> device:
-    """Our device of a number of CUDA's. Raises BufferError: the devices in use are virtual ones, or leave it out."""
+    """Our device of a number of CUDA's. Raises BufferError if the devices in use are virtual ones, or leave it out."""
     found = [c.device for c in system.contexts() if is_real(c) and c.driver_index == ordinal]
     if not found:
         raise BufferError(

@@ -76,8 +76,11 @@ class _Owner:
 def numpy(self: Tensor, *, force: bool = False) -> Array:
     """Return the tensor as an array over the same memory, which it keeps alive.
 
-    `force`: detached, and from its device a copy. Raises TypeError: it is not on the CPU; RuntimeError: it
-    requires a gradient, which what NumPy does would not reach.
+    `force`: detached, and from its device a copy.
+
+    Raises:
+        TypeError: If it is not on the CPU.
+        RuntimeError: If it requires a gradient, which what NumPy does would not reach.
     """
     meta = self.meta
     if meta.sparse:
@@ -112,12 +115,14 @@ def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Arra
 
 @method
 def __array_wrap__(self: Tensor, array: Array, context: Any = None, return_scalar: bool = False) -> Tensor:
-    """What NumPy's functions of a tensor give: a tensor over the array; booleans as uint8, as in PyTorch."""
+    """Return what NumPy's functions of a tensor give: a tensor over the array; booleans as uint8, as in PyTorch."""
     return from_numpy(array.astype(np.uint8) if array.dtype == bool else array)
 
 
 def _cuda_array_interface(self: Tensor) -> dict[str, Any]:
-    """What other CUDA libraries read, in its third version. AttributeError: the tensor has no address of CUDA's."""
+    """Return what other CUDA libraries read, in its third version. Raises AttributeError if the tensor has no
+    address of CUDA's.
+    """
     if self.meta.device is CPU:
         raise AttributeError(
             f"Can't get __cuda_array_interface__ on non-CUDA tensor type: {type_name(self.meta)} "
@@ -195,7 +200,8 @@ def frombuffer(
 ) -> Tensor:
     """Return a 1-d CPU tensor over a buffer's memory: `count` elements (-1: all) from byte `offset` on.
 
-    Raises ValueError: no buffer, or sizes that do not fit it.
+    Raises:
+        ValueError: For no buffer, or sizes that do not fit it.
     """
     kind = kind_of(dtype, "frombuffer")
     try:
@@ -241,7 +247,7 @@ def _warn_of_read_only(given: str, what: str, means: str) -> None:
 
 @function
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """`data` as a tensor: itself, or over the same NumPy memory, unless dtype or device ask for a copy."""
+    """Return `data` as a tensor: itself, or over the same NumPy memory, unless dtype or device ask for a copy."""
     return asarray(data, dtype=dtype, device=device)
 
 

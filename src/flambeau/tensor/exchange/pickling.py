@@ -68,7 +68,11 @@ def _recipe(t: Tensor) -> tuple[Any, tuple[Any, ...]]:
 
 
 def rebuild_sparse(layout: Any, data: Any) -> Tensor:
-    """Return a sparse tensor of its layout and parts. RuntimeError or TypeError: they do not fit together."""
+    """Return a sparse tensor of its layout and parts.
+
+    Raises:
+        RuntimeError or TypeError: If they do not fit together.
+    """
     made: Tensor = layouts.find("rebuild")(layout, data)
     return made
 
@@ -135,7 +139,7 @@ def __copy__(self: Tensor) -> Tensor:
 def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
     """Return a leaf over a copy of the storage; with its gradient and its attributes.
 
-    Tensors that share memory share the copy. Raises RuntimeError: it is not a leaf.
+    Tensors that share memory share the copy. Raises RuntimeError if it is not a leaf.
     """
     if id(self) in memo:
         found: Tensor = memo[id(self)]
@@ -202,7 +206,11 @@ def _reduce_storage(self: Storage, protocol: Any) -> Any:
 
 
 def meta_storage_of(nbytes: int) -> Storage:
-    """Return a storage of the meta device. Raises TypeError or ValueError: the size is not an int, or is negative."""
+    """Return a storage of the meta device.
+
+    Raises:
+        TypeError or ValueError: If the size is not an int, or is negative.
+    """
     if type(nbytes) is not int:
         raise TypeError(f"the size of a storage must be int, not {type_name(nbytes)}")
     if nbytes < 0:
@@ -230,7 +238,7 @@ def _reduce_face(self: Face, protocol: Any) -> Any:
 
 
 def face_of(cls: Any, storage: Storage, kind: dtype) -> Any:
-    """`TypedStorage` or `UntypedStorage` over a storage."""
+    """Return `TypedStorage` or `UntypedStorage` over a storage."""
     row = make(
         Meta.contiguous_of((storage.nbytes // kind.itemsize,), kind, storage.device), storage, storage.ptr
     )

@@ -53,7 +53,10 @@ def is_shared(self: Tensor) -> bool:
 def share_memory_(self: Tensor) -> Tensor:
     """Move its storage to memory that other processes can map; nothing for CUDA tensors and what is shared already.
 
-    All tensors over the storage move with it. Its size is fixed from then on. Raises RuntimeError: there is no room.
+    All tensors over the storage move with it. Its size is fixed from then on.
+
+    Raises:
+        RuntimeError: If there is no room.
     """
     _share(self)
     return self
@@ -71,7 +74,7 @@ def _face_share_memory_(self: Face) -> Face:
 
 
 def _share_cuda_(self: Face) -> tuple[Any, ...]:
-    """What `_new_shared_cuda` takes in another process."""
+    """Return what `_new_shared_cuda` takes in another process."""
     return tuple(_sharing().send(self._row.memory))
 
 
@@ -81,7 +84,7 @@ def _new_shared_cuda(cls: Any, *args: Any) -> Any:
 
 
 def _new_shared(cls: Any, size: Any, *, device: Any = "cpu") -> UntypedStorage:
-    """New bytes that other processes can map."""
+    """Return new bytes that other processes can map."""
     if place(device) is not CPU:
         return UntypedStorage(size, device=device)
     made = UntypedStorage(integer(size, "_new_shared", "size", 1))

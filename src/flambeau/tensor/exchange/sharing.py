@@ -149,8 +149,10 @@ class ReceivedStorage(ForeignStorage):
 def move_to_shared_memory(row: Tensor) -> Any:
     """Return the shared memory of a CPU tensor's storage: it is moved there now if it lies elsewhere.
 
-    `Anonymous` or `Named`, as the strategy says. See Note [Moving to shared memory]. Raises RuntimeError: there
-    is no room.
+    `Anonymous` or `Named`, as the strategy says. See Note [Moving to shared memory].
+
+    Raises:
+        RuntimeError: If there is no room.
     """
     with sharing.lock:
         if not isinstance(row.memory.owner, Mapping):
@@ -188,7 +190,7 @@ def _move(row: Tensor, to: Mapping) -> None:
 
 
 def _hand_over_memory(memory: Storage) -> Storage:
-    """What a storage had so far, as another one's. It is of a kind that cannot grow, from now on."""
+    """Return what a storage had so far, as another one's. It is of a kind that cannot grow, from now on."""
     if isinstance(memory, PinnedStorage):
         former: Storage = memory.part_with()
         memory.pinned = False
@@ -223,7 +225,8 @@ def storage_of_descriptor(fd: int, nbytes: int) -> Storage:
 def storage_of_door(door: bytes, counter: bytes, slot: int, nbytes: int) -> Storage:
     """The same of a descriptor that another process has, and keeps until its slot is clear.
 
-    Raises ProcessLookupError: that process has ended.
+    Raises:
+        ProcessLookupError: If that process has ended.
     """
     there = Door.unpack(door)
     with sharing.lock:
@@ -249,7 +252,11 @@ def storage_of_name(name: str, nbytes: int) -> Storage:
 
 
 def send(storage: Storage) -> device_ipc.Parcel:
-    """What another process needs to use a CUDA storage. NotSupportedError: its memory is not the allocator's."""
+    """Return what another process needs to use a CUDA storage.
+
+    Raises:
+        NotSupportedError: If its memory is not the allocator's.
+    """
     if isinstance(storage, ReceivedStorage):
         raise RuntimeError(device_ipc.FROM_ANOTHER)
     block: Any = storage.block

@@ -150,7 +150,7 @@ def _alike(target: Meta, source: Meta) -> bool:
 
 
 def _as_contiguous(source: Tensor, kind: dtype, shape: tuple[int, ...]) -> Tensor:
-    """`source` as a contiguous tensor of a dtype and (broadcast) shape: itself if it is one."""
+    """Return `source` as a contiguous tensor of a dtype and (broadcast) shape: itself if it is one."""
     meta = source.meta
     if meta.dtype is kind and meta.shape == shape and meta.contiguous:
         return source
@@ -352,7 +352,7 @@ def host_array(t: Tensor, write: bool = False) -> Any:
 
 
 def on_host(t: Tensor) -> Tensor:
-    """`t`, or a copy of it on the CPU; waits for the current stream of its device."""
+    """Return `t`, or a copy of it on the CPU; waits for the current stream of its device."""
     if t.meta.sparse:
         t.memory.expose()
     return (
@@ -387,7 +387,7 @@ def tolist(self: Tensor) -> Any:
 
 
 def _move(t: Tensor, meta: Meta, non_blocking: bool, copy: bool) -> Tensor:
-    """`t` as `meta` says: itself if it is so already and no `copy` is asked for."""
+    """Return `t` as `meta` says: itself if it is so already and no `copy` is asked for."""
     if meta is t.meta and not copy:
         return t
     if t.meta.dtype.is_complex and not meta.dtype.is_complex and meta.dtype is not dtypes.bool_:
@@ -432,7 +432,7 @@ def _dense(meta: Meta) -> bool:
 
 
 def to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool, bool, Any]:
-    """(device, dtype, non_blocking, copy, memory_format) of `to`'s overloads."""
+    """Return (device, dtype, non_blocking, copy, memory_format) of `to`'s overloads."""
     given = dict(kwargs)
     _rename_async(given, "to")
     rest = list(args)
@@ -556,7 +556,10 @@ for _name, _kind in {
 def pin_memory(self: Tensor, device: Any = None) -> Tensor:
     """Return a copy in pinned host memory, which copies to CUDA devices may use asynchronously; itself if pinned.
 
-    `device` is deprecated. Raises RuntimeError: the tensor is not on the CPU, or `device` is no CUDA device.
+    `device` is deprecated.
+
+    Raises:
+        RuntimeError: If the tensor is not on the CPU, or `device` is not a CUDA device.
     """
     if device is not None and (asked := _deprecated_device(device, "pin_memory")).type != "cuda":
         raise RuntimeError(f"{asked.type.upper()} device type not an accelerator.")
@@ -616,8 +619,11 @@ def record_stream(self: Tensor, stream: Any) -> None:
 def record_use(self: Tensor, event: Event) -> None:
     """Say that work up to an event, recorded already, uses this memory: once freed, it waits for that event alone.
 
-    More exact than `record_stream`, which waits for all that the stream was given until the memory is freed. The event
-    may be recorded anew afterwards. Raises RuntimeError: the event was never recorded.
+    More exact than `record_stream`, which waits for all that the stream was given until the memory is freed. The
+    event may be recorded anew afterwards.
+
+    Raises:
+        RuntimeError: If the event was never recorded.
     """
     if not isinstance(event, Event):
         raise TypeError(
@@ -640,12 +646,16 @@ def record_use(self: Tensor, event: Event) -> None:
 
 
 def new_filled(meta: Meta, value: Any) -> Tensor:
-    """Return a new dense tensor of one value. RuntimeError: the dtype cannot hold it."""
+    """Return a new dense tensor of one value.
+
+    Raises:
+        RuntimeError: If the dtype cannot hold it.
+    """
     return filled_with(meta, ops.checked_scalar(value, meta.dtype))
 
 
 def filled_with(meta: Meta, number: Any) -> Tensor:
-    """`new_filled` with a number that every dtype holds, or that was looked at."""
+    """Return `new_filled` with a number that every dtype holds, or that was looked at."""
     if meta.plain:
         result: Tensor = call(ops.fill, (number,), (meta.dtype, meta.shape, meta.device))
         return result
@@ -728,7 +738,8 @@ def resize_(
 ) -> Tensor:
     """Give it another size; its storage grows if it must, and what is new is uninitialized. Returns itself.
 
-    Raises RuntimeError: it requires a gradient.
+    Raises:
+        RuntimeError: If it requires a gradient.
     """
     shape = shape_of(sizes if size is None else (size,), "resize_")
     if self.requires_grad:
@@ -750,5 +761,5 @@ def resize_(
 
 @method_and_function
 def resize_as_(self: Tensor, the_template: Tensor) -> Tensor:
-    """`resize_` to another tensor's size."""
+    """Return `resize_` to another tensor's size."""
     return resize_(self, the_template.meta.shape)

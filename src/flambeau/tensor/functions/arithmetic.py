@@ -101,7 +101,7 @@ _PLACES = {
 
 
 def _bind_operands(name: str, named: dict[str, Any], *given: Any) -> list[Any]:
-    """Operands with those that were given by NumPy's names. TypeError: another name, or one too many."""
+    """Operands with those that were given by NumPy's names. Raises TypeError if any other name, or one too many."""
     operands = list(given)
     for key, value in named.items():
         at = _PLACES.get(key, len(operands))
@@ -301,7 +301,7 @@ bind_binary(arithmetic.floor_divide, numbers=True)
 
 @function
 def rsub(input: Any, other: Any, alpha: Any = 1) -> Any:
-    """other - alpha * input."""
+    """Return other - alpha * input."""
     pair = operand(other, "rsub", "other", 2), tensor_operand(input, "rsub", "input", 1)
     return call(*_with_alpha(arithmetic.sub, arithmetic.sub_alpha, *pair, alpha))
 
@@ -420,7 +420,7 @@ publish(_square, "square", "The square of each element.", method)
 
 @method_and_function
 def square_(self: Tensor) -> Any:
-    """`square` in place."""
+    """Return `square` in place."""
     return into(arithmetic.pow_, (self, 2))
 
 
@@ -530,7 +530,7 @@ publish_in_place(_round_, functions.round_)
 
 @function
 def logit(input: Tensor, eps: float | None = None, *, out: Any = None) -> Any:
-    """log(x / (1 - x)); with `eps`, x is first held to [eps, 1 - eps]."""
+    """Return log(x / (1 - x)); with `eps`, x is first held to [eps, 1 - eps]."""
     return run(
         functions.logit, (tensor_operand(input, "logit", "input", 1),), out, (_real(eps, "logit", "eps"),)
     )
@@ -692,7 +692,7 @@ _BYTE_CONDITION = (
 
 @function
 def where(condition: Any, input: Any = ..., other: Any = ..., *, out: Any = None) -> Any:
-    """input where the condition holds, else other; without them, the indices where it does (`nonzero`)."""
+    """Return input where the condition holds, else other; without them, the indices where it does (`nonzero`)."""
     condition = tensor_operand(condition, "where", "condition", 1)
     if input is ... and other is ...:
         return condition.nonzero(as_tuple=True)

@@ -59,7 +59,7 @@ def _new(meta: Meta, options: CreationOptions) -> Tensor:
 
 
 def _empty(meta: Meta, options: CreationOptions) -> Tensor:
-    """`_new` for programs, which may see what is in it."""
+    """Return `_new` for programs, which may see what is in it."""
     return filled_if_wanted(_new(meta, options))
 
 
@@ -71,7 +71,7 @@ def _constant(meta: Meta, value: Any, options: CreationOptions) -> Tensor:
 
 def _create_computed(op: Any, numbers: tuple[Any, ...], sizes: tuple[int, ...], kind: dtype, own: tuple[Any, ...],
               options: CreationOptions) -> Tensor:  # fmt: skip
-    """What an operator makes of numbers: new, or in `out`."""
+    """Return what an operator makes of numbers: new, or in `out`."""
     out = options.out
     device = options.device or (default_device() if out is None else out.meta.device)
     made: Tensor = call(op, numbers, (*sizes, kind, device, *own))
@@ -81,7 +81,7 @@ def _create_computed(op: Any, numbers: tuple[Any, ...], sizes: tuple[int, ...], 
 
 
 def _resize_out(out: Tensor, meta: Meta, options: CreationOptions) -> Tensor:
-    """`out` in the shape that is asked for. Raises RuntimeError if dtype or device are asked to be others."""
+    """Return `out` in the shape that is asked for. Raises RuntimeError if dtype or device are asked to be others."""
     if options.kind is not None and out.meta.dtype is not options.kind:
         raise RuntimeError(
             f"dtype {options.kind.torch_name} does not match dtype of out parameter "
@@ -136,7 +136,9 @@ flags.subscribe(_repeated.clear)  # what is empty may have to be filled from now
 
 
 def find_meta(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, Meta | None]:
-    """What the meta of a creation follows from (None where that cannot be a key), and the meta if it is known."""
+    """Return what the meta of a creation follows from (None where that cannot be a key), and the meta if it is
+    known.
+    """
     if len(sizes) == 1 and sizes[0].__class__ in (tuple, list):
         sizes = tuple(sizes[0])
     elif not sizes and "size" not in given:  # `zeros()` is an error, `zeros([])` is not
@@ -305,7 +307,7 @@ def zeros_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 @function
 @creates
 def ones_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
-    """Ones in the shape, dtype, device and memory order of `input`."""
+    """Return ones in the shape, dtype, device and memory order of `input`."""
     meta, options = _like("ones_like", input, given)
     return _constant(meta, 1, options)
 
@@ -350,7 +352,7 @@ def new_zeros(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 @method
 @creates
 def new_ones(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
-    """Ones on this tensor's device and of its dtype."""
+    """Return ones on this tensor's device and of its dtype."""
     meta, options = _new_like(self, "new_ones", sizes, given)
     return _constant(meta, 1, options)
 
@@ -366,7 +368,7 @@ def new_full(self: Tensor, size: IntTuple, fill_value: Number, **given: Unpack[G
 @method
 @creates
 def new_empty_strided(self: Tensor, size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
-    """`torch.empty_strided` on this tensor's device and of its dtype."""
+    """Return `torch.empty_strided` on this tensor's device and of its dtype."""
     given.setdefault("dtype", self.meta.dtype)
     given.setdefault("device", self.meta.device)
     return empty_strided(size, stride, **given)
@@ -441,14 +443,14 @@ def range(start: Number = 0, end: Number | None = None, step: Number = 1, **give
 @function
 @creates
 def linspace(start: Any, end: Any, steps: Any, **given: Unpack[Given]) -> Tensor:
-    """`steps` numbers from `start` to `end` (both among them), equally spaced."""
+    """Return `steps` numbers from `start` to `end` (both among them), equally spaced."""
     return _create_spaced("linspace", ops.linspace, start, end, steps, (), given)
 
 
 @function
 @creates
 def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **given: Unpack[Given]) -> Tensor:
-    """`steps` numbers from base**start to base**end, their exponents equally spaced."""
+    """Return `steps` numbers from base**start to base**end, their exponents equally spaced."""
     return _create_spaced("logspace", ops.logspace, start, end, steps, (float(base),), given)
 
 

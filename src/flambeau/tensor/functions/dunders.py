@@ -89,7 +89,7 @@ Tensor.__array_priority__ = 1000  # NumPy's scalars and arrays leave the operati
 
 @method
 def __rdiv__(self: Tensor, other: Any) -> Any:
-    """other / self, rounded as PyTorch rounds it: the reciprocal first."""
+    """Return other / self, rounded as PyTorch rounds it: the reciprocal first."""
     if is_operand(other, np.ndarray):
         return unary(functions.reciprocal, self) * other
     return __rdiv__(self, other) if arm_for((other,)) else NotImplemented

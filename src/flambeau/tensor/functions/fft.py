@@ -47,7 +47,7 @@ def ifft(
 def rfft(
     input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """`fft` of real input: the n // 2 + 1 frequencies that are not negative."""
+    """Return `fft` of real input: the n // 2 + 1 frequencies that are not negative."""
     return _r2c_along("rfft", input, n, dim, norm, out, forward=True)
 
 
@@ -68,7 +68,7 @@ def irfft(
 def hfft(
     input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """`fft` of a Hermitian signal, given its first half: n real points, by default 2 * (size - 1)."""
+    """Return `fft` of a Hermitian signal, given its first half: n real points, by default 2 * (size - 1)."""
     return _c2r_along("hfft", input, n, dim, norm, out, forward=True)
 
 
@@ -80,7 +80,7 @@ def fftn(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`fft` along several dimensions."""
+    """Return `fft` along several dimensions."""
     return _c2c_over("fftn", input, s, dim, norm, out, forward=True)
 
 
@@ -104,7 +104,7 @@ def rfftn(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`fftn` of real input: in the last dimension the frequencies that are not negative."""
+    """Return `fftn` of real input: in the last dimension the frequencies that are not negative."""
     return _r2c_over("rfftn", input, s, dim, norm, out, forward=True)
 
 
@@ -140,7 +140,7 @@ def hfftn(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`fftn` of a signal that is Hermitian in the last dimension, given the first half of it: real."""
+    """Return `fftn` of a signal that is Hermitian in the last dimension, given the first half of it: real."""
     return _c2r_over("hfftn", input, s, dim, norm, out, forward=True)
 
 
@@ -330,7 +330,7 @@ def _promote(x: Tensor, to_complex: bool = False) -> Tensor:
 
 
 def _resize_dims(x: Tensor, dims: Sequence[int], sizes: Sequence[int]) -> Tensor:
-    """`x` cut, or padded with zeros at the end, to these sizes."""
+    """Return `x` cut, or padded with zeros at the end, to these sizes."""
     for dim, size in zip(dims, sizes, strict=True):
         if x.meta.shape[dim] > size:
             x = x.narrow(dim, 0, size)
@@ -372,7 +372,7 @@ def _check_tensor(name: str, input: Any, norm: Any) -> None:
 
 
 def _checked_arguments(name: str, input: Any, n: Any, dim: Any, norm: Any) -> tuple[int | None, int]:
-    """`n` and `dim`."""
+    """Return `n` and `dim`."""
     _check_tensor(name, input, norm)
     of = f"fft_{name}"
     return None if n is None else integer(n, of, "n", 2), integer(dim, of, "dim", 3)
@@ -412,7 +412,7 @@ def rfftfreq(
 def _frequencies(
     name: str, n: Any, kind: dtype | None, out: Tensor | None, given: dict[str, Any], halved: bool = False
 ) -> Tensor:
-    """0, 1, 2, ... in floating point, in `out` where that is given."""
+    """Return 0, 1, 2, ... in floating point, in `out` where that is given."""
     count = int(n / 2) + 1 if halved else n
     if count < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {count}: [{count}]")
@@ -424,7 +424,7 @@ def _frequencies(
 
 
 def fftshift(input: Tensor, dim: IntOrTuple | None = None) -> Tensor:
-    """Points in the order of their frequencies: the zero frequency goes to the middle."""
+    """Return points in the order of their frequencies: the zero frequency goes to the middle."""
     return _shift(input, dim, lambda size: size // 2)
 
 

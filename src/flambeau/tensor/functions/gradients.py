@@ -44,7 +44,8 @@ def _requires_grad(self: Tensor) -> bool:
 def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
     """Set whether gradients are computed for this leaf. Returns itself.
 
-    Raises RuntimeError: an integer or bool tensor, or what an operation made.
+    Raises:
+        RuntimeError: For an integer or bool tensor, or what an operation made.
     """
     node = node_of(self)
     if node is not None and not isinstance(node, Leaf):
@@ -184,7 +185,8 @@ _property(_grad, _set_grad)
 def _grad_dtype(self: Tensor) -> dtype:
     """Return the dtype of its gradient: its own. PyTorch lets programs choose another; here that is refused.
 
-    Raises RuntimeError: it is no leaf, or is set to what is no dtype; NotSupportedError: to another than its own.
+    Raises RuntimeError if it is not a leaf, or is set to what is not a dtype, or NotSupportedError for to another
+    than its own.
     """
     if not self.is_leaf:
         raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
@@ -282,8 +284,10 @@ def backward(
         retain_graph: keep the graph for another walk (default: `create_graph`).
         create_graph: record the walk itself, for higher derivatives.
         inputs: accumulate into these leaves only.
-    Raises RuntimeError: it does not require a gradient, is not a scalar and no gradient is given, or the graph
-        was freed by an earlier walk.
+
+    Raises:
+        RuntimeError: If it does not require a gradient, is not a scalar and no gradient is given, or
+            the graph was freed by an earlier walk.
     """
     run_backward((self,), gradient, retain_graph, create_graph, inputs)
 
@@ -326,7 +330,7 @@ def run_grad(
     allow_unused: Any = None,
     materialize_grads: bool = False,
 ) -> tuple[Any, ...]:
-    """`torch.autograd.grad`."""
+    """Return `torch.autograd.grad`."""
     if materialize_grads and allow_unused is False:
         raise ValueError(
             "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."

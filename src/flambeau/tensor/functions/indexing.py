@@ -46,10 +46,11 @@ _Found = list[tuple[int, Tensor]]
 
 
 def get(self: Tensor, index: Any) -> Tensor:
-    """Return a view for ints, slices, None and Ellipsis; a new tensor where tensors, lists or masks index.
+    """Return a view for ints, slices, None and Ellipsis; a new tensor where tensors, lists or masks index. An index
+    that a tensor holds is checked when it is read: at once on the CPU, late on a CUDA device.
 
-    Raises IndexError: too many indices, out of range, a wrong type, masks of another shape. An index that a
-    tensor holds is checked when it is read: at once on the CPU, late on a CUDA device.
+    Raises:
+        IndexError: For too many indices, out of range, a wrong type, masks of another shape.
     """
     if index.__class__ is int and self.meta.ndim:
         return _select(self, 0, index)
@@ -220,7 +221,7 @@ def _part(x: Any) -> Any:
 
 
 def _dimensions(part: Any) -> int:
-    """How many dimensions a part of an index stands for."""
+    """Return how many dimensions a part of an index stands for."""
     if part is None or part is Ellipsis or isinstance(part, bool):
         return 0
     if isinstance(part, Tensor) and part.meta.dtype in _MASKS:
@@ -330,7 +331,7 @@ def nonzero(input: Tensor, *, out: Tensor | None = None, as_tuple: bool = False)
 
 @both
 def argwhere(input: Tensor) -> Tensor:
-    """`nonzero(input)`."""
+    """Return `nonzero(input)`."""
     return _nonzero(input)
 
 
@@ -402,7 +403,7 @@ def _scalar(value: Any, like: Tensor, name: str) -> Any:
 
 @both
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """`value` where the (broadcast) mask is True, else the tensor's own elements."""
+    """Return `value` where the (broadcast) mask is True, else the tensor's own elements."""
     result: Tensor = call(masks.masked_fill, (input, mask, _scalar(value, input, "masked_fill_")))
     return result
 
@@ -437,7 +438,7 @@ def index_select(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None =
 def index_add(
     input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1, out: Tensor | None = None
 ) -> Tensor:
-    """`alpha` times the slices of `source` added at indices of a dimension; repeated indices add up."""
+    """Return `alpha` times the slices of `source` added at indices of a dimension; repeated indices add up."""
     alpha = checked_scalar(alpha, input.meta.dtype)
     return _into(ops.index_add, out, (input, index, source, alpha), (dim,))
 
@@ -462,7 +463,7 @@ def index_copy_(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 
 @both
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """`value` at indices of a dimension."""
+    """Return `value` at indices of a dimension."""
     result: Tensor = call(ops.index_fill, (input, index, _scalar(value, input, "index_fill_")), (dim,))
     return result
 
@@ -496,7 +497,7 @@ def _index_how(reduce: str) -> str:
 
 @method_and_function
 def index_put_(self: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Tensor:
-    """`self[indices] = values`, or `+=` with repeated places added up where `accumulate`."""
+    """Return `self[indices] = values`, or `+=` with repeated places added up where `accumulate`."""
     found, dim = [], 0
     for index in tensors_of(indices, "index_put_"):
         found.append((dim, index))
@@ -511,7 +512,7 @@ def index_put_(self: Tensor, indices: Sequence[Any], values: Tensor, accumulate:
 
 @both
 def index_put(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Tensor:
-    """`index_put_` on a copy."""
+    """Return `index_put_` on a copy."""
     if autocast.threads:
         input, values = autocast.cast(ops.index_put.autocast, input, values)
     return index_put_(input.clone(), indices, values, accumulate)
@@ -541,7 +542,7 @@ def gather(
 def take_along_dim(
     input: Tensor, indices: Tensor, dim: int | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """`gather` with broadcasting, indices modulo the size of `dim`; over all elements without `dim`."""
+    """Return `gather` with broadcasting, indices modulo the size of `dim`; over all elements without `dim`."""
     if dim is None:
         flat = input.reshape(-1)
         return gather(flat, 0, indices.reshape(-1), out=out)
@@ -605,7 +606,7 @@ def scatter(
     input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """`src` (or one value) put at the places that `index` names along `dim`; the last of repeats wins."""
+    """Return `src` (or one value) put at the places that `index` names along `dim`; the last of repeats wins."""
     source, how = _scatter_args(input, src, value, reduce)
     op = scattering.scatter_reducing if how else scattering.scatter
     return _into(op, out, (input, _grid_index(index), source), (dim, how, True, "scatter"))
@@ -622,7 +623,7 @@ def scatter_(
 
 @both
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """`src` added at the places that `index` names along `dim`; repeated places add up."""
+    """Return `src` added at the places that `index` names along `dim`; repeated places add up."""
     if autocast.threads and out is None:
         input, src = autocast.cast(scattering.scatter_add.autocast, input, src)
     return _into(scattering.scatter_add, out, (input, _grid_index(index), src), (dim, "sum", True, "scatter"))
@@ -645,7 +646,7 @@ def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """`src` reduced (sum, prod, mean, amax, amin) into the places that `index` names along `dim`."""
+    """Return `src` reduced (sum, prod, mean, amax, amin) into the places that `index` names along `dim`."""
     params = (dim, _reduction(reduce), include_self, "scatter")
     return _into(scattering.scatter_reduce, out, (input, _grid_index(index), src), params)
 

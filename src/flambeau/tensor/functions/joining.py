@@ -211,7 +211,7 @@ def repeat(self: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
 
 @both
 def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
-    """`repeat`, where fewer sizes than dimensions leave the leading dimensions as they are."""
+    """Return `repeat`, where fewer sizes than dimensions leave the leading dimensions as they are."""
     times = given_ints(args, dims, "tile", "dims")
     return repeat(input, (*[1] * (input.meta.ndim - len(times)), *times))
 
@@ -375,7 +375,7 @@ def _indices(row: int, col: int, offset: int, kind: dtype | None, where: Any, lo
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: dtype | None = None, device: Any = None
 ) -> Tensor:
-    """Rows and columns (2, count) of the elements on and below a diagonal."""
+    """Return rows and columns (2, count) of the elements on and below a diagonal."""
     return _indices(row, col, offset, dtype, device, True)
 
 
@@ -383,7 +383,7 @@ def tril_indices(
 def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: dtype | None = None, device: Any = None
 ) -> Tensor:
-    """Rows and columns (2, count) of the elements on and above a diagonal."""
+    """Return rows and columns (2, count) of the elements on and above a diagonal."""
     return _indices(row, col, offset, dtype, device, False)
 
 
@@ -450,7 +450,7 @@ def fill_diagonal_(self: Tensor, fill_value: Number, wrap: bool = False) -> Tens
 
 @function
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
-    """Vectors expanded over the grid that they span; `indexing` is "ij" (the default) or "xy"."""
+    """Return vectors expanded over the grid that they span; `indexing` is "ij" (the default) or "xy"."""
     many = len(tensors) == 1 and not isinstance(tensors[0], Tensor)
     listed = list(tensors_of(tensors[0] if many else tensors, "meshgrid"))
     if indexing is None:

@@ -33,7 +33,7 @@ Out = Any
 
 
 def tensor_of(x: Any, name: str, argument: str = "A", position: int = 1) -> Tensor:
-    """`x`, a tensor; TypeError otherwise."""
+    """Return `x`, a tensor; TypeError otherwise."""
     if not isinstance(x, Tensor):
         raise TypeError(argument_type(name, argument, position, "Tensor", x))
     return x
@@ -48,7 +48,7 @@ def _warn_of_age(name: str, newer: str, how: str) -> None:
 
 
 def store_results(results: Any, out: Out) -> Any:
-    """Results, or `out` with them: RuntimeError where a dtype is another."""
+    """Return results, or `out` with them: RuntimeError where a dtype is another."""
     if out is None:
         return results
     several = not isinstance(results, Tensor)
@@ -104,13 +104,21 @@ def _singular(code: int) -> str:
 
 
 def inv(A: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return the inverse of each matrix. LinAlgError: it is singular."""
+    """Return the inverse of each matrix.
+
+    Raises:
+        LinAlgError: If it is singular.
+    """
     return store_results(invert(A, "linalg.inv").inverse, out)
 
 
 @both
 def inverse(input: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return the inverse of each matrix. LinAlgError: it is singular."""
+    """Return the inverse of each matrix.
+
+    Raises:
+        LinAlgError: If it is singular.
+    """
     return inv(input, out=out)
 
 
@@ -138,7 +146,7 @@ def linalg_slogdet(A: Tensor, *, out: Out = None) -> Any:
 
 @both
 def slogdet(input: Tensor, *, out: Out = None) -> Any:
-    """`torch.linalg.slogdet`."""
+    """Return `torch.linalg.slogdet`."""
     return types.slogdet.of(linalg_slogdet(input, out=out), out)
 
 
@@ -157,7 +165,7 @@ def _is_vector(a: Tensor, b: Tensor) -> bool:
 
 
 def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False, out: Out = None) -> Any:
-    """X of AX = B (XA = B) and the info of each matrix: the place of a zero pivot, from 1, or 0."""
+    """Return X of AX = B (XA = B) and the info of each matrix: the place of a zero pivot, from 1, or 0."""
     return _solve(A, B, left, "torch.linalg.solve_ex", check_errors, out)
 
 
@@ -182,7 +190,11 @@ def _solve(A: Tensor, B: Tensor, left: bool, name: str, check_errors: bool, out:
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True, out: Tensor | None = None) -> Tensor:
-    """X of AX = B, or of XA = B with left=False; B may be one vector for each A. LinAlgError: A is singular."""
+    """Return X of AX = B, or of XA = B with left=False; B may be one vector for each A.
+
+    Raises:
+        LinAlgError: If A is singular.
+    """
     return store_results(_solve(A, B, left, "torch.linalg.solve", True, None).result, out)
 
 
@@ -195,7 +207,7 @@ def solve_triangular(
     unitriangular: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """X of AX = B (XA = B) for A triangular; the other triangle, and a diagonal of ones, are not read."""
+    """Return X of AX = B (XA = B) for A triangular; the other triangle, and a diagonal of ones, are not read."""
     a, b = tensor_of(A, "linalg_solve_triangular"), tensor_of(B, "linalg_solve_triangular", "B", 2)
     if left:
         return store_results(_triangular(a, b, upper, unitriangular), out)
@@ -221,7 +233,7 @@ def triangular_solve(
     *,
     out: Out = None,
 ) -> Any:
-    """`torch.linalg.solve_triangular` by its older name and order: the solution, and A."""
+    """Return `torch.linalg.solve_triangular` by its older name and order: the solution, and A."""
     if b.dtype is not A.dtype:
         raise RuntimeError(
             f"Expected b and A to have the same dtype, but found b of type {b.dtype.torch_name} and A of type "
@@ -253,13 +265,17 @@ def _cholesky(A: Tensor, upper: bool, name: str, check_errors: bool, out: Out) -
 
 
 def linalg_cholesky(A: Tensor, *, upper: bool = False, out: Tensor | None = None) -> Tensor:
-    """L of A = L L^H for each Hermitian positive-definite matrix, or U of A = U^H U. LinAlgError: it is not."""
+    """Return L of A = L L^H for each Hermitian positive-definite matrix, or U of A = U^H U.
+
+    Raises:
+        LinAlgError: If it is not.
+    """
     return store_results(_cholesky(A, upper, "linalg.cholesky", True, None).L, out)
 
 
 @both
 def cholesky(input: Tensor, upper: bool = False, *, out: Tensor | None = None) -> Tensor:
-    """`torch.linalg.cholesky`."""
+    """Return `torch.linalg.cholesky`."""
     _warn_of_age(
         "torch.cholesky", "torch.linalg.cholesky",
         "\nL = torch.cholesky(A)\nshould be replaced with\nL = torch.linalg.cholesky(A)\nand\n"
@@ -275,7 +291,7 @@ def cholesky(input: Tensor, upper: bool = False, *, out: Tensor | None = None) -
 
 @both
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False, *, out: Tensor | None = None) -> Tensor:
-    """X of AX = B from the Cholesky factor of A."""
+    """Return X of AX = B from the Cholesky factor of A."""
     for name, x in (("b", B), ("u", L)):
         if x.ndim < 2:
             raise RuntimeError(
@@ -322,7 +338,9 @@ def _identity(like: Tensor) -> Tensor:
 
 
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False, out: Out = None) -> Any:
-    """L and U in one matrix, the rows exchanged (from 1), and the info: the place of a zero on U's diagonal, or 0."""
+    """Return L and U in one matrix, the rows exchanged (from 1), and the info: the place of a zero on U's diagonal,
+    or 0.
+    """
     return _factor(A, pivot, "torch.linalg.lu_factor_ex", check_errors, out)
 
 
@@ -338,14 +356,18 @@ def _factor(A: Tensor, pivot: bool, name: str, check_errors: bool, out: Out) -> 
 
 
 def lu_factor(A: Tensor, *, pivot: bool = True, out: Out = None) -> Any:
-    """L and U in one matrix, and the rows exchanged, from 1. RuntimeError: U has a zero on its diagonal."""
+    """Return L and U in one matrix, and the rows exchanged, from 1.
+
+    Raises:
+        RuntimeError: If U has a zero on its diagonal.
+    """
     return _return_named(
         types.linalg_lu_factor, _factor(A, pivot, "torch.linalg.lu_factor", True, None)[:2], out
     )
 
 
 def lu(A: Tensor, *, pivot: bool = True, out: Out = None) -> Any:
-    """P, L and U of A = P L U; P is empty without pivoting."""
+    """Return P, L and U of A = P L U; P is empty without pivoting."""
     tensor_of(A, "linalg_lu")
     if A.ndim < 2:
         raise RuntimeError(
@@ -356,7 +378,7 @@ def lu(A: Tensor, *, pivot: bool = True, out: Out = None) -> Any:
 
 
 def _lu(A: Tensor, pivot: bool = True, get_infos: bool = False, out: Out = None) -> Any:
-    """`torch.linalg.lu_factor`, with `get_infos` `lu_factor_ex`, by an older name."""
+    """Return `torch.linalg.lu_factor`, with `get_infos` `lu_factor_ex`, by an older name."""
     _warn_of_age(
         "torch.lu", "torch.linalg.lu_factor / torch.linalg.lu_factor_ex",
         "\nLU, pivots = torch.lu(A, compute_pivots)\nshould be replaced with\n"
@@ -382,7 +404,7 @@ def lu_unpack(
     *,
     out: Out = None,
 ) -> Any:
-    """P, L and U from what `lu_factor` returns; what is not asked for is empty."""
+    """Return P, L and U from what `lu_factor` returns; what is not asked for is empty."""
     if unpack_pivots and LU_pivots.dtype.name != "int32":
         raise RuntimeError(
             "torch.lu_unpack: LU_pivots is expected to be a contiguous tensor of torch.int32 dtype.\n"
@@ -421,7 +443,7 @@ def linalg_lu_solve(
     adjoint: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """X of AX = B, XA = B, A^H X = B or X A^H = B, from the LU factors of A."""
+    """Return X of AX = B, XA = B, A^H X = B or X A^H = B, from the LU factors of A."""
     if left:
         return store_results(call(ops.lu_solve, (LU, pivots, B), (bool(adjoint),)), out)
     ops.check_square("torch.linalg.lu_solve", LU.meta)
@@ -433,7 +455,7 @@ def linalg_lu_solve(
 
 @both
 def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """`torch.linalg.lu_solve` with the older order of arguments."""
+    """Return `torch.linalg.lu_solve` with the older order of arguments."""
     _warn_of_age(
         "torch.lu_solve", "torch.linalg.lu_solve",
         "\nNote that torch.linalg.lu_solve has its arguments reversed.\nX = torch.lu_solve(B, LU, pivots)\n"
@@ -446,13 +468,13 @@ def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor, *, out: Tensor | Non
 
 
 def linalg_qr(A: Tensor, mode: str = "reduced", *, out: Out = None) -> Any:
-    """Q and R of A = QR; mode "reduced", "complete" (Q square) or "r" (Q empty)."""
+    """Return Q and R of A = QR; mode "reduced", "complete" (Q square) or "r" (Q empty)."""
     return _return_named(types.linalg_qr, call(ops.qr, (tensor_of(A, "linalg_qr"),), (mode,)), out)
 
 
 @both
 def qr(input: Tensor, some: bool = True, *, out: Out = None) -> Any:
-    """`torch.linalg.qr`, reduced or complete."""
+    """Return `torch.linalg.qr`, reduced or complete."""
     _warn_of_age(
         "torch.qr", "torch.linalg.qr",
         "\nThe boolean parameter 'some' has been replaced with a string parameter 'mode'.\n"
@@ -482,7 +504,9 @@ def ormqr(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Q times `other`, or `other` times Q, or either with Q's adjoint: Q is the product of geqrf's reflectors."""
+    """Return Q times `other`, or `other` times Q, or either with Q's adjoint: Q is the product of geqrf's
+    reflectors.
+    """
     _check_reflectors(input, tau, other, left)
     if not left:  # the adjoint of the product
         other, transpose = other.mH, not transpose
@@ -570,7 +594,9 @@ def _check_driver(A: Any, name: str, driver: str | None) -> None:
 
 
 def linalg_svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None, out: Out = None) -> Any:
-    """U, S, Vh of A = U diag(S) Vh, S descending; U and Vh square, or with as many vectors as there are values."""
+    """Return U, S, Vh of A = U diag(S) Vh, S descending; U and Vh square, or with as many vectors as there are
+    values.
+    """
     _check_driver(A, "linalg_svd", driver)
     return _return_named(types.linalg_svd, _svd(A, "linalg_svd", full_matrices), out)
 
@@ -585,7 +611,7 @@ def svdvals(A: Tensor, *, driver: str | None = None, out: Tensor | None = None) 
 
 @both
 def svd(input: Tensor, some: bool = True, compute_uv: bool = True, *, out: Out = None) -> Any:
-    """U, S, V of A = U diag(S) V^H; without compute_uv, U and V are zeros."""
+    """Return U, S, V of A = U diag(S) V^H; without compute_uv, U and V are zeros."""
     if compute_uv:
         u, s, vh = _svd(input, "svd", not some)
         return _return_named(types.svd, (u, s, vh.mH), out)
@@ -596,26 +622,26 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True, *, out: Out =
 
 
 def eigh(A: Tensor, UPLO: str = "L", *, out: Out = None) -> Any:
-    """Eigenvalues, ascending, and eigenvectors of each Hermitian matrix, of which one triangle is read."""
+    """Return eigenvalues, ascending, and eigenvectors of each Hermitian matrix, of which one triangle is read."""
     values, vectors, info = call(ops.eigh, (tensor_of(A, "linalg_eigh", "input"),), (UPLO,))
     _did_not_converge(info, "linalg.eigh", "eigen")
     return _return_named(types.linalg_eigh, (values, vectors), out)
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L", *, out: Tensor | None = None) -> Tensor:
-    """Eigenvalues, ascending, of each Hermitian matrix, of which one triangle is read."""
+    """Return eigenvalues, ascending, of each Hermitian matrix, of which one triangle is read."""
     values, info = call(ops.eigvalsh, (tensor_of(A, "linalg_eigvalsh", "input"),), (UPLO,))
     _did_not_converge(info, "linalg.eigh", "eigen")
     return store_results(values, out)
 
 
 def eig(A: Tensor, *, out: Out = None) -> Any:
-    """Eigenvalues and eigenvectors (of length 1) of each square matrix, complex."""
+    """Return eigenvalues and eigenvectors (of length 1) of each square matrix, complex."""
     return _return_named(types.linalg_eig, _eigen(ops.eig, "eig", A), out)
 
 
 def eigvals(A: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Eigenvalues of each square matrix, complex."""
+    """Return eigenvalues of each square matrix, complex."""
     (values,) = _eigen(ops.eigvals, "eigvals", A)
     if out is not None and not out.dtype.is_complex:
         raise RuntimeError(
@@ -641,10 +667,11 @@ _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
-    """X that makes AX - B least, of least norm where several do; and residuals, rank, singular values as `driver` has.
+    """Return X that makes AX - B least, of least norm where several do; and residuals, rank, singular values as
+    `driver` has.
 
-    driver: "gels" (A has full rank; the one of GPUs), "gelsy" (the CPU's default), "gelsd", "gelss".
-    LinAlgError: "gels" and A has not full rank.
+    driver: "gels" (A has full rank; the one of GPUs), "gelsy" (the CPU's default), "gelsd", "gelss". LinAlgError:
+    "gels" and A has not full rank.
     """
     a, b = tensor_of(A, "linalg_lstsq"), tensor_of(B, "linalg_lstsq", "B", 2)
     driver = _lstsq_driver(a, driver)
@@ -710,7 +737,7 @@ def _check_full_rank(rank: Any, wanted: int) -> None:
 def svd_lowrank(
     A: Tensor, q: int | bool | None = 6, niter: int | bool | None = 2, M: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(U, S, V) with A - M about U diag(S) V^H, of `q` singular values; the basis begins with random numbers."""
+    """Return (U, S, V) with A - M about U diag(S) V^H, of `q` singular values; the basis begins with random numbers."""
     _require_matrix(A)
     less = A if M is None else A - M.broadcast_to(A.shape)
     wide = less.shape[-2] < less.shape[-1]
@@ -727,7 +754,7 @@ def _require_matrix(A: Tensor) -> None:
 
 
 def _basis_of(A: Any, count: int, times: int) -> Any:
-    """Orthonormal columns that span about what A's largest singular vectors do."""
+    """Return orthonormal columns that span about what A's largest singular vectors do."""
     basis = linalg_qr(A @ randn(A.shape[-1], count, dtype=A.dtype, device=A.device)).Q
     for _ in range(times):
         basis = linalg_qr(A @ linalg_qr(A.mH @ basis).Q).Q

@@ -89,7 +89,7 @@ def matrix_exp(input: Tensor) -> Tensor:
 
 
 def _halvings(x: Tensor) -> Any:
-    """How often each matrix is halved, broadcast over it: none where it is not finite."""
+    """Return how often each matrix is halved, broadcast over it: none where it is not finite."""
     norms = x.detach().abs().sum(-2, keepdim=True).amax(-1, keepdim=True)
     return functions["nan_to_num"](norms.log2().ceil(), 0.0, 0.0, 0.0).clamp(min=0)
 
@@ -213,7 +213,7 @@ def _powers(x: Tensor, count: int) -> Tensor:
 
 
 def linalg_vander(x: Tensor, *, N: int | None = None) -> Tensor:
-    """Vandermonde matrices: row i holds x[..., i] to the 0, 1, ..., N - 1."""
+    """Return vandermonde matrices: row i holds x[..., i] to the 0, 1, ..., N - 1."""
     if x.dtype is bool_ or x.dtype in (float16, bfloat16):
         raise RuntimeError(
             f"linalg.vander supports floating point, complex, and integer tensors, but got {x.dtype.torch_name}"
@@ -258,7 +258,7 @@ def tensorinv(A: Tensor, ind: int = 2, *, out: Tensor | None = None) -> Tensor:
 
 
 def tensorsolve(A: Tensor, B: Tensor, dims: IntTuple | None = None, *, out: Tensor | None = None) -> Tensor:
-    """X of tensordot(A, X, X.ndim) = B; `dims` of A are moved to its end first."""
+    """Return X of tensordot(A, X, X.ndim) = B; `dims` of A are moved to its end first."""
     if dims is not None:
         moved = [wrap_dim(d, A.ndim) for d in dims]
         return tensorsolve(A.permute([d for d in range(A.ndim) if d not in moved] + moved), B, out=out)
@@ -301,7 +301,7 @@ def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, 
 
 @function
 def trapz(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """`torch.trapezoid`."""
+    """Return `torch.trapezoid`."""
     return trapezoid(y, x, dx=dx, dim=dim)
 
 
@@ -328,7 +328,7 @@ def _pairs(t: Tensor, dim: int) -> tuple[Any, Any]:
 
 
 def _areas(name: str, y: Tensor, x: Tensor, dim: int) -> Any:
-    """Twice the area between neighbouring samples."""
+    """Return twice the area between neighbouring samples."""
     if x.ndim == 1:
         if x.meta.shape[0] != y.meta.shape[dim]:
             raise RuntimeError(f"{name}: There must be one `x` value for each sample point")

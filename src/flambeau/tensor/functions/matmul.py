@@ -30,7 +30,8 @@ _VECTORS = AutocastRule("widest", "as_is")
 def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return the product of vectors, matrices or (broadcast) batches of them, by their ranks.
 
-    RuntimeError: sizes that do not fit, different dtypes or devices, a 0-dim operand.
+    Raises:
+        RuntimeError: For sizes that do not fit, different dtypes or devices, a 0-dim operand.
     """
     if interception.count and out is None and dispatch.is_shown((input, other)):
         return dispatch.compose("matmul", input, other)
@@ -136,7 +137,7 @@ def _dot(input: Tensor, tensor: Tensor, out: Tensor | None) -> Tensor:
 
 @both
 def vdot(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """`dot` with the first vector conjugated."""
+    """Return `dot` with the first vector conjugated."""
     return (
         autocast.call_cast(_VECTORS, _vdot, (input, other), out)
         if autocast.threads
@@ -172,7 +173,7 @@ def _check_vectors(name: str, a: Tensor, b: Tensor) -> None:
 
 @both
 def inner(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Products summed over the last dimension of both."""
+    """Return products summed over the last dimension of both."""
     if input.ndim == 0 or other.ndim == 0:
         return functions["mul"](input, other, out=out)
     if input.meta.shape[-1] != other.meta.shape[-1]:
@@ -237,7 +238,9 @@ def _check_expands(input: Tensor, shape: tuple[int, ...]) -> None:
 def _add_product(
     input: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, out: Tensor | None, kind: dtype | None = None
 ) -> Tensor:
-    """beta * input + alpha * (a @ b) of matrices or batches, `input` broadcast to the product; in `kind` if given."""
+    """Return beta * input + alpha * (a @ b) of matrices or batches, `input` broadcast to the product; in `kind` if
+    given.
+    """
     left, right = a.meta.shape, b.meta.shape
     if left[-1] != right[-2]:
         raise RuntimeError(ops.mismatch(a.meta, b.meta))
@@ -269,7 +272,7 @@ def addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, beta: Number = 1,
     alpha: Number = 1, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """beta * input + alpha * (mat1 @ mat2); with beta 0, `input` is not read. out_dtype: as of `mm`."""
+    """Return beta * input + alpha * (mat1 @ mat2); with beta 0, `input` is not read. out_dtype: as of `mm`."""
     for name, mat in (("mat1", mat1), ("mat2", mat2)):
         if mat.meta.ndim != 2:
             raise RuntimeError(f"{name} must be a matrix, got {mat.ndim}-D tensor")
@@ -281,7 +284,7 @@ def baddbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, out_dtype: dtype | None = None, *, beta: Number = 1,
     alpha: Number = 1, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """beta * input + alpha * (batch1 @ batch2), batch by batch. out_dtype: as of `mm`."""
+    """Return beta * input + alpha * (batch1 @ batch2), batch by batch. out_dtype: as of `mm`."""
     batch1.size(0), batch1.size(1), batch2.size(2)  # of fewer dimensions PyTorch raises IndexError
     _check_batches(batch1, batch2)
     return _add_product(input, batch1, batch2, beta, alpha, out, out_dtype)
@@ -297,7 +300,7 @@ def addbmm(
     alpha: Number = 1,
     out: Tensor | None = None,
 ) -> Tensor:
-    """beta * input + alpha * the sum over the batch of batch1 @ batch2."""
+    """Return beta * input + alpha * the sum over the batch of batch1 @ batch2."""
     batch1.size(1), batch2.size(2)
     _check_batches(batch1, batch2)
     count, rows, depth = batch1.meta.shape
@@ -309,7 +312,7 @@ def addbmm(
 def addmv(
     input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1, out: Tensor | None = None
 ) -> Tensor:
-    """beta * input + alpha * (mat @ vec)."""
+    """Return beta * input + alpha * (mat @ vec)."""
     if autocast.threads:
         return autocast.call_cast(AS_IS_ON_CPU, _addmv, (input, mat, vec), beta, alpha, out)
     return _addmv(input, mat, vec, beta, alpha, out)
@@ -341,7 +344,7 @@ def addr(
     alpha: Number = 1,
     out: Tensor | None = None,
 ) -> Tensor:
-    """beta * input + alpha * outer(vec1, vec2)."""
+    """Return beta * input + alpha * outer(vec1, vec2)."""
     if autocast.threads:
         return autocast.call_cast(LOWER_ON_CUDA, _addr, (input, vec1, vec2), beta, alpha, out)
     return _addr(input, vec1, vec2, beta, alpha, out)
@@ -499,7 +502,11 @@ def chain_matmul(*matrices: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def deliver_chain(result: Tensor, out: Tensor | None) -> Tensor:
-    """Return the product of a chain where `out=` says. RuntimeError: it is not of the result's very dtype."""
+    """Return the product of a chain where `out=` says.
+
+    Raises:
+        RuntimeError: If it is not of the result's very dtype.
+    """
     if out is not None and out.dtype is not result.dtype:
         raise RuntimeError(
             f"multi_dot(): expected out tensor to have dtype {ops.c_name(result.dtype)} but got {ops.c_name(out.dtype)}"
@@ -523,7 +530,7 @@ def multiply_chain(matrices: Sequence[Tensor]) -> Tensor:
 
 
 def _cheapest_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where to split each run of a chain of matrices: the classic dynamic programme."""
+    """Return where to split each run of a chain of matrices: the classic dynamic programme."""
     count = len(sizes) - 1
     cost = {(i, i): 0 for i in range(count)}
     cuts: dict[tuple[int, int], int] = {}
@@ -542,9 +549,11 @@ def _cheapest_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
 
 @function
 def einsum(*args: Any) -> Tensor:
-    """Products summed as subscripts say: `einsum("ij,jk->ik", a, b)`, or `einsum(a, [0, 1], b, [1, 2], [0, 2])`.
+    """Return products summed as subscripts say: `einsum("ij,jk->ik", a, b)`, or `einsum(a, [0, 1], b, [1, 2], [0,
+    2])`.
 
-    RuntimeError: subscripts that do not fit the operands.
+    Raises:
+        RuntimeError: For subscripts that do not fit the operands.
     """
     equation, operands = _einsum_arguments(args)
     if autocast.threads:

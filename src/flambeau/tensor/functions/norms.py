@@ -211,7 +211,7 @@ def _condition(A: Tensor, p: Any) -> Tensor:
 
 
 def _limit(values: Tensor, A: Tensor, atol: Any, rtol: Any) -> Tensor:
-    """What a singular value must exceed to count: the larger of atol and rtol times the largest."""
+    """Return what a singular value must exceed to count: the larger of atol and rtol times the largest."""
     if rtol is None:
         given = atol is not None and not isinstance(atol, Tensor) and atol > 0
         rtol = 0.0 if given else float(finfo(values.dtype).eps) * max(A.meta.shape[-2:])
@@ -237,7 +237,7 @@ def matrix_rank(
     rtol: Any = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """How many singular values exceed max(atol, rtol * the largest); rtol is by default max(m, n) epsilons."""
+    """Return how many singular values exceed max(atol, rtol * the largest); rtol is by default max(m, n) epsilons."""
     if tensor_of(A, "linalg_matrix_rank").dtype not in ops.MATRICES:
         raise RuntimeError("This function doesn't handle types other than float and double")
     ops.check_ndim("torch.linalg.matrix_rank", A.meta, "input")
@@ -294,7 +294,7 @@ def _pseudo_inverse(A: Tensor, atol: Any, rtol: Any, hermitian: bool) -> Tensor:
 
 @both
 def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
-    """`torch.linalg.pinv` with its relative limit."""
+    """Return `torch.linalg.pinv` with its relative limit."""
     return pinv(input, rcond)
 
 
@@ -347,7 +347,7 @@ def _check_rows(a: Tensor, b: Tensor) -> None:
 
 
 def _by_product(a: Any, b: Any) -> Tensor:
-    """|a|^2 - 2 a.b + |b|^2 as one matrix product."""
+    """Return |a|^2 - 2 a.b + |b|^2 as one matrix product."""
     cat, ones_like = functions["cat"], functions["ones_like"]
     long_a, long_b = (x.square().sum(-1, keepdim=True) for x in (a, b))
     left = cat([a * -2, long_a, ones_like(long_a)], -1)

@@ -38,7 +38,7 @@ def product(name: str, a: Tensor, b: Tensor, kind: dtype, out: Tensor | None) ->
 def add_product(
     name: str, input: Tensor, a: Tensor, b: Tensor, factors: tuple[Any, Any], kind: dtype, out: Tensor | None
 ) -> Tensor:
-    """beta * input + alpha * (a @ b) in `kind`; the factors are beta and alpha."""
+    """Return beta * input + alpha * (a @ b) in `kind`; the factors are beta and alpha."""
     _check(name, a, b, kind, out)
     if input.dtype not in (kind, a.dtype):
         what = "mat1" if name == "addmm" else "batch1"

@@ -111,7 +111,7 @@ def dropout_on_cuda(x: Tensor, p: float) -> Tensor:
 
 
 def _policy(where: device) -> Policy:
-    """How a device's random kernels deal draws: as PyTorch on this GPU, or alike on every GPU."""
+    """Return how a device's random kernels deal draws: as PyTorch on this GPU, or alike on every GPU."""
     if flags.portable_random:
         return PORTABLE
     context = system.context_of(where)
@@ -126,7 +126,11 @@ def _policy(where: device) -> Policy:
 
 @method
 def uniform_(self: Tensor, *bounds: float, generator: Generator | None = None, **named: float) -> Tensor:
-    """Fill with numbers uniform in [from, to): `uniform_()`, `uniform_(from, to)`. Raises RuntimeError: from > to."""
+    """Fill with numbers uniform in [from, to): `uniform_()`, `uniform_(from, to)`.
+
+    Raises:
+        RuntimeError: For from > to.
+    """
     low, high = _bounds("uniform_", bounds, named, (0.0, 1.0)) if bounds or named else (0.0, 1.0)
     low, high = float(low), float(high)
     if self.dtype.is_complex:
@@ -162,7 +166,7 @@ def _each_part(x: Tensor, fill: Callable[[Tensor], Tensor]) -> Tensor:
 def _bounds(
     function: str, given: Sequence[Any], named: dict[str, Any], default: tuple[Any, Any]
 ) -> tuple[Any, Any]:
-    """`from` and `to`, by position or by name (`from` is a Python keyword, so it comes in a dict)."""
+    """Return `from` and `to`, by position or by name (`from` is a Python keyword, so it comes in a dict)."""
     values = dict(zip(("from", "to"), default, strict=True))
     values.update(zip(("from", "to"), given, strict=False))
     if len(given) > 2 or not named.keys() <= values.keys():
@@ -176,7 +180,11 @@ def _bounds(
 def normal_(
     self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
 ) -> Tensor:
-    """Fill with normal numbers. Raises RuntimeError: std < 0."""
+    """Fill with normal numbers.
+
+    Raises:
+        RuntimeError: For std < 0.
+    """
     if not std >= 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
     if self.dtype.is_complex:  # each part has the mean, and half the variance
@@ -189,7 +197,9 @@ def random_(self: Tensor, *bounds: int, generator: Generator | None = None, **na
     """Fill with integers in [from, to): `random_()`, `random_(to)`, `random_(from, to)`.
 
     Without bounds: all non-negative integers that the dtype holds exactly.
-    Raises RuntimeError: an empty range, or one that the dtype cannot hold.
+
+    Raises:
+        RuntimeError: For an empty range, or one that the dtype cannot hold.
     """
     if interception.count and dispatch.is_shown((self,)):
         values = [*bounds, *[named[n] for n in ("from", "to") if n in named]]
@@ -305,7 +315,9 @@ def randn(
 def randint(
     *args: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any
 ) -> Tensor:
-    """Integers in [low, high) of a shape: `randint(high, size)`, `randint(low, high, size)`; int64 by default."""
+    """Return integers in [low, high) of a shape: `randint(high, size)`, `randint(low, high, size)`; int64 by
+    default.
+    """
     low, high, size = _randint_arguments(args, options)
     made = _make_empty((size,), out, options if out is not None else {"dtype": int64, **options})
     if low >= high:
@@ -337,21 +349,21 @@ def _make_empty(size: Sequence[Any], out: Tensor | None, options: dict[str, Any]
 @function
 @creates
 def rand_like(input: Tensor, *, generator: Generator | None = None, **options: Any) -> Tensor:
-    """`rand` of the shape, dtype and device of `input`."""
+    """Return `rand` of the shape, dtype and device of `input`."""
     return uniform_(creation.empty_like(input, **options), generator=generator)
 
 
 @function
 @creates
 def randn_like(input: Tensor, *, generator: Generator | None = None, **options: Any) -> Tensor:
-    """`randn` of the shape, dtype and device of `input`."""
+    """Return `randn` of the shape, dtype and device of `input`."""
     return normal_(creation.empty_like(input, **options), generator=generator)
 
 
 @function
 @creates
 def randint_like(input: Tensor, *bounds: int, generator: Generator | None = None, **options: Any) -> Tensor:
-    """`randint` of the shape, dtype and device of `input`: `(input, high)` or `(input, low, high)`."""
+    """Return `randint` of the shape, dtype and device of `input`: `(input, high)` or `(input, low, high)`."""
     values = [*bounds, *[options.pop(name) for name in ("low", "high") if name in options]]
     return random_(creation.empty_like(input, **options), *values, generator=generator)
 
@@ -411,7 +423,7 @@ def normal(
 
 
 def _no_gradients(metas: Any, grad: Any) -> list[Any]:
-    """What is drawn is no function of the parameters."""
+    """Return what is drawn is no function of the parameters."""
     return [None if meta is None else grad.new_zeros(meta.shape) for meta in metas]
 
 
@@ -424,7 +436,7 @@ _POISSON = Composite("poisson", Derivative(whole=_no_gradients))
 def bernoulli(
     input: Tensor, p: float | None = None, *, generator: Generator | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """1 with the probability that `input` holds (or `p`), else 0; of input's shape and dtype."""
+    """Return 1 with the probability that `input` holds (or `p`), else 0; of input's shape and dtype."""
     if p is not None:
         made = creation.empty_like(input) if out is None else out
         return bernoulli_(made, p, generator=generator)
@@ -484,10 +496,13 @@ def multinomial(
     generator: Generator | None = None,
     out: Any = None,
 ) -> Any:
-    """`num_samples` indices drawn by the weights of each row of `input`, int64.
+    """Return `num_samples` indices drawn by the weights of each row of `input`, int64.
 
     With replacement on a CUDA device, the numbers are not PyTorch's; else they are.
-    Raises RuntimeError: weights that are negative, not finite or all zero (read on the host), too few to draw from.
+
+    Raises:
+        RuntimeError: For weights that are negative, not finite or all zero (read on the host), too few
+            to draw from.
     """
     if interception.count and dispatch.is_shown((input,)):
         return dispatch.show("multinomial", input, num_samples, replacement, **_generator_argument(generator))
@@ -588,7 +603,12 @@ def get_state(self: Generator) -> Tensor:
 
 
 def set_state(self: Generator, new_state: Tensor) -> Generator:
-    """Set the state. Raises TypeError: no ByteTensor on the CPU; RuntimeError: a wrong size."""
+    """Set the state.
+
+    Raises:
+        TypeError: For no ByteTensor on the CPU.
+        RuntimeError: For a wrong size.
+    """
     if not isinstance(new_state, Tensor):
         raise TypeError(errors.argument_type("set_state", "new_state", 1, "Tensor", new_state))
     if new_state.dtype is not uint8 or new_state.device is not CPU:
@@ -617,7 +637,8 @@ def fork_rng(
         enabled: whether to do anything.
         device_type: "cuda", "cpu" (its generator alone) or None, the same as "cuda"; "meta" does nothing.
 
-    Raises RuntimeError: another type, or there is no such device.
+    Raises:
+        RuntimeError: If any other type, or there is no such device.
     """
     if device_type == "meta" or not enabled:
         yield

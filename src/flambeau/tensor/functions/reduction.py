@@ -33,7 +33,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _dims(dim: Any, function: str) -> Any:
-    """`dim` as params carry it: None, an int, or a tuple of ints."""
+    """Return `dim` as params carry it: None, an int, or a tuple of ints."""
     if dim is None or dim.__class__ is int:
         return dim
     if isinstance(dim, (tuple, list)):
@@ -133,7 +133,7 @@ def nansum(
     dtype: dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`sum` that counts NaN as zero. RuntimeError for complex input."""
+    """Return `sum` that counts NaN as zero. RuntimeError for complex input."""
     if input.dtype.is_complex:
         raise RuntimeError("nansum does not support complex inputs")
     return _reduce(ops.nansum, "nansum", input, dim, keepdim, dtype, out)
@@ -148,7 +148,11 @@ def mean(
     dtype: dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The mean over all elements or over `dim`. RuntimeError: an integer dtype, without `dtype`."""
+    """The mean over all elements or over `dim`.
+
+    Raises:
+        RuntimeError: For an integer dtype, without `dtype`.
+    """
     return _reduce(ops.mean, "mean", input, dim, keepdim, dtype, out)
 
 
@@ -210,7 +214,7 @@ def _extreme(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Ten
 
 @both
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False, out: Any = None) -> Any:
-    """(min, max) over all elements or over one `dim`."""
+    """Return (min, max) over all elements or over one `dim`."""
     return return_types.aminmax.of(run(ops.aminmax, (input,), (dim, keepdim, None), out), out)
 
 
@@ -290,7 +294,7 @@ def _test(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Tensor
 
 @function
 def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
-    """How many elements are not zero, in all or along `dim`. int64."""
+    """Return how many elements are not zero, in all or along `dim`. int64."""
     return call(ops.count_nonzero, (input,), (_dims(dim, "count_nonzero"), False, None))
 
 
@@ -320,13 +324,13 @@ def std(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Tensor:
 
 @function
 def var_mean(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """(variance, mean); arguments as `var`."""
+    """Return (variance, mean); arguments as `var`."""
     return _spread(ops.var_mean, "var_mean", input, dim, args, kwargs)
 
 
 @function
 def std_mean(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """(standard deviation, mean); arguments as `std`."""
+    """Return (standard deviation, mean); arguments as `std`."""
     return _spread(ops.std_mean, "std_mean", input, dim, args, kwargs)
 
 
@@ -409,7 +413,7 @@ def _check_norm_dtype(input: Tensor, kind: dtype) -> None:
 
 @both
 def logsumexp(input: Tensor, dim: IntOrTuple, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
-    """log(sum(exp(input))) over `dim`, without overflow."""
+    """Return log(sum(exp(input))) over `dim`, without overflow."""
     return run_cast(ops.logsumexp, (input,), (_dims(dim, "logsumexp"), keepdim, None), out)
 
 
@@ -426,7 +430,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False, *, out:
 
 @both
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Any = None) -> Any:
-    """`median` of the elements that are not NaN."""
+    """Return `median` of the elements that are not NaN."""
     if dim is None:
         return call(ops.nanmedian_all, (input,), (None, False, None))
     return _along("nanmedian", ops.nanmedian, input, dim, keepdim, out=out)
@@ -434,7 +438,7 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False, *, o
 
 @both
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False, *, out: Any = None) -> Any:
-    """(values, indices): the most frequent value along `dim` (the smallest of several), and where it stands."""
+    """Return (values, indices): the most frequent value along `dim` (the smallest of several), and where it stands."""
     return _along("mode", ops.mode, input, dim, keepdim, out=out)
 
 
@@ -452,7 +456,7 @@ def nanquantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear",
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """`quantile` of the elements that are not NaN."""
+    """Return `quantile` of the elements that are not NaN."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, out)
 
 
@@ -534,19 +538,19 @@ _in_place(scan.cumprod, "cumprod")
 
 @both
 def cummax(input: Tensor, dim: int, *, out: Any = None) -> Any:
-    """(values, indices): running maxima along `dim` and where each was (last) reached."""
+    """Return (values, indices): running maxima along `dim` and where each was (last) reached."""
     return return_types.cummax.of(run(scan.cummax, (input,), (_one_dim(dim, "cummax"), None), out), out)
 
 
 @both
 def cummin(input: Tensor, dim: int, *, out: Any = None) -> Any:
-    """(values, indices): running minima along `dim` and where each was (last) reached."""
+    """Return (values, indices): running minima along `dim` and where each was (last) reached."""
     return return_types.cummin.of(run(scan.cummin, (input,), (_one_dim(dim, "cummin"), None), out), out)
 
 
 @both
 def logcumsumexp(input: Tensor, dim: int, *, out: Tensor | None = None) -> Tensor:
-    """log of the running sums of exp(input) along `dim`."""
+    """Return log of the running sums of exp(input) along `dim`."""
     return run(scan.logcumsumexp, (input,), (_one_dim(dim, "logcumsumexp"), None), out)
 
 
@@ -594,7 +598,7 @@ def trace(input: Tensor) -> Tensor:
 
 @both
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each value occurs in a vector of non-negative ints; with `weights`, their sums.
+    """Return how often each value occurs in a vector of non-negative ints; with `weights`, their sums.
 
     Reads the largest value back, which waits for the device.
     """
@@ -621,10 +625,12 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 def histc(
     input: Tensor, bins: int = 100, min: Number = 0, max: Number = 0, *, out: Tensor | None = None
 ) -> Tensor:
-    """Counts of elements in `bins` equal bins between `min` and `max` (both the same: the input's own range).
+    """Return counts of elements in `bins` equal bins between `min` and `max` (both the same: the input's own range).
 
-    float32 and float64; also float16 and bfloat16 on the CPU, integers on CUDA. RuntimeError: an end that is not
-    finite, a greatest that is less than the least.
+    float32 and float64; also float16 and bfloat16 on the CPU, integers on CUDA.
+
+    Raises:
+        RuntimeError: If an end that is not finite, a greatest that is less than the least.
     """
     bins = integer(bins, "histc", "bins", 2)
     on_cpu = input.device is CPU

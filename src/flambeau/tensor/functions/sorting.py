@@ -23,7 +23,7 @@ from flambeau.tensor.tensor import Tensor
 def sort(
     input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False, *, out: Any = None
 ) -> Any:
-    """(values, indices) in order along `dim`; always stable. NaN is the largest."""
+    """Return (values, indices) in order along `dim`; always stable. NaN is the largest."""
     return return_types.sort.of(run(ops.sort, (input,), (dim, bool(descending)), out), out)
 
 
@@ -35,7 +35,7 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 
 @both
 def msort(input: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """`input` sorted along its first dimension."""
+    """Return `input` sorted along its first dimension."""
     values: Tensor = deliver(call(ops.sort, (input,), (0, False))[0], out)
     return values
 
@@ -44,7 +44,7 @@ def msort(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 def topk(
     input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True, *, out: Any = None
 ) -> Any:
-    """(values, indices) of the k largest (or smallest) along `dim`, in order."""
+    """Return (values, indices) of the k largest (or smallest) along `dim`, in order."""
     return return_types.topk.of(
         run(ops.topk, (input,), (integer(k, "topk", "k", 2), dim, bool(largest)), out), out
     )
@@ -52,7 +52,7 @@ def topk(
 
 @both
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, out: Any = None) -> Any:
-    """(values, indices) of the k-th smallest along `dim`, counted from 1."""
+    """Return (values, indices) of the k-th smallest along `dim`, counted from 1."""
     params = (dim, keepdim, None, integer(k, "kthvalue", "k", 2))
     return return_types.kthvalue.of(run(reduction.kthvalue, (input,), params, out), out)
 
@@ -100,7 +100,7 @@ def searchsorted(
     sorted_sequence: Tensor, input: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
     sorter: Tensor | None = None, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Where to insert the values `input` into the last dimension of `sorted_sequence` to keep its order."""
+    """Return where to insert the values `input` into the last dimension of `sorted_sequence` to keep its order."""
     if side not in (None, "left", "right"):
         raise RuntimeError(f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}")
     if side == "left" and right:

@@ -81,7 +81,7 @@ def _mvlgamma_(self: Tensor, p: int) -> Any:
 
 
 def checked_cast(result: Tensor, target: Tensor) -> Tensor:
-    """What an in-place form may store: RuntimeError where floats would go into integers."""
+    """Return what an in-place form may store: RuntimeError where floats would go into integers."""
     if result.dtype.category > target.dtype.category:
         raise RuntimeError(
             f"result type {result.dtype.torch_name} can't be cast to the desired output type {target.dtype.torch_name}"
@@ -98,7 +98,7 @@ publish(_mvlgamma_, "mvlgamma_", "`mvlgamma` in place.", method)
 
 @both
 def frexp(input: Tensor, *, out: Any = None) -> Any:
-    """(mantissa, exponent) of x = mantissa * 2 ** exponent, 0.5 <= |mantissa| < 1; the exponent is int32."""
+    """Return (mantissa, exponent) of x = mantissa * 2 ** exponent, 0.5 <= |mantissa| < 1; the exponent is int32."""
     input = tensor_operand(input, "frexp", "input", 1)
     if input.dtype.category != FLOATING:
         raise RuntimeError("torch.frexp() only supports floating-point dtypes")
@@ -109,7 +109,7 @@ def frexp(input: Tensor, *, out: Any = None) -> Any:
 
 @function
 def ldexp(input: Tensor, other: Tensor, *, out: Any = None) -> Any:
-    """input * 2 ** other."""
+    """Return input * 2 ** other."""
     x, exponent = tensor_operand(input, "ldexp", "input", 1), tensor_operand(other, "ldexp", "other", 2)
     if _scales_by_power(x, exponent):
         return functions["mul"](x, functions["pow"](2.0, exponent), out=out)

@@ -20,7 +20,9 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _window(name: str, length: Any, periodic: bool, given: Given, shape: Any) -> Tensor:
-    """`shape(samples, last)` at 0, 1, ..., computed in double precision. `last` is the place of the other end."""
+    """Return `shape(samples, last)` at 0, 1, ..., computed in double precision. `last` is the place of the other
+    end.
+    """
     length = integer(length, name, "window_length", 1)
     options = CreationOptions(name, given)
     kind = options.kind or flags.default_dtype
@@ -51,7 +53,7 @@ def _cosines(*factors: float) -> Any:
 
 @function
 def hann_window(window_length: int, periodic: bool = True, **given: Any) -> Tensor:
-    """(1 - cos) / 2."""
+    """Return (1 - cos) / 2."""
     return _window("hann_window", window_length, periodic, given, _cosines(0.5, -0.5))  # type: ignore[arg-type]
 
 
@@ -59,13 +61,13 @@ def hann_window(window_length: int, periodic: bool = True, **given: Any) -> Tens
 def hamming_window(
     window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, **given: Any
 ) -> Tensor:
-    """alpha - beta * cos."""
+    """Return alpha - beta * cos."""
     return _window("hamming_window", window_length, periodic, given, _cosines(alpha, -beta))  # type: ignore[arg-type]
 
 
 @function
 def blackman_window(window_length: int, periodic: bool = True, **given: Any) -> Tensor:
-    """0.42 - cos / 2 + 0.08 * the cosine of twice the angle."""
+    """Return 0.42 - cos / 2 + 0.08 * the cosine of twice the angle."""
     shape = _cosines(0.42, -0.5, 0.08)
     return _window("blackman_window", window_length, periodic, given, shape)  # type: ignore[arg-type]
 
@@ -82,7 +84,7 @@ def bartlett_window(window_length: int, periodic: bool = True, **given: Any) -> 
 
 @function
 def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, **given: Any) -> Tensor:
-    """I0(beta * sqrt(1 - x^2)) / I0(beta) for x from -1 to 1."""
+    """Return I0(beta * sqrt(1 - x^2)) / I0(beta) for x from -1 to 1."""
 
     def shape(samples: Any, last: int) -> Any:
         return call(kaiser, (float(beta),), (samples.numel(), float64, samples.device, last))
@@ -111,7 +113,10 @@ def stft(
     frames).
 
     center: the signal is padded by n_fft // 2 at both ends. onesided: the frequencies that are not negative (the
-    default for real signals). Without return_complex a last dimension of 2. RuntimeError: sizes that do not fit.
+    default for real signals). Without return_complex a last dimension of 2.
+
+    Raises:
+        RuntimeError: For sizes that do not fit.
     """
     if window is None:
         _warn_of_no_window(
@@ -240,7 +245,8 @@ def istft(
 ) -> Tensor:
     """Return the signal of which `stft` gives this: frames added up, divided by the windows' squares added up.
 
-    RuntimeError: sizes that do not fit, windows that leave a point with no weight.
+    Raises:
+        RuntimeError: For sizes that do not fit, windows that leave a point with no weight.
     """
     if window is None:
         _warn_of_no_window(".Please provide the same window used by stft to make the inversion lossless.")
@@ -316,7 +322,7 @@ def _check_spectrum(
 
 
 def _added_up(frames: Any, hop: int) -> Any:
-    """Frames of (batch, frames, points), each laid `hop` further than the one before, and summed."""
+    """Return frames of (batch, frames, points), each laid `hop` further than the one before, and summed."""
     batch, count, points = frames.meta.shape
     arange, where = functions["arange"], frames.device
     places = (arange(count, device=where) * hop).unsqueeze(1) + arange(points, device=where)

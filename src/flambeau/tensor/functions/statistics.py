@@ -215,7 +215,9 @@ def histogram(
     density: bool = False,
     out: Any = None,
 ) -> Any:
-    """(counts, edges): of `bins` equal bins over `range` (the input's own by default), or of edges in a tensor."""
+    """Return (counts, edges): of `bins` equal bins over `range` (the input's own by default), or of edges in a
+    tensor.
+    """
     edges = (
         [bins]
         if isinstance(bins, Tensor)
@@ -238,7 +240,7 @@ publish(_histogram, "histogram", "Counts of elements in bins, and the bins' edge
 def histogramdd(
     input: Tensor, bins: Any, range: Any = None, weight: Tensor | None = None, density: bool = False
 ) -> Any:
-    """(counts, edges) of points, the rows of the last dimension: bins or edges for each of its coordinates."""
+    """Return (counts, edges) of points, the rows of the last dimension: bins or edges for each of its coordinates."""
     if input.ndim < 2:
         raise RuntimeError("torch.histogramdd: input tensor should have at least 2 dimensions")
     count = input.shape[-1]
@@ -309,7 +311,7 @@ def _outer_edges(points: Any, at: int, range: Any, name: str) -> tuple[float, fl
 
 
 def _counts(name: str, points: Any, edges: Sequence[Any], weights: Any, density: bool) -> Any:
-    """How many points, or what weight of them, each bin holds; its upper edge belongs to the last bin alone."""
+    """Return how many points, or what weight of them, each bin holds; its upper edge belongs to the last bin alone."""
     if points.dtype.category != FLOATING:
         raise NotImplementedError(f"\"{name}\" not implemented for '{points.dtype.torch_name}'")
     for at, bounds in enumerate(edges):

@@ -77,7 +77,7 @@ _property("_has_symbolic_sizes_strides", lambda self: False)
 
 
 def _warn_of_volatile(self: Tensor) -> bool:
-    """False: `torch.no_grad()` has replaced it."""
+    """Return False: `torch.no_grad()` has replaced it."""
     warn_program("volatile was removed (Variable.volatile is always False)", UserWarning)
     return False
 

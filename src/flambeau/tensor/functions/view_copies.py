@@ -46,7 +46,7 @@ def _bind_copy(name: str, of: Callable[..., Any], bind: Callable[[Any], Any] = f
 
 
 def _slice(input: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
-    """`step`-wise indices of a dimension from `start` up to `end`; negative ones count from the end."""
+    """Return `step`-wise indices of a dimension from `start` up to `end`; negative ones count from the end."""
     if input.meta.ndim == 0:
         raise IndexError("slice() cannot be applied to a 0-dim tensor.")
     dim = wrap_dim(dim, input.meta.ndim)
@@ -83,7 +83,7 @@ alias("unsafe_split_with_sizes", views.split_with_sizes)
 
 
 def _scatter_into(input: Tensor, src: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return a copy of `input`, of its strides, where `view` of it holds `src`. Raises RuntimeError: shapes that
+    """Return a copy of `input`, of its strides, where `view` of it holds `src`. Raises RuntimeError for shapes that
     differ.
     """
     if not isinstance(src, Tensor):
@@ -113,7 +113,7 @@ def _copy_with_storage(x: Tensor) -> Tensor:
 
 @both
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
-    """`input` with `src` at one index of a dimension."""
+    """Return `input` with `src` at one index of a dimension."""
     return _scatter_into(input, src, lambda t: views.select(t, dim, index))
 
 
@@ -122,7 +122,7 @@ def slice_scatter(
     input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1,
     *, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """`input` with `src` in a slice of a dimension."""
+    """Return `input` with `src` in a slice of a dimension."""
     found = _scatter_into(input, src, lambda t: _slice(t, dim, start, end, step))
     if out is not None:
         require_dtype(found.dtype, out)
@@ -132,7 +132,7 @@ def slice_scatter(
 
 @both
 def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """`input` with `src` on a diagonal."""
+    """Return `input` with `src` on a diagonal."""
     return _scatter_into(input, src, lambda t: views.diagonal(t, offset, dim1, dim2))
 
 
@@ -140,7 +140,7 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
 def as_strided_scatter(
     input: Tensor, src: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None = None
 ) -> Tensor:
-    """`input` with `src` where `as_strided` looks."""
+    """Return `input` with `src` where `as_strided` looks."""
     return _scatter_into(input, src, lambda t: views.as_strided(t, size, stride, storage_offset))
 
 

@@ -70,7 +70,7 @@ def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
 
 
 def given_ints(args: tuple[Any, ...], keyword: Any, function: str, name: str) -> tuple[int, ...]:
-    """Ints given as varargs, as one sequence, or by keyword."""
+    """Return ints given as varargs, as one sequence, or by keyword."""
     if keyword is not None:
         if args:
             raise TypeError(f"{function}() got multiple values for argument '{name}'")
@@ -151,7 +151,7 @@ alias("ndimension", Tensor.dim, as_function=False)
 
 @function
 def numel(input: Tensor) -> int:
-    """How many elements it has."""
+    """Return how many elements it has."""
     return Tensor.numel(input)
 
 
@@ -350,7 +350,7 @@ def unflatten(input: Tensor, dim: int, sizes: IntTuple) -> Tensor:
 
 @behind(_front_of_view(_expand_to), as_function=False)
 def expand(self: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
-    """Dimensions of size 1 read as larger ones, without a copy; -1 keeps a size."""
+    """Return dimensions of size 1 read as larger ones, without a copy; -1 keeps a size."""
     return run(records.expand, self, given_ints(sizes, size, "expand", "size"))
 
 
@@ -569,7 +569,7 @@ _int = index
 
 @both
 def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
-    """`length` indices of a dimension from `start` on."""
+    """Return `length` indices of a dimension from `start` on."""
     if input.meta.ndim == 0:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     if length < 0:
@@ -622,7 +622,7 @@ def _check_parts(count: int, name: str) -> None:
 
 @both
 def split_with_sizes(input: Tensor, split_sizes: IntTuple, dim: int = 0) -> tuple[Tensor, ...]:
-    """Consecutive parts of these sizes along a dimension."""
+    """Return consecutive parts of these sizes along a dimension."""
     if input.meta.ndim == 0:
         raise RuntimeError("split expects at least a 1-dimensional tensor")
     d, sizes = wrap_dim(dim, input.meta.ndim), ints((split_sizes,), "split_with_sizes", "split_sizes")
@@ -710,7 +710,7 @@ def tensor_split(
 
 
 def _split_at(args: tuple[Any, ...], keyword: Any, name: str) -> Any:
-    """How many parts, or where each ends, as a method was given it."""
+    """Return how many parts, or where each ends, as a method was given it."""
     if len(args) == 1 and keyword is None:
         return args[0]
     return keyword if not args and keyword is not None else given_ints(args, keyword, name, "indices")
@@ -733,7 +733,7 @@ def _split_along(t: Tensor, given: Any, name: str, least: int, dim: int) -> tupl
 
 @function
 def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
-    """`tensor_split` along the columns (dimension 1, or 0 of a vector)."""
+    """Return `tensor_split` along the columns (dimension 1, or 0 of a vector)."""
     return _split_along(input, indices_or_sections, "hsplit", 1, 0 if input.meta.ndim == 1 else 1)
 
 
@@ -746,7 +746,7 @@ method_of(hsplit, _hsplit)
 
 @function
 def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
-    """`tensor_split` along the rows (dimension 0)."""
+    """Return `tensor_split` along the rows (dimension 0)."""
     return _split_along(input, indices_or_sections, "vsplit", 2, 0)
 
 
@@ -759,7 +759,7 @@ method_of(vsplit, _vsplit)
 
 @function
 def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
-    """`tensor_split` along dimension 2."""
+    """Return `tensor_split` along dimension 2."""
     return _split_along(input, indices_or_sections, "dsplit", 3, 2)
 
 
@@ -818,13 +818,13 @@ def conj(input: Tensor) -> Tensor:
 
 @both
 def is_conj(input: Tensor) -> bool:
-    """False: conjugation is never pending (see the module's docstring)."""
+    """Return False: conjugation is never pending (see the module's docstring)."""
     return False
 
 
 @both
 def is_neg(input: Tensor) -> bool:
-    """False: negation is never pending."""
+    """Return False: negation is never pending."""
     return False
 
 

@@ -141,7 +141,7 @@ def empty_coo(sizes: tuple[int, ...], kind: Any, where: Any) -> Tensor:
 
 
 def _sizes_of(places: Tensor) -> tuple[int, ...]:
-    """Return the smallest sizes that hold all places. RuntimeError: a negative index."""
+    """Return the smallest sizes that hold all places. Raises RuntimeError for a negative index."""
     sparse_dim, nnz = places.meta.shape
     if not sparse_dim:
         return ()
@@ -395,7 +395,11 @@ def convert(t: Tensor, layout: str, sparse_dim: int | None = None) -> Tensor:
 
 
 def layout_name(layout: Any) -> str:
-    """Return the name of a layout argument. TypeError: it is no layout."""
+    """Return the name of a layout argument.
+
+    Raises:
+        TypeError: If it is not a layout.
+    """
     if not isinstance(layout, layout_type):
         raise TypeError(f"to_sparse(): argument 'layout' must be torch.layout, not {type_name(layout)}")
     return layout.name

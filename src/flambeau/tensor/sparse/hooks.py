@@ -87,7 +87,11 @@ layouts.functions["fill_"] = _fill
 
 @_hook
 def stride(t: Tensor) -> tuple[int, ...]:
-    """Return zeros, as PyTorch does for COO tensors. RuntimeError: a compressed one."""
+    """Return zeros, as PyTorch does for COO tensors.
+
+    Raises:
+        RuntimeError: For a compressed one.
+    """
     if is_coo(t):
         return (0,) * t.meta.ndim
     raise RuntimeError(f"Sparse {meta_of(t).layout[-3:].upper()} tensors do not have strides")
@@ -191,7 +195,11 @@ def recipe(t: Tensor) -> tuple[Any, tuple[Any, ...]]:
 
 @_hook
 def rebuild(layout: Any, data: Any) -> Tensor:
-    """Return a sparse tensor of its parts, which are checked. RuntimeError or TypeError: they do not fit together."""
+    """Return a sparse tensor of its parts, which are checked.
+
+    Raises:
+        RuntimeError or TypeError: If they do not fit together.
+    """
     name = getattr(layout, "name", None)
     if not isinstance(data, tuple) or not all(
         isinstance(part, Tensor) for part in data[: 2 if name == "sparse_coo" else 3]

@@ -27,7 +27,7 @@ def _layout_text(t: Tensor) -> str:
 
 
 def _require(t: Tensor, name: str, layout: str = "sparse_coo") -> Any:
-    """Return the storage of a tensor of a layout. RuntimeError: it has another one."""
+    """Return the storage of a tensor of a layout. Raises RuntimeError if it has another one."""
     if t.meta.sparse and meta_of(t).layout == layout:
         return storage_of(t)
     wanted = {

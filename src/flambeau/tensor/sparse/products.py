@@ -205,7 +205,7 @@ _BMM = record(
 
 
 def _addmm(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
-    """beta * input + alpha * (a @ b), each factor strided or sparse."""
+    """Return beta * input + alpha * (a @ b), each factor strided or sparse."""
     added, a, b, beta, alpha = args
     return add_product(added, a, b, beta, alpha, mm)
 

@@ -204,7 +204,7 @@ def _written(
 
 
 def _header(names: Collection[str]) -> Iterator[Line]:
-    """What the lines of steps refer to."""
+    """Return what the lines of steps refer to."""
     if "dist" in names:
         yield "dist = torch.distributed", None
     for stream, created in _CREATED.items():

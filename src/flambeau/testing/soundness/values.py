@@ -50,7 +50,7 @@ def _flipped(model: Model, race: Race) -> list[list[int]]:
 
 
 def _printed(model: Model, order: Sequence[int], alias: dict[Life, Life]) -> list[int]:
-    """What the host reads on the way, and what is there in the end."""
+    """Return what the host reads on the way, and what is there in the end."""
     memory: dict[Life, NDArray[np.int64]] = {}
 
     def symbols(life: Life, mask: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

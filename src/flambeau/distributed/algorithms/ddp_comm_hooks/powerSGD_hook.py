@@ -57,7 +57,8 @@ class PowerSGDState:
         random_seed: of the first Q; the same on all ranks.
         batch_tensors_with_same_shape: matrices of one shape are multiplied in one launch.
 
-    Raises ValueError: `start_powerSGD_iter` is too small.
+    Raises:
+        ValueError: If `start_powerSGD_iter` is too small.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class PowerSGDState:
             _logger.info("Start to apply PowerSGD after %s iterations.", self.iter)
 
     def compression_stats(self) -> tuple[float, int, int]:
-        """(rate, numbers before compression, numbers after it), of all iterations."""
+        """Return (rate, numbers before compression, numbers after it), of all iterations."""
         before, after = self.total_numel_before_compression, self.total_numel_after_compression
         return (before / after if after > 0 else 0), before, after
 
@@ -258,7 +259,7 @@ def _sorted(state: PowerSGDState, bucket: GradBucket) -> tuple[list[Any], list[A
 
 
 def _batches(matrices: list[Any], together: bool) -> list[list[Any]]:
-    """Matrices of one shape, if they are taken together; else each alone."""
+    """Return matrices of one shape, if they are taken together; else each alone."""
     if not together:
         return [[matrix] for matrix in matrices]
     by_shape: dict[tuple[int, ...], list[Any]] = {}

@@ -32,7 +32,8 @@ class ModelAverager(ABC):
 class PeriodicModelAverager(ModelAverager):
     """Averages in every `period`-th step from `warmup_steps` on: local SGD, where each rank steps alone in between.
 
-    Raises ValueError: a period below 1, warm-up steps below 0.
+    Raises:
+        ValueError: For a period below 1, warm-up steps below 0.
     """
 
     def __init__(self, period: int, warmup_steps: int = 0, process_group: Any = None) -> None:

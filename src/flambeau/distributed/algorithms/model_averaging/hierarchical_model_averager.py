@@ -20,10 +20,11 @@ explain_absent_names(globals(), "torch.distributed.algorithms.model_averaging.hi
 class HierarchicalModelAverager(ModelAverager):
     """Averages over groups of several sizes, each with a period of its own, from `warmup_steps` on.
 
-    period_group_size_dict: the sizes of groups by their periods, both growing; the last one's is the whole group's. In
-    a step that is a multiple of several periods the last of them counts. All ranks make it.
+    period_group_size_dict: the sizes of groups by their periods, both growing; the last one's is the whole
+    group's. In a step that is a multiple of several periods the last of them counts. All ranks make it.
 
-    Raises ValueError: an empty dict, a period below 1, another last size, warm-up steps below 0.
+    Raises:
+        ValueError: For an empty dict, a period below 1, another last size, warm-up steps below 0.
     """
 
     def __init__(

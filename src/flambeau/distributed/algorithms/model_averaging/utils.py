@@ -41,7 +41,8 @@ def average_parameters(params: Iterable[Any], process_group: Any) -> None:
 def get_params_to_average(params: Iterable[Any]) -> list[Any]:
     """Return those parameters, of a list or of groups of an optimizer, that have a gradient.
 
-    Raises NotImplementedError: neither a tensor nor a group.
+    Raises:
+        NotImplementedError: If the value is neither a tensor nor a group.
     """
     found: list[Any] = []
     for given in params:

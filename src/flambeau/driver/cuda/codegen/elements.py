@@ -1,4 +1,4 @@
-"""What the builders of indexing, joining and sorting share: layouts as parameters, types, source files."""
+"""Layouts as parameters, element types and source files, shared by the builders of indexing, joining and sorting."""
 
 from __future__ import annotations
 

@@ -53,16 +53,16 @@ class KernelSteps:
 
     # -- building -------------------------------------------------------------------------------------
     def temp(self, meta: Meta) -> Array:
-        """Temporary memory for a tensor of this layout."""
+        """Return temporary memory for a tensor of this layout."""
         return Array(self.memory(meta.span), meta)
 
     def memory(self, nbytes: int) -> int:
-        """Temporary memory; its number among the places."""
+        """Reserve temporary memory; return its number among the arrays."""
         self._temps.append(max(nbytes, 1))
         return len(self.arrays) + len(self._temps) - 1
 
     def dense(self, shape: tuple[int, ...], kind: dtype) -> Array:
-        """Temporary memory for a contiguous tensor."""
+        """Return temporary memory for a contiguous tensor."""
         return self.temp(Meta.contiguous_of(shape, kind, self.launch.outputs[0].device))
 
     def run(self, kernel: Kernel, out: Array, *inputs: Array, params: tuple[Any, ...] = ()) -> None:
@@ -77,7 +77,7 @@ class KernelSteps:
         params: tuple[Any, ...] = (),
         scalars: Sequence[tuple[dtype, Any]] = (),
     ) -> None:
-        """`scalars` follow the inputs: each one's dtype and value."""
+        """Add a launch of `kernel`. `scalars` holds the dtype and value of each scalar, which follow the inputs."""
         if not outputs[0].meta.numel:
             return
         kinds: list[Meta | dtype] = [*[x.meta for x in inputs], *[kind for kind, _ in scalars]]
@@ -115,7 +115,7 @@ class KernelSteps:
                 self.device.give(ptr, native)
 
     def close(self) -> None:
-        """Give back what the steps' libraries keep for them."""
+        """Release what the steps hold in CUDA's libraries."""
         for closer in self._closers:
             closer()
         self._closers.clear()

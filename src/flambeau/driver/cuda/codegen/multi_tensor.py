@@ -74,7 +74,7 @@ def _dense_meta(x: Meta) -> Meta:
 
 
 def _lists(operands: tuple[object, ...], count: int) -> list[list[Meta]]:
-    """Operands by list; what does not fill one (a flag, scalars) is left out."""
+    """Return the metas of each list of operands, without a flag or scalars that fill no whole list."""
     metas = [x for x in operands if isinstance(x, Meta)]
     return [metas[k : k + count] for k in range(0, len(metas) - count + 1, count)]
 

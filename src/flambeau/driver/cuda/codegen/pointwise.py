@@ -94,7 +94,9 @@ def _have_layout(out: Meta, tensors: Sequence[Meta]) -> bool:
 
 
 def _flat_of_one_layout(launch: Launch, form: Expression) -> KernelProgram:
-    """See Note [Flat kernels of new shapes]."""
+    """Return the program of a pointwise kernel whose operands all have one dense layout. See Note [Flat kernels of
+    new shapes].
+    """
     out = launch.outputs[0]
     kinds = tuple([(x.dtype, True) if isinstance(x, Meta) else (x, False) for x in launch.inputs])
     constants = form.constants(launch)
@@ -146,7 +148,7 @@ def _dense(dims: Dims) -> bool:
 
 
 def element_function(launch: Launch, form: Expression, constants: Sequence[float]) -> str:
-    """`compute(i, x0, x1, ..., k0, ...)`: the steps of each input, the expression, the steps of its value."""
+    """Return the C++ function `compute(i, x0, x1, ..., k0, ...)`: input steps, the expression, then output steps."""
     inputs, output = form.kinds(launch)
     declared = ["i64 i"]
     lines = []

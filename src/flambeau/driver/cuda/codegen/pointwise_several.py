@@ -26,7 +26,7 @@ def program(launch: Launch, form: Expressions) -> KernelProgram:
 
 
 def _functions(launch: Launch, form: Expressions) -> str:
-    """`r0::compute`, `r1::compute`, ...: an output's element from the inputs'."""
+    """Return the C++ functions `r0::compute`, `r1::compute`, ..., which compute one element of each output."""
     shared = dict.fromkeys([header_text(one.header) + one.functions for one in form.each])
     each = [
         f"namespace r{k} {{\n{element_function(launch.with_(outputs=(out,)), one, ())}}}\n"

@@ -78,7 +78,7 @@ def _one(operands: int) -> tuple[int, tuple[int, ...]]:
 
 
 def _depth(count: int, length: int, inner: bool, vector: int) -> int:
-    """Threads per output, a power of two."""
+    """Return the number of threads that compute one output, a power of two."""
     if inner:
         return min(_THREADS, _power_of_two(-(-length // (4 * vector))))
     return max(_THREADS // _power_of_two(count), min(8, _power_of_two(-(-length // 8))), 1)
@@ -89,7 +89,7 @@ def _power_of_two(n: int) -> int:
 
 
 def _splits(blocks: int, length: int, least: int, multiprocessors: int) -> int:
-    """How many blocks share a row: as many as fill the device, each with enough to do."""
+    """Return how many blocks share a row: enough to fill the device, each with enough work."""
     if blocks >= multiprocessors * 4 or blocks > COUNTERS:
         return 1
     return max(1, min(multiprocessors * 8 // blocks, length // max(least, 1), 1024))
@@ -196,7 +196,7 @@ def _through(steps: Sequence[dtype], text: str) -> str:
 
 
 def _vector_part(passed: str) -> str:
-    """Whole vectors, while the row is aligned."""
+    """Return the C++ loop that reads whole vectors as long as the row is aligned."""
     return f"""    if (!misaligned<In, V>(row0 + begin)) {{
       i64 v = begin / V + y;
       const i64 last = end / V;

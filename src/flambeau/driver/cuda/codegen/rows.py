@@ -70,7 +70,7 @@ class Rows:
         return size % vector == 0 and steps[:2] == (1, 1) and all(s % vector == 0 for s in far)
 
     def _shared_out(self) -> tuple[int, int]:
-        """Threads to a row, a power of two, and vectors to a thread."""
+        """Return the number of threads of a row, a power of two, and of vectors of a thread."""
         vectors = -(-self.length // self.vector)
         threads = _power_of_two(-(-vectors // 4))
         threads = min(threads, _MOST_THREADS) if self.inner else min(max(threads, 4), 32)

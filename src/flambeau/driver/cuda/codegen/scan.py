@@ -113,7 +113,7 @@ struct Join {{
 
 
 def _pieces(launch: Launch, form: Scan) -> dict[str, str]:
-    """Declarations and statements that there is one of for each output."""
+    """Return the declarations and statements that a scan repeats for each output."""
     outputs = range(len(launch.outputs))
     last = len(launch.outputs)
     return {

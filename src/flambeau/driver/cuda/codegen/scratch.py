@@ -1,7 +1,7 @@
-"""How a stream's scratch memory is divided.
+"""Division of a stream's scratch memory.
 
-The head holds counters of blocks that are done: zero between kernels, since each kernel leaves them so. All else
-comes after it and holds nothing between kernels.
+The first part holds counters of finished blocks. They are zero between kernels, because each kernel resets them.
+The rest follows and holds nothing between kernels.
 """
 
 COUNTERS = 65536  # words of four bytes

@@ -27,7 +27,10 @@ class TransposedDims:
 
 
 def find_transpose(dims: Dims) -> TransposedDims | None:
-    """None where both run along one dimension, or tiles would be mostly empty. Operands: output, input."""
+    """Return the two dimensions that a tiled transpose swaps. Operands are the output and the input.
+
+    Returns None if both run along one dimension, or if tiles would be mostly empty.
+    """
     written = dims[-1]
     if written[1][0] != 1 or written[1][1] in (0, 1) or written[0] < _LEAST:
         return None

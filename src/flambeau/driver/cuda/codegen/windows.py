@@ -22,7 +22,10 @@ _WIDE = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """How windows lie; every field has one int for each spatial dim. Adaptive windows follow from size and count."""
+    """The positions of pooling windows; each field has one int for each spatial dimension.
+
+    The windows of adaptive pooling follow from size and count.
+    """
 
     size: Ints
     count: Ints
@@ -37,7 +40,7 @@ class Lattice:
         return cls(size, count, ones, ones, (0,) * len(size), ones)
 
     def kernel_of(self, dim: int) -> int:
-        """Of one of the three dims that kernels see."""
+        """Return the window size in one of the three dimensions of kernels."""
         return self._rows()["kernel"][dim]
 
     @property
@@ -50,7 +53,11 @@ class Lattice:
         return [*self.count] == [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in each]
 
     def pack(self) -> bytes:
-        """Raises NotSupportedError: a dimension has more places, padding among them, than kernels count."""
+        """Return the lattice as packed kernel parameters.
+
+        Raises:
+            NotSupportedError: If a dimension with its padding has more positions than a kernel can count.
+        """
         numbers = [n for row in self._rows().values() for n in row]
         padded = [n + 2 * p for n, p in zip(self.size, self.padding, strict=True)]
         if max(*numbers, *padded) >= _WIDE:
@@ -58,7 +65,9 @@ class Lattice:
         return pack(f"<{len(numbers)}i", *numbers)
 
     def constants(self) -> str:
-        """C++: all but sizes and counts as constants of the parameter `w`, which spares loops and divisions."""
+        """Return C++ statements that fix all fields but sizes and counts as constants, which saves loops and
+        divisions.
+        """
         rows = list(self._rows().items())[2:]
         return "  " + " ".join([f"w.{name}[{d}] = {n};" for name, row in rows for d, n in enumerate(row)])
 

@@ -37,12 +37,12 @@ class CudaAllocations:
         self._pinned: dict[int, int] = {}
 
     def clear(self) -> None:
-        """All that there was has gone with its devices."""
+        """Forget all memory, because the devices that held it are closed."""
         for table in (self._memory, self._ranges, self._opened, self._pinned):
             table.clear()
 
     def drop(self, device: CudaDevice) -> None:
-        """Give all of a device's back; nobody listens to errors any more. Its context is current."""
+        """Free all memory of a device whose context is current, without reporting errors."""
         for ptr in [p for p, owner in self._memory.items() if owner is device]:
             cu.cuMemFree(ptr)
         for ptr in [p for p, owner in self._opened.items() if owner is device]:
@@ -172,7 +172,7 @@ class CudaAllocations:
         return ptr, nbytes
 
     def close(self, ptr: int) -> None:
-        """Give back what `open` gave."""
+        """Close memory that `open` mapped from another process."""
         device = self._opened.get(ptr)
         if device is None:
             self._refuse(f"ipc_close: {ptr:#x} is not another process's memory, or closed already")
@@ -187,7 +187,7 @@ class CudaAllocations:
         return a is not b and bool(check(cu.cuDeviceCanAccessPeer(a.handle, b.handle)))
 
     def peer_enable(self, index: int, peer: int) -> None:
-        """Let it."""
+        """Let the device access the peer's memory."""
         if not self.peer_can(index, peer):
             raise NotSupportedError(f"device {index} cannot reach the memory of device {peer} directly")
         device, other = self._contexts.devices[index], self._contexts.devices[peer]

@@ -46,7 +46,7 @@ class Guard(bytes):
 
 
 class Assertions:
-    """Of one device. `words[0]` is 0 until a kernel's assertion failed."""
+    """The results of device-side assertions of one device. `words[0]` is 0 until an assertion fails."""
 
     def __init__(self) -> None:
         self.words: Any = (ctypes.c_int64 * _WORDS)()
@@ -57,7 +57,7 @@ class Assertions:
         self._was_reported = False
 
     def guard(self, name: str, text: str = OUT_OF_BOUNDS) -> Guard:
-        """Where a kernel says that the operator `name` failed with `text`."""
+        """Return the address at which a kernel reports that the operator `name` failed with `text`."""
         if not self._address:
             self._address = int(check(cu.cuMemHostAlloc(8 * _WORDS, _FLAGS)))
             self.words = (ctypes.c_int64 * _WORDS).from_address(self._address)
@@ -67,7 +67,7 @@ class Assertions:
         return Guard(struct.pack("<QQ", self._address, 1 + self._texts.index((name, text))))
 
     def note_launch(self) -> int:
-        """Remember the program's line for a launch; what to add to its assertions' numbers."""
+        """Remember the call site of a launch; return the number to add to those of its assertions."""
         self._launches += 1
         self._sites[self._launches % _KEPT] = caller(2)
         return self._launches << _BITS

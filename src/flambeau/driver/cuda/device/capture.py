@@ -38,7 +38,7 @@ _VERBOSE = int(cu.CUgraphDebugDot_flags.CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE)
 
 @contextmanager
 def relax_capture_mode() -> Iterator[None]:
-    """Inside, this thread may allocate and load although a capture is underway: nothing of it is captured."""
+    """Let this thread allocate and load during a capture; the capture records none of it."""
     before = check(cu.cuThreadExchangeStreamCaptureMode(MODES["relaxed"]))
     try:
         yield
@@ -64,14 +64,14 @@ class CapturedDraw:
         self._params.kernelParams = ctypes.addressof(self._pointers)
 
     def set(self, executable: Any, seeds: Sequence[tuple[int, int]]) -> None:
-        """Let the next launch draw from its generator's present offset."""
+        """Set the seed and offset that the captured kernel draws with at its graph's next launch."""
         seed, base = seeds[self._number]
         _SEED.pack_into(self._buffer, self._at, seed, (base + self._offset) & 0xFFFFFFFFFFFFFFFF)
         check(cu.cuGraphExecKernelNodeSetParams(executable, self._node, self._params))
 
 
 class CudaCapture:
-    """What streams of one capture use. `streams` are handles, with the devices whose `captures` name it."""
+    """The resources of one CUDA graph capture. `streams` maps handles to devices whose `captures` name this one."""
 
     def __init__(self) -> None:
         self.active = True
@@ -87,7 +87,7 @@ class CudaCapture:
         device.captures[stream] = self
 
     def leave(self) -> None:
-        """It is over: what its streams are given runs again."""
+        """End the capture: its streams run their commands again."""
         self.active = False
         for stream, device in self.streams.items():
             device.captures.pop(stream, None)
@@ -95,12 +95,12 @@ class CudaCapture:
     def note_draw(
         self, exe: CudaExecutable | KernelOfShape, ptrs: Sequence[int], scalars: Sequence[Any], native: Any
     ) -> None:
-        """The kernel that was just captured on the stream draws."""
+        """Record that the kernel just captured on the stream draws random numbers."""
         nodes = check(cu.cuStreamGetCaptureInfo(native))[3]
         self.draws.append(CapturedDraw(nodes[0], exe, ptrs, scalars))
 
     def scratch_of(self, stream: int, nbytes: int) -> int:
-        """As `CudaDevice.scratch_of`."""
+        """Return scratch memory of the capture; see `CudaDevice.scratch_of`."""
         ptr, size = self._scratch.get(stream, (0, 0))
         if size < nbytes:
             size = max(nbytes, _SMALLEST)
@@ -109,7 +109,7 @@ class CudaCapture:
         return ptr
 
     def workspace_of(self, stream: int, nbytes: int, native: Any) -> tuple[Any, Any]:
-        """As `CudaDevice.workspace_of`."""
+        """Return library workspace of the capture; see `CudaDevice.workspace_of`."""
         found = self._workspaces.get(stream)
         if found is None:
             address = ctypes.c_void_p(self._allocate_zeroed(nbytes))
@@ -127,7 +127,7 @@ class CudaCapture:
         return ptr
 
     def release(self) -> None:
-        """Give its memory back; the device waits for the work that uses it."""
+        """Free the capture's memory. The device first waits for the work that uses it."""
         if self._memory:
             with relax_capture_mode():  # a destructor may come here amid another capture
                 for ptr in self._memory:
@@ -149,7 +149,7 @@ class CudaGraph:
 
     @property
     def native(self) -> tuple[int, int]:
-        """As CUDA calls them: the graph, its launchable form."""
+        """Return CUDA's handles of the graph and of its executable form."""
         return int(self._native), int(self._executable)
 
     def instantiate(self) -> None:
@@ -164,7 +164,11 @@ class CudaGraph:
         check(cu.cuGraphLaunch(self._executable, native))
 
     def nest(self, native: Any) -> None:
-        """Make it a node of the graph that a stream is captured into. NotSupportedError: it draws random numbers."""
+        """Make it a node of the graph that a stream is captured into.
+
+        Raises:
+            NotSupportedError: If it draws random numbers.
+        """
         if self.capture.draws:
             raise NotSupportedError(
                 "a graph that draws random numbers cannot be part of another on real GPUs yet"
@@ -177,13 +181,13 @@ class CudaGraph:
         check(cu.cuGraphDebugDotPrint(self._native, path.encode(), _VERBOSE))
 
     def destroy(self) -> None:
-        """CUDA lets launches that are underway finish."""
+        """Destroy the graph. CUDA completes launches that are under way."""
         cu.cuGraphExecDestroy(self._executable)
         cu.cuGraphDestroy(self._native)
         self.capture.release()
 
 
 def refuse(captures: dict[int, CudaCapture], stream: int) -> None:
-    """A copy of pageable memory is wanted: its bytes may be gone when the graph is launched. Raises in a capture."""
+    """Raise DriverError if the stream is captured: a copy of pageable memory may lose its bytes before the launch."""
     if stream in captures:
         raise DriverError(f"{UNSUPPORTED}: the host memory of a captured copy must be pinned")

@@ -23,7 +23,7 @@ from flambeau.driver.cuda.device.device import CudaDevice
 
 
 class _Thread(threading.local):
-    """What is known of the calling thread: whether its current context was set; that before a collection."""
+    """The calling thread's state: whether its current context was set, and the context before a garbage collection."""
 
     entered = False
     context: Any = None
@@ -56,7 +56,7 @@ class Contexts:
         return self.devices[index]
 
     def enter(self, device: CudaDevice) -> None:
-        """See Note [Contexts of real GPUs]."""
+        """Make the device's context current in this thread. See Note [Contexts of real GPUs]."""
         (code,) = cu.cuCtxSetCurrent(device.open() if device.context is None else device.context)
         if code:
             raise error_of(code)
@@ -71,12 +71,12 @@ class Contexts:
         check(cu.cuCtxSynchronize())
 
     def leave(self) -> None:
-        """The driver closes: collections of garbage go unheard."""
+        """Unregister the callback of garbage collection, because the driver closes."""
         if self.several:
             gc.callbacks.remove(self._collected)
 
     def _keep_context(self, phase: str, info: dict[str, int]) -> None:
-        """Called around each collection of garbage. A forked child has no contexts."""
+        """Restore the current context after each garbage collection. A forked child has no contexts."""
         if os.getpid() != self._process:
             return
         if phase == "start":

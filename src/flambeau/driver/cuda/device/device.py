@@ -71,7 +71,7 @@ class CudaDevice:
         return self.context
 
     def scratch_of(self, stream: int, nbytes: int, native: Any) -> int:
-        """At least `nbytes` bytes that the stream's kernels use one after the other; zeroed when new."""
+        """Return at least `nbytes` bytes of scratch memory for the stream's kernels in turn; zeroed when new."""
         if stream in self.captures:
             return self.captures[stream].scratch_of(stream, nbytes)
         ptr, size = self._scratch.get(stream, (0, 0))

@@ -56,7 +56,7 @@ class Functions:
         return found
 
     def drop(self) -> None:
-        """Unload all; nobody listens to errors any more."""
+        """Unload all kernels without reporting errors."""
         for library in self._libraries:
             cu.cuLibraryUnload(library)
         self._libraries.clear()

@@ -25,7 +25,7 @@ class HostCalls:
         self._trampoline_at = ctypes.cast(self._trampoline, ctypes.c_void_p).value
 
     def queue(self, key: int, call: Callable[[], None], native: Any, capture: CudaCapture | None) -> None:
-        """Let a stream call a function; `capture`: each launch of its graph does."""
+        """Enqueue a call of a host function. With `capture`, each launch of the graph calls it."""
         self._calls[key] = call
         if capture is not None:
             capture.calls.append(key)
@@ -36,14 +36,14 @@ class HostCalls:
             raise error_of(code)
 
     def _run(self, key: int) -> None:
-        """Runs in a thread of CUDA's, which takes the GIL: every wait of this driver has released it."""
+        """Run a host function in CUDA's own thread, which takes the GIL: each wait of this driver releases it."""
         try:
             (self._calls[key] if key in self._kept else self._calls.pop(key))()
         except BaseException as error:
             self.raised.append(error)
 
     def forget(self, capture: CudaCapture) -> None:
-        """The graph of a capture is no more."""
+        """Drop the host functions of a capture whose graph was destroyed."""
         for key in capture.calls:
             self._kept.discard(key)
             self._calls.pop(key, None)

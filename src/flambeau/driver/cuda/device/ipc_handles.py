@@ -19,7 +19,7 @@ _LAZY_PEERS = int(cu.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
 
 
 def memory_handle(ptr: int) -> bytes:
-    """Of the current context's allocation at `ptr`."""
+    """Return the IPC handle of the current context's allocation at `ptr`."""
     return _bytes_of(check(cu.cuIpcGetMemHandle(ptr)))
 
 
@@ -38,7 +38,7 @@ def close_memory(ptr: int) -> None:
 
 
 def event_handle(native: Any) -> bytes:
-    """Of an event that was created for it."""
+    """Return the IPC handle of an event that was created for interprocess use."""
     return _bytes_of(check(cu.cuIpcGetEventHandle(native)))
 
 

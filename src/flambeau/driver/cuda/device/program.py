@@ -69,14 +69,14 @@ class KernelProgram:
         return name, f"#define run {name}\n{self.source}"
 
     def addresses(self, count: int) -> tuple[str, list[int]]:
-        """How struct packs `count` addresses, and the sizes of the parameters that they are."""
+        """Return the struct format that packs `count` addresses, and the sizes of these parameters."""
         if not self.slots:
             return "Q" * count, [8] * count
         return f"{count}Q{8 * (self.slots - count)}x", [8 * self.slots]
 
 
 def name_of(launch: Launch) -> str:
-    """What profilers call a launch's kernel: `add_float32`."""
+    """Return the kernel name of a launch that profilers show, such as `add_float32`."""
     metas = launch.operands
     return re.sub(r"\W", "_", f"{launch.kernel.name}_{metas[0].dtype.name}" if metas else launch.kernel.name)
 
@@ -234,7 +234,7 @@ def _parameter_layout(packing: str, sizes: tuple[int, ...], tail: tuple[int, ...
 
 
 def guards_of(parts: Sequence[tuple[int, bytes]]) -> list[tuple[int, int]]:
-    """Of the parameters that are guards: where in the buffer the assertion's number is, and the number."""
+    """Return the position and number of each assertion guard among the parameters."""
     return [(at + Guard.NUMBER_AT, part.number) for at, part in parts if isinstance(part, Guard)]
 
 
@@ -245,7 +245,7 @@ def mark(buffer: Any, guards: Sequence[tuple[int, int]], launch: int) -> None:
 
 
 def wire_format(x: dtype | type[object]) -> str:
-    """How struct packs a scalar: every one fills whole slots of eight bytes."""
+    """Return the struct format of a scalar, which fills whole slots of eight bytes."""
     if not isinstance(x, dtype):
         raise NotSupportedError("a CUDA kernel takes no Python objects")
     if x.is_complex:
@@ -263,7 +263,7 @@ def wire_type(x: dtype | type[object]) -> str:
 
 
 def flatten_scalars(scalars: Sequence[Any]) -> list[Any]:
-    """Scalars with each complex number as its two parts."""
+    """Return the scalars with each complex number as its two parts."""
     out: list[Any] = []
     for x in scalars:
         out += (x.real, x.imag) if isinstance(x, complex) else (x,)

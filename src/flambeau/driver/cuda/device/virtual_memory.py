@@ -43,7 +43,7 @@ class Reserved:
         self._parts[ptr] = nbytes
 
     def allow(self, device: CudaDevice) -> None:
-        """Another device reaches what is mapped now."""
+        """Let another device access the memory that is mapped now."""
         for ptr, nbytes in self._parts.items():
             _allow(ptr, nbytes, [device])
 
@@ -59,14 +59,14 @@ class Reserved:
             del self._parts[at]
 
     def release(self, ptr: int) -> None:
-        """Give the addresses back."""
+        """Free the reserved range of addresses."""
         if ptr != self.ptr or self._parts:
             why = "has memory still" if self._parts else "is not the start of a reserved range"
             raise InvalidAddressError(f"range_release: {ptr:#x} {why}")
         check(cu.cuMemAddressFree(ptr, self.nbytes))
 
     def drop(self) -> None:
-        """Give back all; nobody listens to errors any more."""
+        """Unmap all memory and free the addresses, without reporting errors."""
         for at, nbytes in self._parts.items():
             cu.cuMemUnmap(at, nbytes)
         self._parts.clear()
@@ -74,7 +74,7 @@ class Reserved:
 
 
 def page_of(device: CudaDevice) -> int:
-    """What the device's memory is mapped in multiples of; 0: not at all."""
+    """Return the granularity at which the device maps memory; 0 if it cannot map memory."""
     attribute = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
     if not check(cu.cuDeviceGetAttribute(attribute, device.handle)):
         return 0

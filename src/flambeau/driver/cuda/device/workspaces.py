@@ -34,7 +34,7 @@ class Workspaces:
         self._sizes: dict[int, int] = {}  # of blocks, by address
 
     def take(self, nbytes: int, native: Any) -> int:
-        """Workspace for one launch on a stream; `give` it back behind the launch."""
+        """Return workspace for one launch on a stream; `give` it back behind the launch."""
         found = self._kept.get(id(native))
         if found is not None and nbytes <= _LARGEST and not self._captures:
             try:

@@ -50,11 +50,11 @@ class Compaction:
         return (counting, self.emitting(sums)) if self.emit else (counting,)
 
     def counting(self, sums: Place) -> Pass:
-        """How many elements count before each tile, to `sums`; then `total`."""
+        """Return how many elements count before each tile, to `sums`; then `total`."""
         return self._pass(_COUNT.replace("@total", self.total), sums, scratch=HEAD)
 
     def emitting(self, sums: Place, step: int = 1) -> Pass:
-        """`emit`, of the `sums` that were counted, which stand `step` apart."""
+        """Return `emit`, of the `sums` that were counted, which stand `step` apart."""
         return self._pass(_EMIT_CHOSEN if self.chosen else _EMIT, sums, step)
 
     def _pass(self, body: str, sums: Place, step: int = 1, scratch: int = 0) -> Pass:

@@ -21,7 +21,7 @@ _BLOCKS = 8  # per multiprocessor, each with a stride over the elements
 
 
 def bincount(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Inputs: places, and weights or none."""
+    """Return the kernel of bincount. Inputs: places, and weights or none."""
     x = _tensor(launch, 0)
     weighted = len(launch.inputs) == 2
     functions = "__device__ i64 bin_of(X x, i64 bins) { return (i64)x; }"
@@ -29,7 +29,7 @@ def bincount(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def histc(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Scalars: the ends, least first. Params: how many bins."""
+    """Return the kernel of histc. Scalars: the ends, least first. Params: how many bins."""
     x = _tensor(launch, 0)
     whole = launch.inputs[1] is int64
     functions = f"typedef {'i64' if whole else c_name(x.dtype)} Y;" + _RANGED

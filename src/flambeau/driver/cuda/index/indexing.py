@@ -107,7 +107,7 @@ def _by_tensors(target: Meta, indices: Sequence[Meta], dims: tuple[int, ...], fi
 
 
 def _along(target: Meta, index: Meta, dim: int, wraps: bool, said: str = OUT_OF_BOUNDS) -> IndexedAccess:
-    """Slices of `target` along `dim`, at a vector of indices, operand 2."""
+    """Return slices of `target` along `dim`, at a vector of indices, operand 2."""
     target, index = vector_like(target), vector_like(index)
     along = tuple([index.strides[0] if d == dim else 0 for d in range(target.ndim)])
     return IndexedAccess(
@@ -462,7 +462,7 @@ def _build_reduction(
 
 
 def index_put(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """params: dims, accumulate, deterministic."""
+    """Return the kernel of index_put. Params: dims, accumulate, deterministic."""
     dims, accumulate, fixed = launch.params
     out = launch.outputs[0]
     indices = [m for m in launch.inputs[2:] if isinstance(m, Meta)]
@@ -514,7 +514,7 @@ def index_fill(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def scatter(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """params: dim, how ("" assigns), include_self, deterministic."""
+    """Return the kernel of scatter. Params: dim, how ("" assigns), include_self, deterministic."""
     dim, how, include_self, fixed = launch.params
     index, source = launch.inputs[1], launch.inputs[2]
     assert isinstance(index, Meta)
@@ -542,7 +542,7 @@ def _adds_atomically(kind: dtype, fixed: bool) -> bool:
 
 
 def put(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """params: accumulate, deterministic."""
+    """Return the kernel of put. Params: accumulate, deterministic."""
     accumulate, fixed = launch.params
     out, index, source = launch.outputs[0], launch.inputs[1], launch.inputs[2]
     assert isinstance(index, Meta) and isinstance(source, Meta)

@@ -108,7 +108,7 @@ def flip(launch: Launch, device: CudaDevice) -> KernelProgram:
 
 
 def roll(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """params: shifts, dims; no dims rolls the flattened tensor."""
+    """Return the kernel of roll. Params: shifts, dims; no dims rolls the flattened tensor."""
     shifts, dims = launch.params
     out = launch.outputs[0]
     if not dims:
@@ -256,7 +256,7 @@ def repeats_total(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def repeat_places(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Where each repeated element starts, and for each element of the output the last start before it."""
+    """Return where each repeated element starts, and for each element of the output the last start before it."""
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
     functions, amount, tail, walk = _repeats(launch, device, x)
@@ -292,7 +292,9 @@ extern "C" __global__ void __launch_bounds__(256) run({kind}* out, const i64* st
 
 
 def nonzero_count(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Outputs: how many elements are not zero, and how many come before each tile."""
+    """Return the kernel of nonzero_count. Outputs: how many elements are not zero, and how many come before each
+    tile.
+    """
     x = launch.inputs[0]
     assert isinstance(x, Meta) and launch.params == (TILE,)
     walk = Walked(x.shape, [x.strides])
@@ -318,7 +320,9 @@ def _bytes(x: Meta) -> str:
 
 
 def nonzero(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Inputs x, how many come before each tile. Outputs: a row of coordinates for each element that is not zero."""
+    """Return the kernel of nonzero. Inputs x, how many come before each tile. Outputs: a row of coordinates for each
+    element that is not zero.
+    """
     out, (x, before) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
     walk = Walked(x.shape, [x.strides])
     index = "u32" if x.numel < 1 << 32 else "u64"
@@ -350,7 +354,9 @@ def nonzero(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def masked_select(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Inputs x, mask, how many come before each tile. Output: the elements that the mask chooses."""
+    """Return the kernel of masked_select. Inputs x, mask, how many come before each tile. Output: the elements that
+    the mask chooses.
+    """
     out, (x, mask, before) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
     walk, value = Walked(mask.shape, [mask.strides]), Walked(x.shape, [x.strides])
     element = carrier(x.itemsize)
@@ -370,7 +376,9 @@ def masked_select(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def masked_scatter(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Operands out, x, mask, source: elements that the mask chooses take the source's in their order."""
+    """Return the kernel of masked_scatter. Operands out, x, mask, source: elements that the mask chooses take the
+    source's in their order.
+    """
     out = launch.outputs[0]
     x, mask, source = [m for m in launch.inputs if isinstance(m, Meta)]
     walk = Walked(mask.shape, [mask.strides, out.strides])

@@ -12,7 +12,7 @@ from flambeau.driver.cuda.index.radix import Radix
 
 
 def randperm(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """params: meta of the output, policy. Scalars: seed, offset."""
+    """Return the kernel of randperm. Params: meta of the output, policy. Scalars: seed, offset."""
     out, policy = launch.outputs[0], launch.params[1]
     assert isinstance(policy, Policy)
     bits = permutation_bits(out.numel)

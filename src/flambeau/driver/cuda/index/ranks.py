@@ -125,7 +125,9 @@ _BETWEEN = {
 
 
 def quantile(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Operands out (*q, rows ...), x, q. params: (dims, interpolation, whether NaNs are left out)."""
+    """Return the kernel of quantile. Operands out (*q, rows ...), x, q. params: (dims, interpolation, whether NaNs
+    are left out).
+    """
     dims, interpolation, skip = launch.params
     (out,), (x, q) = launch.outputs, launch.inputs
     assert isinstance(x, Meta) and isinstance(q, Meta)

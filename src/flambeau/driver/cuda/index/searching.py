@@ -16,7 +16,7 @@ _FEW = 64  # values that each thread looks through
 
 
 def searchsorted(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """params: right, the dtype compared in. One thread bisects for each value."""
+    """Return the kernel of searchsorted. Params: right, the dtype compared in. One thread bisects for each value."""
     right, common = launch.params
     boundaries, values, *sorters = [x for x in launch.inputs if isinstance(x, Meta)]
     out = launch.outputs[0]
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(256) run({c_name(out.dtype)}* out,
 
 
 def isin(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
-    """params: invert, the dtype compared in."""
+    """Return the kernel of isin. Params: invert, the dtype compared in."""
     invert, common = launch.params
     elements, tests = [x for x in launch.inputs if isinstance(x, Meta)]
     out = launch.outputs[0]

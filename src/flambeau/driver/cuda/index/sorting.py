@@ -41,7 +41,7 @@ def order_text(kind: dtype, descending: bool = False) -> str:
 
 
 def sort(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
-    """params: dim, descending (or largest), how many are kept or None."""
+    """Return the kernel of sort. Params: dim, descending (or largest), how many are kept or None."""
     dim, descending, kept = launch.params
     x = launch.inputs[0]
     assert isinstance(x, Meta)
@@ -129,7 +129,7 @@ def _long(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> 
 
 
 def load_keys(x: Meta, position: int, radix: Radix) -> Pass:
-    """Raw keys from operand `position`, in row-major order."""
+    """Return raw keys from operand `position`, in row-major order."""
     walk = Walked(x.shape, [x.strides])
     text = f"""
 extern "C" __global__ void __launch_bounds__(256) run(const {carrier(x.itemsize)}* x, {radix.kind}* keys,

@@ -19,8 +19,9 @@ _VALUES, _INVERSE, _COUNTS, _FOUND, _X = range(5)  # positions of the operands
 
 
 def unique(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """params: dim or None, consecutive, whether inverse and counts are wanted. Outputs: values, inverse, counts, how
-    many."""
+    """Return the kernel of unique. Params: dim or None, consecutive, whether inverse and counts are wanted. Outputs:
+    values, inverse, counts, how many.
+    """
     dim, consecutive, *_ = launch.params
     return _of_elements(launch, consecutive) if dim is None else _of_slices(launch, dim, consecutive)
 

@@ -91,7 +91,7 @@ def _one(kind: dtype) -> Any:
 
 
 def blas_of(device: CudaDevice) -> Blas:
-    """cuBLAS on a device, loaded when first asked for."""
+    """Return cuBLAS on a device, loaded when first asked for."""
     if "cublas" not in device.libraries:
         device.libraries["cublas"] = Blas()
     found: Blas = device.libraries["cublas"]

@@ -76,7 +76,11 @@ class Gemm:
 
 
 class CublasLt:
-    """cuBLASLt and a handle of it, for the device whose context is current. NotSupportedError: it is not there."""
+    """cuBLASLt and a handle of it, for the device whose context is current.
+
+    Raises:
+        NotSupportedError: If it is not there.
+    """
 
     def __init__(self) -> None:
         self._dll = load_library("cublasLt", "cuBLASLt", "cuda13")
@@ -125,7 +129,11 @@ class CublasLt:
         return out
 
     def algorithm(self, product: Product, alignment: int) -> _Heuristic:
-        """Return the library's first choice for operands so aligned. NotSupportedError: it has none."""
+        """Return the library's first choice for operands so aligned.
+
+        Raises:
+            NotSupportedError: If it has none.
+        """
         preference, found, count = c_void_p(), _Heuristic(), c_int()
         self.check(self._dll.cublasLtMatmulPreferenceCreate(byref(preference)))
         try:

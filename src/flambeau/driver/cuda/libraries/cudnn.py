@@ -63,7 +63,11 @@ Key = tuple[int, int, int, int]
 
 
 class Dnn:
-    """cuDNN on the device whose context is current. NotSupportedError: it is not installed."""
+    """cuDNN on the device whose context is current.
+
+    Raises:
+        NotSupportedError: If it is not installed.
+    """
 
     def __init__(self) -> None:
         library = NativeLibrary("cudnn", "cuDNN", "cudnn", _STATUSES)
@@ -115,7 +119,7 @@ class Dnn:
         return list(found[: count.value])
 
     def count(self, descriptor: int, name: int, type: int) -> int:
-        """How many values an attribute has."""
+        """Return how many values an attribute has."""
         count = c_int64()
         self._get(descriptor, name, type, 0, byref(count), None)
         return count.value
@@ -195,7 +199,8 @@ class Convolution:
 
     shapes: by the names in TARGETS. geometry: padding, stride and dilation of each spatial dim.
 
-    Raises NotSupportedError: cuDNN has no deterministic engine for it.
+    Raises:
+        NotSupportedError: If cuDNN has no deterministic engine for it.
     """
 
     def __init__(
@@ -282,7 +287,7 @@ class Convolution:
         raise NotSupportedError("cuDNN has no deterministic engine for this convolution")
 
     def _choices(self, graph: int) -> Iterator[int]:
-        """Engines with their settings, the best first."""
+        """Return engines with their settings, the best first."""
         dnn = self._dnn
         for mode in _MODES:
             try:

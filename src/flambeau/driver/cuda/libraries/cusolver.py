@@ -140,7 +140,7 @@ class Solver:
 
 
 def solver_of(device: CudaDevice) -> Solver:
-    """cuSOLVER on a device, loaded when first asked for."""
+    """Return cuSOLVER on a device, loaded when first asked for."""
     if "cusolver" not in device.libraries:
         device.libraries["cusolver"] = Solver(device)
     found: Solver = device.libraries["cusolver"]

@@ -34,10 +34,11 @@ def load_library(name: str, title: str, extra: str) -> ctypes.CDLL:
 class NativeLibrary:
     """A library, found where its package or the toolkit put it.
 
-    name: as NVIDIA's pathfinder knows it. title: as its maker writes it. extra: ours, which installs it. statuses:
-    what its status codes are called.
+    name: as NVIDIA's pathfinder knows it. title: as its maker writes it. extra: ours, which installs it.
+    statuses: what its status codes are called.
 
-    Raises NotSupportedError: it is not there.
+    Raises:
+        NotSupportedError: If it is not there.
     """
 
     def __init__(self, name: str, title: str, extra: str, statuses: dict[int, str]) -> None:
@@ -64,11 +65,11 @@ class NativeLibrary:
         return call_checked
 
     def failure(self, name: str, status: int) -> Exception:
-        """What a call of this name raises for a status code."""
+        """Return what a call of this name raises for a status code."""
         return DriverError(f"{self.title}: {name}: {self._statuses.get(status, f'status {status}')}")
 
     def text(self, name: str) -> str:
-        """What a function says that takes a pointer, here null, and returns text."""
+        """Return what a function says that takes a pointer, here null, and returns text."""
         call = getattr(self._dll, name)
         call.argtypes, call.restype = [ctypes.c_void_p], ctypes.c_char_p
         return (call(None) or b"").decode(errors="replace").strip()

@@ -59,7 +59,7 @@ _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
 class _Nccl(NativeLibrary):
-    """The library's calls. NotSupportedError: it is not installed."""
+    """The library's calls. Raises NotSupportedError if it is not installed."""
 
     def __init__(self) -> None:
         super().__init__("nccl", "NCCL", "nccl", _STATUSES)
@@ -145,7 +145,7 @@ class NcclCommunicators:
         return number.value
 
     def unique(self) -> bytes:
-        """As `Driver.comm_id`; needs no GPU."""
+        """Work like `Driver.comm_id`; needs no GPU."""
         unique = Id()
         self._nccl.unique(byref(unique))
         return bytes(unique)
@@ -190,7 +190,7 @@ class NcclCommunicators:
         self._members.pop(comm, None)
 
     def error(self, comm: int) -> str | None:
-        """As `Driver.comm_error`."""
+        """Work like `Driver.comm_error`."""
         status = c_int()
         self._nccl.error_of(self.find(comm).native, byref(status))
         if status.value in (0, _IN_PROGRESS):
@@ -237,10 +237,12 @@ class NcclCommunicators:
 
 
 def wire(part: Collective) -> tuple[int, int, int]:
-    """What NCCL is told of a part: type, count, op.
+    """Return what NCCL is told of a part: type, count, op.
 
     Sums of complex numbers are sums of their parts. Booleans are bytes of 0 and 1: their sum is the greater one.
-    Raises NotSupportedError: NCCL does not reduce the dtype so.
+
+    Raises:
+        NotSupportedError: If NCCL does not reduce the dtype so.
     """
     if part.kind not in _REDUCING:
         return _BYTE, part.count * part.dtype.itemsize, 0

@@ -25,9 +25,11 @@ class _NvmlProcess(ctypes.Structure):
 
 
 def processes(uuid: str) -> list[tuple[int, int]]:
-    """(process id, bytes) of each process that computes on a device.
+    """Return (process id, bytes) of each process that computes on a device.
 
-    NotSupportedError: the machine has no NVML; DriverError: it failed.
+    Raises:
+        NotSupportedError: If the machine has no NVML.
+        DriverError: If it failed.
     """
     with _open_device(uuid) as (nvml, device):
         return _processes(nvml, device)
@@ -40,9 +42,14 @@ class _Utilization(ctypes.Structure):
 
 
 def sensor(name: str, uuid: str) -> int:
-    """ "utilization" or "memory_usage" in percent, "temperature" in Celsius, "power_draw" in mW, "clock_rate" in MHz.
+    """Return a sensor's value.
 
-    NotSupportedError: the machine has no NVML; DriverError: it failed, as where the device has no such sensor.
+    Names: "utilization" and "memory_usage" in percent, "temperature" in Celsius, "power_draw" in mW, "clock_rate"
+    in MHz.
+
+    Raises:
+        NotSupportedError: If the machine has no NVML.
+        DriverError: If it failed, as where the device has no such sensor.
     """
     with _open_device(uuid) as (nvml, device):
         if name in ("utilization", "memory_usage"):

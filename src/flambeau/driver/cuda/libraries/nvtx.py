@@ -34,7 +34,7 @@ class Nvtx:
 
 
 def tool() -> Nvtx | None:
-    """What passes on to the tool that runs this process; None if none does. The environment says."""
+    """Return what passes on to the tool that runs this process; None if none does. The environment says."""
     if not os.environ.get("NVTX_INJECTION64_PATH"):
         return None
     try:

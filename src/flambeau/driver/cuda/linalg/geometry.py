@@ -13,7 +13,7 @@ from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_co
 
 
 def cross(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Params: the dim of size 3. A thread per product."""
+    """Return the kernel of cross. Params: the dim of size 3. A thread per product."""
     (dim,) = launch.params
     metas = launch.operands
     dim %= metas[0].ndim
@@ -49,7 +49,7 @@ _TILE, _DEEP, _EACH = 64, 16, 4  # rows of each matrix per block, columns at a t
 
 
 def _step(p: float) -> tuple[str, str]:
-    """How the difference d joins the sum s, and what becomes of the sum."""
+    """Return how the difference d joins the sum s, and what becomes of the sum."""
     if p == 0:
         return "s += d != 0;", "s"
     if p == 1:
@@ -62,7 +62,9 @@ def _step(p: float) -> tuple[str, str]:
 
 
 def cdist(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Params: p. A block has a tile of the distances, a thread 4 by 4 of them; rows go through shared memory."""
+    """Return the kernel of cdist. Params: p. A block has a tile of the distances, a thread 4 by 4 of them; rows go
+    through shared memory.
+    """
     (p,) = launch.params
     out, a, b = launch.operands
     walk = Walked(out.shape[:-2], [x.strides[:-2] for x in (out, a, b)])
@@ -127,7 +129,7 @@ _SIGN = "(x != x ? x : T((x > 0) - (x < 0)))"
 
 
 def _slope(p: float) -> tuple[str, str]:
-    """What a gradient g of a distance d gives, and times what of a difference x: see the host's body."""
+    """Return what a gradient g of a distance d gives, and times what of a difference x: see the host's body."""
     if p == 0:
         return "T(0)", "T(0)"
     if p == 1:
@@ -140,8 +142,10 @@ def _slope(p: float) -> tuple[str, str]:
 
 
 def cdist_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Params: p. A thread per element of the gradient; a block has some rows and columns of it, and goes through
-    the other matrix 16 rows at a time, with what their distances give computed once."""
+    """Return the kernel of cdist_backward. Params: p. A thread per element of the gradient; a block has some rows
+    and columns of it, and goes through the other matrix 16 rows at a time, with what their distances give
+    computed once.
+    """
     (p,) = launch.params
     out, grad, a, b, lengths = launch.operands
     walk = Walked(out.shape[:-2], [x.strides[:-2] for x in (out, grad, a, b, lengths)])

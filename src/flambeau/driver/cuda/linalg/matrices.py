@@ -92,7 +92,7 @@ def transpose_meta(x: Meta) -> Meta:
 
 
 def columns(steps: KernelSteps, x: Meta, rows: int, cols: int, kind: dtype | None = None) -> Matrices:
-    """Temporary memory for a column-major matrix of a size for each of the batch of x."""
+    """Return temporary memory for a column-major matrix of a size for each of the batch of x."""
     batch = x.shape[:-2]
     strides = tuple([rows * cols * s for s in contiguous_strides(batch)])
     meta = Meta.of((*batch, rows, cols), (*strides, 1, rows), kind or x.dtype, x.device)
@@ -108,7 +108,7 @@ def copy_to_columns(steps: KernelSteps, x: Array) -> Matrices:
 
 
 def numbers(steps: KernelSteps, like: Meta, size: int, kind: dtype) -> Array:
-    """Temporary memory for as many numbers for each matrix of the batch."""
+    """Return temporary memory for as many numbers for each matrix of the batch."""
     return steps.dense((*like.shape[:-2], size), kind)
 
 

@@ -24,7 +24,7 @@ _LENGTHS = (4, 16, 64, 256)  # tensors that tables are made for
 
 
 def foreach_norm(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """params: (the norm's order,)."""
+    """Return the kernel of foreach_norm. Params: (the norm's order,)."""
     (order,), (out,) = launch.params, launch.outputs
     metas = [x for x in launch.inputs if isinstance(x, Meta)]
     length = next((n for n in _LENGTHS if n >= len(metas)), None)

@@ -23,8 +23,9 @@ _JACOBI = 32  # rows and columns that the library's batch of Jacobi iterations t
 def _jacobi(
     steps: KernelSteps, a: Matrices, info: Array, vectors: bool, full: bool
 ) -> tuple[Matrices, Array, Matrices]:
-    """U, S and V of A = U S V^H by Jacobi's iteration, which destroys A. Without `vectors` U and V mean nothing, but
-    the library writes there all the same."""
+    """Return U, S and V of A = U S V^H by Jacobi's iteration, which destroys A. Without `vectors` U and V mean
+    nothing, but the library writes there all the same.
+    """
     m, n, k = a.rows, a.columns, min(a.rows, a.columns)
     batched = a.count > 1 and max(m, n) <= _JACOBI
     square = full or batched

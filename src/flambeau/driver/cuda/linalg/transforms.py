@@ -161,7 +161,7 @@ def _by_memory(x: Meta, dims: Sequence[int]) -> tuple[int, ...]:
 def _choose_places(
     steps: KernelSteps, first: tuple[int, ...], others: list[tuple[int, ...]], to_real: bool, staged: bool
 ) -> tuple[Array, Array]:
-    """Where the transform reads and writes: the operands if plans can walk them, else temporary memory."""
+    """Return where the transform reads and writes: the operands if plans can walk them, else temporary memory."""
     (out,), (x,) = steps.outputs, steps.inputs
     order = (*_by_memory(out.meta, [d for d in range(out.meta.ndim) if d not in first]), *first)
     real = not x.meta.dtype.is_complex, not out.meta.dtype.is_complex
@@ -204,7 +204,7 @@ class _Walk:
 
 
 def _walk(source: Meta, target: Meta, dims: tuple[int, ...], limit: int | None) -> _Walk | None:
-    """How one plan, called at most `limit` times, walks both tensors; None if none can."""
+    """Return how one plan, called at most `limit` times, walks both tensors; None if none can."""
     read, write = _points(source, dims), _points(target, dims)
     if read is None or write is None:
         return None
@@ -288,7 +288,7 @@ def _run(steps: KernelSteps, direction: int, source: Array, target: Array, dims:
 
 
 def transforms_of(device: CudaDevice) -> Transforms:
-    """cuFFT on a device, loaded when first asked for."""
+    """Return cuFFT on a device, loaded when first asked for."""
     if "cufft" not in device.libraries:
         device.libraries["cufft"] = Transforms()
     found: Transforms = device.libraries["cufft"]

@@ -47,12 +47,12 @@ class _AttentionOperands:
 
     @property
     def steps(self) -> list[bytes]:
-        """Row and column steps of out, q, k, v and the mask."""
+        """Return row and column steps of out, q, k, v and the mask."""
         return [i64(*x.strides[-2:]) for x in self.operands] + ([] if self.mask is not None else [i64(0, 0)])
 
 
 def attention(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """params: (causal, scale, whether TF32 is allowed)."""
+    """Return the kernel of attention. Params: (causal, scale, whether TF32 is allowed)."""
     causal, scale, tf32 = launch.params
     q, k, v, *masks = [x for x in launch.inputs if isinstance(x, Meta)]
     problem = _AttentionOperands(

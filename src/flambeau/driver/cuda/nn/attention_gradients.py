@@ -44,7 +44,8 @@ params: (causal, scale).
 
 
 def backward(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
-    """Outputs by query, key, value and mask or none; grad, query, key, value, out, logarithms, mask or none.
+    """Return the kernel of backward. Outputs by query, key, value and mask or none; grad, query, key, value, out,
+    logarithms, mask or none.
 
     params: (causal, scale, whether the mask's gradient is wanted, whether TF32 is allowed).
     """
@@ -101,7 +102,7 @@ def _scores_of(q: Array, k: Array) -> tuple[int, ...]:
 
 
 def _some(x: Array, start: int, count: int) -> Array:
-    """Samples along the first dimension."""
+    """Return samples along the first dimension."""
     meta = x.meta
     offset = x.offset + start * meta.strides[0] * meta.itemsize
     return Array(x.place, meta.with_((count, *meta.shape[1:]), meta.strides), offset)

@@ -46,7 +46,9 @@ template<class S, class J> __device__ __forceinline__ S over_block(S s, J join) 
 
 
 def nll_loss(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Operands out, x (N, C, ...), target (N, ...), weight (C) or none. params: (reduction, ignored target)."""
+    """Return the kernel of nll_loss. Operands out, x (N, C, ...), target (N, ...), weight (C) or none. params:
+    (reduction, ignored target).
+    """
     reduction, ignored = launch.params
     (out,), (x, target, *weight) = launch.outputs, _metas(launch)
     kind = c_name(computing(x.dtype))
@@ -140,7 +142,9 @@ _NLL_TOTAL = """  auto share_of = [&](i64 k) -> double {{
 
 
 def nll_loss_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Operands out (N, C, ...), grad, target (N, ...), weight (C) or none. params: (reduction, ignored, shape)."""
+    """Return the kernel of nll_loss_backward. Operands out (N, C, ...), grad, target (N, ...), weight (C) or none.
+    params: (reduction, ignored, shape).
+    """
     reduction, ignored, shape = launch.params
     (out,), (grad, target, *weight) = launch.outputs, _metas(launch)
     at = 1 if out.ndim > 1 else 0
@@ -198,7 +202,9 @@ def _as_target(grad: Meta, target: Meta) -> Meta:
 
 
 def multi_margin_loss(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Operands out (N), x (N, C), target (N), weight (C) or none. params: (p, margin). A warp to each row."""
+    """Return the kernel of multi_margin_loss. Operands out (N), x (N, C), target (N), weight (C) or none. params:
+    (p, margin). A warp to each row.
+    """
     p, margin = launch.params
     (out,), (x, target, *weight) = launch.outputs, _metas(launch)
     power = "over * over" if p == 2 else "over"
@@ -238,7 +244,9 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const 
 
 
 def multilabel_margin_loss(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Operands out (N), x (N, C), target (N, C): labels up to the first negative one. A block to each row."""
+    """Return the kernel of multilabel_margin_loss. Operands out (N), x (N, C), target (N, C): labels up to the first
+    negative one. A block to each row.
+    """
     (out,), (x, target) = launch.outputs, _metas(launch)
     text = f"""{file("checked.cuh")}{_OVER_BLOCK}
 typedef {c_name(x.dtype)} X; typedef {c_name(computing(x.dtype))} C;
@@ -290,7 +298,8 @@ _NEAR = 1024  # states of a sample that shared memory holds
 
 
 def ctc_loss(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Operands out (N), log_probs (T, N, C), targets (N, S) or one after the other, lengths of both (N).
+    """Return the kernel of ctc_loss. Operands out (N), log_probs (T, N, C), targets (N, S) or one after the other,
+    lengths of both (N).
 
     A block to each sample: through time, all states at once. params: (blank, ...).
     """
@@ -306,10 +315,11 @@ def ctc_loss(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def ctc_loss_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Operands out (T, N, C), grad (N), log_probs (T, N, C), targets, lengths of both (N), loss (N).
+    """Return the kernel of ctc_loss_backward. Operands out (T, N, C), grad (N), log_probs (T, N, C), targets,
+    lengths of both (N), loss (N).
 
-    A block to each sample: forward through time, all states kept, then backward. A class's share is summed by the first
-    of its states, in their order. params: (blank, whether an infinite loss has the gradient zero).
+    A block to each sample: forward through time, all states kept, then backward. A class's share is summed by the
+    first of its states, in their order. params: (blank, whether an infinite loss has the gradient zero).
     """
     (out,), (grad, probs, targets, given, wanted, loss) = launch.outputs, _metas(launch)
     times, batch, _ = probs.shape

@@ -197,7 +197,9 @@ _CENTERED = "(a - b) * (1 / sqrt_(c + T(k0)))"
 
 
 def batch_norm_train(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Outputs: the normalized; mean, scale and variance of each channel. params: (eps, (weight?, bias?))."""
+    """Return the kernel of batch_norm_train. Outputs: the normalized; mean, scale and variance of each channel.
+    params: (eps, (weight?, bias?)).
+    """
     eps, given = launch.params
     out, *states = launch.outputs
     x, *more = _metas(launch)
@@ -211,7 +213,9 @@ def batch_norm_train(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def batch_norm_infer(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Inputs: x, mean, variance, weight and bias if they are given. params: (eps, (weight?, bias?))."""
+    """Return the kernel of batch_norm_infer. Inputs: x, mean, variance, weight and bias if they are given. params:
+    (eps, (weight?, bias?)).
+    """
     eps, given = launch.params
     x, *vectors = _metas(launch)
     mean, variance, *more = _by_channel(x, vectors)

@@ -258,7 +258,9 @@ def batch_norm_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def batch_norm_backward_by_moments(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Inputs grad, x, mean, scale and the weight, if it is given."""
+    """Return the kernel of batch_norm_backward_by_moments. Inputs grad, x, mean, scale and the weight, if it is
+    given.
+    """
     x, first = _GradientOperands(launch, device, True), len(launch.outputs) + 2
     moments = [_with_dims(x, x.vector(launch.operands[at], at)) for at in (first, first + 1)]
     return KernelPlan(tuple(_by_folds(x, moments, together=True)), x.work.nbytes)

@@ -19,7 +19,7 @@ _PLACES = {
 
 
 def pad(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """params: (mode, (before, after) of each dimension). A constant's value is a scalar."""
+    """Return the kernel of pad. Params: (mode, (before, after) of each dimension). A constant's value is a scalar."""
     mode, pads = launch.params
     (out,), x = launch.outputs, launch.inputs[0]
     assert isinstance(x, Meta)

@@ -79,8 +79,11 @@ def _maxima(launch: Launch, x: Meta, lattice: Lattice, adaptive: str) -> KernelP
 
 
 def _few(lattice: Lattice, x: Meta) -> str:
-    """C++: the elements of a window, `seen`, read at once: a thread waits for memory once, not for each. Those that
-    are not `inside` read another one instead, which costs less than not to read."""
+    """Return C++ that reads all elements of a small window into `seen`.
+
+    The thread then waits for memory once, not for each element. Elements that are not `inside` are read from
+    another place, which is cheaper than a branch.
+    """
     number = "i32" if _is_near(x) else "i64"
     inside = (
         "true"
@@ -108,12 +111,12 @@ def _few(lattice: Lattice, x: Meta) -> str:
 
 
 def _is_near(x: Meta) -> bool:
-    """Whether 32 bits count the elements between two of a plane's."""
+    """Return True if 32 bits suffice to count the elements between two elements of a plane."""
     return sum((n - 1) * abs(s) for n, s in zip(x.shape[2:], x.strides[2:], strict=True)) < 1 << 30
 
 
 def _few_maxima(launch: Launch, x: Meta, lattice: Lattice) -> KernelProgram:
-    """Of small windows."""
+    """Return the kernel of maxima over small windows."""
     values, places = launch.outputs
     number = "i32" if prod(x.shape[2:]) < 1 << 31 else "i64"
     body = f"""{_few(lattice, x)}
@@ -148,7 +151,7 @@ def adaptive_max_pool_backward(launch: Launch, device: CudaDevice) -> KernelProg
 
 
 def _maxima_back(launch: Launch, lattice: Lattice, adaptive: str) -> KernelProgram:
-    """Each element takes the gradients of the windows that name it."""
+    """Return the kernel in which each element adds the gradients of the windows whose maximum it was."""
     out, grad, index = launch.operands
     body = f"""
 {_TYPES}
@@ -176,7 +179,7 @@ def _maxima_back(launch: Launch, lattice: Lattice, adaptive: str) -> KernelProgr
 
 
 def avg_pool(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """params: how windows lie, count_include_pad, divisor_override."""
+    """Return the kernel of average pooling. Params: the lattice, count_include_pad, divisor_override."""
     _, include, divisor = launch.params
     x, out = launch.inputs[0], launch.outputs[0]
     assert isinstance(x, Meta)
@@ -189,7 +192,7 @@ def avg_pool(launch: Launch, device: CudaDevice) -> KernelProgram:
 def _few_means(
     launch: Launch, x: Meta, lattice: Lattice, include: bool, divisor: int | None
 ) -> KernelProgram:
-    """Of small windows; the last dim is the outermost loop, as in the host body."""
+    """Return the kernel of means over small windows. The last dimension is the outermost loop, as on the host."""
     out = launch.outputs[0]
     body = f"""{_few(lattice, x)}
   T total{{}};
@@ -226,7 +229,11 @@ def adaptive_avg_pool(launch: Launch, device: CudaDevice) -> KernelProgram:
 def _means(
     launch: Launch, x: Meta, lattice: Lattice, adaptive: str, lanes: int, include: bool, divisor: int | None
 ) -> KernelProgram:
-    """The last dim is the outermost loop, as in the host body. Where a warp folds, it joins in a fixed tree."""
+    """Return the kernel of means over windows.
+
+    The last dimension is the outermost loop, as in the reference implementation. A warp that shares a window adds
+    its parts in a fixed tree.
+    """
     out = launch.outputs[0]
     alone = """
   for (i32 ic = 0, v = c.first; ic < c.taps; ++ic, v += c.step) {
@@ -280,7 +287,7 @@ def _share(adaptive: str, include: bool, divisor: int | None, at: str) -> str:
 
 
 def avg_pool_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """params: how windows lie, count_include_pad, divisor_override, size."""
+    """Return the gradient kernel of average pooling. Params: the lattice, count_include_pad, divisor_override, size."""
     _, include, divisor, size = launch.params
     grad = launch.inputs[0]
     assert isinstance(grad, Meta)
@@ -298,7 +305,10 @@ def adaptive_avg_pool_backward(launch: Launch, device: CudaDevice) -> KernelProg
 def _means_back(
     launch: Launch, lattice: Lattice, adaptive: str, include: bool, divisor: int | None
 ) -> KernelProgram:
-    """Each element takes its share of the windows that hold it, the last of them first, as the host body does."""
+    """Return the kernel in which each element adds its share of the windows that contain it.
+
+    The last window is first, as in the reference implementation.
+    """
     out, grad = launch.operands
     body = f"""
 {_TYPES}
@@ -345,7 +355,11 @@ def _flat(x: Meta) -> Lattice:
 
 
 def max_unpool(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Each place of the result learns which maximum was put there last, then fetches it: no order of writes matters."""
+    """Return the launches of max_unpool.
+
+    Each element of the result first finds the last maximum that is written there, then reads it. The result does
+    not depend on the order of writes.
+    """
     out, x, index = launch.operands
     work, volume = WorkspaceLayout(), prod(out.shape[2:])
     owners = work.take(4 * out.numel)

@@ -35,7 +35,7 @@ def _flag(value: bool) -> str:
 
 
 def _axes(how: Any, size: Sequence[int], kind: dtype) -> bytes:
-    """`Axes`. A ratio is rounded to what the host's tables are computed in."""
+    """Return the axes of an interpolation. Ratios are rounded to the precision of the host's tables."""
     ratios = [_ratio(how, *each) for each in zip(size, how.size, how.scales, strict=True)]
     if kind is not float64:
         ratios = [struct.unpack("<f", struct.pack("<f", ratio))[0] for ratio in ratios]
@@ -44,7 +44,7 @@ def _axes(how: Any, size: Sequence[int], kind: dtype) -> bytes:
 
 
 def _ratio(how: Any, n: int, m: int, scale: float | None) -> float:
-    """How far one step in the result is in the input."""
+    """Return how far one step in the result moves in the input."""
     if how.align_corners and not how.mode.startswith("nearest"):
         return (n - 1) / (m - 1) if m > 1 else 0.0
     return 1.0 / scale if scale is not None and scale > 0 else n / m
@@ -60,7 +60,7 @@ def _plain(size: Sequence[int]) -> Lattice:
 
 
 def interpolate(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """params: how places lie."""
+    """Return the kernel of interpolation. Params: how positions map."""
     how = launch.params[0]
     out, x = launch.operands
     dims = list(range(_DIMS - (x.ndim - 2), _DIMS))
@@ -103,7 +103,7 @@ def _sum_text(dims: Sequence[int], read: str, name: str) -> str:
 
 
 def interpolate_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """params: how places lie, the spatial size of what was interpolated."""
+    """Return the gradient kernel of interpolation. Params: how positions map, the input's spatial size."""
     how, size = launch.params
     out, grad = launch.operands
     dims = list(range(_DIMS - (out.ndim - 2), _DIMS))

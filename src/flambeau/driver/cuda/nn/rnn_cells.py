@@ -15,9 +15,10 @@ _SIGMOID = "__device__ __forceinline__ C sigmoid(C x) { return 1 / (1 + exp_(-x)
 
 
 def _cell(body: str) -> Callable[[Launch, CudaDevice], KernelProgram]:
-    """body: statements about operands y0, y1, ... (outputs) and x0, x1, ... (inputs) at one element's place.
+    """Return a builder of kernels that apply `body` to each element of a cell.
 
-    READ(k, g) is gate g of input k, or 0 of a state; WRITE(k, g, value) stores. MORE is the fifth input, or 0.
+    `body` is C++ about outputs y0, y1, ... and inputs x0, x1, ... at one element. READ(k, g) is gate g of input
+    k, or 0 for a state. WRITE(k, g, value) stores. MORE is the fifth input, or 0.
     """
 
     def build(launch: Launch, device: CudaDevice) -> KernelProgram:
@@ -51,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
 
 
 def _gates(metas: tuple[Meta, ...], state: Meta) -> list[bytes]:
-    """How far apart the gates of one element lie, of each operand."""
+    """Return the distance between the gates of one element, for each operand."""
     return [i64(x.strides[1] * state.shape[1]) for x in metas]
 
 

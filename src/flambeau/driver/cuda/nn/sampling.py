@@ -30,7 +30,7 @@ def _lattice(x: Meta, grid: Meta) -> Lattice:
 
 
 def _choices(launch: Launch, x: Meta) -> str:
-    """Constants that choose the taps: F computes, D dims, K taps."""
+    """Return C++ constants that select the taps: F is the computing type, D the dimensions, K the number of taps."""
     mode, padding, align = launch.params[:3]
     dims = x.ndim - 2
     taps = {"nearest": 1, "bilinear": 2**dims, "bicubic": 16}[mode]
@@ -50,7 +50,7 @@ _FIND = """
 
 
 def grid_sample(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """params: mode, padding, align_corners."""
+    """Return the kernel of grid_sample. Params: mode, padding, align_corners."""
     out, x, grid = launch.operands
     body = f"""{_choices(launch, x)}{_FIND}
   x += o.plane * from.step[0];
@@ -73,7 +73,9 @@ def grid_sample(launch: Launch, device: CudaDevice) -> KernelProgram:
 
 
 def grid_sample_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """params: as of grid_sample, then whether algorithms are deterministic, which the rule has refused."""
+    """Return the gradient kernel of grid_sample. Params: those of grid_sample, then the deterministic flag, which
+    inference refused.
+    """
     of_x, of_grid, grad, x, grid = launch.operands
     kind = float64 if x.dtype is float64 else float32
     sums = Meta.contiguous_of(of_x.shape, kind, of_x.device)

@@ -19,7 +19,7 @@ _LOWER = {"softmax": ("s.top", _SUM), "log_softmax": ("s.top", f"log_({_SUM})")}
 
 
 def _softmax(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]:
-    """params: (dim, the dtype that the input is converted to)."""
+    """Return a builder of softmax kernels. Params: (dim, the dtype that the input is converted to)."""
 
     def build(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
         dim, kind = launch.params
@@ -35,7 +35,10 @@ def _softmax(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | Kernel
 
 
 def _build_one_pass(rows: Rows, name: str, small: bool) -> KernelProgram:
-    """small: the result has 16 bits, so that a division is worth one multiplication by the inverse."""
+    """Return the kernel that reads each row once.
+
+    With `small`, the result has 16 bits, and one multiplication by the inverse replaces the divisions.
+    """
     last = "a - log_s" if name == "log_softmax" else "a * inverse" if small else "a / s"
     grown = "exp_(a)" if name == "log_softmax" else "a = exp_(a)"
     body = f"""  auto sum = [](C a, C b) {{ return a + b; }};
@@ -97,7 +100,7 @@ _GIVEN = {"softmax": "b * (a - c)", "log_softmax": "a - exp_(b) * c"}
 
 
 def _backward(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]:
-    """Operands out, grad, the result. params: (dim,)."""
+    """Return a builder of gradient kernels. Operands are out, grad and the result; params: (dim,)."""
 
     def build(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
         (dim,) = launch.params

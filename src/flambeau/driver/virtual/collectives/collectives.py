@@ -186,7 +186,7 @@ class CollectiveInstance(Command):
 
     @property
     def arrivals(self) -> int:
-        """The number of arrivals to wait for: one for each rank of this process, and one for all others together."""
+        """Return how many arrivals to wait for: one for each rank of this process, one for all other processes."""
         return len(self.mine) + (len(self.mine) < len(self.ranks))
 
     @property

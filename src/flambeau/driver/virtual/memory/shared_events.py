@@ -45,12 +45,12 @@ class SharedEvent:
 
     @property
     def is_complete(self) -> bool:
-        """True if a process saw the last record complete, or there is none."""
+        """Return True if a process saw the last record complete, or there is none."""
         return self._cell[1] >= self._cell[0]
 
     @property
     def is_foreign(self) -> bool:
-        """True if another process recorded last."""
+        """Return True if another process recorded last."""
         return self._cell[0] != self.own
 
     def due(self, now: int) -> int:

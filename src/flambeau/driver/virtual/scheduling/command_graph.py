@@ -129,7 +129,7 @@ class GraphStep:
 
     @property
     def free(self) -> bool:
-        """True if a policy chooses when the step happens. Markers and waits happen as soon as they can."""
+        """Return True if a policy chooses when the step happens. Markers and waits happen as soon as they can."""
         return self.seq >= 0 and self.kind in _WORK
 
 

@@ -55,7 +55,7 @@ class SchedulePolicy(Protocol):
 
     @property
     def runnable(self) -> bool:
-        """True if any command can run."""
+        """Return True if any command can run."""
         ...
 
 

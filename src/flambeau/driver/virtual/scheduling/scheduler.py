@@ -291,7 +291,7 @@ class Command:
 
     @property
     def pending(self) -> int:
-        """1 until the command is done, like the count of a stream with this command alone."""
+        """Return 1 until the command is done, like the count of a stream with this command alone."""
         return 0 if self.done else 1
 
     @property
@@ -518,7 +518,7 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """True if no command can run at any time."""
+        """Return True if no command can run at any time."""
         return not self._policy.runnable
 
     # -- the device's side ------------------------------------------------------------------------------
