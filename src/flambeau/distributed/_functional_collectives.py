@@ -36,7 +36,7 @@ explain_absent_names(globals(), "torch.distributed._functional_collectives")
 
 
 class AsyncCollectiveTensor:
-    """What PyTorch's functions return. No tensor is one here: programs that ask find that there is none to wait for."""
+    """The result type of PyTorch's functional collectives. No tensor here has it, because results need no wait."""
 
 
 def wait_tensor(tensor: Any) -> Any:
@@ -128,7 +128,8 @@ def all_to_all_single(
     group: Any,
     tag: str = "",
 ) -> Any:
-    """Part n goes to rank n, part n of the result comes from it: parts of the first dimension, equal by default.
+    """Send part n of the first dimension to rank n and receive part n of the result from it. Parts are equal by
+    default.
 
     Raises:
         AssertionError: For sizes of one side alone, or that are not ints.

@@ -1,4 +1,4 @@
-"""What a tensor says of itself, and what it is to Python: a truth value, a number, an index, a length."""
+"""The properties of a tensor, and its conversions to Python: a truth value, a number, an index, a length."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def is_cpu(self: Tensor) -> bool:
 
 @_property
 def is_meta(self: Tensor) -> bool:
-    """Return True if it lies on the meta device: it has a shape, a dtype and strides, but no data."""
+    """Return True if the tensor is on the meta device, and so has no data."""
     return self.meta.device is META
 
 
 @_property
 def is_sparse(self: Tensor) -> bool:
-    """Return True if it is in COO layout."""
+    """Return True if the tensor has COO layout."""
     return self.meta.layout == "sparse_coo"
 
 
 @_property
 def is_sparse_csr(self: Tensor) -> bool:
-    """Return True if it is in CSR layout."""
+    """Return True if the tensor has CSR layout."""
     return self.meta.layout == "sparse_csr"
 
 
 @_property
 def is_quantized(self: Tensor) -> bool:
-    """Return True if it is quantized: Flambeau's are not."""
+    """Return False: Flambeau has no quantized tensors."""
     return False
 
 

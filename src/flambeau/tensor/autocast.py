@@ -1,16 +1,17 @@
-"""Autocast: which dtype operators run in where a program leaves that choice. Owner of that state.
+"""Autocast: the dtype in which operators compute if the program leaves it open. Owner of that state.
 
 # Note [Autocast]
 An operator's definition names its rule (`ops/autocast_rules.py`), by which the engine casts the inputs of a call. A
 function that is made of several operators names its rule itself (`cast`, `call_cast`). In-place and `out=` calls are
 left alone.
 
-The casts of weights are kept in a cache as PyTorch's is: one for all threads and all streams, cleared by every thread
-that leaves its outermost block. It orders nothing: a stream that uses a cast of another stream must wait for it, and
-the other stream must wait before the cast is freed. A change of the weight makes it be cast anew; in PyTorch it is not.
+The casts of weights are kept in a cache as PyTorch's is: one for all threads and all streams, cleared by every
+thread that leaves its outermost block. It orders nothing: a stream that uses a cast of another stream must wait
+for it, and the other stream must wait before the cast is freed. A change of the weight makes it be cast anew; in
+PyTorch it is not.
 
-Calls outside of autocast pay nothing for it: the engine's warm path looks in a cache of plans that is empty while any
-thread autocasts, so that then, and only then, every call comes by `cast_inputs`.
+Calls outside of autocast pay nothing for it: the engine's warm path looks in a cache of plans that is empty while
+any thread autocasts, so that then, and only then, every call comes by `cast_inputs`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ABSENT |= dict.fromkeys(("xla", "hpu", "maia"), bfloat16)
 
 
 class _Local(threading.local):
-    """One thread's choices. `alone`: inside a function whose inputs were cast, nothing is cast again."""
+    """One thread's autocast state. `alone` is True inside a function whose inputs were cast already."""
 
     alone = False
     cache_enabled = True
@@ -83,13 +84,13 @@ _launch: Callable[..., Tensor]
 
 
 def launch_by(launch: Callable[..., Tensor]) -> None:
-    """Take the engine's way to run an operator on one tensor: the engine imports this module."""
+    """Register the engine's function that runs an operator on one tensor. The engine imports this module."""
     global _launch
     _launch = launch
 
 
 def subscribe(changed: Callable[[], None]) -> None:
-    """Call `changed()` after the first thread begins to autocast and after the last one ends."""
+    """Call `changed()` after the first thread begins to autocast and after the last one stops."""
     _listeners.append(changed)
 
 
@@ -124,7 +125,7 @@ def _widest(tensors: Sequence[Any], kind: str) -> list[Any]:
 
 
 def _volumes(tensors: Sequence[Any], kind: str) -> list[Any]:
-    """float32 for what has three dimensions of space."""
+    """Return float32 operands for tensors of three spatial dimensions; others unchanged."""
     return _float32(tensors, kind) if tensors[0].meta.ndim == 5 else list(tensors)
 
 

@@ -182,7 +182,7 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
 
 
 def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
-    """Return `call(op, (a,), params)`, written out for one result."""
+    """Run an operator on one tensor with one result: `call(op, (a,), params)`, specialized."""
     plan = fast_plans.get((op, params, a.meta))
     if plan is None or plan.more_outputs:
         return call(op, (a,), params)
@@ -205,10 +205,10 @@ autocast.launch_by(unary)
 
 
 def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
-    """Run `op` on tensors and Python scalars; a new tensor, or a tuple where the operator has several outputs.
+    """Run `op` on tensors and Python scalars. Returns a new tensor, or a tuple for several outputs.
 
-    The launch goes to the current stream of the tensors' device. Raises what the operator's rule raises;
-    then nothing was allocated or launched. Where a tensor has a history, the call goes on the tape.
+    The launch goes to the current stream of the tensors' device. Raises what the operator's rule raises; then
+    nothing was allocated or launched. Where a tensor has a history, the call goes on the tape.
     """
     metas: list[Any] = []
     tracked = False
@@ -461,7 +461,7 @@ def _launch(plan: CallPlan, ptrs: list[int], args: Sequence[Any], stream: Stream
 
 
 def _launch_nothing(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-    """The launch of a plan whose outputs are empty."""
+    """Launch nothing, because the outputs are empty."""
 
 
 def _launcher(driver: Driver, exe: Executable) -> Launcher:
@@ -542,7 +542,10 @@ _CONVERT = {BOOL: bool, INTEGRAL: int, FLOATING: float, COMPLEX: complex}
 
 
 def _real(x: Any, kind: dtype) -> float:
-    """RuntimeError: a complex number that is not real."""
+    """Return a number as a real one.
+
+    Raises RuntimeError for a complex number with an imaginary part.
+    """
     if isinstance(x, complex):
         if x.imag:
             raise RuntimeError(f"value cannot be converted to type {c_name(kind)} without overflow")
@@ -565,7 +568,7 @@ def _operands(args: Sequence[Any]) -> list[Operand]:
 
 
 def _params_to_numbers(op: Op, params: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same with the numbers of tensors of no dimensions in their place, as PyTorch's parser takes them."""
+    """Return params in which tensors without dimensions are replaced by their numbers."""
     for p in params:
         if isinstance(p, Tensor) and (p.meta.shape or p.requires_grad):
             raise TypeError(f"{op.name}(): an argument is a Tensor where a number or the like belongs")
@@ -723,7 +726,7 @@ def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) 
 
 
 def resize_to(target: Tensor, natural: Meta) -> None:
-    """Give an `out=` the shape of a result, and the order in which the result would lie in memory.
+    """Resize an `out=` tensor to the shape and memory order of a result.
 
     Warns, as PyTorch does, of one that has elements.
     """
@@ -742,7 +745,7 @@ def resize_to(target: Tensor, natural: Meta) -> None:
 
 
 def _check_overlap(target: Tensor, source: Tensor) -> None:
-    """The same view may be written in place; any other overlap with an input is refused."""
+    """Refuse outputs that overlap an input, except for an equal view, which may be written in place."""
     if (
         target.ptr == source.ptr
         and target.meta.strides == source.meta.strides

@@ -1,4 +1,4 @@
-"""`torch.Tensor(...)`, and the types of old of tensors and storages: `torch.FloatTensor`, `torch.cuda.LongStorage`."""
+"""`torch.Tensor(...)`, and the legacy types of tensors and storages: `torch.FloatTensor`, `torch.cuda.LongStorage`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from flambeau.tensor.wrappers import note_instance
 
 
 def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
-    """Return what the constructors of old make: nothing, of sizes (uninitialized), of data, or over a storage."""
+    """Return what a legacy constructor creates: an empty tensor, or one of sizes (uninitialized), data or a storage."""
     if not args:
         return empty(Meta.contiguous_of((0,), kind, where))
     data = args[0]
@@ -88,7 +88,7 @@ class _Constructor(type):
 
 
 def _modules_of(where: str) -> tuple[str, str]:
-    """Return the module of a kind of device's old types, as PyTorch names it and as it is imported here."""
+    """Return the module of a kind of device's legacy types, under PyTorch's name and as it is imported here."""
     return ("torch", "flambeau") if where == "cpu" else ("torch.cuda", "flambeau.cuda")
 
 
@@ -123,7 +123,10 @@ class _StorageType(type):
 
 
 def _storage_type(kind: dtype, where: str) -> Any:
-    """`torch.FloatStorage(3)` is uninitialized, `torch.FloatStorage([1, 2])` holds 1 and 2."""
+    """Return the legacy storage type of a dtype.
+
+    `torch.FloatStorage(3)` is uninitialized, `torch.FloatStorage([1, 2])` holds 1 and 2.
+    """
     room, module = _modules_of(where)
     name = f"{kind.torch_name}Storage"
     function = f"{room}.{name}.__new__"
@@ -139,7 +142,7 @@ def _storage_type(kind: dtype, where: str) -> Any:
         return made
 
     def from_buffer(*args: Any, **named: Any) -> TypedStorage:
-        """Work like `TypedStorage.from_buffer`, of this dtype."""
+        """Return a storage of this dtype from a buffer; see `TypedStorage.from_buffer`."""
         return TypedStorage.from_buffer(*args, dtype=kind, **named)
 
     members = {
@@ -154,9 +157,7 @@ def _storage_type(kind: dtype, where: str) -> Any:
 
 @method
 def new(self: Tensor, *args: Any, device: Any = None) -> Tensor:
-    """Return a tensor of this one's dtype, on its device, of sizes (uninitialized) or of data; as
-    `torch.Tensor(...)`.
-    """
+    """Return a tensor of this one's dtype and device, from sizes (uninitialized) or data, like `torch.Tensor(...)`."""
     where = self.meta.device if device is None else place(device)
     _require_kind_of_device(self.meta.device.type, where)
     return _construct(self.meta.dtype, where, args)

@@ -1,8 +1,8 @@
-"""What new memory holds where algorithms are to be deterministic, as `torch.utils.deterministic` documents it.
+"""The contents of new memory under deterministic algorithms, as `torch.utils.deterministic` documents them.
 
-Floating-point and complex numbers are NaN, others their dtype's largest value: `empty`, `empty_like`, `empty_strided`,
-`empty_permuted`, `new_empty`, tensors made of sizes, and what `resize_` adds to a storage. A program that reads such
-memory before it is written then gives the same wrong numbers each time.
+Floating-point and complex numbers are NaN, others their dtype's largest value: `empty`, `empty_like`,
+`empty_strided`, `empty_permuted`, `new_empty`, tensors made of sizes, and what `resize_` adds to a storage. A
+program that reads such memory before it is written then gives the same wrong numbers each time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def is_filled() -> bool:
 
 
 def filled_if_wanted(fresh: Tensor) -> Tensor:
-    """Return a tensor that was just made, or is to be overwritten, filled if that is wanted. Itself."""
+    """Return a new or overwritten tensor, filled if the deterministic mode requires it."""
     if is_filled() and fresh.meta.numel:
         _fill(fresh)
     return fresh
 
 
 def fill_from(memory: Storage, begin: int, kind: dtype) -> None:
-    """Fill a storage from a byte on, if that is wanted."""
+    """Fill a storage from a byte offset on, if the deterministic mode requires it."""
     first = -(-begin // kind.itemsize) * kind.itemsize
     count = (memory.nbytes - first) // kind.itemsize
     if is_filled() and count > 0:
@@ -41,7 +41,7 @@ def fill_from(memory: Storage, begin: int, kind: dtype) -> None:
 
 
 def _fill(t: Tensor) -> None:
-    """It counts as no change."""
+    """Fill a tensor without increasing its version."""
     version, meta = t.counter.version, t.meta
     call_into(ops.fill, (t,), (_number(meta.dtype),), (meta.dtype, meta.shape, meta.device))
     t.counter.version = version

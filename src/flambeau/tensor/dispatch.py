@@ -62,13 +62,13 @@ _load: list[Callable[[], Any]] = []
 
 
 def load_lowering_with(load: Callable[[], Any]) -> None:
-    """Let `load()` import the module that translates calls, before the first mode is entered."""
+    """Register `load()`, which imports the module that translates calls before the first mode is entered."""
     _load[:] = [load]
 
 
 @contextmanager
 def without_modes(keep: Sequence[Any] = ()) -> Iterator[list[Any]]:
-    """Take all modes of this thread away for a block, but for those in `keep`."""
+    """Remove all modes of this thread for a block, except those in `keep`."""
     before, local.modes = local.modes, list(keep)
     try:
         yield before
@@ -87,7 +87,7 @@ def without_classes() -> Iterator[None]:
 
 
 def add_class(cls: type) -> None:
-    """Let instances of a class be found among arguments."""
+    """Register a class, so that its instances are found among arguments."""
     _load[0]()
     classes.add(cls)
 
@@ -195,5 +195,5 @@ _lowering: dict[str, Callable[..., Any]] = {}  # filled by `_aten/lowering.py`
 
 
 def lower_with(**functions: Callable[..., Any]) -> None:
-    """Let `show(name, args, kwargs)`, `create(define, args, given)` and `find_packet(name)` call these functions."""
+    """Register the functions that `show(name, args, kwargs)`, `create(...)` and `find_packet(name)` call."""
     _lowering.update(functions)

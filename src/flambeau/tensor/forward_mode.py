@@ -5,10 +5,10 @@ A dual tensor keeps its tangent of each open level in its `__dict__`. A call wit
 [Interception]): it runs on the inputs without the tangents of the innermost level, and `_push_forward` computes the
 tangents of its results by ordinary operators, which are recorded for backward and pass on tangents of outer levels.
 
-The tangent of a result comes from the operator's derivative record. Where a formula maps the gradient of the result
-element by element, it maps the tangent of the input in the same way. Where the operator is linear in an input, it is
-called on the tangent. For all others the formula, which is linear in the gradient, is differentiated by the gradient:
-the transpose of the transposed Jacobian.
+The tangent of a result comes from the operator's derivative record. Where a formula maps the gradient of the
+result element by element, it maps the tangent of the input in the same way. Where the operator is linear in an
+input, it is called on the tangent. For all others the formula, which is linear in the gradient, is differentiated
+by the gradient: the transpose of the transposed Jacobian.
 
 A tensor that a node saves keeps its tangents, so that backward may be differentiated forward.
 """
@@ -42,7 +42,7 @@ _KEY = "_forward_gradients"  # in a tensor's __dict__: level -> tangent; None wh
 
 
 class Level:
-    """A dual level: while it is open, tensors may have tangents of it."""
+    """A dual level. While it is open, tensors may have tangents of this level."""
 
     __slots__ = ("duals", "is_open")
 
@@ -64,7 +64,7 @@ local = _OpenLevels()
 
 
 def open_level() -> Level:
-    """Open a dual level inside of those that are open."""
+    """Open a dual level inside the open ones."""
     level = Level()
     local.levels.append(level)
     interception.open_one()
@@ -86,7 +86,7 @@ def close_level(level: Level) -> None:
 
 @contextmanager
 def levels() -> Iterator[Level]:
-    """Open a dual level, inside of those that are open, for a block."""
+    """Open a dual level inside the open ones for a block."""
     level = open_level()
     try:
         yield level
@@ -122,7 +122,7 @@ def _attach(t: Tensor, level: Level, tangent: Any) -> None:
 
 
 def set_tangent(t: Tensor, level: Level, tangent: Tensor) -> None:
-    """Give a tensor a tangent, laid out as the tensor is so that views of both agree."""
+    """Set a tensor's tangent, in the tensor's layout so that views of both agree."""
     _attach(t, level, _lay_out(tangent, t.meta))
 
 
@@ -173,7 +173,7 @@ def without_tangent(t: Tensor, level: Level) -> Tensor:
 def carry_tangents(
     source: Tensor, target: Tensor, change: Callable[[Any], Any] = lambda tangent: tangent
 ) -> Tensor:
-    """Give `target`, which holds the values of `source` outside of its graph, the tangents of `source`, changed."""
+    """Give `target`, whose values are those of `source`, the changed tangents of `source`."""
     for level in local.levels:
         tangent = tangent_of(source, level)
         if tangent is not None:
@@ -297,14 +297,14 @@ def intercept_views(kind: Any, t: Tensor, dim: int, parts: Sequence[Any]) -> Any
 
 
 def _rebase(result: Tensor, t: Tensor) -> None:
-    """Let a view be one of the dual tensor, not of the stand-in that was viewed."""
+    """Make a view's base the dual tensor instead of the stand-in without tangent."""
     history = result.history
     if history is not None and history.base is not None and (t.history is None or t.history.base is None):
         history.base = t  # type: ignore[misc]
 
 
 def _save_by_position(outputs: Sequence[Tensor], tangents: Sequence[Any], level: Level) -> None:
-    """Let the node of a call keep the tangents of the inputs and outputs that it saved."""
+    """Let the node of a call save the tangents of its saved inputs and outputs."""
     node: Any = _node_of(outputs)
     spec = getattr(node, "saved_spec", None)
     if spec is None or not node.saved:
@@ -331,7 +331,7 @@ def _with_tangent(saved: Any, tangent: Any, level: Level) -> Any:
 
 
 def save_tangents(outputs: Sequence[Any], args: Sequence[Any], level: Level) -> None:
-    """Let the context of a Function's call keep the tangents of what it saved."""
+    """Let the context of a Function's call save the tangents of its saved tensors."""
     duals = [(t, tangent_of(t, level)) for t in (*outputs, *args) if isinstance(t, Tensor)]
     duals = [(t, tangent) for t, tangent in duals if tangent is not None]
     for kept in getattr(getattr(_node_of(outputs), "state", None), "saved", None) or ():

@@ -1,4 +1,4 @@
-"""What stands between public functions and launches: forward-mode AD, and modes that dispatch. Owner of that state.
+"""Layers between public functions and launches: forward-mode AD, and dispatch modes. Owner of that state.
 
 # Note [Interception]
 Problem: Inside of a dual level or a dispatch mode each operator call must be seen; elsewhere that must cost nothing.
@@ -52,7 +52,7 @@ def _add(change: int) -> None:
 
 
 def intercept(op: Any, args: Sequence[Any], params: tuple[Any, ...]) -> Any:
-    """Return the result of an operator call that a layer takes over; NotImplemented if none does."""
+    """Return the result of an operator call that a layer intercepts; NotImplemented if none does."""
     for layer in _layers:
         result = layer.intercept(op, args, params)
         if result is not NotImplemented:

@@ -47,13 +47,13 @@ def is_set_to(self: Tensor, tensor: Tensor) -> bool:
 
 @function
 def is_storage(obj: Any) -> bool:
-    """Return True if it is a storage of a tensor."""
+    """Return True if an object is a storage of a tensor."""
     return isinstance(obj, (TypedStorage, UntypedStorage))
 
 
 @function
 def _assert(condition: Any, message: str) -> None:
-    """Raises AssertionError with `message` unless `condition` holds: a bool, or a tensor of one element."""
+    """Raise AssertionError with `message` unless `condition`, a bool or a tensor of one element, is true."""
     if not condition:
         raise AssertionError(message)
 
@@ -132,7 +132,7 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1, out: Any =
 
 
 def _places(input: Any, size: int) -> Any:
-    """Return the flat places of the first `size` elements that are not zero; -1 where there are no more."""
+    """Return the flat indices of the first `size` elements that are not zero, followed by -1."""
     flat = (input != 0).reshape(-1)
     rank = flat.cumsum(0) - 1
     slot = functions["where"](flat & (rank < size), rank, size)

@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 class PrintOptions(Record):
-    """How numbers are printed. Lengths in characters, `threshold` in elements."""
+    """The options for printing numbers. Lengths are in characters, `threshold` in elements."""
 
     precision: int = 4
     threshold: float = 1000
@@ -150,7 +150,7 @@ def usual_dtypes() -> set[dtypes.dtype]:
 def with_suffixes(
     text: str, suffixes: Sequence[str], indent: int, begins_line: bool = False, linewidth: int | None = None
 ) -> str:
-    """Append suffixes to the last line, or on lines of their own where it gets too long, or for the first if told."""
+    """Append suffixes to the last line, or on new lines if it gets too long. `begins_line` forces one for the first."""
     used = len(text) - text.rfind("\n") + 1
     for i, suffix in enumerate(suffixes):
         if (begins_line and i == 0) or used + len(suffix) + 2 > (linewidth or _options.linewidth):
@@ -185,7 +185,7 @@ def _values(t: Tensor) -> Array:
 
 
 def _edges(t: Tensor) -> tuple[Array, tuple[bool, ...]]:
-    """The elements at the ends of the dimensions, and which dimensions they are cut from.
+    """Return the elements at the ends of the dimensions, and the dimensions that they are cut from.
 
     Only the corners travel, so a huge CUDA tensor prints at once.
     """

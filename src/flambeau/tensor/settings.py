@@ -16,13 +16,13 @@ from flambeau.tensor.arguments.public import function
 
 @function
 def get_default_device() -> device:
-    """Return where tensors are made that are told no device."""
+    """Return the default device of new tensors."""
     return system.resolve(current.default.device)
 
 
 @function
 def set_default_device(device: Any) -> None:
-    """Make new tensors on `device` unless told otherwise, in this thread; None: on the CPU."""
+    """Set the default device of new tensors in this thread; None for the CPU."""
     current.default.device = CPU if device is None else _device(device)
 
 
@@ -30,7 +30,7 @@ _device = device  # an argument of the functions here has the name
 
 
 def _enter(self: device) -> device:
-    """`with torch.device("cuda"):` new tensors are made there unless told otherwise."""
+    """Make the device the default of new tensors: `with torch.device("cuda"):`."""
     current.default.left.append(current.default.device)
     current.default.device = self
     return self
@@ -73,7 +73,7 @@ def is_deterministic_algorithms_warn_only_enabled() -> bool:
 
 @function
 def set_deterministic_debug_mode(debug_mode: Any) -> None:
-    """`use_deterministic_algorithms` by one word: "default" or 0, "warn" or 1, "error" or 2."""
+    """Set `use_deterministic_algorithms` by one word: "default" or 0, "warn" or 1, "error" or 2."""
     if not isinstance(debug_mode, (int, str)):
         raise TypeError(f"debug_mode must be str or int, but got {type(debug_mode)}")
     if isinstance(debug_mode, str):
@@ -152,5 +152,5 @@ def set_num_interop_threads(int: int) -> None:
 
 @function
 def set_flush_denormal(mode: bool) -> bool:
-    """Return False: subnormal numbers are kept, and NumPy cannot be told otherwise."""
+    """Return False: NumPy always keeps subnormal numbers."""
     return False

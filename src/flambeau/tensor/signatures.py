@@ -1,7 +1,7 @@
-"""The signatures of PyTorch's argument parser that the parameters of a function here do not say.
+"""Signatures of PyTorch's argument parser that differ from the parameters of the functions here.
 
-A function is listed if PyTorch's parser has several signatures for it, or parameters of other names or types. All other
-functions are checked by their own annotations. `tests/oracle/names/test_signatures.py` compares both with
+A function is listed if PyTorch's parser has several signatures for it, or parameters of other names or types. All
+other functions are checked by their own annotations. `tests/oracle/names/test_signatures.py` compares both with
 PyTorch's stubs.
 
 A line is one signature. Types are those of `mistakes.KINDS`; `=` marks a parameter that may be left out; `**made`

@@ -1,4 +1,4 @@
-"""`Storage`: the memory of one or more tensors, given back when the last is gone."""
+"""`Storage`: the memory of one or more tensors, freed with the last of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flambeau.tape.mode import mode, shared_mode
 
 
 class Storage:
-    """`nbytes` bytes at `ptr` on a device. Holds a block of the device's allocator, or a foreign owner.
+    """The `nbytes` bytes at `ptr` on a device: a block of the device's allocator, or the memory of a foreign owner.
 
-    `version` counts in-place changes: it is the version counter of the tensors that view this storage. `stream` is
-    the handle of the stream that the memory belongs to.
+    `version` counts in-place changes: it is the version counter of the tensors that view this storage. `stream`
+    is the handle of the stream that the memory belongs to.
     """
 
     __slots__ = ("__weakref__", "block", "context", "nbytes", "owner", "pinned", "ptr", "stream", "version")
@@ -50,18 +50,17 @@ class Storage:
         return self.context.device
 
     def used_on(self, stream: int) -> None:
-        """Work that uses this memory is queued on a stream: the allocator hears if it is another than its own."""
+        """Notify the allocator that work on `stream` uses this memory, if that is not the memory's own stream."""
         if stream != self.stream:
             self.share()
 
     def share(self) -> None:
-        """Others than its own stream may use this memory: see Note [Reuse by order] in
-        runtime/memory/cross_stream_reuse.py."""
+        """Notify the allocator of a use on another stream. See Note [Reuse by order] in cross_stream_reuse.py."""
         if self.block is not None:
             self.context.allocator.share(self.block)
 
     def expose(self) -> None:
-        """The program learns its address."""
+        """Record that the program learns the storage's address."""
         self.share()
         if self.block is None and self.context is system.host:
             self.context.driver.host_export(self.ptr, self.nbytes, "data_ptr()", None)
@@ -75,7 +74,7 @@ class Storage:
         return HostMemory(ptr, nbytes, self, self.is_pinned(ptr, nbytes), awaited)
 
     def record_copy(self, ptr: int, stream: Any) -> None:
-        """An asynchronous copy that uses its bytes from `ptr` on was queued on a stream. The storage is the CPU's."""
+        """Record that an asynchronous copy on `stream` uses the CPU storage's bytes from `ptr` on."""
         if self.block is None:  # else it is the CPU allocator's: pageable, and the copy over
             system.pinned().record_use_at(ptr, stream)
 
@@ -111,7 +110,7 @@ class PinnedStorage(Storage):
         return former
 
     def record_copy(self, ptr: int, stream: Any) -> None:
-        """An asynchronous copy that uses this memory was queued on `stream`."""
+        """Record that an asynchronous copy on `stream` uses this memory."""
         if self._pinned is not None:
             self._allocator.record_use(self._pinned, stream)
 

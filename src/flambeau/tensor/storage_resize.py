@@ -1,4 +1,4 @@
-"""Storages of another size, and `holders`: who looks at a storage by address, and is told when its memory moves.
+"""The resizing of storages, and `holders`: the tensors that cache a storage's address and must follow it.
 
 # Note [Storages made smaller]
 Problem: `untyped_storage().resize_(4)` under a larger tensor leaves it beyond its memory. Whatever reads, writes or
@@ -23,7 +23,9 @@ from flambeau.tensor.tensor import Tensor
 
 
 def holders(row: Tensor) -> tuple[Sequence[Tensor | SavedTensor], bool]:
-    """All that look at a tensor's storage by address, and whether others refer to it."""
+    """Return all tensors that cache the address of a tensor's storage, and whether other objects refer to the
+    storage.
+    """
     if sys.getrefcount(row.memory) == 2 + (row.counter is row.memory):
         return [row], False
     frozen = gc.get_freeze_count()  # of these the collector tells nothing
@@ -42,7 +44,7 @@ _PINNED = ("ptr", "nbytes", "_pinned", "_allocator")
 
 
 def resize_storage(t: Tensor, nbytes: int) -> None:
-    """Give a tensor's storage another size. All that look at it follow; what is more is uninitialized.
+    """Resize a tensor's storage. All tensors over it follow; added bytes are uninitialized.
 
     Raises:
         RuntimeError: If the memory is another library's or process'.

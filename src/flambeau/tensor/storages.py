@@ -58,7 +58,7 @@ class Face:
 
     @property
     def is_cuda(self) -> bool:
-        """Return True if it is on a CUDA device."""
+        """Return True if the storage is on a CUDA device."""
         return self.device.type == "cuda"
 
     def nbytes(self) -> int:
@@ -82,11 +82,12 @@ class Face:
         return -1 if self.device.index is None else self.device.index
 
     def is_pinned(self, device: Any = None) -> bool:
-        """Return True if it is pinned host memory. `device`: see `Tensor.is_pinned`."""
+        """Return True if the storage is pinned host memory. `device`: see `Tensor.is_pinned`."""
         return is_pinned(self._row, device)
 
     def pin_memory(self, device: Any = None) -> Any:
-        """Return a copy in pinned host memory; itself if it is pinned. `device`: see `Tensor.pin_memory`.
+        """Return a copy in pinned host memory, or the storage itself if it is pinned. `device`: see
+        `Tensor.pin_memory`.
 
         Raises:
             TypeError: If it is not the CPU's memory.
@@ -97,15 +98,15 @@ class Face:
         return self._of(pin_memory(self._row, device))
 
     def cuda(self, device: Any = None, non_blocking: bool = False) -> Any:
-        """Return a copy on a CUDA device; itself if it is there."""
+        """Return a copy on a CUDA device, or the storage itself if it is there."""
         return self._of(cuda(self._row, device, non_blocking))
 
     def cpu(self) -> Any:
-        """Return a copy on the CPU; itself if it is there."""
+        """Return a copy on the CPU, or the storage itself if it is there."""
         return self._of(to(self._row, CPU))
 
     def to(self, *, device: Any, non_blocking: bool = False) -> Any:
-        """Return a copy on a device; itself if it is there."""
+        """Return a copy on a device, or the storage itself if it is there."""
         return self._of(to(self._row, place(device), non_blocking=non_blocking))
 
     def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
@@ -149,7 +150,7 @@ class Face:
         return type(self._row.memory) in (Storage, PinnedStorage)
 
     def resize_(self, size: int) -> Any:
-        """Give it another size, in elements; what is more is uninitialized. All its tensors follow. Returns itself.
+        """Resize the storage, in elements; added elements are uninitialized. All its tensors follow. Returns itself.
 
         A CUDA device gets the memory back that a smaller storage gives up, so that tensors that reach beyond it
         are out of bounds.
@@ -173,7 +174,7 @@ class Face:
         return self
 
     def untyped(self) -> UntypedStorage:
-        """The same memory as bytes."""
+        """Return an UntypedStorage over the same memory."""
         return untyped_storage(self._row)
 
     def _of(self, row: Tensor) -> Any:
@@ -318,7 +319,7 @@ def _bytes_of(values: Sequence[Any]) -> list[int]:
 
 
 class TypedStorage(Face):
-    """The elements under a tensor; or new ones: so many, uninitialized, those of a sequence, or the bytes of a storage.
+    """The elements of a tensor's storage, or new ones from a size, a sequence or another storage.
 
     Args:
         args: nothing, a size or a sequence.
@@ -383,7 +384,7 @@ def no_storage(function: str, why: str) -> RuntimeError:
 
 
 def new_row(args: tuple[Any, ...], kind: dtype, where: device, function: str) -> Tensor:
-    """Of nothing, a size or a sequence."""
+    """Return the elements of a new storage from nothing, a size or a sequence."""
     if len(args) > 1:
         raise no_storage(function, "Too many positional arguments")
     given = args[0] if args else 0
@@ -468,8 +469,7 @@ def storage(self: Tensor) -> TypedStorage:
 def set_(
     self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None
 ) -> Tensor:
-    """Look at other memory: a tensor's, a storage's (at an offset, with sizes and strides), or none. Of others that
-    is lost: the walk backward raises here.
+    """Make the tensor show other memory: a tensor's, a storage's (at an offset, with sizes and strides), or none.
 
     Raises:
         RuntimeError: For memory of another device; a leaf that requires a gradient.

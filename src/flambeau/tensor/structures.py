@@ -48,7 +48,7 @@ def structure_of(head: Any, operands: Sequence[Any], params: tuple[Any, ...]) ->
 
 
 def _take_meta(meta: Meta, metas: list[Meta]) -> Any:
-    """Return what a key has in the place of a meta: its kind, or the position of the same meta."""
+    """Return the entry of a meta in a structure's key: its kind, or the position of an equal meta."""
     if meta in metas:
         return metas.index(meta)
     metas.append(meta)

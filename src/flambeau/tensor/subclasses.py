@@ -84,7 +84,7 @@ def _convert_result(result: Any, cls: type[Any]) -> Any:
 
 
 def _init_subclass(cls: type[Any], /, **named: Any) -> None:
-    """Called for each new subclass."""
+    """Handle the definition of a subclass: install override checks if it overrides functions."""
     super(Tensor, cls).__init_subclass__(**named)
     if overrides(cls):
         arm()

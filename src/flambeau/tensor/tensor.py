@@ -1,4 +1,4 @@
-"""`Tensor`: a meta over a storage. Its methods live beside what they do, bound by `public.method`."""
+"""`Tensor`: a meta over a storage. Its methods are defined in other modules and bound by `public.method`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ several outputs of a node, or of a custom Function."""
 
 
 class AutogradMeta:
-    """Where a tensor comes from: output number `index` of `node`; None if it requires no gradient.
+    """The autograd state of a tensor: it is output number `index` of `node`. None if it requires no gradient.
 
-    rested: the leaf that it was before, with its hooks; set nowhere else. The rest is told of views, by `ViewMeta`.
+    `former_leaf` is the leaf that the tensor was before, with its hooks. Views have a `ViewMeta`.
     """
 
     __slots__ = ("former_leaf", "index", "node")
@@ -55,12 +55,12 @@ class AutogradMeta:
 
 
 class ViewMeta(AutogradMeta):
-    """That of a view.
+    """The autograd state of a view.
 
     base, steps: what it is a view of, and by which views. seen: the node of `base` when `node` was made: where
-    another has taken its place, `base` was changed in place, and `node` is out of date.
-    made: how, where the view may not be changed in place on the tape; version: of the counter at that time.
-    Made in tensor/autograd/autograd_meta.py.
+    another has taken its place, `base` was changed in place, and `node` is out of date. made: how, where the view
+    may not be changed in place on the tape; version: of the counter at that time. Made in
+    tensor/autograd/autograd_meta.py.
     """
 
     __slots__ = ("base", "base_node", "restriction", "steps", "version")
@@ -69,8 +69,11 @@ class ViewMeta(AutogradMeta):
 class Tensor(TensorMethods):
     """A strided array of one dtype on one device.
 
-    `meta` says all but the bytes: the storage `memory` holds them, `ptr` is the address of the first element.
-    `history` says what it is a view of and what it was computed from; None of most tensors.
+    Attributes:
+        meta: Shape, strides, dtype and device.
+        memory: The storage, which holds the bytes.
+        ptr: The address of the first element.
+        history: The autograd state; None for most tensors.
     """
 
     __slots__ = ("__dict__", "__weakref__", "counter", "history", "memory", "meta", "ptr")

@@ -1,4 +1,4 @@
-"""torch.distributed.algorithms.join: ranks that run out of inputs go on to answer the collectives of the others.
+"""torch.distributed.algorithms.join: ranks that run out of inputs continue to answer the collectives of the others.
 
 # Note [Joining]
 Every call of the first joinable begins with a sum of ones over the group. A rank that has left the loop answers with
@@ -24,13 +24,13 @@ _SKEW = 1000  # inputs less than others: then a warning says so
 
 
 class JoinHook:
-    """What a rank does that is done. Both do nothing here."""
+    """The actions of a rank that has run out of inputs. Both methods do nothing here."""
 
     def main_hook(self) -> None:
         """Answer the collectives of one iteration of the ranks that still work."""
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """Called once when all are done; `is_last_joiner`: this rank was among those that worked longest."""
+        """Run once after all ranks have finished. `is_last_joiner` is True on the ranks that worked longest."""
 
 
 class Joinable(ABC):
@@ -44,7 +44,7 @@ class Joinable(ABC):
 
     @abstractmethod
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """Return what a rank that is done does for this. kwargs: those of `Join`."""
+        """Return the hook that a rank without inputs runs for this object. `kwargs` are those of `Join`."""
 
     @property
     @abstractmethod
@@ -58,7 +58,7 @@ class Joinable(ABC):
 
 
 class _JoinConfig(NamedTuple):
-    """How a joinable is joined; only the first of several tells the others that it works."""
+    """The settings of a joinable; only the first of several announces iterations."""
 
     enable: bool
     throw_on_early_termination: bool
@@ -137,7 +137,7 @@ class Join:
 
     @staticmethod
     def notify_join_context(joinable: Joinable) -> Any:
-        """Tell those that are done that this rank begins another iteration.
+        """Notify ranks without inputs that this rank begins another iteration.
 
         Returns the work that sums up how many do; None if `joinable` is not the first of a `Join`, or of none.
         Raises RuntimeError if one of them wants to end it.

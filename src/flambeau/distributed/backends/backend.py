@@ -54,7 +54,7 @@ class Backend:
         self.agreement: Any = None  # what compares collectives before they begin: see debug.py
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long an operation may take from now on."""
+        """Set the timeout of later operations."""
         self.timeout = timeout
         if self.agreement is not None:
             self.agreement.timeout = timeout
@@ -73,13 +73,11 @@ class Backend:
         self._lacks("reduce")
 
     def all_gather(self, outputs: Sequence[Any], tensor: Any, async_op: bool = False) -> Work:
-        """Return every rank's tensor in the outputs, by rank. Their sizes may differ (a rank's is the same on all
-        ranks).
-        """
+        """Gather every rank's tensor into the outputs, by rank. Sizes may differ by rank."""
         self._lacks("allgather")
 
     def all_gather_into(self, outputs: Sequence[Any], tensors: Sequence[Any], async_op: bool = False) -> Work:
-        """For each pair: every rank's tensor, one after the other, in one output that is `size` times as large."""
+        """Gather, for each pair, every rank's tensor into one output that is `size` times as large."""
         self._lacks("allgather_into_tensor")
 
     def gather(self, outputs: Sequence[Any] | None, tensor: Any, root: int, async_op: bool = False) -> Work:
@@ -97,19 +95,19 @@ class Backend:
     def reduce_scatter_from(
         self, outputs: Sequence[Any], tensors: Sequence[Any], op: Any, async_op: bool = False
     ) -> Work:
-        """For each pair: reduce this rank's part of tensors that are `size` times as large as the output."""
+        """Reduce, for each pair, this rank's part of a tensor that is `size` times as large as the output."""
         self._lacks("reduce_scatter_tensor")
 
     def all_to_all(self, outputs: Sequence[Any], inputs: Sequence[Any], async_op: bool = False) -> Work:
-        """Input n goes to rank n; output n comes from rank n."""
+        """Send input n to rank n and receive output n from it."""
         self._lacks("alltoall")
 
     def barrier(self, device: Any = None, async_op: bool = False) -> Work:
-        """Over when all ranks have come. `device`: which device's queue waits, of engines that have several."""
+        """Wait until all ranks have joined the barrier. `device` selects the device whose queue waits."""
         self._lacks("barrier")
 
     def monitored_barrier(self, timeout: timedelta | None, wait_all_ranks: bool) -> None:
-        """A barrier that says who has not come; all of them, or the first."""
+        """Wait until all ranks have joined; a timeout names the missing ranks, all or the first."""
         self.barrier().wait(timeout)
 
     # -- two ranks --------------------------------------------------------------------------------------
@@ -122,7 +120,7 @@ class Backend:
         self._lacks("recv")
 
     def batch(self, messages: Sequence[tuple[str, Any, int, int]]) -> list[Work]:
-        """Messages ("send" or "recv", tensor, peer, tag) that do not wait for each other."""
+        """Send and receive messages, ("send" or "recv", tensor, peer, tag), that do not wait for each other."""
         return [
             self.send(tensor, peer, tag) if kind == "send" else self.recv(tensor, peer, tag)
             for kind, tensor, peer, tag in messages
@@ -130,7 +128,7 @@ class Backend:
 
     # -- the end ----------------------------------------------------------------------------------------
     def close(self) -> None:
-        """Leave the group when what was begun is over."""
+        """Leave the group after pending operations."""
 
     def abort(self) -> None:
         """Leave at once: what waits for other ranks fails."""

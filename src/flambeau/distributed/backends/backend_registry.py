@@ -64,7 +64,7 @@ def _between_processes(word: str, place: Place) -> Backend:
 
 
 def prepare(devices: Mapping[str, str], everybody: Place, hub: Hub | None) -> None:
-    """Let all ranks choose a transport of CPU tensors where a group may need it. All ranks call."""
+    """Choose a transport of CPU tensors for a group on all ranks, if it may need one. All ranks call this."""
     words = {"gloo", "mpi"} & {*devices.values()}
     if not words or everybody.size == 1 or hub is not None:
         return
@@ -74,7 +74,7 @@ def prepare(devices: Mapping[str, str], everybody: Place, hub: Hub | None) -> No
 
 
 def prepare_gpus(devices: Mapping[str, str], everybody: Place, hub: Hub | None, served: Any) -> Any:
-    """Let virtual GPUs of ranks that are processes meet. All ranks call, with what it returned before."""
+    """Connect the virtual GPUs of ranks in separate processes. All ranks call this with the former result."""
     alone = everybody.size == 1 or hub is not None
     if devices.get("cuda") != "nccl" or alone or system.wish().driver != "virtual":
         return served

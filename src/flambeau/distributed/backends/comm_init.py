@@ -26,8 +26,7 @@ from flambeau.runtime.context import Context
 def join(
     context: Context, place: Place, timeout: timedelta, pair: Pair | None, number: int
 ) -> tuple[int, Whereabouts | None]:
-    """Return the communicator of a group's ranks, or of two, with this rank's device; on real GPUs what they tell
-    each other.
+    """Create the communicator of a group's ranks, or of two, for this rank's device.
 
     number: of the rank's devices that have joined before: its second meets the others' second.
 
@@ -84,12 +83,12 @@ def _wait(place: Place, ranks: Sequence[int], what: str, timeout: timedelta, key
 
 
 def _late(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> list[int]:
-    """Return those of the first ranks whose keys are not there."""
+    """Return those of `ranks` whose keys are not set."""
     return [rank for rank, key in zip(ranks, keys, strict=False) if not store.check([key])]
 
 
 def _gone(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> str:
-    """Whether one of them has ended, in words."""
+    """Return text that names a rank whose process has ended; empty if there is none."""
     return next(filter(None, [processes.gone(store, rank) for rank in _late(store, ranks, keys)]), "")
 
 

@@ -1,7 +1,7 @@
-"""`Line`: one communicator of a rank on one device, and what was queued on it that is not known to be over.
+"""`Line`: one communicator of a rank on one device, with its pending collectives.
 
-On real GPUs each group of collectives leaves a `Begun` behind, with an event of its stream, so that the watch sees
-whether it ends (watchdog.py). Virtual ones know by themselves: there nothing is noted.
+On real GPUs each group of collectives leaves a `Begun` behind, with an event of its stream, so that the watch
+sees whether it ends (watchdog.py). Virtual ones know by themselves: there nothing is noted.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Line:
     # -- what the watch asks, from its thread -----------------------------------------------------------------
     @property
     def rank(self) -> int:
-        """This rank's number among all."""
+        """Return this rank's global number."""
         return self.backend.place.ranks[self.backend.place.rank]
 
     @property
@@ -120,8 +120,8 @@ class Line:
         return self.backend.timeout.total_seconds()
 
     def head(self) -> Begun | None:
-        """Return the first that is not over. A communicator's groups end in their order, whatever streams they are
-        on.
+        """Return the first pending collective. A communicator's collectives finish in order, on whatever streams
+        they are.
         """
         begun = self.begun
         over, left = 0, len(begun)  # so many are over; from there on none is
@@ -147,13 +147,13 @@ class Line:
             return str(error)
 
     def tell(self) -> None:
-        """Let the other ranks know how far this one has come."""
+        """Publish this rank's progress."""
         newest = self.newest
         if newest is not None and self.whereabouts is not None:
             self.whereabouts.tell(newest.number, self.words(newest))
 
     def ended(self) -> list[str]:
-        """Return what is seen of processes that have ended, of those that what is under way needs: messages, their
+        """Return text about processes that have ended and that pending collectives need. For messages these are the
         peers.
         """
         if self.whereabouts is None:
@@ -164,7 +164,7 @@ class Line:
         return self.whereabouts.ended([ranks[call.peer] for call in calls] if messages else ranks)
 
     def lines(self) -> list[str]:
-        """This rank's part of a report, and what is known of the others."""
+        """Return this rank's part of a report, and what is known of the other ranks."""
         lines = []
         for head in list(self.begun)[:1]:
             lines.append(f"rank {self.rank} queued it {self.words(head)}")
@@ -192,14 +192,14 @@ class Line:
         return self.backend.fail(error)  # type: ignore[no-any-return]
 
     def give_up(self, error: Exception) -> None:
-        """Nothing more is queued here; who waits for what was hears why."""
+        """Fail all pending collectives with an error, and accept no more."""
         self.error = error
         for begun in list(self.begun):
             begun.error = error
         self.begun.clear()
 
     def forget(self) -> None:
-        """The process ends, and takes it along: `close` would wait for ranks that do not come."""
+        """Drop the communicator at the end of the process. Closing it would wait for ranks that may never call."""
         self._driver.comm_forget(self.comm)
 
     def close(self, abort: bool) -> None:

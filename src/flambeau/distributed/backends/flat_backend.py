@@ -1,10 +1,10 @@
-"""`FlatBackend`: every collective made of a few that act on flat memory, as NCCL has them.
+"""`FlatBackend`: all collectives expressed by a few that act on flat memory, as in NCCL.
 
-A subclass runs groups of `driver.api.Collective` (`_run`). Lists of equal sizes go through one buffer; those of unequal
-sizes, and what has a root that NCCL lacks, are groups of broadcasts, reductions or messages.
+A subclass runs groups of `driver.api.Collective` (`_run`). Lists of equal sizes go through one buffer; those of
+unequal sizes, and what has a root that NCCL lacks, are groups of broadcasts, reductions or messages.
 
-What acts on a tensor in place takes its numbers in the order of its memory, channels last too, as PyTorch does: the
-ranks' tensors have the same strides. Lists of equal sizes are copied by index, whatever the strides.
+What acts on a tensor in place takes its numbers in the order of its memory, channels last too, as PyTorch does:
+the ranks' tensors have the same strides. Lists of equal sizes are copied by index, whatever the strides.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ class FlatBackend(Backend):
         pair: int | None = None,
         channel: object = None,
     ) -> Work:
-        """Run the group that `build` gives, then `after`: both may launch, in order with it.
+        """Run the group of collectives that `build` returns, then `after`. Both may launch kernels in order with it.
 
-        tensors: the caller's, used by the group, of one device. results: of the work; `tensors` if not given. pair: the
-        peer of messages that the rest of the group knows nothing of. channel: messages meet those of the same channel.
+        tensors: the caller's, used by the group, of one device. results: of the work; `tensors` if not given.
+        pair: the peer of messages that the rest of the group knows nothing of. channel: messages meet those of
+        the same channel.
         """
         raise NotImplementedError
 
     def _touch(self, call: Collective) -> None:
-        """Observers hear what the host itself reads and writes: where the tensors are the CPU's."""
+        """Report to observers what the host itself reads and writes, for CPU tensors."""
         written, read = spans(call, self.place.rank, self.place.size)
         for access, write in ((written, True), (read, False)):
             if access is not None and access[1]:
@@ -184,7 +185,7 @@ def dense(tensors: list[Any]) -> list[Any]:
 
 
 def contiguous(tensors: list[Any]) -> list[Any]:
-    """Contiguous tensors.
+    """Return the tensors, which must be contiguous.
 
     Raises:
         ValueError: For another.
@@ -234,14 +235,14 @@ def _buffer(tensor: Any, size: int) -> Any:
 
 
 def _collect(whole: Any, tensors: Sequence[Any]) -> None:
-    """Each tensor into its row."""
+    """Copy each tensor into its row."""
     with no_grad():
         for row, tensor in zip(whole, tensors, strict=True):
             row.copy_(tensor.reshape(-1))
 
 
 def _spread(whole: Any, tensors: Sequence[Any]) -> None:
-    """Each row into its tensor."""
+    """Copy each row into its tensor."""
     with no_grad():
         for row, tensor in zip(whole, tensors, strict=True):
             tensor.copy_(row.view(tensor.shape))

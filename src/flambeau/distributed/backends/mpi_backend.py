@@ -91,7 +91,7 @@ class MpiBackend(FlatBackend):
         self._monitored.pass_through(self.timeout if timeout is None else timeout, wait_all_ranks)
 
     def close(self) -> None:
-        """Free its communicators, of which a process has 2,048 at most. MPI does so when what was begun is over."""
+        """Free the communicators, of which a process has at most 2,048. MPI frees them after pending operations."""
         if not self.transport.MPI.Is_finalized():
             for comm in (self._comm, self._aside, self._comparisons.comm):
                 comm.Free()
@@ -162,7 +162,7 @@ class MpiBackend(FlatBackend):
         return self.transport.dead(self.place.ranks[rank])
 
     def _begin(self, call: Collective, channel: object, steps: list[Step]) -> Any:
-        """Return one request of MPI; what is to be done when it is over goes to `steps`."""
+        """Start one nonblocking MPI call and return its request. Actions for its end are added to `steps`."""
         if call.kind in ("send", "recv"):
             return self._message(call, channel)
         if call.kind == "broadcast":
@@ -187,7 +187,7 @@ class MpiBackend(FlatBackend):
         return self._comm.Iallgather(source, target)
 
     def _reduction(self, call: Collective, steps: list[Step]) -> Any:
-        """In the tensors' memory, or through copies: of wider numbers, or where a target lies in its source."""
+        """Start a reduction in the tensors' memory, or through copies for wider numbers or overlapping operands."""
         size, scatters = self.place.size, call.kind == "reduce_scatter"
         kind = _WIDER.get(call.dtype, call.dtype)
         count = call.count * size if scatters else call.count
@@ -221,7 +221,7 @@ class MpiBackend(FlatBackend):
         return getattr(self.transport.MPI, names[call.op])
 
     def _buffer(self, array: Array, kind: dtype) -> list[Any]:
-        """As mpi4py takes it: the array and MPI's type of its numbers."""
+        """Return an array and MPI's type of its numbers, as mpi4py expects them."""
         plain = array.view(np.uint8) if kind is dtypes.bool_ else array
         return [plain, self.transport.MPI._typedict[plain.dtype.char]]
 
@@ -280,7 +280,7 @@ class MpiWork(ProcessWork):
         self._keep = []
 
     def _refused(self, error: Any, statuses: Sequence[Any]) -> str:
-        """In words, what MPI says of the first request that failed."""
+        """Return MPI's text for the first request that failed."""
         mpi = self._backend.transport.MPI
         if error.Get_error_class() != mpi.ERR_IN_STATUS:
             return str(error)
@@ -301,7 +301,7 @@ class MpiWork(ProcessWork):
 
 
 def _tag(name: str) -> int:
-    """Return a number below what MPI allows for tags, the same for all members."""
+    """Return a message tag that is equal for all members and within MPI's limit."""
     return sum(ord(letter) * 31**power for power, letter in enumerate(name)) % 32749
 
 

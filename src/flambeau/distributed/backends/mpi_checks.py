@@ -1,8 +1,9 @@
-"""`Comparison`: whether all ranks of a group give MPI the same collective, found out while it runs.
+"""`Comparison`: a check that all ranks of a group pass the same collective to MPI, made while it runs.
 
-MPI does not look: ranks that differ hang, or go on with what they have. So each collective takes along one of 16 bytes,
-on a communicator of its own, that brings the largest and the smallest checksum of what the ranks asked for. It never
-waits for the collective that it goes with: if they differ it is over all the same, and every rank that waits knows.
+MPI does not look: ranks that differ hang, or go on with what they have. So each collective takes along one of 16
+bytes, on a communicator of its own, that brings the largest and the smallest checksum of what the ranks asked
+for. It never waits for the collective that it goes with: if they differ it is over all the same, and every rank
+that waits knows.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Comparisons:
         self._number = 0
 
     def begin(self, alike: Sequence[str], text: str) -> Comparison:
-        """Return what has to be the same of all ranks for what they begin now; `text` tells this rank's part."""
+        """Start to compare `alike`, which must be equal on all ranks; `text` describes this rank's call."""
         self._number += 1
         checksum = zlib.crc32(" ".join(alike).encode())
         sent = np.array([checksum, -checksum], np.int64)

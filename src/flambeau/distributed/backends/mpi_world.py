@@ -1,7 +1,7 @@
-"""`MpiWorld`: the ranks that share an MPI with this process, joined once in its life. Owner of that.
+"""`MpiWorld`: the ranks that share MPI with this process, which joins it once. Owner of that state.
 
-MPI is mpi4py with the library that the extra "mpi" brings, MPICH. Its ranks are those of the first process group that
-serves CPU tensors; see Note [How ranks join MPI]. An MPI that was started by an `mpiexec` is taken as it is.
+MPI is mpi4py with the library that the extra "mpi" brings, MPICH. Its ranks are those of the first process group
+that serves CPU tensors; see Note [How ranks join MPI]. An MPI that was started by an `mpiexec` is taken as it is.
 
 # Note [What MPI does while nobody asks]
 MPI moves numbers while somebody is in a call of its. A rank that has begun a work and then waits elsewhere, in the
@@ -65,7 +65,7 @@ class MpiWorld:
             atexit.register(self._stop)
 
     def _go_on(self) -> None:
-        """See Note [What MPI does while nobody asks]."""
+        """Poll MPI in a thread. See Note [What MPI does while nobody asks]."""
         while not self._over.wait(_NEAR_S if self.begun else _FAR_S):
             if self.begun or self._orphans:
                 with suppress(self.MPI.Exception):  # whoever waits hears of it
@@ -77,7 +77,7 @@ class MpiWorld:
             self._thread.join()
 
     def share(self, store: Store) -> None:
-        """What the ranks tell each other goes through this store. All ranks call."""
+        """Set the store through which the ranks exchange reports. All ranks call this."""
         self._store = store
         self.waits = Waits(PrefixStore(self.name, store), self.comm.rank, self.comm.size)
 
@@ -86,7 +86,7 @@ class MpiWorld:
         self._orphans.append((requests, memory))
 
     def reap(self) -> bool:
-        """Let go of what is over of these; whether none is left."""
+        """Release finished operations whose owners dropped them. Returns True if none is left."""
         self._orphans = [orphan for orphan in self._orphans if not self._is_over(orphan[0])]
         return not self._orphans
 
@@ -126,7 +126,9 @@ class MpiWorld:
         return ""
 
     def end(self) -> None:
-        """This rank's program has ended; its process waits for the others in MPI's end."""
+        """Announce that this rank's program has ended and that its process waits for the others in MPI's
+        finalization.
+        """
         with suppress(RuntimeError):
             self._store.set(f"ended {self.comm.rank}", "here")
 
@@ -244,8 +246,8 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
 
 
 def _module(word: str) -> Any:
-    """Return mpi4py, which must not initialize MPI when it is imported, nor end it: a rank that died would be waited
-    for.
+    """Return mpi4py, configured neither to initialize MPI on import nor to finalize it, which would wait for dead
+    ranks.
     """
     try:
         settings = import_module("mpi4py").rc
@@ -286,26 +288,26 @@ def _initialize(module: Any, store: Store, rank: int, size: int, timeout: timede
 
 
 def _begin_started(module: Any) -> None:
-    """As a rank of an `mpiexec`, which ends all ranks when one ends without having finalized its MPI."""
+    """Initialize MPI as a rank of `mpiexec`, which ends all ranks if one ends without finalizing MPI."""
     if not module.Is_initialized():
         _call_initialize(module)
         atexit.register(_end_started, module)
 
 
 def _end_started(module: Any) -> None:
-    """A rank that fails must not wait for the others: it lets `mpiexec` end them."""
+    """Finalize MPI unless the program failed: then `mpiexec` ends the other ranks, which might wait forever."""
     if not hasattr(sys, "last_value") and not module.Is_finalized():
         module.Finalize()
 
 
 def _call_initialize(module: Any) -> None:
-    """By ctypes, which lets other threads run: one of them answers."""
+    """Call MPI's initialization through ctypes, which lets other threads run: one of them answers it."""
     library = ctypes.CDLL(module.__file__)  # finds what that module is linked with
     library.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
 
 
 def _unlink_shared_memory() -> None:
-    """All ranks have it mapped; a file of it would outlive them, since MPI is never finalized."""
+    """Unlink MPI's shared memory, which all ranks have mapped. It would outlive them, since MPI is never finalized."""
     with suppress(OSError):
         for line in Path("/proc/self/maps").read_text().splitlines():
             place = line.partition("/")[2]

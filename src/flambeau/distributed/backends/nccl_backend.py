@@ -1,4 +1,4 @@
-"""`DeviceBackend`: collectives of GPUs, real ones through NCCL, virtual ones as their driver models it: "nccl".
+"""`DeviceBackend`, "nccl": collectives of GPUs, through NCCL or as virtual GPUs model it.
 
 # Note [Streams of collectives]
 With `async_op=True` a collective is queued on a stream of the group's own, behind all that the current stream was given
@@ -6,9 +6,10 @@ so far; `work.wait()` makes the current stream wait for it, not the host. Its te
 not handed out again before it is over, even if the program lets go of them (`record_use`). Without `async_op` it is
 queued on the current stream itself, as PyTorch does since 2.8. With TORCH_NCCL_BLOCKING_WAIT the host waits in both.
 
-A communicator is made when a group first needs it: each rank with its device, by an id that rank 0 leaves in the store.
-Messages outside of a batch have a communicator of their two ranks, and a stream: others need not know of them. Where
-the group was told its device (`device_id`) they have the group's, behind all that went before, as PyTorch's have.
+A communicator is made when a group first needs it: each rank with its device, by an id that rank 0 leaves in the
+store. Messages outside of a batch have a communicator of their two ranks, and a stream: others need not know of
+them. Where the group was told its device (`device_id`) they have the group's, behind all that went before, as
+PyTorch's have.
 """
 
 from __future__ import annotations
@@ -131,9 +132,8 @@ class DeviceBackend(FlatBackend):
             raise error
 
     def fail(self, error: Exception) -> bool:
-        """Leave at once: who waits for what is under way hears why, and so does who begins anything here.
-
-        False: what was under way holds its stream still.
+        """Fail pending collectives and all later ones with `error`. Returns False if pending work still occupies a
+        stream.
         """
         self._failed = error
         lines = list(self._lines.values())
@@ -172,7 +172,7 @@ class DeviceBackend(FlatBackend):
         return done
 
     def explained(self, error: Exception) -> Exception:
-        """An error of a wait with what is known of the collectives that are under way."""
+        """Return the error of a wait, with what is known of the pending collectives."""
         known = [line for line in self._lines.values() if line.begun]
         return DistBackendError("\n  ".join([str(error), *[text for line in known for text in line.lines()]]))
 
@@ -226,9 +226,7 @@ class DeviceBackend(FlatBackend):
         return calls
 
     def _line(self, index: int, peer: int | None) -> Line:
-        """Return the communicator of all ranks, or of this one and a peer, on a device; made when it is first asked
-        for.
-        """
+        """Return the communicator of all ranks, or of this rank and a peer, on a device. Created on first use."""
         rank = self.place.rank
         pair = None if peer is None else (min(rank, peer), max(rank, peer))
         if self._failed is not None:
@@ -245,7 +243,7 @@ class DeviceBackend(FlatBackend):
 
 
 class BarrierWork(Work):
-    """A barrier's: the host waits, no longer than it or its group says. Who waits in vain leaves the group."""
+    """The work of a barrier: the host waits until the timeout, and then leaves the group."""
 
     def __init__(self, work: Work, backend: DeviceBackend) -> None:
         super().__init__([])
@@ -270,7 +268,7 @@ class BarrierWork(Work):
 
 
 class BlockingWork(BarrierWork):
-    """The same of any collective, with TORCH_NCCL_BLOCKING_WAIT. Its future is the stream's, which nobody waits for."""
+    """The work of a collective under TORCH_NCCL_BLOCKING_WAIT: `wait` blocks the host. Its future is the stream's."""
 
     def result(self) -> list[Any]:
         return self._work.result()

@@ -26,7 +26,7 @@ class ProcessGroupNCCL:
     __module__ = "flambeau.distributed"
 
     class Options:
-        """`is_high_priority_stream`: the group's streams go before those of default priority where both could go on.
+        """The options of the "nccl" backend. `is_high_priority_stream` gives the group's streams a higher priority.
 
         How long operations may take is the group's `timeout` argument, as in PyTorch: `_timeout` changes nothing.
         """
@@ -43,7 +43,7 @@ class ProcessGroupNCCL:
 
 
 def priority_of(options: Any, devices: Mapping[str, str], timeout: timedelta) -> int:
-    """Of the streams of a group with these backends: 0, or -1 for a high one.
+    """Return the priority of a group's streams: 0, or -1 for high.
 
     Raises:
         AssertionError: For other options.

@@ -1,4 +1,4 @@
-"""`ProcessManager`: what MPI asks of whoever started its ranks, answered from the store that the ranks share.
+"""`ProcessManager`: the process manager that MPI expects, answered from the store that the ranks share.
 
 # Note [How ranks join MPI]
 An MPI library learns its rank, how many there are and where the others listen from the process manager that started
@@ -36,7 +36,7 @@ class ProcessManager:
 
     @contextlib.contextmanager
     def announced(self) -> Iterator[None]:
-        """While this lasts, a library that is initialized finds this manager."""
+        """Let an MPI library that is initialized inside the block find this manager."""
         ours = {
             "PMI_FD": str(self._theirs.fileno()),
             "PMI_RANK": str(self._rank),

@@ -111,7 +111,7 @@ class ProcessWork(Work):
         self._complete()
 
     def _pause(self, waiting: _Waiting) -> None:
-        """Let a moment pass between two polls."""
+        """Sleep between two polls."""
         if waiting.lasts:
             time.sleep(waiting.pause_s)
             waiting.pause_s = min(2 * waiting.pause_s, _LONGEST_PAUSE_S)

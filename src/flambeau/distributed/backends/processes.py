@@ -11,7 +11,7 @@ from typing import Any
 
 
 def here() -> str:
-    """This process, as others of its machine know it: its id, the host, and which table of processes the id is of."""
+    """Return the identity of this process for others of its machine: process id, host and process-id namespace."""
     table = ""
     with suppress(OSError):
         table = os.readlink("/proc/self/ns/pid")  # containers of one host count anew
@@ -24,7 +24,7 @@ def announce(store: Any, rank: int) -> None:
 
 
 def gone(store: Any, rank: int) -> str:
-    """Whether a rank's process has ended, in words; "" as far as can be seen from this machine."""
+    """Return text that says that a rank's process has ended; empty if this machine cannot see that."""
     process = near(store.get(_key(rank)).decode()) if store.check([_key(rank)]) else 0
     return f": its process, {process}, has ended" if process and has_ended(process) else ""
 

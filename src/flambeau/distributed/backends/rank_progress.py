@@ -1,4 +1,4 @@
-"""`Whereabouts`: how far each rank of a communicator has come, as they tell each other through the store."""
+"""`Whereabouts`: the rank progress of a communicator, which ranks publish in the store."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ _SILENT = "nobody knows, the store does not answer"
 
 
 class Whereabouts:
-    """Of one communicator. `ranks`: its members' numbers among all, `me` the own one; `told`: their processes.
+    """The rank progress of one communicator.
 
-    For the thread that watches alone: it has a connection of its own, which no wait of the program's keeps.
+    Attributes:
+        ranks: The members' global numbers.
+        me: This rank's number.
+
+    Only the watchdog thread uses it, over its own connection, which no wait of the program blocks.
     """
 
     def __init__(self, store: Any, key: str, ranks: Sequence[int], me: int, told: Sequence[str]) -> None:
@@ -30,7 +34,7 @@ class Whereabouts:
             self._store = None
 
     def tell(self, number: int, words: str) -> None:
-        """This rank has come to call `number`."""
+        """Publish that this rank has issued call `number`."""
         if self._store is None or number == self._number:
             return
         try:
@@ -40,7 +44,7 @@ class Whereabouts:
             self._store = None
 
     def ended(self, ranks: Collection[int]) -> list[str]:
-        """Which of these ranks' processes are seen to have ended."""
+        """Return text about those of `ranks` whose processes have ended."""
         near = [(rank, process) for rank, process in self._near.items() if rank in ranks]
         return [
             f"the process of rank {rank}, {process}, has ended"
@@ -49,7 +53,7 @@ class Whereabouts:
         ]
 
     def others(self, number: int) -> list[str]:
-        """Return what is known of each other rank, beside call `number`."""
+        """Return text about the progress of each other rank, compared with call `number`."""
         lines = []
         for rank in self._others:
             process = self._near.get(rank)

@@ -30,7 +30,10 @@ _FIRST = (
 
 
 def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) -> TCPStore | None:
-    """Called by all ranks. What it returns serves the others as long as it lives; `served`: that of an earlier call."""
+    """Serve as coordinator if this is rank 0. All ranks call this. The result serves the others while it lives.
+
+    `served` is the result of an earlier call.
+    """
     if os.environ.get("FLAMBEAU_EXCHANGE"):
         return None
     own = PrefixStore("virtual GPUs", store)
@@ -47,9 +50,9 @@ def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) 
 
 
 def _outlast(server: StoreServer) -> None:
-    """Rank 0 is done: serve until the others are, who may not have heard yet of what is complete.
+    """Keep serving after rank 0 has finished, until the other ranks have read all completed instances.
 
-    Not if it fails: nobody is to be told of the others' errors before its own.
+    A failed rank does not serve: its own error must be reported before the errors of others.
     """
     if os.getpid() != server.process or server.meetings is None or _fails():
         return
@@ -72,7 +75,9 @@ def _fails() -> bool:
 
 
 def _host(store: Store) -> str:
-    """This machine as the others reach it: rank 0 serves their TCP store, too; by its name, if that leads anywhere."""
+    """Return the address at which other ranks reach this machine: that of rank 0's TCP store, or a name that
+    resolves.
+    """
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     if isinstance(store, TCPStore):

@@ -102,7 +102,7 @@ class TcpOperation:
             self.needs[rank] += 1
 
     def release(self, rank: int | None = None) -> None:
-        """Count one of them as over."""
+        """Count one transfer of the operation as finished."""
         self._open -= 1
         if rank is not None:
             self.needs[rank] -= 1
@@ -127,7 +127,7 @@ class TcpOperation:
 
 
 class _Task:
-    """The steps of one collective. Each begins when all transfers of the one before are over."""
+    """The steps of one collective. Each step begins after all transfers of the former one."""
 
     def __init__(self, engine: TcpBackend, operation: TcpOperation, steps: Steps) -> None:
         self._engine = engine
@@ -243,7 +243,7 @@ class TcpBackend(FlatBackend):
             self._links.close()
 
     def settle(self) -> None:
-        """An operation has ended. The lock is held."""
+        """Handle the end of an operation. The caller holds the lock."""
         self._links.settle(not self.operations)
 
     def _run(
@@ -359,7 +359,7 @@ class TcpBackend(FlatBackend):
         return self._mismatch
 
     def transfer(self, operation: TcpOperation, transfer: Transfer, end: Callable[[], None]) -> None:
-        """Begin one message of a collective; `end` is called when it is over. The lock is held."""
+        """Begin one message of a collective; `end` is called after it. The caller holds the lock."""
         sends, peer, sub, memory = transfer
         number = operation.number
         key = peer, number, sub
@@ -557,7 +557,7 @@ class TcpBackend(FlatBackend):
         self._links.lock.notify_all()
 
     def _fail_without(self, operation: TcpOperation) -> None:
-        """Fail an operation that has just begun and needs a rank that has gone."""
+        """Fail a new operation that needs a rank that has gone."""
         for rank, count in list(operation.needs.items()):
             if count > 0 and self._links.lost(rank):
                 operation.fail(self.why_gone(rank))

@@ -309,7 +309,7 @@ def _nothing() -> None:
 
 
 def _close_in_child() -> None:
-    """A child that keeps a rank's sockets open would hide the rank's end from the others."""
+    """Close a rank's sockets in a forked child, which would otherwise hide the rank's end from the others."""
     for links in list(_all):
         links.close_sockets()
 

@@ -26,7 +26,7 @@ ANY = -1
 
 
 class Part:
-    """What one rank has asked for, where."""
+    """The contribution of one rank: what it requested, and where."""
 
     def __init__(self, rank: int, call: Collective, site: Site, keep: object, called: Sequence[int]) -> None:
         self.rank = rank
@@ -72,7 +72,7 @@ class Hub:
             other.waits = f"its call {number} waits for rank {' and '.join(missing)}"
 
     def _post_message(self, part: Part, key: object) -> None:
-        """Ends of one pair meet in their order; a receipt from anyone takes the oldest message."""
+        """Pair the two ends of a message. Ends of one pair match in order; a receive from any rank takes the oldest."""
         waiting = self._messages.setdefault(key, [])
         for other in waiting:
             ends = _ends(part, other)
@@ -89,7 +89,7 @@ class Hub:
         waiting.append(part)
 
     def _check(self, parts: dict[int, Part], what: str) -> None:
-        """DistBackendError, for all of them: they disagree."""
+        """Raise DistBackendError on all ranks if they disagree."""
         if len({common_arguments(part.call) for part in parts.values()}) == 1:
             return
         lines = [str(part) for _, part in sorted(parts.items(), key=lambda item: item[1].rank)]
@@ -101,7 +101,7 @@ class Hub:
 
 
 def _ends(one: Part, other: Part) -> tuple[Part, Part] | None:
-    """(sender, receiver) of two parts for one receiver, if they are the ends of one message."""
+    """Return (sender, receiver) if two contributions are the ends of one message."""
     sender, receiver = (one, other) if one.call.kind == "send" else (other, one)
     if sender.call.kind != "send" or receiver.call.kind != "recv":
         return None
@@ -115,7 +115,7 @@ def _perform(parts: Sequence[Part]) -> None:
 
 
 class ThreadBackend(FlatBackend):
-    """See the module's docstring. `hub` is the group's, the same for all ranks."""
+    """The backend of ranks that are threads. `hub` is the group's local coordinator."""
 
     kind = "threads"
 

@@ -1,4 +1,4 @@
-"""`Waits`: what ranks that are processes wait for in CPU transports, as they publish it: deadlocks are reported.
+"""`Waits`: published waits of ranks in separate processes over CPU transports, for deadlock reports.
 
 # Note [Deadlocks of processes]
 Problem: ranks that wait for each other hang until a timeout of half an hour, without a word.
@@ -62,7 +62,7 @@ class Wait:
     report: str = ""
 
     def meets(self, other: Wait, me: int) -> bool:
-        """Return True if another rank waits for the same, so that neither keeps the other."""
+        """Return True if another rank waits for the same operation, so that neither blocks the other."""
         if (self.group, self.number, self.tag) != (other.group, other.number, other.tag):
             return False
         return bool(self.number) or (self.sends != other.sends and me in other.peers)
@@ -86,7 +86,7 @@ def _is_kept(rank: int, waits: Mapping[int, Wait], left: set[int]) -> bool:
 
 
 class Confirmation:
-    """Counts looks at which the same ranks were stuck in the same waits and each had looked again."""
+    """A counter of polls that found the same ranks blocked in the same waits, each of which had polled again."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, int]] = {}  # mark and looks of each rank
@@ -107,7 +107,7 @@ class Confirmation:
 
 
 class Waits:
-    """Of this process, in the `store` of all of its ranks."""
+    """The waits of this process, published in the `store` of all its ranks."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self._store = store
@@ -144,7 +144,7 @@ class Waits:
         return report
 
     def over(self) -> None:
-        """This rank's wait is over; a report stays, for ranks that have not read it."""
+        """Remove this rank's wait. A report stays for ranks that have not read it."""
         self._confirmation.clear()
         if not self._told:
             with suppress(DistError):

@@ -1,4 +1,4 @@
-"""`Watch`: a thread that looks whether the collectives of real GPUs end. Owner of this process's.
+"""`Watch`: the watchdog, a thread that checks whether collectives of real GPUs finish. Owner of the process's.
 
 # Note [Collectives that do not end]
 NCCL waits on the device for ever for a rank that does not come, and with it whoever waits for the device. So a thread
@@ -41,7 +41,7 @@ _TELL = 60  # how often within its timeout a group's ranks tell how far they are
 
 
 class Handling(enum.IntEnum):
-    """What becomes of a process with a collective that does not end. PyTorch's numbers."""
+    """The action on a collective that exceeds its timeout. PyTorch's numbers."""
 
     NOTHING = 0
     ABORT_AND_END = 1
@@ -50,8 +50,7 @@ class Handling(enum.IntEnum):
 
 
 def handling_of(environment: Mapping[str, str]) -> Handling:
-    """Return what TORCH_NCCL_ASYNC_ERROR_HANDLING says; NOTHING with TORCH_NCCL_BLOCKING_WAIT, where waits tell
-    themselves.
+    """Return the action that TORCH_NCCL_ASYNC_ERROR_HANDLING selects; NOTHING with TORCH_NCCL_BLOCKING_WAIT.
 
     Raises:
         RuntimeError: If the variable has any other value.
@@ -106,7 +105,7 @@ Run = Callable[[], object]
 
 
 def beside(run: Run) -> threading.Thread:
-    """Let a function run in a thread that does not keep the process."""
+    """Run a function in a daemon thread."""
     thread = threading.Thread(target=run, name="flambeau-watch", daemon=True)
     thread.start()
     return thread
@@ -122,9 +121,9 @@ def within(*runs: Run, seconds: float | None = None) -> bool:
 
 
 class Watch:
-    """The communicators of one process. `clock` gives seconds, `beside` runs the looks in a thread.
+    """The watchdog of one process. `clock` returns seconds; `beside` runs the polls in a thread.
 
-    `end` ends the process, when all has been said.
+    `end` ends the process after all reports.
     """
 
     def __init__(
@@ -150,12 +149,12 @@ class Watch:
             self._beside(self._run)
 
     def remove(self, line: Watched) -> None:
-        """Look at it no more; no look at it is under way when this returns."""
+        """Stop watching a communicator. No poll of it is under way when this returns."""
         with self._lock:
             self._lines.pop(line, None)
 
     def give_up(self) -> None:
-        """The program has failed: it must not wait at its end for collectives that will not."""
+        """Fail pending collectives, because the program failed and must not wait for them at its end."""
         self._failed = True
         with self._lock:
             stuck = [line for line in self._lines if line.head() is not None]
@@ -172,7 +171,7 @@ class Watch:
         pass
 
     def before_close(self, machine: Machine) -> None:
-        """The devices' work is done, and the process ends: groups that it has not destroyed are left."""
+        """Handle the end of the process: leave the groups that the program has not destroyed."""
         with self._lock:
             lines, self._lines = list(self._lines), {}
         left: list[Watched] = []
@@ -265,7 +264,7 @@ def _say(rank: int, error: Exception, ends: bool) -> None:
 
 
 def _whereabouts() -> str:
-    """Where the program's main thread is now."""
+    """Return text that names the line where the program's main thread is now."""
     site = thread_site(threading.main_thread().ident)
     return "at its end" if site is None else f"at {place(site)} ({source(site)})"
 

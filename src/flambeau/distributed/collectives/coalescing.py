@@ -26,7 +26,7 @@ class Kept(NamedTuple):
 
 
 class Pending:
-    """What one manager has kept, and the works of what it has not. `everything`: messages too, and it waits for all."""
+    """The collectives that one manager has held back, and the works of others. `everything` includes messages."""
 
     def __init__(self, everything: bool) -> None:
         self.kept: list[Kept] = []
@@ -36,7 +36,9 @@ class Pending:
 
 
 class _IllegalWork(Work):
-    """What a kept collective returns with `async_op`: it has no work of its own. Raises ValueError when used."""
+    """The result of a held-back collective with `async_op`. It has no work of its own and raises ValueError when
+    used.
+    """
 
     def __init__(self) -> None:
         pass
@@ -60,7 +62,7 @@ _OF_WORKS = (
 
 
 class _CoalescingManager:
-    """What `with _coalescing_manager() as cm` gives: after it, `cm.wait()` waits for all."""
+    """The object of `with _coalescing_manager() as cm`. Afterwards `cm.wait()` waits for all collectives."""
 
     def __init__(self) -> None:
         self.works: list[Work] = []
@@ -78,7 +80,7 @@ class _CoalescingManager:
 def _coalescing_manager(
     group: Any = None, device: Any = None, async_ops: bool = False
 ) -> Iterator[_CoalescingManager]:
-    """See the module's docstring. async_ops: leave with works under way, for `cm.wait()`.
+    """Hold back collectives of one kind and issue them together. With `async_ops`, `cm.wait()` waits for them.
 
     Raises ValueError if the group has one already, or RuntimeError for collectives of several kinds, or
     operations. What an exception ends before has begun nothing.
@@ -124,7 +126,7 @@ def not_yet(async_op: bool) -> Work | None:
 
 
 def noted(work: Any) -> Any:
-    """The same work, which managers wait for that want all."""
+    """Return the work, after adding it to managers that wait for all operations."""
     for pending in world().coalescing.values():
         if pending.everything:
             pending.works.append(work)

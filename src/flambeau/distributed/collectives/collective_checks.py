@@ -1,4 +1,4 @@
-"""What the functions of `distributed` ask of their arguments, in PyTorch's words."""
+"""The argument checks of the functions of `distributed`, with PyTorch's texts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def some(tensors: Sequence[Any]) -> None:
 
 
 def same_dtype(*groups: Any) -> None:
-    """One dtype; complex numbers count as their parts."""
+    """Check that tensors have one dtype; complex numbers count as their parts."""
     last = None
     for tensor in chain.from_iterable([g if isinstance(g, list) else [g] for g in groups]):
         kind = tensor.dtype.to_real()
@@ -97,7 +97,7 @@ def supports_complex(op: Any) -> bool:
 
 
 def process_group(group: Any, name: str) -> None:
-    """A group that this rank is in.
+    """Check that an argument is a process group.
 
     Raises:
         TypeError: For something else.
@@ -109,7 +109,7 @@ def process_group(group: Any, name: str) -> None:
 
 
 def other(group: ProcessGroup, rank: int, which: str) -> None:
-    """Who waits for the other end of a message cannot be that end."""
+    """Check that a message's peer is another rank."""
     if rank == group.rank():
         raise ValueError(
             f"Invalid {which} rank: {which} rank should not be the same as the rank of the current process."

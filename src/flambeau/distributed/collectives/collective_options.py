@@ -46,25 +46,25 @@ class _Rooted(Options):
 
 
 class AllreduceOptions(_Reducing):
-    """Of `allreduce`: `reduceOp`."""
+    """The options of `allreduce`: `reduceOp`."""
 
     __slots__ = ()
 
 
 class AllreduceCoalescedOptions(AllreduceOptions):
-    """Of `allreduce_coalesced`: `reduceOp`."""
+    """The options of `allreduce_coalesced`: `reduceOp`."""
 
     __slots__ = ()
 
 
 class ReduceScatterOptions(_Reducing):
-    """Of `reduce_scatter`: `reduceOp`."""
+    """The options of `reduce_scatter`: `reduceOp`."""
 
     __slots__ = ()
 
 
 class ReduceOptions(_Reducing):
-    """Of `reduce`: `reduceOp`, and `rootRank` in the group."""
+    """The options of `reduce`: `reduceOp`, and `rootRank` in the group."""
 
     __slots__ = ("rootRank", "rootTensor")
 
@@ -74,7 +74,7 @@ class ReduceOptions(_Reducing):
 
 
 class BroadcastOptions(_Rooted):
-    """Of `broadcast`: `rootRank` in the group."""
+    """The options of `broadcast`: `rootRank` in the group."""
 
     __slots__ = ("rootTensor",)
 
@@ -84,31 +84,31 @@ class BroadcastOptions(_Rooted):
 
 
 class GatherOptions(_Rooted):
-    """Of `gather`: `rootRank` in the group."""
+    """The options of `gather`: `rootRank` in the group."""
 
     __slots__ = ()
 
 
 class ScatterOptions(_Rooted):
-    """Of `scatter`: `rootRank` in the group."""
+    """The options of `scatter`: `rootRank` in the group."""
 
     __slots__ = ()
 
 
 class AllgatherOptions(Options):
-    """Of `allgather`."""
+    """The options of `allgather`."""
 
     __slots__ = ()
 
 
 class AllToAllOptions(Options):
-    """Of `alltoall`."""
+    """The options of `alltoall`."""
 
     __slots__ = ()
 
 
 class BarrierOptions(Options):
-    """Of `barrier`: `device_ids`, whose first device waits, or `device`."""
+    """The options of `barrier`: `device_ids`, whose first device waits, or `device`."""
 
     __slots__ = ("device", "device_ids")
 

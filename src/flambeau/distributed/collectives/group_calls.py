@@ -22,25 +22,25 @@ Limit = timedelta | None
 
 
 def allreduce(group: ProcessGroup, tensors: Any, op: Any = ReduceOp.SUM, timeout: Limit = None) -> Work:
-    """See `torch.distributed.all_reduce`."""
+    """Call `torch.distributed.all_reduce` for this group."""
     return _limited(collectives.all_reduce(_one(tensors), op, group, True), timeout)
 
 
 def broadcast(group: ProcessGroup, tensors: Any, root: int = 0, timeout: Limit = None) -> Work:
-    """See `torch.distributed.broadcast`."""
+    """Call `torch.distributed.broadcast` for this group."""
     return _limited(collectives.broadcast(_one(tensors), group=group, async_op=True, group_src=root), timeout)
 
 
 def reduce(
     group: ProcessGroup, tensors: Any, root: int = 0, op: Any = ReduceOp.SUM, timeout: Limit = None
 ) -> Work:
-    """See `torch.distributed.reduce`."""
+    """Call `torch.distributed.reduce` for this group."""
     work = collectives.reduce(_one(tensors), op=op, group=group, async_op=True, group_dst=root)
     return _limited(work, timeout)
 
 
 def allgather(group: ProcessGroup, output_tensors: Any, input_tensors: Any, timeout: Limit = None) -> Work:
-    """See `torch.distributed.all_gather`."""
+    """Call `torch.distributed.all_gather` for this group."""
     outputs = _list(output_tensors, input_tensors)
     return _limited(collectives.all_gather(outputs, _one(input_tensors), group, True), timeout)
 
@@ -48,7 +48,7 @@ def allgather(group: ProcessGroup, output_tensors: Any, input_tensors: Any, time
 def gather(
     group: ProcessGroup, output_tensors: Any, input_tensors: Any, root: int = 0, timeout: Limit = None
 ) -> Work:
-    """See `torch.distributed.gather`; ranks other than `root` give an empty list of outputs."""
+    """Call `torch.distributed.gather` for this group; ranks other than `root` give an empty list of outputs."""
     outputs = _list(output_tensors, input_tensors)
     work = collectives.gather(_one(input_tensors), outputs, group=group, async_op=True, group_dst=root)
     return _limited(work, timeout)
@@ -57,7 +57,7 @@ def gather(
 def scatter(
     group: ProcessGroup, output_tensors: Any, input_tensors: Any, root: int = 0, timeout: Limit = None
 ) -> Work:
-    """See `torch.distributed.scatter`; ranks other than `root` give an empty list of inputs."""
+    """Call `torch.distributed.scatter` for this group; ranks other than `root` give an empty list of inputs."""
     inputs = _list(input_tensors, output_tensors)
     work = collectives.scatter(_one(output_tensors), inputs, group=group, async_op=True, group_src=root)
     return _limited(work, timeout)
@@ -70,25 +70,25 @@ def reduce_scatter(
     op: Any = ReduceOp.SUM,
     timeout: Limit = None,
 ) -> Work:
-    """See `torch.distributed.reduce_scatter`."""
+    """Call `torch.distributed.reduce_scatter` for this group."""
     inputs = _list(input_tensors, output_tensors)
     return _limited(collectives.reduce_scatter(_one(output_tensors), inputs, op, group, True), timeout)
 
 
 def all_gather_single(group: ProcessGroup, output: Any, input: Any) -> Work:
-    """See `torch.distributed.all_gather_single`."""
+    """Call `torch.distributed.all_gather_single` for this group."""
     return _limited(collectives.all_gather_single(output, input, group, True), None)
 
 
 def reduce_scatter_single(group: ProcessGroup, outputTensor: Any, inputTensor: Any) -> Work:  # noqa: N803
-    """See `torch.distributed.reduce_scatter_single`; a sum."""
+    """Call `torch.distributed.reduce_scatter_single` for this group; a sum."""
     return _limited(
         collectives.reduce_scatter_single(outputTensor, inputTensor, ReduceOp.SUM, group, True), None
     )
 
 
 def alltoall(group: ProcessGroup, output_tensors: Any, input_tensors: Any, timeout: Limit = None) -> Work:
-    """See `torch.distributed.all_to_all`."""
+    """Call `torch.distributed.all_to_all` for this group."""
     work = collectives.all_to_all(list(output_tensors), list(input_tensors), group, True)
     return _limited(work, timeout)
 
@@ -101,7 +101,7 @@ def all_to_all_single(
     input_split_sizes: Sequence[int],
     timeout: Limit = None,
 ) -> Work:
-    """See `torch.distributed.all_to_all_single`; no sizes: equal parts."""
+    """Call `torch.distributed.all_to_all_single` for this group; no sizes: equal parts."""
     work = collectives.all_to_all_single(
         output, input, output_split_sizes, input_split_sizes, group, async_op=True
     )
@@ -111,7 +111,7 @@ def all_to_all_single(
 def allreduce_coalesced(
     group: ProcessGroup, tensors: Sequence[Any], op: Any = ReduceOp.SUM, timeout: Limit = None
 ) -> Work:
-    """See `torch.distributed.all_reduce`: of several tensors of one dtype at once."""
+    """Call `torch.distributed.all_reduce` for this group: of several tensors of one dtype at once."""
     given = _several(tensors, "tensors")
     collective_checks.same_dtype(given)
     word = collective_checks.operation(op, given, "all_reduce")
@@ -121,7 +121,7 @@ def allreduce_coalesced(
 def all_gather_single_coalesced(
     group: ProcessGroup, outputs: Sequence[Any], inputs: Sequence[Any], timeout: Limit = None
 ) -> Work:
-    """See `torch.distributed.all_gather_single`: of several tensors at once."""
+    """Call `torch.distributed.all_gather_single` for this group: of several tensors at once."""
     wide, narrow = _several(outputs, "outputs"), _several(inputs, "inputs")
     engine = group.engine_for(narrow[0])
     for output, tensor in zip(wide, narrow, strict=True):
@@ -136,7 +136,7 @@ def reduce_scatter_single_coalesced(
     op: Any = ReduceOp.SUM,
     timeout: Limit = None,
 ) -> Work:
-    """See `torch.distributed.reduce_scatter_single`: of several tensors at once."""
+    """Call `torch.distributed.reduce_scatter_single` for this group: of several tensors at once."""
     narrow, wide = _several(outputs, "outputs"), _several(inputs, "inputs")
     engine, word = group.engine_for(wide[0]), collective_checks.operation(op, narrow, "reduce_scatter")
     for output, tensor in zip(narrow, wide, strict=True):
@@ -145,27 +145,27 @@ def reduce_scatter_single_coalesced(
 
 
 def barrier(group: ProcessGroup, timeout: Limit = None, device_ids: Any = None) -> Work:
-    """See `torch.distributed.barrier`."""
+    """Call `torch.distributed.barrier` for this group."""
     return _limited(collectives.barrier(group, True, device_ids), timeout)
 
 
 def monitored_barrier(group: ProcessGroup, timeout: Limit = None, wait_all_ranks: bool = False) -> None:
-    """See `torch.distributed.monitored_barrier`."""
+    """Call `torch.distributed.monitored_barrier` for this group."""
     collectives.monitored_barrier(group, timeout, wait_all_ranks)
 
 
 def send(group: ProcessGroup, tensors: Any, dstRank: int, tag: int) -> Work:  # noqa: N803
-    """See `torch.distributed.isend`."""
+    """Call `torch.distributed.isend` for this group."""
     return _limited(messages.isend(_one(tensors), group=group, tag=tag, group_dst=dstRank), None)
 
 
 def recv(group: ProcessGroup, tensors: Any, srcRank: int, tag: int) -> Work:  # noqa: N803
-    """See `torch.distributed.irecv`."""
+    """Call `torch.distributed.irecv` for this group."""
     return _limited(messages.irecv(_one(tensors), group=group, tag=tag, group_src=srcRank), None)
 
 
 def recv_anysource(group: ProcessGroup, tensors: Any, tag: int) -> Work:
-    """See `torch.distributed.irecv`: from any rank."""
+    """Call `torch.distributed.irecv` for this group: from any rank."""
     return _limited(messages.irecv(_one(tensors), group=group, tag=tag), None)
 
 

@@ -212,7 +212,7 @@ class CallSignature:
         types_only: bool = False,
         skipped: tuple[str, ...] = (),
     ) -> str | None:
-        """Return what is wrong with a call, as PyTorch says it after the function's name; None if it fits.
+        """Return PyTorch's description of what is wrong with a call, or None if the call fits.
 
         Args:
             args: The arguments by position.
@@ -322,7 +322,7 @@ def stated_signature(define: Callable[..., Any]) -> Signature:
 
 
 def _read_annotations(define: Callable[..., Any], method: bool) -> CallSignature:
-    """Return the signature that a function's own annotations say, without the tensor of a method."""
+    """Return the signature that a function's own annotations state, without the tensor of a method."""
     parameters, more, others = [], None, False
     for parameter in [*stated_signature(define).parameters.values()][method:]:
         if parameter.kind is Parameter.VAR_POSITIONAL:
@@ -338,7 +338,9 @@ def _read_annotations(define: Callable[..., Any], method: bool) -> CallSignature
 
 
 def _lasts(kind: Any) -> bool:
-    """Return True for names, and types that live as long as the process; a program's would keep its module alive."""
+    """Return True for names, and for types that live as long as the process. A program's type would keep its module
+    alive.
+    """
     return not isinstance(kind, type) or kind.__module__.partition(".")[0] in (
         "builtins",
         "flambeau",
@@ -347,7 +349,7 @@ def _lasts(kind: Any) -> bool:
 
 
 class Parser:
-    """The signatures of one public function, and a memory of the calls that fitted.
+    """The signatures of one public function, with a cache of calls that fitted.
 
     Attributes:
         name: The name of the function in errors.
@@ -422,7 +424,7 @@ def checking(define: Callable[..., Any], name: str) -> Any:
 
 
 def standing_for(call: Any, define: FunctionType) -> Any:
-    """Give `call` the names of the function that it calls, and its signature."""
+    """Copy name, documentation and signature of `define` to the function `call` that wraps it."""
     call.__name__, call.__qualname__ = define.__name__, define.__qualname__
     call.__module__, call.__doc__ = define.__module__, define.__doc__
     call.__annotations__, call.__wrapped__ = define.__annotations__, define

@@ -11,10 +11,10 @@ from flambeau.tensor.tensor import Tensor
 def moved_back(
     function: str, first: str, given: tuple[Any, ...], factor: str, *tensors: str
 ) -> tuple[Any, ...]:
-    """Return `given`: a number and the tensors after it, which is the order no more; with a warning.
+    """Return `given`, a number and the tensors after it, in today's order, with a warning.
 
-    first: the name of the operand before them, of a function; a method has none. Raises TypeError for anything
-    else.
+    Raises TypeError for any other arguments. `first` names the operand before them, for a function; a method has
+    none.
     """
     number, *others = given
     kinds = Tensor if len(tensors) > 1 else (Tensor, int, float, complex)

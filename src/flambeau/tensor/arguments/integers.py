@@ -1,4 +1,4 @@
-"""What PyTorch takes for an int: Python's and NumPy's integers, and integer tensors of one element."""
+"""The values that PyTorch accepts as an int: Python's and NumPy's integers, and integer tensors of one element."""
 
 from __future__ import annotations
 

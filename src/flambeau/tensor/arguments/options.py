@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Given(TypedDict, total=False):
-    """The keywords that every creation takes besides its own."""
+    """The keywords of every creation function."""
 
     out: Any
     dtype: Any
@@ -36,7 +36,7 @@ class Given(TypedDict, total=False):
 
 
 class Sized(Given, total=False):
-    """The same for those that also take their sizes as a keyword."""
+    """The keywords of creation functions that also accept their sizes as a keyword."""
 
     size: Any
 
@@ -70,7 +70,9 @@ def place(where: Any) -> device:
 
 
 def place_copy(where: Any) -> device:
-    """Return the device that an argument names for a copy; one that is only a name raises, as in PyTorch."""
+    """Return the device that an argument names as the target of a copy. As in PyTorch, a device without memory
+    raises.
+    """
     target = place(where)
     if target.type not in ("cpu", "cuda", "meta"):
         raise errors.absent_device(target.type, copying=True)
@@ -78,7 +80,7 @@ def place_copy(where: Any) -> device:
 
 
 def default_device() -> device:
-    """Return where tensors are made that are told no device: the CPU, unless a program says otherwise."""
+    """Return the device of new tensors whose creation names none: the CPU, unless the program chose another."""
     where = current.default.device
     return where if where is CPU else system.resolve(where)
 
@@ -118,7 +120,7 @@ def number(x: Any, function: str, name: str, position: int) -> Any:
 
 
 def integer(x: Any, function: str, name: str, position: int) -> int:
-    """Return an int, or what acts as one. Raises TypeError."""
+    """Return an int, or a value that acts as one. Raises TypeError for others."""
     return int_of(x, function, name, position)
 
 
@@ -138,7 +140,7 @@ def creates(define: F) -> F:
 
 
 def new_leaf(made: Any, requires_grad: bool) -> Any:
-    """Return a new tensor, which requires a gradient if that is asked for.
+    """Return a new tensor as a leaf that requires a gradient if `requires_grad` is True.
 
     Raises:
         RuntimeError: For an integer or bool tensor.
@@ -168,7 +170,7 @@ def refuse(form: layout | None) -> None:
 
 
 def shape_of(size: Any, function: str) -> Shape:
-    """Return the sizes that a creation was given, as varargs or as one sequence.
+    """Return the sizes passed to a creation function, as varargs or as one sequence.
 
     Raises TypeError for what is no int, RuntimeError for a negative size.
     """

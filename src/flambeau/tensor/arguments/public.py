@@ -1,4 +1,4 @@
-"""Where public names are bound: `torch.*` functions and `Tensor` methods, each defined once beside its code."""
+"""The binding of public names: `torch.*` functions and `Tensor` methods, each defined once next to its code."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def _bind_function(name: str, define: Any, front: Front | None = None) -> None:
 
 
 def _document(bound: Any, define: Any, name: str, method: bool = False) -> Any:
-    """Let `bound` show its documented signature, unless it is a definition that states its parameters; return it."""
+    """Set the documented signature on `bound`, unless it is a definition that states its parameters. Returns
+    `bound`.
+    """
     if isinstance(bound, FunctionType) and not (bound is define and _states_parameters(define)):
         bound.__signature__ = PublicSignature(define, name, method)  # type: ignore[attr-defined]
     return bound
@@ -87,7 +89,7 @@ def _states_parameters(define: FunctionType) -> bool:
 
 
 def _put_before(bound: Any, front: Front, define: Any) -> Any:
-    """Return a public function that begins with a front, and leaves the rest to `bound`."""
+    """Return a public function that runs a front first and leaves other calls to `bound`."""
 
     def leave(*args: Any, **given: Any) -> Any:
         if arm_for((*args, *given.values())):  # an argument overrides functions, the first in this process
@@ -105,7 +107,7 @@ def function(define: F) -> F:
 
 
 def plain_function(define: F) -> F:
-    """Make it `torch.<name>` without a call around it: one that is called often, and reads NumPy's names itself."""
+    """Bind `torch.<name>` without a wrapper. The function is called often and reads NumPy's names itself."""
     name = define.__name__
     functions[name] = _document(accepting(define, name) if name in PARSED else define, define, name)
     return define
@@ -118,7 +120,9 @@ def method(define: F) -> F:
 
 
 def method_and_function(define: F) -> F:
-    """Make an in-place method, `Tensor.<name>_`, a function of the torch namespace, too: PyTorch does so for some."""
+    """Bind an in-place method, `Tensor.<name>_`, also as a function of the torch namespace, as PyTorch does for
+    some.
+    """
     return function(method(define))
 
 
@@ -129,7 +133,7 @@ def plain_method(define: F) -> F:
 
 
 def method_of(function: Callable[..., Any], define: Any, front: Front | None = None) -> None:
-    """Make `define` the method of a function's name: one that takes its numbers one by one, too."""
+    """Bind `define` as the method of a function's name. It also accepts numbers as separate arguments."""
     define.__name__, define.__qualname__ = function.__name__, f"Tensor.{function.__name__}"
     define.__doc__ = function.__doc__
     _bind_method(define.__name__, define, front=front)

@@ -1,4 +1,4 @@
-"""`__torch_function__`: classes of tensors, and other objects, that say themselves what public functions do with them.
+"""`__torch_function__`: tensor classes and other objects that override public functions.
 
 # Note [Functions that tensors override]
 A class of tensors overrides each public function: `torch.add(a, t)` asks `T.__torch_function__` where `t` is a `T`. To
@@ -24,7 +24,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class _Here(threading.local):
-    """What a thread lets override: classes of tensors, modes, and the modes that it has entered."""
+    """One thread's overrides: whether classes and modes may override, and the modes that it has entered."""
 
     classes = True
     modes = True
@@ -45,9 +45,10 @@ _armed = False
 
 
 def announce(*namespaces: dict[str, Any]) -> None:
-    """Let the functions of these public namespaces and the members of Tensor be overridden.
+    """Let programs override the functions of these public namespaces and the members of Tensor.
 
-    Members are remembered as they are at the first call: what a program puts in their place asks by what it calls.
+    Members are recorded at the first call. A function that a program puts in their place is overridden through
+    the functions that it calls.
     """
     _namespaces.extend(namespaces)
     if not _own_members:
@@ -73,9 +74,9 @@ def overrides(kind: type) -> bool:
 
 
 def overriding(values: Iterable[Any]) -> list[Any]:
-    """Of each type that overrides the first object, those of derived types before those of their bases.
+    """Return one object of each type that overrides functions, derived types before their bases.
 
-    Lists and tuples are looked into.
+    Elements of lists and tuples count.
     """
     found: list[Any] = []
     for value in values:
@@ -102,9 +103,7 @@ def _place(value: Any, found: list[Any]) -> None:
 
 
 def ask(shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what `shown`, a public function, gives: what an argument that overrides says, or else what `define`
-    gives.
-    """
+    """Return the result of the public function `shown`: that of an overriding argument, or else that of `define`."""
     found = overriding((*args, *kwargs.values())) if here.classes else ()
     if found or in_mode():
         return handle(shown, found, args, kwargs)
@@ -112,16 +111,14 @@ def ask(shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: d
 
 
 def _ask_modes(shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return `ask` for functions that make tensors of whatever there is: no argument of theirs is asked."""
+    """Return the result of a creation function, which only modes can override."""
     return handle(shown, (), args, kwargs) if in_mode() else define(*args, **kwargs)
 
 
 def _ask_operator(
     shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Return `ask` for Python's operators: where nobody can do one of two operands, Python tries the other's, or
-    refuses.
-    """
+    """Return the result of a Python operator. If an operand refuses, Python tries the other one's operator."""
     found = overriding(args) if here.classes else ()
     if not (found or in_mode()):
         return define(*args, **kwargs)
@@ -134,7 +131,7 @@ def _ask_operator(
 
 
 def in_mode() -> bool:
-    """Return True if a mode is to be asked."""
+    """Return True if a mode may override functions now."""
     return bool(here.entered) and here.modes
 
 
@@ -144,7 +141,7 @@ def is_enabled() -> bool:
 
 
 def handle(shown: Any, found: Iterable[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Ask the innermost mode, then the objects in `found`, until one knows what `shown` gives."""
+    """Call the innermost mode, then the objects in `found`, until one returns the result of `shown`."""
     asked, types = list(found), tuple([type(each) for each in found])
     call = (shown, types, args, kwargs) if kwargs else (shown, types, args)
     if in_mode():
@@ -201,15 +198,15 @@ class DisableTorchFunctionSubclass(_Switch):
 
 
 class DisableTorchFunction(_Switch):
-    """A context in which neither classes nor modes override anything."""
+    """A context manager inside which neither classes nor modes override anything."""
 
     modes = False
 
 
 class TorchFunctionMode:
-    """A context whose `__torch_function__` is asked by all public functions, whatever their arguments are.
+    """A context manager whose `__torch_function__` overrides all public functions, whatever their arguments are.
 
-    It is not asked while it answers, so it may call the function that it was asked about.
+    It is inactive while its own `__torch_function__` runs, which may call the overridden function.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -228,7 +225,7 @@ class TorchFunctionMode:
 
 
 def arm() -> None:
-    """Give each public function its door; once for all."""
+    """Install the override check in each public function; only the first call has an effect."""
     global _armed
     with _arming:
         if not _armed:
@@ -268,7 +265,7 @@ def _functions() -> list[tuple[str, FunctionType]]:
 
 
 def _members() -> list[tuple[str, Any]]:
-    """Return the methods and properties of Tensor that ask, by name."""
+    """Return the methods and properties of Tensor that check for overrides, by name."""
     return [
         (name, value)
         for name, value in _own_members.items()
@@ -277,7 +274,7 @@ def _members() -> list[tuple[str, Any]]:
 
 
 def arm_for(values: Iterable[Any]) -> bool:
-    """Return True if these objects want doors that were not there yet: now they are."""
+    """Install the override checks if one of these objects needs them and they are missing. Returns True if it did."""
     if _armed or not overriding(values):
         return False
     arm()
@@ -285,7 +282,7 @@ def arm_for(values: Iterable[Any]) -> bool:
 
 
 def again(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Called where a public function refuses its arguments: what one of them says, or else the error."""
+    """Retry a public function that refused its arguments, if one of them overrides functions; otherwise re-raise."""
     if arm_for((*args, *kwargs.values())):
         return function(*args, **kwargs)
     raise  # what is being handled
@@ -349,7 +346,7 @@ def around({names}):
 
 
 def _put_door(function: Any, shown: Any, asking: Callable[..., Any] = ask) -> None:
-    """Let a function ask first. What it was goes on as another one, whose signature is shown."""
+    """Replace a function's code by the override check. The former code becomes another function with its signature."""
     if not isinstance(function, FunctionType) or _is_door(function):
         return
     code = function.__code__
@@ -374,7 +371,7 @@ def _is_door(function: FunctionType) -> bool:
 
 
 def overridable() -> set[Any]:
-    """Return what `__torch_function__` may be asked about: functions, methods, and what properties get and set by."""
+    """Return all callables that `__torch_function__` may override: functions, methods, getters and setters."""
     found: set[Any] = {function for _, function in _functions()}
     for name, value in _members():
         if isinstance(value, property):
@@ -385,7 +382,7 @@ def overridable() -> set[Any]:
 
 
 def silent() -> set[Any]:
-    """Public functions that ask no argument."""
+    """Return the public functions that no argument overrides."""
     named = {name: value for namespace in _namespaces for name, value in namespace.items()}
     members = [_own_members.get(name) for name in _SILENT_MEMBERS]
     return {named[name] for name in _SILENT | _MAKERS} | {x for x in members if isinstance(x, FunctionType)}

@@ -35,7 +35,7 @@ class _Constant:
 
 
 class layout(_Constant):
-    """How elements lie in memory: by strides, or in tensors of indices and values."""
+    """The arrangement of elements in memory: by strides, or as tensors of indices and values."""
 
 
 class memory_format(_Constant):
@@ -87,7 +87,7 @@ def lies_in(meta: Meta, form: memory_format) -> bool:
 
 
 def strides_like(meta: Meta, form: memory_format | None) -> Strides:
-    """Return the strides of a new tensor like `meta`; None and `preserve_format` keep its order of dimensions."""
+    """Return the strides of a new tensor like `meta`. None and `preserve_format` keep its order of dimensions."""
     if form is None or form is preserve_format:
         return dense_strides(meta.shape, meta.strides)
     return strides_in(meta.shape, form)

@@ -1,4 +1,4 @@
-"""What tensors come from: the nodes that they are outputs of, and what views are views of.
+"""The origin of tensors: the nodes whose outputs they are, and the bases of views.
 
 # Note [Streams of leaves]
 A leaf's gradient is accumulated on the stream of its `AccumulateGrad` node. PyTorch creates that node when a graph
@@ -98,9 +98,9 @@ def _replay_view(history: AutogradMeta) -> None:
 
 
 def edge_of(t: Tensor) -> Edge:
-    """Return where the gradient of `t` goes: (node, output number), or None.
+    """Return the edge along which the gradient of `t` flows, (node, output number), or None.
 
-    A leaf's node that nobody holds takes the current stream: see Note [Streams of leaves].
+    A leaf's node that no graph or variable holds takes the current stream: see Note [Streams of leaves].
     """
     node = node_of(t)
     if node is None:
@@ -111,7 +111,7 @@ def edge_of(t: Tensor) -> Edge:
 
 
 def _references_of_unheld() -> int:
-    """Count the references to a node that one history and one variable of the function that counts hold."""
+    """Count the references to a node that only one history and one local variable hold."""
     history = AutogradMeta(object())  # type: ignore[arg-type]
     node = history.node
     return getrefcount(node)
@@ -138,10 +138,13 @@ def requires_grad(t: Tensor) -> bool:
 
 
 class ViewPlan:
-    """A view of tensors of one meta with everything decided but the address.
+    """The plan of a view of tensors with one meta: everything but the address.
 
-    meta, offset: the view's, in bytes from what it is a view of. outputs: `(meta,)`. node: the class of nodes that
-    record it.
+    Attributes:
+        meta: The view's meta.
+        offset: The distance in bytes to the tensor that is viewed.
+        outputs: `(meta,)`.
+        node: The class of nodes that record the view.
     """
 
     __slots__ = ("meta", "node", "offset", "outputs")
@@ -226,7 +229,7 @@ def recorded_view(t: Tensor, view: View, params: tuple[Any, ...], plan: ViewPlan
 
 
 def history_of_view(t: Tensor, view: View, params: tuple[Any, ...], restriction: str | None) -> ViewMeta:
-    """That of a view without a node."""
+    """Return the history of a view that has no node."""
     history, base, before = t.history, t, None
     if history is not None and history.base is not None:
         base, before = history.base, history.steps
@@ -247,7 +250,7 @@ def current_restriction() -> str | None:
 def run_several(
     kind: type[RecordedParts], t: Tensor, dim: int, parts: Sequence[tuple[View, tuple[Any, ...]]]
 ) -> tuple[Tensor, ...]:
-    """Several views of `t` that are the outputs of one node."""
+    """Return several views of `t` that are the outputs of one node."""
     if t.meta.sparse:
         return tuple([layouts.run_view(view, t, params) for view, params in parts])
     if interception.count:
@@ -316,7 +319,7 @@ class RecordedView(RecordedShape):
 
 
 class RecordedParts(RecordedShape):
-    """A node of several views that are, one after the other along dimension `saved`, what they were made of."""
+    """A node whose outputs are several views: parts of its input along dimension `saved`."""
 
     __slots__ = ()
 
@@ -329,19 +332,19 @@ class RecordedParts(RecordedShape):
 
 
 class SplitBackward0(RecordedParts):
-    """Of `split` and `chunk`."""
+    """The node of `split` and `chunk`."""
 
     __slots__ = ()
 
 
 class SplitWithSizesBackward0(RecordedParts):
-    """Of `split_with_sizes`."""
+    """The node of `split_with_sizes`."""
 
     __slots__ = ()
 
 
 class UnbindBackward0(RecordedParts):
-    """Of `unbind`: the dimension is not there in the parts."""
+    """The node of `unbind`, whose outputs lack the dimension."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Functions made of operators that have a derivative of their own: the tape sees one call."""
+"""Functions composed of operators that have their own derivative, and so one node in the graph."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Composite(Record):
-    """What the tape knows of such a function: PyTorch's name of its node is made of `name`, as an operator's is.
+    """The description of such a function. PyTorch's name of its node is derived from `name`.
 
-    Needed where going back through its operators, one by one, would lose what the whole has: a pseudo-inverse has a
-    derivative also where the singular vectors that it is computed from have none. Or where PyTorch has one node.
+    Needed where going back through its operators, one by one, would lose what the whole has: a pseudo-inverse has
+    a derivative also where the singular vectors that it is computed from have none. Or where PyTorch has one
+    node.
     """
 
     name: str

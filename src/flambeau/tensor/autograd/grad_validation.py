@@ -16,7 +16,7 @@ callers: list[Callable[..., Any]] = []
 
 
 def set_callers(call: Callable[..., Any], empty: Callable[..., Any]) -> None:
-    """Say who runs records for formulas, and makes tensors: `tensor/call.py`, once."""
+    """Register the functions of `tensor/call.py` that run operators for formulas and create tensors."""
     callers[:] = call, empty
 
 
@@ -60,7 +60,7 @@ def summed_to(grad: Any, shape: tuple[int, ...]) -> Any:
 
 
 def forget_base(t: Tensor) -> Tensor:
-    """Return a new view as a tensor of its own, with the same node: of memory that nothing else shows."""
+    """Return a new view as an independent tensor with the same node, because nothing else shows its memory."""
     history = t.history
     assert history is not None
     t.history = None if history.node is None else AutogradMeta(history.node, history.index)

@@ -50,7 +50,7 @@ def begin_in_place(record_plan: RecordPlan, args: Sequence[Any], target: Tensor)
 
 
 def _erases_history(record_plan: RecordPlan, args: Sequence[Any], target: Tensor) -> bool:
-    """Return True if a call overwrites what has a node of its own, to which no gradient of it passes."""
+    """Return True if a call overwrites a tensor that has a node and passes no gradient to it."""
     history = target.history
     if history is None or history.base is not None or history.node is None:
         return False
@@ -69,16 +69,16 @@ def _node_without_inputs(record_plan: RecordPlan) -> Any:
 
 
 def finish_in_place(node: Any, args: Sequence[Any], target: Tensor) -> None:
-    """Give a changed tensor its new node: see Note [In-place changes]."""
+    """Give a changed tensor its new node. See Note [In-place changes]."""
     replace_node(target, node, next((i for i, a in enumerate(args) if a is target), None))
     if node.saved_spec.outputs:
         save_outputs(node, (target,))
 
 
 def replace_node(target: Tensor, node: Any, place: int | None, index: int = 0) -> None:
-    """`target` was changed in place and is output `index` of `node` now; it was its input `place`, if any.
+    """Make `target`, which was changed in place, output `index` of `node`. It was input `place` of it, if any.
 
-    Who keeps its gradient keeps that of the new value.
+    With `retain_grad`, the tensor keeps the gradient of its new value.
     """
     history = target.history
     if history is None or history.base is None:
@@ -102,7 +102,7 @@ def _take_retain_grad(history: AutogradMeta) -> Any:
 
 
 class CopySlices(Node):
-    """Of a base whose view was changed in place by `change`; input `place` of that is what the view was."""
+    """The node of a base whose view was changed in place by `change`. The view is input `place` of that node."""
 
     __slots__ = ("change", "place", "steps")
 
@@ -129,7 +129,7 @@ class CopySlices(Node):
 
 
 class NotImplementedNode(Node):
-    """Of a change in place, `what`, that has no derivative: the walk backward raises there."""
+    """The node of a change in place, `what`, that has no derivative: backward raises there."""
 
     __slots__ = ("what",)
 

@@ -1,4 +1,4 @@
-"""Which tensors may be changed in place where that is recorded, and what is said of the others."""
+"""The rules for recorded changes in place: which tensors may change, and the errors for the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def require_changeable(target: Tensor) -> None:
 
 
 def _is_view_of_leaf(history: AutogradMeta) -> bool:
-    """Return True if a view, or one that it was made of, is a leaf, or its base is."""
+    """Return True if a view, a view it was derived from, or its base is a leaf."""
     assert history.base is not None
     node = history.node
     while isinstance(node, RecordedShape) and node.edges[0] is not None:

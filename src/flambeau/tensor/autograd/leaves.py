@@ -16,7 +16,7 @@ _LAYOUTS = 20_000  # as many are kept as plans of calls
 
 
 def make_leaf(t: Tensor) -> Leaf:
-    """Make `t`, which no node made, a leaf that requires a gradient: the one that it was before, with its hooks."""
+    """Make `t`, which no node produced, a leaf that requires a gradient. A former leaf gets its node and hooks back."""
     leaf: Leaf | None = getattr(t.history, "former_leaf", None)
     if leaf is None:
         leaf = Leaf(t, _accumulate_grad)
@@ -31,7 +31,7 @@ def make_leaf(t: Tensor) -> Leaf:
 
 
 def release_leaf(t: Tensor, leaf: Leaf) -> None:
-    """Let `t` require no gradient for now. It keeps the one that it has; its hooks wait until it is a leaf again."""
+    """Make `t` stop requiring a gradient. It keeps its gradient; its hooks are inactive until it is a leaf again."""
     if leaf.grad is not None:
         t.__dict__["_grad"], leaf.grad = leaf.grad, None
     t.history.node, t.history.former_leaf = None, leaf  # type: ignore[union-attr]
@@ -56,9 +56,9 @@ _HOLDERS = 3  # references to its storage: `memory`, `counter` and the argument 
 
 
 def _steal_or_copy(grad: Any, meta: Meta, references: int) -> Any:
-    """Return `grad` itself where nobody else can see its memory and it lies as the leaf does, else a copy.
+    """Return `grad` itself if no one else can see its memory and its layout is the leaf's; otherwise a copy.
 
-    holders: references to it that do not count.
+    `holders` is the number of references to it that do not count.
     """
     if grad.meta.sparse:
         unshared = getrefcount(grad) <= _REFERENCES + references
@@ -77,5 +77,5 @@ def _steal_or_copy(grad: Any, meta: Meta, references: int) -> Any:
 
 @functools.lru_cache(_LAYOUTS)
 def _strides_of_gradient(meta: Meta) -> tuple[int, ...]:
-    """Return a leaf's own where it is dense."""
+    """Return the strides of a leaf's gradient: the leaf's own if it is dense."""
     return meta.strides if is_dense(meta.shape, meta.strides) else contiguous_strides(meta.shape)

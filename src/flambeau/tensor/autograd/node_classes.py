@@ -1,4 +1,4 @@
-"""Classes of nodes: each record has one of its own, or several, so that its nodes have PyTorch's names."""
+"""Classes of nodes. Each operator definition has its own, or several, so that nodes have PyTorch's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from flambeau.tape.node import Edge, Node
 
 
 class RecordedShape(Node):
-    """A node of views: meta is their input's, saved what else is to know. No tensor, so it may be walked again."""
+    """A node of views: `meta` is the input's, `saved` the view's parameters. It saves no tensor, so it can run
+    again.
+    """
 
     __slots__ = ("meta", "saved")
 

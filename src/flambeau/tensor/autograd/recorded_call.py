@@ -1,4 +1,4 @@
-"""`RecordedCall`: what an operator's call leaves on the tape. `SavedSpec`: what its derivative asks for."""
+"""`RecordedCall`: the node of an operator's call. `SavedSpec`: the values that its derivative needs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 
 class RecordedCall(Node):
-    """A node of an operator's call; each operator has a class of its own, so that it has PyTorch's name.
+    """The node of an operator's call. Each operator has a subclass, so that the node has PyTorch's name.
 
-    taped: what is known of the call beforehand. use: what its formulas ask for. saved: that, in the order of
-    `use.saved_names`; None once it was freed.
+    Attributes:
+        record_plan: What is decided for the call beforehand.
+        saved_spec: The values that its formulas need.
+        saved: These values, in the order of `saved_spec.saved_names`; None after they were freed.
     """
 
     __slots__ = ("record_plan", "saved", "saved_spec")
@@ -58,7 +60,7 @@ class RecordedCall(Node):
         return self.gradients(grads, requested)
 
     def formula_arguments(self, grads: Sequence[Any], requested: Sequence[bool] | None) -> list[Any]:
-        """Return what formulas may ask for, in the order of `_AT_BACKWARD` and `use.saved_names`."""
+        """Return the values that formulas may use, in the order of `_AT_BACKWARD` and `saved_names`."""
         use, taped, saved = self.saved_spec, self.record_plan, self.saved
         if saved is None:
             raise RuntimeError(FREED)
@@ -116,7 +118,7 @@ _SAVED_AS = {
 
 
 class SavedSpec:
-    """What a derivative needs where some of the inputs require a gradient: decided once for each set of them.
+    """The values that a derivative needs for one set of inputs that require a gradient.
 
     formulas: (input, formula, what picks its arguments) of those inputs; or `joint_formula`, one for all, and its
         `pick`: out of what is known `_AT_BACKWARD`, followed by what is `saved_names`.
@@ -187,7 +189,7 @@ _AT_BACKWARD = (
 
 
 def _value_getter(known: list[str], names: tuple[str, ...]) -> Callable[[list[Any]], Sequence[Any]]:
-    """Return what picks the values of these names out of those of all that are known."""
+    """Return a function that picks the values of `names` out of a sequence of all `known` values."""
     places = [known.index(name) for name in names]
     if len(places) > 1:
         return itemgetter(*places)

@@ -1,4 +1,4 @@
-"""Recording a call: its node, what is known beforehand (`RecordPlan`), what is saved of its inputs and outputs."""
+"""Recording of a call: its node, its `RecordPlan`, and what it saves of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ _LIMIT = 20_000  # as many are kept as plans of calls
 
 
 class RecordPlan:
-    """What is known of a call before it is recorded: decided once for each plan.
+    """What is decided for a recorded call beforehand, once for each plan.
 
-    record, params, node: the record, the call's static params, the class of its nodes.
-    metas, outputs: of the inputs (None: a scalar) and outputs; index: the outputs' device's.
-    places: of the inputs that gradients may pass to. given: the outputs that may require a gradient.
-    uses: by which inputs require a gradient, a bit each.
+    record, params, node: the record, the call's static params, the class of its nodes. metas, outputs: of the
+    inputs (None: a scalar) and outputs; index: the outputs' device's. places: of the inputs that gradients may
+    pass to. given: the outputs that may require a gradient. uses: by which inputs require a gradient, a bit each.
     erases: whether the last input is no operand but what the call overwrites: see `erasing`.
     """
 
@@ -79,7 +78,7 @@ class RecordPlan:
         self.saved_specs: dict[int, SavedSpec] = {}
 
     def erasing(self, args: Sequence[Any]) -> RecordPlan:
-        """The same of a call one more of whose `args` is what it overwrites: gradients of zeros pass to that."""
+        """Return the record plan of a call that overwrites one more of its `args`, to which zero gradients pass."""
         if self.erasing_plan is None:
             self.erasing_plan = RecordPlan(self.record, self.params, args, self.outputs, erases=True)
         return self.erasing_plan

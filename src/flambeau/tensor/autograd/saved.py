@@ -47,7 +47,7 @@ class SavedTensor:
         return node if self.node is None and self.index >= 0 else self.node
 
     def unpack_detached(self, node: Node | None) -> Tensor:
-        """The same without its history."""
+        """Return the saved tensor without its history."""
         if self.counter.version != self.version:
             raise RuntimeError(_describe_change(self, self.source(node), self.index))
         t = make(self.meta, self.memory, self.ptr)
@@ -58,7 +58,7 @@ class SavedTensor:
 
 
 class SavedInstance(SavedTensor):
-    """A saved instance of a class with `__torch_dispatch__`: the object itself, whose parts say nothing."""
+    """A saved instance of a class with `__torch_dispatch__`: the object itself."""
 
     __slots__ = ("instance",)
 
@@ -82,7 +82,7 @@ class SavedInstance(SavedTensor):
 
 
 class PackedTensor(SavedTensor):
-    """One that went through the hooks around what nodes save."""
+    """A saved tensor that a program's pack hook has replaced."""
 
     __slots__ = ("hooked", "unpack_hook")
 
@@ -110,7 +110,7 @@ class PackedTensor(SavedTensor):
 
 
 def save(t: Tensor, edge: Edge = None, own: int = -1) -> SavedTensor:
-    """Keep `t`: `edge` is the tensor's; or it is output number `own` of the node that saves it.
+    """Save `t` for a node: `edge` is the tensor's, or `t` is output number `own` of the node.
 
     Raises RuntimeError for a tensor made in `inference_mode`.
     """

@@ -68,7 +68,7 @@ def new_tensor(
     layout: Any = None,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Return a new tensor with a copy of `data`, on this tensor's device and of its dtype unless told otherwise."""
+    """Return a new tensor with a copy of `data`, by default with this tensor's device and dtype."""
     refuse(layout)
     _warn_of_tensor(data, "tensor.new_tensor")
     kind = self.meta.dtype if dtype is None else kind_of(dtype, "new_tensor")
@@ -97,7 +97,7 @@ def _kind(kind: Any, function: str) -> dtype | None:
 
 
 def new(data: Any, kind: dtype | None, where: device | None, pin: bool = False) -> Tensor:
-    """Return a new tensor with a copy of `data`, where the data lies unless told otherwise."""
+    """Return a new tensor with a copy of `data`, by default on the device of the data."""
     if isinstance(data, Tensor):
         meta = data.meta.with_(dtype=kind, device=where)
         return copy_as(data, meta.with_(strides=strides_like(meta, None)), pin=pin)
@@ -186,7 +186,7 @@ def _is_sequence(x: Any) -> bool:
 
 
 def _shape(data: Any) -> tuple[int, ...]:
-    """Return the shape as the first elements tell it."""
+    """Return the shape according to the first elements."""
     shape = []
     while _is_sequence(data):
         shape.append(len(data))
@@ -223,7 +223,7 @@ def _gather(data: Any, shape: tuple[int, ...], depth: int, types: set[Any]) -> N
 
 
 def _gather_loosely(data: Any, types: set[Any]) -> None:
-    """The types of all that is in `data`, of a tensor without elements: no lengths are checked then."""
+    """Collect the types of all values in `data`, for a tensor without elements. Lengths are not checked then."""
     if not _is_sequence(data):
         types.add(type(data))
     elif not len(data):
@@ -273,7 +273,7 @@ def _kind_of_type(kind: Any) -> dtype:
 
 
 def _wide(inferred: dtype, target: dtype) -> dtype:
-    """The dtype to read numbers as, before they become `target`: wide, so that nothing is lost on the way."""
+    """Return a wide dtype to read numbers in before they are converted to `target`, so that nothing is lost."""
     if inferred.is_complex:
         if not target.is_complex and target.category != BOOL:
             raise TypeError("must be real number, not complex")

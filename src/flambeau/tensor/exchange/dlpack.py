@@ -1,4 +1,4 @@
-"""DLPack: tensors handed to other libraries in the same process, and taken from them, without a copy.
+"""DLPack: tensors exchanged with other libraries of the same process without a copy.
 
 # Note [Who owns an exported tensor]
 The C structs and the storage hang on one Python object, whose reference goes with the struct: the
@@ -7,8 +7,8 @@ destructor written in Python must not run while an exception is on its way, and 
 die. So capsules are remembered until they are consumed, and the next DLPack call gives back those that
 nobody else holds.
 
-A tensor on virtual GPUs is an extension device's (kDLExtDev): its addresses mean something to Flambeau only,
-and other libraries refuse it. One on a real GPU is CUDA's (kDLCUDA).
+A tensor on virtual GPUs is an extension device's (kDLExtDev): its addresses mean something to Flambeau only, and
+other libraries refuse it. One on a real GPU is CUDA's (kDLCUDA).
 
 # Note [Streams of an exchange]
 The consumer names the stream that it will use, and the producer makes that stream wait for its own current one. So
@@ -142,7 +142,7 @@ _unconsumed: list[tuple[Any, type[Structure]]] = []  # capsules that we gave out
 
 
 def _sweep() -> None:
-    """Forget consumed capsules, and take back what those hold that nobody will consume any more."""
+    """Drop consumed capsules, and reclaim the exports of capsules that no library will consume any more."""
     for entry in list(_unconsumed):
         capsule, form = entry
         unused = _NAMES[form][0]
@@ -246,7 +246,7 @@ def _order(t: Tensor, stream: Any) -> None:
 
 
 class _Borrowed:
-    """Another library's struct, given back when the last tensor over it is gone."""
+    """Another library's struct, released with the last tensor over it."""
 
     __slots__ = ("_address", "_deleter")
 
@@ -313,7 +313,7 @@ def _adopt(capsule: Any) -> Tensor:
 
 
 def _read(managed: Any) -> tuple[Meta, int]:
-    """Return the meta and the address that a struct describes. Raises before anything is taken."""
+    """Return the meta and the address that a struct describes. Errors are raised before ownership passes."""
     if isinstance(managed, _Versioned):
         if managed.major != _VERSION[0]:
             raise BufferError(f"DLPack version {managed.major}.{managed.minor} is not understood")
@@ -338,7 +338,7 @@ def _read(managed: Any) -> tuple[Meta, int]:
 
 
 def _cuda_device(ordinal: int) -> device:
-    """Our device of a number of CUDA's. Raises BufferError if the devices in use are virtual ones, or leave it out."""
+    """Return the device with a CUDA ordinal. Raises BufferError if it is virtual or not visible."""
     found = [c.device for c in system.contexts() if is_real(c) and c.driver_index == ordinal]
     if not found:
         raise BufferError(

@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 
 @function
 def from_numpy(ndarray: Array) -> Tensor:
-    """Return a CPU tensor over the array's memory: a change of one is seen in the other.
+    """Return a CPU tensor over the array's memory. Both show changes of either.
 
     Raises TypeError for what is no array or of a dtype that PyTorch lacks, ValueError for negative strides.
     """
@@ -56,7 +56,7 @@ def from_numpy(ndarray: Array) -> Tensor:
 
 
 class _Owner:
-    """What a shared array's memory belongs to: NumPy reads its interface and keeps it."""
+    """The owner of a shared array's memory. NumPy reads its array interface and keeps it alive."""
 
     __slots__ = ("__array_interface__", "__weakref__", "memory")
 

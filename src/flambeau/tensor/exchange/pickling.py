@@ -169,7 +169,7 @@ def _of_class(made: Tensor, kind: type[Any]) -> Any:
 
 
 def _state(t: Tensor) -> Any:
-    """Return its Python attributes; beside them those that lie in slots of its class, if it has such."""
+    """Return the tensor's Python attributes, and those in slots of its class if it has any."""
     names = [name for name in _slotnames(type(t)) if name not in Tensor.__slots__ and hasattr(t, name)]
     return (t.__dict__, {name: getattr(t, name) for name in names}) if names else t.__dict__
 
@@ -219,7 +219,7 @@ def meta_storage_of(nbytes: int) -> Storage:
 
 
 def storage_of(data: Any, where: str) -> Storage:
-    """Return a storage of bytes. What came out of band is used as it is, if it may be written to, and kept alive."""
+    """Return a storage of bytes. A writable out-of-band buffer is used without a copy and kept alive."""
     window = np.frombuffer(data, np.uint8)
     if place(where) is CPU and window.flags.writeable:
         return over(window, dtypes.uint8, Storage if isinstance(data, bytearray) else ForeignStorage).memory

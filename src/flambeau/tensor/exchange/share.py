@@ -1,5 +1,4 @@
-"""What programs call to share memory with other processes. How that is done is in `sharing.py`, which is imported
-when it is first needed."""
+"""The public functions that share memory with other processes. `sharing.py`, imported on first use, implements them."""
 
 from __future__ import annotations
 
@@ -16,11 +15,12 @@ from flambeau.tensor.tensor import Tensor
 
 
 def announce(reductions: Callable[[], Any], *kinds: type) -> None:
-    """Register these types, tensors and storages with `multiprocessing`, if the program has imported it.
+    """Register these types, tensors and storages with `multiprocessing` if the program has imported it.
 
     `reductions` returns the module that reduces them.
 
-    Where it is imported later, `flambeau.multiprocessing` has to be: importing it here would take 7 ms of all others.
+    Where it is imported later, `flambeau.multiprocessing` has to be: importing it here would take 7 ms of all
+    others.
     """
     if "multiprocessing.reduction" in sys.modules:
         _sharing().announce(reductions, *kinds)
@@ -68,7 +68,7 @@ def _face_is_shared(self: Face) -> bool:
 
 
 def _face_share_memory_(self: Face) -> Face:
-    """Move it to memory that other processes can map; nothing if it is there, or on a CUDA device."""
+    """Move the storage to memory that other processes can map. Does nothing if it is there, or on a CUDA device."""
     _share(self._row)
     return self
 

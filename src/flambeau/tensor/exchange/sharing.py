@@ -50,10 +50,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Sharing:
-    """How this process shares the CPU's memory, and what it shares.
+    """The CPU memory that this process shares with others.
 
-    known: what came from other processes or went to them, by what tells it from all else: what comes again is the
-    same storage. underway: by slot, memory that was sent and has not arrived.
+    Attributes:
+        known: Memory that was sent or received, by its identity. Memory that arrives again is the same storage.
+        underway: slot -> memory that was sent and has not arrived.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,9 @@ class _Sharing:
         self.begin()
 
     def begin(self) -> None:
-        """Also in a forked child: what is underway there is the parent's, and a thread of it may hold the lock."""
+        """Reset the state, at first and in a forked child, whose parent owns the memory under way and maybe a held
+        lock.
+        """
         self.lock = threading.RLock()
         self.slots: Slots | None = None
         self.underway: dict[int, Anonymous] = {}
@@ -119,8 +122,10 @@ class SentStorage(Storage):
 
 
 class ReceivedStorage(ForeignStorage):
-    """CUDA memory of another process. It belongs to no stream here, and notes each that it is used on: they must be
-    done with it before it is given back."""
+    """CUDA memory of another process. It belongs to no stream here.
+
+    It records each stream that uses it, whose work must finish before the memory is released.
+    """
 
     __slots__ = ("_receipt", "_streams")
 
@@ -147,7 +152,7 @@ class ReceivedStorage(ForeignStorage):
 
 
 def move_to_shared_memory(row: Tensor) -> Any:
-    """Return the shared memory of a CPU tensor's storage: it is moved there now if it lies elsewhere.
+    """Return the shared memory of a CPU tensor's storage, which is moved there first if necessary.
 
     `Anonymous` or `Named`, as the strategy says. See Note [Moving to shared memory].
 
@@ -190,7 +195,7 @@ def _move(row: Tensor, to: Mapping) -> None:
 
 
 def _hand_over_memory(memory: Storage) -> Storage:
-    """Return what a storage had so far, as another one's. It is of a kind that cannot grow, from now on."""
+    """Move a storage's former memory into another storage, which cannot grow from then on."""
     if isinstance(memory, PinnedStorage):
         former: Storage = memory.part_with()
         memory.pinned = False
@@ -213,7 +218,7 @@ def storage_over(memory: Any, nbytes: int) -> Storage:
 
 
 def storage_of_descriptor(fd: int, nbytes: int) -> Storage:
-    """Return the storage of a descriptor, which it takes over: the one that has its memory already, or a new one."""
+    """Return the storage of a file descriptor and take ownership: the storage with that memory, or a new one."""
     with sharing.lock:
         found = sharing.known.get(key_of(fd))
         if found is None:
@@ -223,7 +228,7 @@ def storage_of_descriptor(fd: int, nbytes: int) -> Storage:
 
 
 def storage_of_door(door: bytes, counter: bytes, slot: int, nbytes: int) -> Storage:
-    """The same of a descriptor that another process has, and keeps until its slot is clear.
+    """Return the storage of a descriptor that another process holds open until its slot is cleared.
 
     Raises:
         ProcessLookupError: If that process has ended.
@@ -238,7 +243,7 @@ def storage_of_door(door: bytes, counter: bytes, slot: int, nbytes: int) -> Stor
 
 
 def storage_of_name(name: str, nbytes: int) -> Storage:
-    """The same of a name, with the count of the message that brought it."""
+    """Return the storage of named memory, and take over the count of the message that carried the name."""
     named = import_module("flambeau.core.ipc.named_memory")
     with sharing.lock:
         found = sharing.known.get(name)
@@ -272,7 +277,7 @@ def send(storage: Storage) -> device_ipc.Parcel:
 
 
 def receive(parcel: device_ipc.Parcel) -> Storage:
-    """Return the storage that another process has sent: the one that is here already, or a new one."""
+    """Return the storage that another process sent: the one that is open here already, or a new one."""
     with sharing.lock:
         found = sharing.known.get(parcel.key)
         if found is not None and found.context.closed:
@@ -290,7 +295,7 @@ def receive(parcel: device_ipc.Parcel) -> Storage:
 
 
 def receive_storage(*parcel: Any) -> UntypedStorage:
-    """The same as programs see it."""
+    """Return the storage that another process sent as a program sees it, an UntypedStorage."""
     return over(receive(device_ipc.Parcel.checked(*parcel)))
 
 
@@ -323,7 +328,7 @@ def unserializable_hook(f: F) -> F:
 
 
 def warn_if_has_hooks(tensor: Tensor) -> None:
-    """Warn of each hook that stays behind when the tensor is sent to another process, unless it is marked."""
+    """Warn of each hook that does not travel with a tensor to another process, unless it is marked."""
     history = tensor.history
     watchers = None if history is None or history.node is None else history.node.node_hooks
     if history is None or watchers is None:

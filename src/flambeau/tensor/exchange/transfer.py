@@ -96,7 +96,9 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
 
 
 def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
-    """`copy_`, less its version: a new tensor's first contents do not count as a change."""
+    """Copy the elements of `source` without a version change, because a new tensor's first contents are not a
+    change.
+    """
     to, where = target.meta, source.meta
     if to.device is where.device:
         system.require_open(target.memory.context)
@@ -126,7 +128,7 @@ def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
 
 
 def _check(target: Tensor, source: Tensor) -> None:
-    """Raise what a copy on one device would, before anything is queued."""
+    """Raise the errors of a copy on one device before anything is enqueued."""
     ops.copy.rule((source.meta,), (target.meta.dtype, target.meta.shape))
     if may_self_overlap(target.meta.shape, target.meta.strides):
         raise RuntimeError(
@@ -140,7 +142,7 @@ def _warn_of_lost_imaginary() -> None:
 
 
 def _alike(target: Meta, source: Meta) -> bool:
-    """Return True if one memory copy does it: the same bytes in the same order, without gaps."""
+    """Return True if one memory copy suffices: equal bytes in equal order, without gaps."""
     return (
         target.dtype is source.dtype
         and target.shape == source.shape
@@ -183,7 +185,7 @@ def stream_of(t: Tensor) -> Any:
 
 
 def _copy_bytes(target: Tensor, source: Tensor, non_blocking: bool) -> None:
-    """Copy between host and device what `_alike` says."""
+    """Copy memory between host and device, for tensors that one memory copy serves."""
     here, there = (target, source) if target.meta.device is CPU else (source, target)
     stream, driver = stream_of(there), there.memory.context.driver
     memory = here.memory.host_memory(here.ptr, source.meta.nbytes, awaited=not non_blocking)
@@ -200,7 +202,7 @@ def _copy_bytes(target: Tensor, source: Tensor, non_blocking: bool) -> None:
 
 
 def _copy_across(target: Tensor, source: Tensor) -> None:
-    """Between two devices: see Note [How a copy between devices is ordered]."""
+    """Copy between two devices. See Note [How a copy between devices is ordered]."""
     to = target.meta
     if not _alike(to, source.meta):
         packed = _as_contiguous(source, to.dtype, to.shape)
@@ -224,7 +226,7 @@ def _copy_across(target: Tensor, source: Tensor) -> None:
 
 
 def _copy_staged(target: Tensor, source: Tensor, here: Any, there: Any) -> None:
-    """Through pinned memory: out on the source's stream, in on the target's; each sees it in its own order."""
+    """Copy through pinned memory: out on the source's stream, in on the target's, each in its own order."""
     _wait(here, there, "copy between devices: the copy waits until its target may be written")
     staging = PinnedStorage(target.meta.nbytes)
     memory = staging.host_memory(staging.ptr, target.meta.nbytes)
@@ -241,7 +243,7 @@ def _copy_staged(target: Tensor, source: Tensor, here: Any, there: Any) -> None:
 
 
 def _wait(waiter: Any, for_: Any, why: str) -> None:
-    """Let a stream wait for all that is queued on another."""
+    """Make a stream wait for all work enqueued on another."""
     context = for_.context
     event = context.driver.event_create(context.driver_index, False)
     with because(str, why):
@@ -307,7 +309,7 @@ def clone(input: Tensor, *, memory_format: memory_format | None = None) -> Tenso
 
 @method
 def contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format) -> Tensor:
-    """Itself if its memory is in this format, else a copy that is."""
+    """Return the tensor itself if its memory has this format, else a copy that has."""
     if is_contiguous(self, memory_format=memory_format):
         return self
     if self.meta.sparse and self.meta.numel:
@@ -339,7 +341,7 @@ def is_contiguous(self: Tensor, *, memory_format: memory_format = contiguous_for
 
 
 def host_array(t: Tensor, write: bool = False) -> Any:
-    """Return the elements of a CPU tensor as a window; observers hear that the host reads (or writes) them now."""
+    """Return the elements of a CPU tensor as an array, and report the host's read or write to observers."""
     meta = t.meta
     if meta.sparse:
         t.memory.expose()
@@ -398,10 +400,10 @@ def _move(t: Tensor, meta: Meta, non_blocking: bool, copy: bool) -> Tensor:
 
 @method
 def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """This tensor with another dtype, device or memory format: `to(dtype)`, `to(device, dtype)`, `to(other)`.
+    """Return this tensor with another dtype, device or memory format: `to(dtype)`, `to(device, dtype)`, `to(other)`.
 
-    Itself if nothing changes (and not `copy`). With `non_blocking`, a copy from pinned memory to a CUDA
-    device returns before it is done, and one to the CPU gives a pinned tensor and leaves the stream busy.
+    Itself if nothing changes (and not `copy`). With `non_blocking`, a copy from pinned memory to a CUDA device
+    returns before it is done, and one to the CPU gives a pinned tensor and leaves the stream busy.
     """
     meta = self.meta
     if (
@@ -427,7 +429,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _dense(meta: Meta) -> bool:
-    """Without gaps or overlaps, in whatever order: such strides are kept as they are."""
+    """Return True for a layout without gaps or overlaps, whose strides a copy keeps."""
     return is_dense(meta.shape, meta.strides)
 
 
@@ -458,7 +460,7 @@ def to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, An
 
 
 def _listing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Arguments as PyTorch's argument parser lists them."""
+    """Return arguments as PyTorch's argument parser lists them in errors."""
     return (
         "("
         + ", ".join(
@@ -469,7 +471,7 @@ def _listing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _rename_async(given: dict[str, Any], function: str) -> None:
-    """`async`, the old name of `non_blocking`, is a Python keyword now; `**{'async': True}` passes it."""
+    """Move the argument `async`, the old name of `non_blocking`, which is a Python keyword now."""
     if "async" in given:
         warn_program(
             f"This overload of {function} is deprecated: 'async' is now called 'non_blocking'", UserWarning
@@ -486,7 +488,7 @@ def cuda(
     memory_format: memory_format = preserve_format,
     **old: Any,
 ) -> Tensor:
-    """This tensor on a CUDA device (None: the current one); itself if it lies there."""
+    """Return this tensor on a CUDA device (None: the current one), itself if it is there."""
     _rename_async(old, "cuda")
     non_blocking = old.pop("non_blocking", non_blocking)
     if old:
@@ -499,7 +501,7 @@ def cuda(
 
 @method
 def cpu(self: Tensor, *, memory_format: memory_format = preserve_format) -> Tensor:
-    """This tensor on the CPU; itself if it lies there. Waits for the current stream of its device."""
+    """Return this tensor on the CPU, itself if it is there. Waits for the current stream of its device."""
     return to(self, CPU, memory_format=memory_format)
 
 
@@ -521,7 +523,7 @@ def type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
 
 @method
 def type_as(self: Tensor, other: Tensor) -> Tensor:
-    """This tensor with the dtype and on the device of another."""
+    """Return this tensor with the dtype and on the device of another."""
     return to(self, other)
 
 
@@ -595,7 +597,7 @@ def _deprecated_device(device: Any, name: str) -> torch_device:
 
 @method
 def record_stream(self: Tensor, stream: Any) -> None:
-    """Say that work on `stream` uses this memory: once freed, it waits for that work before it is reused.
+    """Record that work on `stream` uses this memory. After its free, the memory is reused once that work is done.
 
     Needed where a tensor is used on another stream than the one it was allocated on.
     """
@@ -617,7 +619,7 @@ def record_stream(self: Tensor, stream: Any) -> None:
 
 @method
 def record_use(self: Tensor, event: Event) -> None:
-    """Say that work up to an event, recorded already, uses this memory: once freed, it waits for that event alone.
+    """Record that work up to a recorded event uses this memory. After its free, reuse waits for that event alone.
 
     More exact than `record_stream`, which waits for all that the stream was given until the memory is freed. The
     event may be recorded anew afterwards.
@@ -698,7 +700,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
 
 
 def _fill_shown(self: Tensor, name: str, value: Any, op: Any) -> Tensor:
-    """Show handlers a fill, and record it."""
+    """Show handlers a fill, and record it for autograd."""
     node = None
     if mode.recording:
         params = (self.meta.dtype, self.meta.shape, self.meta.device)
@@ -736,7 +738,7 @@ def zero_(self: Tensor) -> Tensor:
 def resize_(
     self: Tensor, *sizes: Any, size: Any = None, memory_format: memory_format = contiguous_format
 ) -> Tensor:
-    """Give it another size; its storage grows if it must, and what is new is uninitialized. Returns itself.
+    """Change the size; the storage grows if necessary, with uninitialized elements. Returns itself.
 
     Raises:
         RuntimeError: If it requires a gradient.

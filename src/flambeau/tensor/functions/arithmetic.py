@@ -101,7 +101,7 @@ _PLACES = {
 
 
 def _bind_operands(name: str, named: dict[str, Any], *given: Any) -> list[Any]:
-    """Operands with those that were given by NumPy's names. Raises TypeError if any other name, or one too many."""
+    """Return the operands, including those passed by NumPy's names. Raises TypeError for other names or too many."""
     operands = list(given)
     for key, value in named.items():
         at = _PLACES.get(key, len(operands))
@@ -127,7 +127,7 @@ def publish_in_place(define: Callable[..., Any], op: Pointwise, bind: Callable[[
 
 
 def bind_unary(op: Pointwise) -> None:
-    """torch.exp(input, *, out=None), Tensor.exp(), and Tensor.exp_() where the dtype is kept."""
+    """Bind a unary operator: torch.exp(input, *, out=None), Tensor.exp(), and Tensor.exp_() where the dtype is kept."""
     name = op.name
 
     def of_tensor(input: Any = ..., *, out: Any = None, **named: Any) -> Any:
@@ -152,9 +152,9 @@ def bind_unary(op: Pointwise) -> None:
 
 
 def bind_binary(op: Pointwise, second: str = "other", numbers: bool = False) -> None:
-    """torch.atan2(input, other, *, out=None), Tensor.atan2(other), Tensor.atan2_(other).
+    """Bind a binary operator: torch.atan2(input, other, *, out=None), Tensor.atan2(other), Tensor.atan2_(other).
 
-    numbers: whether the function takes two of them.
+    `numbers` is True if the function accepts two numbers.
     """
     name = op.name
     first = operand if 0 in op.scalars else tensor_operand
@@ -248,7 +248,7 @@ def _with_alpha(
 
 
 def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
-    """torch.add(input, other, *, alpha=1, out=None) and its forms."""
+    """Bind torch.add(input, other, *, alpha=1, out=None) and its forms."""
     name = plain.name
 
     def of_both(
@@ -579,7 +579,7 @@ def nan_to_num(
     *,
     out: Any = None,
 ) -> Any:
-    """NaN and the infinities replaced: by 0 and the dtype's limits where nothing is given."""
+    """Return the tensor with NaN and infinities replaced: by default by 0 and the dtype's limits."""
     x = tensor_operand(input, "nan_to_num", "input", 1)
     return run(functions.nan_to_num, (x,), out, _replacements(x, nan, posinf, neginf))
 
@@ -630,7 +630,7 @@ def polar(abs: Tensor, angle: Tensor, *, out: Any = None) -> Any:
 
 @function
 def lerp(input: Any, end: Any, weight: Any, *, out: Any = None) -> Any:
-    """The point between input and end at weight: a number or a tensor."""
+    """Return the linear interpolation between `input` and `end` at `weight`, a number or a tensor."""
     ends = tensor_operand(input, "lerp", "input", 1), tensor_operand(end, "lerp", "end", 2)
     return run(arithmetic.lerp, (*ends, operand(weight, "lerp", "weight", 3)), out)
 
@@ -650,7 +650,7 @@ publish(_lerp_, "lerp_", "`lerp` in place.", method)
 
 
 def _bind_combination(op: Pointwise) -> None:
-    """torch.addcmul(input, tensor1, tensor2, *, value=1, out=None) and its forms."""
+    """Bind torch.addcmul(input, tensor1, tensor2, *, value=1, out=None) and its forms."""
     name = op.name
 
     def operands(x: Any, tensor1: Any, tensor2: Any, value: Any) -> tuple[Any, ...]:

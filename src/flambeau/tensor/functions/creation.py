@@ -104,7 +104,7 @@ def _sizes(function: str, size: tuple[Any, ...], given: Sized) -> Shape:
 
 @function
 def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
-    """Return a new tensor of uninitialized memory, of the default dtype unless told otherwise."""
+    """Return a new tensor of uninitialized memory, by default of the default dtype."""
     if interception.count and dispatch.is_shown():
         return dispatch.create(empty, sizes, dict(given))
     key, meta = find_meta("empty", sizes, given)
@@ -197,7 +197,7 @@ def empty_permuted(size: Any, physical_layout: Any, **given: Unpack[Given]) -> T
 
 
 def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -> Tensor:
-    """Return zeros or ones of the default dtype, unless told otherwise. See Note [Repeated creations]."""
+    """Return zeros or ones, by default of the default dtype. See Note [Repeated creations]."""
     function = define.__name__
     if interception.count and dispatch.is_shown():
         return dispatch.create(define, sizes, dict(given))
@@ -255,7 +255,7 @@ def full(size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
 @function
 @creates
 def scalar_tensor(s: Any, **given: Unpack[Given]) -> Tensor:
-    """Return a 0-dim tensor of a number, of the default dtype unless told otherwise."""
+    """Return a 0-dim tensor of a number, by default of the default dtype."""
     return _of_one_value("scalar_tensor", (), number(s, "scalar_tensor", "s", 1), given, None)
 
 
@@ -323,7 +323,7 @@ def full_like(input: Tensor, fill_value: Number, **given: Unpack[Given]) -> Tens
 def _new_like(
     self: Tensor, function: str, size: tuple[Any, ...], given: Sized
 ) -> tuple[Meta, CreationOptions]:
-    """Return a contiguous meta of the sizes, on the tensor's device and of its dtype unless told otherwise."""
+    """Return a contiguous meta of the sizes, by default with the tensor's device and dtype."""
     options = CreationOptions(function, given)
     shape = _sizes(function, size, given)
     kind, device = options.kind or self.meta.dtype, options.device or self.meta.device

@@ -25,7 +25,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _bind_operator(op: Pointwise, dunder: str) -> None:
-    """a + b, 2 + b, a += b."""
+    """Bind a Python operator to an operator definition: a + b, 2 + b, a += b."""
 
     def forward(self: Tensor, other: Any) -> Any:
         kind = other.__class__
@@ -65,7 +65,7 @@ for _op, _dunder in [
 
 
 def _bind_comparison(op: Pointwise) -> None:
-    """a < b, a == b. As in PyTorch, `==` alone takes a NumPy array too."""
+    """Bind a Python comparison: a < b, a == b. As in PyTorch, only `==` accepts a NumPy array."""
 
     def compare(self: Tensor, other: Any) -> Any:
         kind = other.__class__

@@ -287,7 +287,7 @@ def _canonical(name: str, input: Tensor, s: Any, dim: Any) -> tuple[tuple[int, .
 
 
 def _run(op: Op, x: Tensor, params: tuple[Any, ...], out: Tensor | None) -> Tensor:
-    """The result is cast to the dtype of `out`, as PyTorch does."""
+    """Run a transform. The result is cast to the dtype of `out`, as in PyTorch."""
     result: Tensor = (
         call(op, (x,), params) if out is None else call_into(op, (out,), (x,), params, resize=True)
     )
@@ -295,7 +295,7 @@ def _run(op: Op, x: Tensor, params: tuple[Any, ...], out: Tensor | None) -> Tens
 
 
 def _to_spectrum(x: Tensor, dims: tuple[int, ...], scale: str, out: Tensor | None, forward: bool) -> Tensor:
-    """Return half a spectrum; backward it is the conjugate of the forward one."""
+    """Return half the spectrum of real input. The backward transform is the conjugate of the forward one."""
     params = (dims, scale)
     if forward:
         return _run(ops.r2c, x, params, out)
@@ -307,7 +307,7 @@ def _to_spectrum(x: Tensor, dims: tuple[int, ...], scale: str, out: Tensor | Non
 def _to_real(
     x: Tensor, dims: tuple[int, ...], points: int, scale: str, out: Tensor | None, forward: bool
 ) -> Tensor:
-    """From half a spectrum; forward is backward of the conjugate."""
+    """Return the real signal of half a spectrum. The forward transform is the backward one of the conjugate."""
     return _run(ops.c2r, x.conj() if forward else x, (dims, scale, points), out)
 
 
@@ -320,7 +320,7 @@ def _scale(norm: Any, forward: bool) -> str:
 
 
 def _promote(x: Tensor, to_complex: bool = False) -> Tensor:
-    """Integers and bools in the default dtype; then, where wanted, complex."""
+    """Return integers and bools in the default dtype, and then as complex numbers if `to_complex`."""
     if autocast.threads:
         (x,) = autocast.cast(FLOAT32_ON_CPU, x)
     kind = x.dtype if x.dtype.category >= FLOATING else flags.default_dtype
@@ -403,7 +403,7 @@ def fftfreq(
 def rfftfreq(
     n: int, d: float = 1.0, *, out: Tensor | None = None, dtype: dtype | None = None, **given: Any
 ) -> Tensor:
-    """Return the frequency of each point of a real transform: those of `fftfreq` that are not negative."""
+    """Return the non-negative frequencies of `fftfreq`, which are those of a real transform."""
     n = integer(n, "fft_rfftfreq", "n", 1)
     result = _frequencies("rfftfreq", n, dtype, out, given, halved=True)
     return result.mul_(1.0 / (n * d) if n * d else math.inf)

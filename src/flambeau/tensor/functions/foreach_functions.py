@@ -26,7 +26,7 @@ def _check_tensors(tensors: Any) -> Sequence[Any]:
 
 
 def _for_each(tensors: Sequence[Any], given: Any) -> Sequence[Any]:
-    """Return one for each tensor: those of a list, or a number (also as a tensor of no dimensions) for all."""
+    """Return one value for each tensor: the elements of a list, or one number for all."""
     if isinstance(given, list | tuple):
         if len(given) == len(tensors):
             return given

@@ -20,10 +20,10 @@ MOST = 256  # tensors in one launch: their addresses are parameters of a kernel
 def update(
     record: Foreach, lists: Sequence[Sequence[Tensor]], scalars: Sequence[float], options: Any
 ) -> None:
-    """Give the lists that change their new values: one launch for up to 256 tensors a list.
+    """Update lists of tensors in place: one launch for up to 256 tensors of each list.
 
-    lists: of one length, of tensors on one device; the m-th tensors have one shape, or one element; each list is of
-    one dtype. Raises RuntimeError, with nothing changed, where that does not hold. Nothing is recorded.
+    lists: of one length, of tensors on one device; the m-th tensors have one shape, or one element; each list is
+    of one dtype. Raises RuntimeError, with nothing changed, where that does not hold. Nothing is recorded.
     """
     count = len(lists[0])
     for start in range(0, count, MOST):
@@ -33,7 +33,7 @@ def update(
 
 
 def update_flagged(record: Foreach, lists: Sequence[Sequence[Tensor]], flag: Tensor) -> None:
-    """As `update`, of a record with a flag: a float32 tensor of one element, which becomes 1 where the record says."""
+    """Update lists, and set a float32 flag of one element to 1 if the operator reports it; see `update`."""
     for start in range(0, len(lists[0]), MOST):
         part = [x[start : start + MOST] for x in lists]
         changed = [t for k in record.changed(()) for t in part[k]]
@@ -64,7 +64,7 @@ def _run(
     params: tuple[Any, ...],
     targets: Any = (),
 ) -> None:
-    """`targets`: the metas of what changes, where it is none of the operands."""
+    """Launch one update. `targets` holds the metas of changed tensors that are not operands."""
     key = (record, params, *[t.meta for t in tensors], *map(type, scalars), targets, "update")
     args = [*tensors, *scalars]
     plan = engine.plans.get(key)

@@ -94,7 +94,7 @@ _property(_grad_fn)
 
 
 def _output_nr(self: Tensor) -> int:
-    """Which output of `grad_fn` it is."""
+    """Return the number of the output of `grad_fn` that this tensor is."""
     return self.history.index if self.history is not None and node_of(self) is not None else 0
 
 
@@ -299,7 +299,7 @@ def run_backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """`torch.autograd.backward`."""
+    """Run `torch.autograd.backward`."""
     if inputs is not None:
         inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
         if not inputs:

@@ -108,7 +108,7 @@ _PLAIN = frozenset((int, slice))
 
 
 def _view_basic(t: Tensor, parts: Sequence[Any]) -> Tensor:
-    """By ints and slices, which most indices are."""
+    """Return the view of an index of ints and slices, which is the common case."""
     view, dim = t, 0
     for part in parts:
         if part.__class__ is int:
@@ -124,7 +124,7 @@ def _is_places(index: Meta, x: Meta) -> bool:
 
 
 def _is_whole_mask(t: Tensor, index: Tensor) -> bool:
-    """Return True if an index says of each element of t if it is taken. Raises as `get`."""
+    """Return True if an index is a boolean mask of the whole tensor. Raises like `get`."""
     a, b = t.meta, index.meta
     if b.dtype is not dtypes.bool_ or b.ndim != a.ndim or not b.ndim or b.device is not a.device:
         return False
@@ -189,7 +189,7 @@ def _parts(index: Any) -> list[Any]:
 
 
 def _means_tuple(index: list[Any]) -> bool:
-    """PyTorch reads a short list that holds more than ints as a tuple."""
+    """Return True if PyTorch reads a list as a tuple: a short one that contains more than ints."""
     return len(index) < 32 and any(
         x is None or x is Ellipsis or isinstance(x, Tensor | slice | list | tuple | range | np.ndarray)
         for x in index
@@ -250,7 +250,7 @@ def _slice(t: Tensor, dim: int, part: slice) -> Tensor:
 
 
 def _add_bool(t: Tensor, dim: int, value: bool, found: _Found) -> Tensor:
-    """True adds a dimension of size 1, False one of size 0."""
+    """Add a bool index: True adds a dimension of size 1, False one of size 0."""
     index = data.tensor([0] if value else [], dtype=dtypes.int64)
     found.append((dim, index))
     return unsqueeze(t, dim)
@@ -377,7 +377,7 @@ def _into(
 
 
 def _in_place(op: Op, self: Tensor, rest: Sequence[Any], params: tuple[Any, ...] = ()) -> Tensor:
-    """Raises RuntimeError where the tensor is written from its own memory: in which order is not said."""
+    """Run an indexed write in place. Raises RuntimeError if source and target share memory."""
     for t in rest:
         if isinstance(t, Tensor) and t.memory is self.memory:
             refuse_overlap(self, t)
@@ -478,7 +478,7 @@ def index_reduce(
     input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The slices of `source` reduced ("prod", "mean", "amax", "amin") into indices of a dimension."""
+    """Reduce the slices of `source` ("prod", "mean", "amax", "amin") into indices of a dimension."""
     return _into(ops.index_reduce, out, (input, index, source), (dim, _index_how(reduce), include_self))
 
 

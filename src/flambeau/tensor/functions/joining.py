@@ -83,14 +83,14 @@ def stack(tensors: TensorList, dim: int = 0, *, out: Tensor | None = None) -> Te
 
 @function
 def hstack(tensors: TensorList, *, out: Tensor | None = None) -> Tensor:
-    """Along the columns: dimension 1, or 0 of vectors."""
+    """Join tensors along the columns: dimension 1, or 0 for vectors."""
     listed = [_atleast(t, 1) for t in _some(tensors, "hstack")]
     return _cat(listed, 0 if listed[0].meta.ndim == 1 else 1, out=out)
 
 
 @function
 def vstack(tensors: TensorList, *, out: Tensor | None = None) -> Tensor:
-    """Along the rows; vectors are rows."""
+    """Join tensors along the rows; vectors are rows."""
     return _cat([_atleast(t, 2) for t in _some(tensors, "vstack")], 0, out=out)
 
 
@@ -99,13 +99,13 @@ alias("row_stack", vstack, as_method=False)
 
 @function
 def dstack(tensors: TensorList, *, out: Tensor | None = None) -> Tensor:
-    """Along dimension 2."""
+    """Join tensors along dimension 2."""
     return _cat([_atleast(t, 3) for t in _some(tensors, "dstack")], 2, out=out)
 
 
 @function
 def column_stack(tensors: TensorList, *, out: Tensor | None = None) -> Tensor:
-    """Along the columns; vectors are columns."""
+    """Join tensors along the columns; vectors are columns."""
     listed = _some(tensors, "column_stack")
     columns = [reshape(t, (t.meta.numel, 1)) if t.meta.ndim <= 1 else t for t in listed]
     return hstack(columns, out=out)
@@ -119,7 +119,7 @@ def _some(tensors: Any, name: str) -> tuple[Tensor, ...]:
 
 
 def _atleast(t: Tensor, ndim: int) -> Tensor:
-    """`t` with leading dimensions of size 1 (a matrix gets its third at the end)."""
+    """Return `t` with added dimensions of size 1 in front; a matrix gets its third one at the end."""
     have, shape = t.meta.ndim, t.meta.shape
     if have >= ndim:
         return t
@@ -301,7 +301,7 @@ def roll(input: Tensor, shifts: IntOrTuple, dims: IntOrTuple | None = ()) -> Ten
 
 @both
 def rot90(input: Tensor, k: int = 1, dims: IntTuple = (0, 1)) -> Tensor:
-    """Rotated by `k` quarter turns in the plane of two dims, from the first towards the second."""
+    """Return the tensor rotated by `k` quarter turns in the plane of two dims, from the first towards the second."""
     given = ints((dims,), "rot90", "dims")
     if len(given) != 2:
         raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(given)}")

@@ -40,7 +40,7 @@ def tensor_of(x: Any, name: str, argument: str = "A", position: int = 1) -> Tens
 
 
 def _warn_of_age(name: str, newer: str, how: str) -> None:
-    """What PyTorch says of a function that `torch.linalg` has under a newer name; `how` to write it."""
+    """Warn, in PyTorch's words, of a function with a newer name in `torch.linalg`. `how` tells how to write it."""
     warn_program(
         f"{name} is deprecated in favor of {newer} and will be removed in a future PyTorch release.{how}",
         UserWarning,
@@ -154,7 +154,7 @@ def slogdet(input: Tensor, *, out: Out = None) -> Any:
 
 
 def _to_double(x: Tensor) -> Tensor:
-    """In double precision, whose products do not round to TF32: LAPACK's and cuSOLVER's do not."""
+    """Return the tensor in double precision, whose products are never rounded to TF32."""
     wide: Tensor = x.to(promote_types(x.dtype, float64))
     return wide
 
@@ -329,7 +329,7 @@ def _zero_pivots(x: Tensor) -> Tensor:
 
 
 def _identity(like: Tensor) -> Tensor:
-    """One identity matrix of the size, dtype and device of a batch."""
+    """Return one identity matrix with the size, dtype and device of a batch's matrices."""
     eye: Tensor = functions["eye"](like.meta.shape[-1], dtype=like.dtype, device=like.device)
     return eye
 
@@ -721,7 +721,7 @@ def _epsilon(x: Tensor) -> float:
 
 
 def _check_full_rank(rank: Any, wanted: int) -> None:
-    """LAPACK's gels takes a matrix of zeros, whose solution is 0."""
+    """Raise LinAlgError for a matrix without full rank. LAPACK's gels accepts a zero matrix, whose solution is 0."""
     check(
         (rank + 1) * ((rank > 0) & (rank < wanted)), "torch.linalg.lstsq", lambda code: (
             "The least squares solution could not be computed because the input matrix does not have full rank "
@@ -765,7 +765,7 @@ def _basis_of(A: Any, count: int, times: int) -> Any:
 def pca_lowrank(
     A: Tensor, q: int | bool | None = None, center: Any = True, niter: int | bool = 2
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`svd_lowrank` of A less its columns' means: V's columns are the principal directions."""
+    """Return `svd_lowrank` of A minus its column means. The columns of V are the principal directions."""
     _require_matrix(A)
     most = min(A.shape[-2:])
     count = min(6, most) if q is None else q

@@ -95,7 +95,7 @@ def _halvings(x: Tensor) -> Any:
 
 
 def _taylor(x: Tensor) -> Tensor:
-    """In the fourth power of x, whose coefficients are polynomials of degree 3."""
+    """Return a Taylor polynomial in the fourth power of x, whose coefficients are polynomials of degree 3."""
     matmul = functions["matmul"]
     second = matmul(x, x)
     powers = [_identities(x), x, second, matmul(second, x)]
@@ -202,7 +202,7 @@ def linalg_diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -
 
 
 def _powers(x: Tensor, count: int) -> Tensor:
-    """Along a new last dimension x to the 0, 1, 2, ...; integers as int64."""
+    """Return x to the powers 0, 1, 2, ... along a new last dimension; integers as int64."""
     x = x.to(int64) if x.dtype.category < FLOATING else x
     x = x.unsqueeze(-1)
     first = functions["ones_like"](x)
@@ -322,7 +322,7 @@ def _samples_dim(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> i
 
 
 def _pairs(t: Tensor, dim: int) -> tuple[Any, Any]:
-    """Each element along `dim` but the last, and its follower."""
+    """Return all elements along `dim` but the last, and all but the first."""
     count = max(t.meta.shape[dim] - 1, 0)
     return t.narrow(dim, 0, count), t.narrow(dim, min(1, t.meta.shape[dim]), count)
 

@@ -614,7 +614,7 @@ def _letters(subscripts: Sequence[Any]) -> str:
 
 
 def _parse_equation(equation: str, operands: Sequence[Tensor]) -> tuple[list[Labels], Labels]:
-    """Labels of the dimensions of each operand and of the result. An ellipsis becomes '.0', '.1', ..."""
+    """Return the labels of the dimensions of each operand and of the result. An ellipsis becomes '.0', '.1', ..."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if not operands:
@@ -653,7 +653,7 @@ def _labels(term: str, at: int, t: Tensor) -> Labels:
 
 
 def _check_subscripts(equation: str) -> None:
-    """Letters, and one ellipsis for each operand and the output, is what an equation names dimensions by."""
+    """Check that an equation names dimensions by letters and at most one ellipsis for each operand and the output."""
     operand, place, seen = 0, "operand 0", False
     for found in re.finditer(r"->|\.\.\.|\S", equation):
         token, output = found[0], place == "output"
@@ -710,7 +710,7 @@ def _check_sizes(inputs: list[Labels], operands: Sequence[Tensor]) -> None:
 
 
 def _diagonal(t: Tensor, labels: Labels) -> tuple[Tensor, Labels]:
-    """A repeated label walks the diagonal of its dimensions."""
+    """Replace repeated labels by the diagonal of their dimensions."""
     for x in sorted(set(labels)):
         while labels.count(x) > 1:
             first = labels.index(x)

@@ -79,7 +79,7 @@ def _source(where: device, given: Generator | None) -> Generator:
 def _new(
     fill: Callable[..., Tensor], op: Op, size: Any, options: Any, source: Generator | None, *parameters: float
 ) -> Tensor:
-    """Return a new tensor of real numbers of a distribution: on CUDA drawn as it is made, else made and filled."""
+    """Return a new tensor of a real distribution: on CUDA drawn at creation, otherwise created and filled."""
     _, meta = creation.find_meta("empty", size, options)
     if meta is None or not _is_drawn_at_once(meta):
         made = creation.empty(*size, **options)
@@ -111,7 +111,7 @@ def dropout_on_cuda(x: Tensor, p: float) -> Tensor:
 
 
 def _policy(where: device) -> Policy:
-    """Return how a device's random kernels deal draws: as PyTorch on this GPU, or alike on every GPU."""
+    """Return how a device's random kernels assign draws: as PyTorch on this GPU model, or equally on every GPU."""
     if flags.portable_random:
         return PORTABLE
     context = system.context_of(where)
@@ -304,7 +304,7 @@ def rand(*size: Any, generator: Generator | None = None, out: Tensor | None = No
 def randn(
     *size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any
 ) -> Tensor:
-    """Normal numbers (mean 0, variance 1) of shape `size`."""
+    """Return normal numbers (mean 0, variance 1) of shape `size`."""
     if out is None:
         return _new(normal_, ops.normal, size, options, generator, 0.0, 1.0)
     return normal_(_make_empty(size, out, options), generator=generator)
@@ -400,7 +400,7 @@ def normal(
     out: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """Normal numbers of the given means and standard deviations: numbers with `size`, or tensors, broadcast."""
+    """Return normal numbers of the given means and standard deviations: numbers with `size`, or tensors, broadcast."""
     if size is not None:
         mean, std = number(mean, "normal", "mean", 1), number(std, "normal", "std", 2)
         return normal_(_make_empty((size,), out, options), float(mean), float(std), generator=generator)
@@ -544,13 +544,13 @@ def _check_probabilities(weights: Any) -> None:
 
 
 def _draw_without_replacement(weights: Any, count: int, source: Generator | None) -> Any:
-    """Without replacement: the largest weights over exponential numbers (Efraimidis and Spirakis)."""
+    """Return draws without replacement: the largest weights over exponential numbers (Efraimidis and Spirakis)."""
     race = weights / exponential_(creation.empty_like(weights), generator=source)
     return race.argmax(-1, keepdim=True) if count == 1 else race.topk(count).indices
 
 
 def _looked_up(weights: Any, count: int, source: Generator | None) -> Any:
-    """With replacement: uniform numbers looked up in the running sums."""
+    """Return draws with replacement: uniform numbers looked up in the running sums."""
     wide = weights if weights.dtype is float64 else weights.float()
     sums = wide.cumsum(-1)
     sums = (sums / sums.select(-1, -1).unsqueeze(-1)).double()
@@ -630,7 +630,7 @@ def fork_rng(
     _devices_kw: str = "devices",
     device_type: str | None = None,
 ) -> Iterator[None]:
-    """On leaving, put back the states of the CPU's generator and of CUDA devices'.
+    """Restore the states of the CPU's and CUDA devices' generators when the block ends.
 
     Args:
         devices: whose, as torch.device, str or index; None: all, with a warning where there are several.

@@ -148,7 +148,7 @@ def mean(
     dtype: dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The mean over all elements or over `dim`.
+    """Return the mean over all elements or over `dim`.
 
     Raises:
         RuntimeError: For an integer dtype, without `dtype`.
@@ -165,7 +165,7 @@ def nanmean(
     dtype: dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The mean over the elements that are not NaN. RuntimeError for integers."""
+    """Return the mean over the elements that are not NaN. RuntimeError for integers."""
     if input.dtype.category < FLOATING:
         raise RuntimeError(
             "nanmean(): expected input to have floating point or complex dtype but got "
@@ -499,13 +499,13 @@ def _quantile(
 
 @both
 def cumsum(input: Tensor, dim: int, *, dtype: dtype | None = None, out: Tensor | None = None) -> Tensor:
-    """Running sums along `dim`; integers and booleans in int64."""
+    """Return running sums along `dim`; integers and booleans in int64."""
     return _scan(scan.cumsum, "cumsum", input, dim, dtype, out)
 
 
 @both
 def cumprod(input: Tensor, dim: int, *, dtype: dtype | None = None, out: Tensor | None = None) -> Tensor:
-    """Running products along `dim`; integers and booleans in int64."""
+    """Return running products along `dim`; integers and booleans in int64."""
     return _scan(scan.cumprod, "cumprod", input, dim, dtype, out)
 
 
@@ -645,7 +645,7 @@ def histc(
 
 
 def _ends(input: Tensor, least: Any, most: Any, name: str) -> tuple[Any, Any]:
-    """The ends of the bins; the input's own where both are the same."""
+    """Return the ends of the bins: the input's own extremes if both given ends are equal."""
     least, most = (checked_scalar(x, input.dtype) for x in (least, most))
     if least == most and input.numel():
         least, most = (x.item() for x in aminmax(input))

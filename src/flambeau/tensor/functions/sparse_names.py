@@ -176,7 +176,7 @@ def is_coalesced(self: Tensor) -> Any:
 
 @_method
 def _set_coalesced(self: Tensor, coalesced: bool) -> Any:
-    """Say whether the indices of a COO tensor are sorted and distinct; nothing is checked."""
+    """Declare whether the indices of a COO tensor are sorted and distinct, without a check."""
 
 
 @_method
@@ -307,9 +307,9 @@ def sparse_mask(self: Tensor, mask: Tensor) -> Any:
 
 @_method
 def sparse_resize_(self: Tensor, size: Any, sparse_dim: int, dense_dim: int) -> Any:
-    """Give a COO tensor another size; with values, its sizes may only grow."""
+    """Change the size of a COO tensor; with values, its sizes may only grow."""
 
 
 @_method
 def sparse_resize_and_clear_(self: Tensor, size: Any, sparse_dim: int, dense_dim: int) -> Any:
-    """Give a COO tensor another size and no values."""
+    """Change the size of a COO tensor and remove its values."""

@@ -1,4 +1,4 @@
-"""Special functions: those of the `torch` namespace, and the rest, which `torch.special` alone has."""
+"""Special functions of the `torch` namespace, and the further ones of `torch.special`."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _of_one(op: Pointwise) -> Callable[..., Any]:
 
 
 def _of_two(op: Pointwise) -> Callable[..., Any]:
-    """Of two tensors, or a tensor and a number."""
+    """Bind an operator on two tensors, or a tensor and a number."""
 
     def of_both(input: Any, other: Any, *, out: Any = None) -> Any:
         return run(op, _pair(op, input, other), out)

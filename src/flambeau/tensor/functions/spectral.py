@@ -158,7 +158,7 @@ def stft(
 
 
 def _warn_of_no_window(why: str) -> None:
-    """In PyTorch's words, which lack spaces: `why` begins with the mark that ends the sentence before."""
+    """Warn of a missing window in PyTorch's words. `why` begins with the punctuation of the sentence before."""
     warn_program(
         f"A window was not provided. A rectangular window will be applied{why}To suppress this warning and use a "
         "rectangular window, explicitly set `window=torch.ones(n_fft, device=<device>)`.",
@@ -209,7 +209,7 @@ def _center_window(window: Tensor, n_fft: int) -> Tensor:
 
 
 def _pad_signal(x: Tensor, pad: int, mode: str) -> Tensor:
-    """The signal with `pad` more points at both ends."""
+    """Return the signal with `pad` more points at both ends."""
     if mode not in ("constant", "reflect", "replicate", "circular"):
         raise NotImplementedError(f"Unrecognised padding mode {mode}")
     points = x.meta.shape[-1]

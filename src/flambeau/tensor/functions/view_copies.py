@@ -35,7 +35,7 @@ def _store(view: Tensor, out: Tensor) -> Tensor:
 
 
 def _bind_copy(name: str, of: Callable[..., Any], bind: Callable[[Any], Any] = function) -> None:
-    """torch.<name>_copy: what `of` shows, as a new tensor."""
+    """Bind torch.<name>_copy, which returns what `of` shows as a new tensor."""
 
     def copy_view(input: Tensor, *args: Any, out: Any = None, **given: Any) -> Any:
         return _fresh(of(input, *args, **given), out)

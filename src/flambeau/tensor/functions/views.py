@@ -157,7 +157,7 @@ def numel(input: Tensor) -> int:
 
 @both
 def detach(input: Tensor) -> Tensor:
-    """The same memory and version counter, cut off from any history."""
+    """Return a tensor with the same memory and version counter, and no history."""
     if interception.count and dispatch.is_shown((input,)):
         return dispatch.show("detach", input)
     alike = make(input.meta, input.memory, input.ptr)
@@ -177,7 +177,7 @@ class _OwnCounter:
 
 
 def _data(self: Tensor) -> Tensor:
-    """The same memory with a version counter of its own: changes through it are not noticed."""
+    """Return a tensor with the same memory and its own version counter, so that autograd does not see its changes."""
     if interception.count and dispatch.is_shown((self,)):
         return dispatch.show("detach", self)
     alike = make(self.meta, self.memory, self.ptr)
@@ -188,7 +188,7 @@ def _data(self: Tensor) -> Tensor:
 
 
 def _set_data(self: Tensor, other: Tensor) -> None:
-    """Point this tensor at another's memory; it keeps its identity and version counter."""
+    """Point this tensor at another's memory. The tensor keeps its identity and version counter."""
     if not isinstance(other, Tensor):
         raise TypeError(f"Variable data has to be a tensor, but got {type(other).__name__}")
     version = self.counter.version
@@ -244,7 +244,7 @@ def _permute_to(t: Tensor, dims: Shape) -> Tensor:
 
 @behind(_front_of_view(_view_as_shape), as_function=False)
 def view(self: Tensor, *shape: Any, size: Any = None, dtype: dtype | None = None) -> Tensor:
-    """The same memory as another shape (one size may be -1), or as another dtype."""
+    """Return a view with another shape (one size may be -1) or another dtype."""
     if dtype is not None and (shape or size is not None):
         raise TypeError(
             "view() received an invalid combination of arguments - a dtype is viewed alone, without a size"
@@ -456,7 +456,7 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
 
 @function
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
-    """Without dimensions of size 1: all, one, or those of a tuple."""
+    """Return a view without dimensions of size 1: all, one, or those of a tuple."""
     dims = None if dim is None else ints((dim,), "squeeze", "dim")
     return run(records.squeeze, input, dims)
 
@@ -477,7 +477,7 @@ method_of(squeeze, _squeeze)
 
 @both
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
-    """With a new dimension of size 1 at `dim`."""
+    """Return a view with a new dimension of size 1 at `dim`."""
     return run(records.unsqueeze, input, dim if dim.__class__ is int else plain_dim(dim))
 
 
@@ -590,7 +590,7 @@ def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
 
 @both
 def as_strided(input: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None = None) -> Tensor:
-    """Any layout over the tensor's storage, from `storage_offset` on (its own offset by default)."""
+    """Return any layout over the tensor's storage, from `storage_offset` on (its own offset by default)."""
     shape = ints_of(size, "as_strided", "size", 1)
     strides = ints_of(stride, "as_strided", "stride", 2)
     offset = here = input.storage_offset()
@@ -650,7 +650,7 @@ def _cuts(dim: int, sizes: Sequence[int]) -> list[tuple[Any, tuple[int, ...]]]:
 
 @both
 def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Parts of one size (the last may be smaller), or of given sizes, along a dimension."""
+    """Return parts of one size (the last may be smaller), or of given sizes, along a dimension."""
     if isinstance(split_size_or_sections, list | tuple):
         return split_with_sizes(tensor, split_size_or_sections, dim)
     if tensor.meta.ndim == 0:
@@ -671,7 +671,7 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
 
 @both
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most `chunks` parts of one size along a dimension; the last may be smaller."""
+    """Return at most `chunks` parts of one size along a dimension; the last may be smaller."""
     if input.meta.ndim == 0:
         raise RuntimeError("chunk expects at least a 1-dimensional tensor")
     if chunks <= 0:
@@ -830,13 +830,13 @@ def is_neg(input: Tensor) -> bool:
 
 @both
 def resolve_conj(input: Tensor) -> Tensor:
-    """Itself: conjugation is never pending."""
+    """Return the tensor itself: conjugation is never pending."""
     return input
 
 
 @both
 def resolve_neg(input: Tensor) -> Tensor:
-    """Itself: negation is never pending."""
+    """Return the tensor itself: negation is never pending."""
     return input
 
 
@@ -844,7 +844,7 @@ def resolve_neg(input: Tensor) -> Tensor:
 
 
 def _become(self: Tensor, view: Tensor) -> Tensor:
-    """Take the place of a view of itself; it is no view for that, if it was none before."""
+    """Make the tensor take the layout of a view of itself. It does not become a view of another tensor."""
     refuse_inference(self)
     if requires_grad(self):
         require_changeable(self)

@@ -334,7 +334,7 @@ class check_sparse_tensor_invariants:
 
     @staticmethod
     def disable() -> None:
-        """Check new sparse tensors no more, unless a call asks for it."""
+        """Stop checking new sparse tensors, unless a call asks for it."""
         Invariants.enabled = False
 
     def __init__(self, enable: bool = True) -> None:

@@ -295,7 +295,7 @@ for _op in (arithmetic.div, arithmetic.div_floor, arithmetic.floor_divide, arith
 
 
 def change(record: Any, target: Tensor, args: Sequence[Any], params: tuple[Any, ...], run: Any) -> Tensor:
-    """Give `target` the value that `run()` computes off the tape, as a recorded change in place."""
+    """Give `target` the value that `run()` computes without recording, as one recorded change in place."""
     refuse_inference(target)
     tracked = mode.recording and any(isinstance(a, Tensor) and requires_grad(a) for a in (*args, target))
     node = None
@@ -310,7 +310,7 @@ def change(record: Any, target: Tensor, args: Sequence[Any], params: tuple[Any, 
 
 
 def put(target: Tensor, result: Tensor) -> None:
-    """Let `target` have the elements of `result`, of the same shape, off the tape and without counting a change."""
+    """Copy the elements of `result` to `target` without recording and without a version change."""
     if result is target:
         return
     if not target.meta.sparse:

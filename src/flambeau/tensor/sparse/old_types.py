@@ -1,4 +1,4 @@
-"""The types of old of sparse tensors: `torch.sparse.FloatTensor(indices, values, size)`."""
+"""The legacy types of sparse tensors: `torch.sparse.FloatTensor(indices, values, size)`."""
 
 from __future__ import annotations
 

@@ -148,12 +148,12 @@ def meta_of(t: Tensor) -> SparseMeta:
 
 
 def is_coo(t: Any) -> bool:
-    """Return True if it is a COO tensor."""
+    """Return True for a COO tensor."""
     return isinstance(t, Tensor) and isinstance(t.meta, SparseMeta) and t.meta.layout == "sparse_coo"
 
 
 def is_compressed(t: Any) -> bool:
-    """Return True if it is a CSR or CSC tensor."""
+    """Return True for a CSR or CSC tensor."""
     return isinstance(t, Tensor) and isinstance(t.meta, SparseMeta) and t.meta.layout != "sparse_coo"
 
 

@@ -14,7 +14,7 @@ explain_absent_names(globals(), "torch.distributed.algorithms.ddp_comm_hooks.deb
 
 
 def noop_hook(_: Any, bucket: GradBucket) -> Future:
-    """This rank's own gradients, as they are. For measurements: parameters drift apart."""
+    """Return this rank's own gradients unchanged, for measurements: parameters drift apart."""
     future = Future()
     future.set_result(bucket.buffer())
     return future

@@ -25,17 +25,17 @@ Hook = Callable[[Any, GradBucket], Future]
 
 
 def allreduce_hook(process_group: Any, bucket: GradBucket) -> Future:
-    """The mean over the ranks: what happens without a hook."""
+    """Return the mean over the ranks, as without a hook."""
     return mean(process_group, bucket.buffer())
 
 
 def fp16_compress_hook(process_group: Any, bucket: GradBucket) -> Future:
-    """The mean, sent as float16."""
+    """Return the mean over the ranks, sent as float16."""
     return mean_as(float16, process_group, bucket)
 
 
 def bf16_compress_hook(process_group: Any, bucket: GradBucket) -> Future:
-    """The mean, sent as bfloat16."""
+    """Return the mean over the ranks, sent as bfloat16."""
     return mean_as(bfloat16, process_group, bucket)
 
 

@@ -45,7 +45,7 @@ class PostLocalSGDState:
 
 
 def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> Future:
-    """The mean over the group whose turn it is. Then an averager of models must bring the groups together."""
+    """Return the mean over all ranks, or later over a subgroup. An averager of models must then average the groups."""
     local = state.iter >= state.start_localSGD_iter
     flat = bucket.buffer()
     state.maybe_increase_iter(bucket)

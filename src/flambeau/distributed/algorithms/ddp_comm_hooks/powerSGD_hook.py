@@ -1,4 +1,4 @@
-"""PowerSGD: gradients as products of two narrow matrices, which alone travel (Vogels, Karimireddy, Jaggi, 2019).
+"""PowerSGD: gradients sent as products of two narrow matrices (Vogels, Karimireddy, Jaggi, 2019).
 
 # Note [PowerSGD]
 A gradient of n rows and m columns is taken as P Qt, P of n rows and Q of m, both of a few columns. One power iteration
@@ -43,7 +43,7 @@ _logger = getLogger(__name__)
 
 
 class PowerSGDState:
-    """What PowerSGD keeps from iteration to iteration.
+    """The state of PowerSGD between iterations.
 
     Args:
         process_group: None: all ranks.
@@ -277,14 +277,14 @@ def _parts(memory: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
 
 
 def _randomize(state: PowerSGDState, qs: list[Any]) -> None:
-    """The same random numbers on all ranks, and PyTorch's; the program's generators are left alone."""
+    """Fill matrices with PyTorch's random numbers, equal on all ranks, without the program's generators."""
     generator = Generator().manual_seed(int(state.rng.randint(1_000_000_000)))
     for q in qs:
         q.copy_(randn(*q.shape, dtype=q.dtype, generator=generator))
 
 
 def _average_as_they_are(group: Any, gradients: list[Any], flat: Any) -> None:
-    """Together, in one message; the others' ranks expect it also where there are none."""
+    """Average uncompressed gradients in one message, which the other ranks expect even if it is empty."""
     together = empty(sum(gradient.numel() for gradient in gradients), dtype=flat.dtype, device=flat.device)
     parts = _parts(together, [tuple(gradient.shape) for gradient in gradients])
     copy_all(parts, gradients)

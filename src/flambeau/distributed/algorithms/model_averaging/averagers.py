@@ -25,7 +25,7 @@ class ModelAverager(ABC):
 
     @abstractmethod
     def average_parameters(self, params: Iterable[Any]) -> None:
-        """Called once a step, with parameters or groups of an optimizer."""
+        """Average parameters, or groups of an optimizer. Training loops call it once per step."""
         raise NotImplementedError
 
 

@@ -19,10 +19,10 @@ explain_absent_names(globals(), "torch.distributed.algorithms.model_averaging.ut
 
 
 def average_parameters(params: Iterable[Any], process_group: Any) -> None:
-    """Give parameters their mean over a group (None: all ranks), in one message; nothing on ranks outside of it.
+    """Replace parameters by their mean over a group (None: all ranks) in one message. Ranks outside do nothing.
 
-    Parameters of several dtypes are summed in what holds them all. Takes memory of the parameters' size. ValueError:
-    there are none.
+    Parameters of several dtypes are summed in what holds them all. Takes memory of the parameters' size.
+    ValueError: there are none.
     """
     if process_group == NON_GROUP_MEMBER:
         return
@@ -53,5 +53,5 @@ def get_params_to_average(params: Iterable[Any]) -> list[Any]:
 
 
 def average_parameters_or_parameter_groups(params: Iterable[Any], process_group: Any) -> None:
-    """`average_parameters` of those that have a gradient."""
+    """Average those parameters that have a gradient; see `average_parameters`."""
     average_parameters(get_params_to_average(params), process_group)
