@@ -23,7 +23,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """Examine and print; the exit status."""
+    """Examine the machine and print the result. Returns the exit status."""
     try:
         print(json.dumps(examine(True), indent=1) if options.json else doctor(True))
     except ValueError as error:  # a variable of the environment that means nothing

@@ -11,7 +11,7 @@ from flambeau.driver.registry import check_virtual
 
 
 def export_options(options: argparse.Namespace) -> None:
-    """Options go before the environment, and reach the program, its children and its ranks through it."""
+    """Set environment variables for the options, which override the environment for the program, children and ranks."""
     chosen = {
         "FLAMBEAU_DRIVER": options.driver,
         "FLAMBEAU_VIRTUAL_DEVICES": options.devices,
@@ -42,7 +42,7 @@ def why_no_machine(options: argparse.Namespace) -> str:
 
 
 def why_not_readable(file: Path) -> str:
-    """A pipe can be read as well as a file; empty if nothing is in the way."""
+    """Return why a file cannot be read; empty if it can. A pipe is accepted."""
     if not file.exists():
         return "no such file"
     if file.is_dir():
@@ -51,7 +51,7 @@ def why_not_readable(file: Path) -> str:
 
 
 def why_not_writable(file: Path) -> str:
-    """Said before anything runs, not after hours of it; empty if nothing is in the way."""
+    """Return why a file cannot be written, checked before the program runs; empty if it can."""
     if not file.parent.is_dir():
         return "its folder does not exist"
     if file.is_dir():

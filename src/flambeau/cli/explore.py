@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Watch:
-    """What an exploration calls: shows its progress, and the first race and the first failure once they are found."""
+    """The callbacks of an exploration: they show its progress, and the first race and failure."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -219,10 +219,10 @@ def _run_and_capture(options: argparse.Namespace, stopping: Stopping) -> tuple[s
 
 
 def _forget(names: set[str], program: str) -> None:
-    """Let the next run import these modules again: the program's own, and installed packages that use torch.
+    """Make the next run import these modules again: the program's own, and installed packages that use torch.
 
-    Other installed packages stay: what is compiled cannot be loaded twice. So it is with those of torch's users that
-    have compiled parts. `program`: the package that is run, installed or not.
+    Other installed packages stay: what is compiled cannot be loaded twice. So it is with those of torch's users
+    that have compiled parts. `program`: the package that is run, installed or not.
     """
     packages: dict[str, list[str]] = {}
     for name in names:
@@ -247,7 +247,7 @@ def _is_installed(module: ModuleType) -> bool:
 
 
 def _uses_torch(module: ModuleType) -> bool:
-    """Return True if it may hold tensors of a machine that is gone."""
+    """Return True if a module may hold tensors of a closed machine."""
     for value in list(vars(module).values()):
         if isinstance(value, ModuleType | type | FunctionType):
             origin = value.__name__ if isinstance(value, ModuleType) else value.__module__

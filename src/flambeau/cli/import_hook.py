@@ -95,7 +95,7 @@ def _find_spec(fullname: str, path: Sequence[str] | None, target: ModuleType | N
 
 
 def _say_torch(module: ModuleType) -> None:
-    """Let what a module shows say that it is `torch`'s, and enter a public module by that name in `sys.modules`.
+    """Set the module of the objects that a module shows to `torch`, and enter a public module under that name.
 
     See Note [Where a class says it is from].
     """

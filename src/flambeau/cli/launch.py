@@ -20,7 +20,9 @@ from flambeau.runtime.devices import configuration
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wanted: bool) -> None:
-    """`wanted`: it is this command that is run. Its arguments are in a package that others need not import."""
+    """Add the parser of this command. Its arguments, in another package, are imported only if the command is
+    `wanted`.
+    """
     parser = commands.add_parser(
         "launch",
         help="start the ranks of a distributed torch program",
@@ -85,10 +87,10 @@ def run(options: argparse.Namespace) -> int:
 def _report(
     options: argparse.Namespace, children: ChildReports, status: int, folder: Path, first: int
 ) -> int:
-    """Write what was asked for about ranks that have ended with `status`; the exit status.
+    """Write the requested reports of ranks that have ended with `status`. Returns the exit status.
 
-    It is that of a race wherever races are errors and one was found: which rank ends first, and whether its process
-    ends by the race or for lack of its peers, is up to the system.
+    It is that of a race wherever races are errors and one was found: which rank ends first, and whether its
+    process ends by the race or for lack of its peers, is up to the system.
     """
     document = launch_document(folder, first, children.read(), status)
     if has_failed(document):
@@ -101,7 +103,7 @@ def _report(
 
 
 def _set_environment(options: argparse.Namespace) -> None:
-    """What the ranks find in their environment."""
+    """Set the environment variables of the ranks."""
     export_options(options)
     with suppress(ValueError):  # a malformed variable: the ranks hear of it at first use
         requested = configuration.from_environment()

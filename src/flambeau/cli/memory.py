@@ -181,7 +181,7 @@ def size_of(text: str) -> int:
 
 
 def _describe_outcome(outcome: Outcome) -> str:
-    """One outcome for people."""
+    """Return the lines that describe one replay's outcome."""
     lines = [
         f"  {_name(outcome.policy)}",
         f"    {'fits' if outcome.fits else 'out of memory'}: at most {format_size(outcome.peak_allocated)} allocated, "

@@ -52,7 +52,7 @@ def write_outputs(options: argparse.Namespace, document: Document) -> tuple[list
 def write_files(
     options: argparse.Namespace, writers: list[tuple[Path | None, Callable[[Path], None]]]
 ) -> tuple[list[Path], int]:
-    """Write each file that is not None; those that were written, and 1 if one could not be."""
+    """Write each file that is not None. Returns the written files, and status 1 if one could not be written."""
     written, status = [], 0
     for file, write in writers:
         if file is not None:

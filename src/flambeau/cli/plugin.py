@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Any:
-    """A repository's `conftest.py` may import torch: it is Flambeau by then."""
+    """Install Flambeau as torch before a repository's `conftest.py` imports it."""
     options = early_config.known_args_namespace
     if (options.virtual_gpus or 0) > 0:
         with suppress(pytest.UsageError):  # told below, as other errors of the command line
@@ -113,10 +113,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _install(count: int, profile: str | None) -> None:
-    """From now on `import torch` finds Flambeau. Again: nothing happens.
+    """Make `import torch` find Flambeau from now on. The call is idempotent.
 
-    Outside of tests there are as many GPUs as in them: `skipif(not torch.cuda.is_available())` asks while tests are
-    collected, and fixtures of a session before its first test.
+    Outside of tests there are as many GPUs as in them: `skipif(not torch.cuda.is_available())` asks while tests
+    are collected, and fixtures of a session before its first test.
     """
     for name in ("FLAMBEAU_SCHEDULE", "FLAMBEAU_RACES", "FLAMBEAU_DRIVER"):  # the options decide
         os.environ.pop(name, None)
@@ -143,7 +143,7 @@ def _check(config: pytest.Config, option: str, module: str, reader: str) -> None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each schedule, where there is more than one or it is not the usual one."""
+    """Generate one test for each schedule, if there are several or an unusual one."""
     config = metafunc.config
     if config.getoption("virtual_gpus") is None and "virtual_gpus" not in metafunc.fixturenames:
         return
@@ -195,7 +195,7 @@ class _ScheduledMethod:
 
     @originalname.setter
     def originalname(self, value: str) -> None:
-        """pytest writes the name that it was given."""
+        """Ignore the name that pytest assigns."""
 
     def _getinstance(self) -> unittest.TestCase:
         case: unittest.TestCase = self.parent.obj(self.originalname)
@@ -232,7 +232,7 @@ def _gpu_schedule(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _virtual_machine(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Virtual GPUs of the test's own, from before its other fixtures until after them."""
+    """Open separate virtual GPUs for a test, around its other fixtures."""
     config = request.config
     if config.getoption("virtual_gpus") is None and "virtual_gpus" not in request.fixturenames:
         yield None
@@ -252,7 +252,7 @@ def _virtual_machine(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @contextmanager
 def _children(races: str, schedule: str) -> Iterator[ChildReports]:
-    """Let the processes that a test starts look for races as the test does, under its schedule, and report them."""
+    """Make a test's child processes detect races like the test, under its schedule, and report them."""
     wanted = {"FLAMBEAU_RACES": races}
     if not schedule.startswith("replay:"):  # a token is of the test's own machine
         wanted["FLAMBEAU_SCHEDULE"] = schedule
@@ -302,7 +302,7 @@ def _is_certified(item: Any) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """After the call: the certificate, or for a failure the line that repeats it."""
+    """Add to the test's report the certificate, or the command that repeats a failure."""
     run = item.stash.get(_RUN, None)
     if run is not None and call.excinfo is not None:
         _hide_own_frames(call.excinfo)
@@ -400,7 +400,7 @@ def _document(
 
 
 def _hide_own_frames(error: pytest.ExceptionInfo[BaseException]) -> None:
-    """As `flambeau run` does: where the program called is what it is about. `--full-trace` shows them all."""
+    """Hide Flambeau's frames in a traceback, as `flambeau run` does. `--full-trace` shows them."""
     for entry in error.traceback:
         if is_inside(entry.frame.code.raw):
             entry.frame.f_globals["__tracebackhide__"] = True

@@ -1,4 +1,4 @@
-"""What the pytest plugin reports of tests on virtual GPUs: each race once over all workers, JUnit's properties, files.
+"""Reports of the pytest plugin for tests on virtual GPUs: races, JUnit properties, files.
 
 A test's report carries what was found about it as `report.flambeau`, from the process that ran it to the one that
 reports: with pytest-xdist these are two.

@@ -21,7 +21,7 @@ class Progress:
         self._next = self._start + self._interval
 
     def update(self, found: Exploration) -> None:
-        """Write a line if it is time for one."""
+        """Write a progress line if one is due."""
         now = monotonic()
         if now < self._next:
             return

@@ -82,7 +82,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What each command that runs a program takes: its machine, what is said of it, and the program."""
+    """Add the options of each command that runs a program: its machine, its reports, and the program."""
     parser.add_argument("--driver", choices=("auto", "cuda", "virtual"), help="real or virtual GPUs")
     parser.add_argument("--devices", metavar="N", help="how many virtual GPUs")
     parser.add_argument(
@@ -152,7 +152,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _watch() -> None:
-    """See what the program's threads do before it uses a device, if races are looked for."""
+    """Begin to record thread synchronization before the program uses a device, if races are detected."""
     with suppress(ValueError):
         if configuration.from_environment().races != "off":
             handovers.watch_process()
@@ -199,7 +199,7 @@ def _run_program(options: argparse.Namespace, recorder: Recorder, code: str | No
 
 
 def _write_whole_lines() -> None:
-    """Ranks share a screen: a line goes there at once, not word by word between the others' words."""
+    """Flush standard output line by line, because ranks share a screen."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -217,7 +217,7 @@ def _say(options: argparse.Namespace, text: str) -> None:
 
 
 def _set_environment(options: argparse.Namespace) -> None:
-    """What the program and its children find in their environment."""
+    """Set the environment variables of the program and its children."""
     export_options(options)
     with suppress(ValueError):  # a malformed variable: the program hears of it at first use
         driver = configuration.from_environment().driver
@@ -230,11 +230,12 @@ def _set_environment(options: argparse.Namespace) -> None:
 
 
 def _cap_blas() -> None:
-    """One thread for BLAS, unless the environment says how many; `torch.set_num_threads` goes before both.
+    """Limit BLAS to one thread, unless the environment or `torch.set_num_threads` says otherwise.
 
-    Virtual GPUs multiply many small matrices, where BLAS's threads cost more than they bring, on a busy machine ten
-    times as much; and how many there are shows in the last bits of a product, so that another machine's would differ.
-    NumPy is imported already: its library is told. The environment tells SciPy's, imported later, and the children.
+    Virtual GPUs multiply many small matrices, where BLAS's threads cost more than they bring, on a busy machine
+    ten times as much; and how many there are shows in the last bits of a product, so that another machine's would
+    differ. NumPy is imported already: its library is told. The environment tells SciPy's, imported later, and the
+    children.
     """
     if any(os.environ.get(name) for name in _BLAS):
         return
@@ -328,7 +329,7 @@ def _status_of_error(error: BaseException) -> int:
 
 
 def _status_of_replay(options: argparse.Namespace, recorder: Recorder) -> int:
-    """1 if the program ended before the token that it was to replay; said on stderr."""
+    """Return 1, with a message on stderr, if the program ended before the replayed token did; otherwise 0."""
     problems = [machine.unplayed for machine in recorder.machines if machine.unplayed]
     for problem in problems:
         _say(options, problem)
@@ -336,7 +337,7 @@ def _status_of_replay(options: argparse.Namespace, recorder: Recorder) -> int:
 
 
 def _show(full: bool, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Its traceback; a launcher that started this as a rank hears of it."""
+    """Print an error's traceback, and record it for a launcher that started this process as a rank."""
     text = traceback_of(full, kind, error, trace)
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         import_module("flambeau.distributed.excepthook").note(error, text)
@@ -344,7 +345,7 @@ def _show(full: bool, kind: type[BaseException], error: BaseException, trace: Tr
 
 
 def _show_of_thread(full: bool, reported: threading.ExceptHookArgs) -> None:
-    """That of an error that ended a thread of the program."""
+    """Print the traceback of an error that ended a thread of the program."""
     if reported.exc_type is not SystemExit and reported.exc_value is not None:
         name = reported.thread.name if reported.thread is not None else threading.get_ident()
         text = traceback_of(full, reported.exc_type, reported.exc_value, reported.exc_traceback)
@@ -354,7 +355,7 @@ def _show_of_thread(full: bool, reported: threading.ExceptHookArgs) -> None:
 def traceback_of(
     full: bool, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> str:
-    """As the interpreter writes it; unless `full` without Flambeau's own frames."""
+    """Return a traceback as the interpreter writes it; without Flambeau's frames unless `full`."""
     shown = traceback.TracebackException(kind, error, trace)
     if not full:
         _cut(shown)
@@ -362,7 +363,7 @@ def traceback_of(
 
 
 def _cut(shown: traceback.TracebackException | None) -> None:
-    """Leave the program's frames: those of this command before them and of the package after them are no news."""
+    """Keep only the program's frames in a traceback: not this command's before them, nor the package's after them."""
     if shown is None:
         return
     frames = shown.stack
@@ -382,7 +383,7 @@ def _cut(shown: traceback.TracebackException | None) -> None:
 
 
 def _end_program(outer: ModuleType) -> None:
-    """What the interpreter does when a program ends: its threads, its exit functions, then its names.
+    """End the program as the interpreter does: threads, exit functions, then module names.
 
     Tensors still alive leak.
     """

@@ -13,7 +13,7 @@ class Terminated(SystemExit):
 
 
 class Stopping:
-    """Context manager: notes the first of these signals in `received` and raises it in the main thread.
+    """Context manager that records the first of these signals in `received` and raises it in the main thread.
 
     A second one acts as the system's default does, so that a program which catches the first can be ended.
     Signals that are ignored, and those that somebody else handles, stay as they are.

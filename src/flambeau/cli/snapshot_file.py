@@ -61,7 +61,7 @@ def load(path: Path, as_json: bool = False) -> dict[str, Any]:
 
 
 def _share_stacks(traces: Any) -> None:
-    """JSON has every stack anew at each event: equal ones become one list. The checker refuses what is malformed."""
+    """Replace equal stacks by one list, since JSON repeats each stack for each event."""
     known: dict[tuple[Any, ...], Any] = {}
     for event in chain.from_iterable(
         _require_list("a trace", trace) for trace in _require_list("device_traces", traces)
@@ -121,7 +121,7 @@ class _Checker:
         self._once.add(id(part))
 
     def _check_trace(self, trace: list[Any]) -> None:
-        """A trace may have a million events: it is looked at field by field, and each pool and stack once."""
+        """Check a trace field by field, and each pool and stack once, because it may have a million events."""
         for kind in {*map(type, trace)} - {dict}:
             raise ValueError(f"an event should be a dictionary, not {kind.__name__}")
         orders = [event for event in trace if event.get("action") == "order"]
@@ -158,7 +158,7 @@ def _check_column(name: str, kind: type, column: list[Any]) -> None:
 
 
 def _fill_in(block: Any) -> None:
-    """PyTorch 2.0 says only in a block's history what was asked for, and who did."""
+    """Add the requested size and stack to a block of PyTorch 2.0, which has them only in the block's history."""
     history = block.get("history") if isinstance(block, dict) else None
     if isinstance(block, dict) and "requested_size" not in block and isinstance(block.get("size"), int):
         first = history[0] if isinstance(history, list) and history and isinstance(history[0], dict) else {}

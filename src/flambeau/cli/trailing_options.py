@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 
 def take_last(options: argparse.Namespace, names: Sequence[str], fits: Callable[[str], bool]) -> str | None:
-    """Return the value of an option that the program's arguments end with, if it fits; it is taken from them.
+    """Remove an option at the end of the program's arguments and return its value, if `fits` accepts it.
 
     Whoever calls asks for it where no such option stands before the program. Said, since it may be the program's.
     """

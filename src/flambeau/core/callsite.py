@@ -42,9 +42,10 @@ def caller(depth: int = 1) -> Site:
 
 
 def _slow_caller(frame: FrameType, depth: int) -> Site:
-    """The same for files not seen before, and where fewer frames are there than were known to be.
+    """Return the call site for files not seen before, or if there are fewer frames than expected.
 
-    Asked of each file before who called it: a program's outermost frame, which nobody calls, is known from then on.
+    Asked of each file before who called it: a program's outermost frame, which nobody calls, is known from then
+    on.
     """
     while (depth > 0 or is_inside(frame.f_code)) and frame.f_back is not None:
         frame = frame.f_back
@@ -76,7 +77,7 @@ def is_inside(code: CodeType) -> bool:
 
 
 def enter_shell(files: list[str], cell_name: Callable[[str], str | None]) -> None:
-    """Let calls by an interactive shell count as the program's cell's, and name cells by their source files.
+    """Attribute calls of an interactive shell to the program's cell, and name cells by their source files.
 
     Args:
         files: Folders and files of the shell.
@@ -162,7 +163,7 @@ def is_command(filename: str) -> bool:
 
 
 def warn_program(text: str, category: type[Warning]) -> None:
-    """A warning at the user's line, however deep in this package it arises."""
+    """Issue a warning at the program's line, however deep in this package it arises."""
     frame = program_frame()
     registry = frame.f_globals.setdefault("__warningregistry__", {})  # by which a line is warned of once
     warnings.warn_explicit(

@@ -30,7 +30,7 @@ class dtype:  # PyTorch's public name
     numpy: np.dtype[Any]
 
     def __init__(self, name: str, stored: Any, category: int, signed: bool = True) -> None:
-        """stored: NumPy's type, or the size in bytes of that which ml_dtypes has under this name."""
+        """Create a dtype. `stored` is NumPy's type, or the item size of ml_dtypes' type with this name."""
         self.name = name
         if isinstance(stored, int):
             self.itemsize = stored

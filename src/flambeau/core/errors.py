@@ -18,7 +18,7 @@ class RaceError(RuntimeError):
 
 
 class _LinAlgError(RuntimeError):
-    """A matrix has not what was asked of it: it is singular, not positive-definite, or an iteration did not end."""
+    """A matrix lacks a required property: it is singular, not positive-definite, or an iteration did not converge."""
 
     __module__ = "flambeau.linalg"
 
@@ -40,7 +40,7 @@ class DriverError(RuntimeError):
 
 
 class NotReadyError(DriverError):
-    """What was asked for is there only when work that is still queued is done."""
+    """A result is not available until enqueued work is done."""
 
 
 class NotSupportedError(RuntimeError):
@@ -161,7 +161,9 @@ UNSET_VISIBLE = "Unset CUDA_VISIBLE_DEVICES, or list the devices to use: CUDA_VI
 
 
 def no_nvidia_driver(because: str, there: bool, advice: str = HOW_TO_GET_VIRTUAL) -> str:
-    """there: whether a driver is installed; without one the sentence is PyTorch's to the letter."""
+    """Return the error for a missing NVIDIA driver. If `there` is False, no driver is installed; the text is
+    PyTorch's.
+    """
     return (
         f"Found no NVIDIA driver on your system{' that Flambeau can use' if there else ''}. Please check that you "
         "have an NVIDIA GPU and installed a driver from http://www.nvidia.com/Download/index.aspx "

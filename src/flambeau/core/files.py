@@ -73,7 +73,7 @@ def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[Bi
 
 @contextmanager
 def naming(path: str | os.PathLike[str], outcome: str) -> Iterator[None]:
-    """Let errors of a disk that is full or broken name the file, and say what has become of it.
+    """Add the file's name and its state to errors of a full or broken disk.
 
     Raises:
         OSError: If the block raises one; with the same number.
@@ -110,7 +110,7 @@ class _Beside:
         self.file = os.fdopen(fd, "w+b")
 
     def finish(self, before: os.stat_result | None, durable: bool) -> None:
-        """Give the file the place of the old one."""
+        """Replace the old file by the new one."""
         self.file.flush()
         fd = self.file.fileno()
         if before is not None:

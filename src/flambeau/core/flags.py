@@ -13,7 +13,7 @@ from flambeau.core.dtype import dtype, float32
 
 
 class Flags:
-    """Every switch with its default. Setting one tells the subscribers, if its value changed."""
+    """All switches with their defaults. Setting one notifies the subscribers if its value changed."""
 
     __slots__ = (
         "_subscribers", "attention", "attention_order", "attention_reduced", "bfloat16_reductions", "cudnn_allow_tf32",

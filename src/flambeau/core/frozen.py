@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self, dataclass_transform
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 class Record:
-    """Its fields are the annotations of the class, after those of its base. Two records are never equal."""
+    """An immutable record whose fields are the annotations of its class and bases. Two records are never equal."""
 
     _fields: tuple[str, ...] = ()
     _names: frozenset[str] = frozenset()
@@ -33,7 +33,7 @@ class Record:
         vars(self).update(held)
 
     def with_(self, **changes: Any) -> Self:
-        """The same with other values of these fields."""
+        """Return a copy of the record with other values of these fields."""
         return type(self)(**{**vars(self), **changes})
 
     def __setattr__(self, name: str, value: object) -> NoReturn:

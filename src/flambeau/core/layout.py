@@ -18,7 +18,7 @@ def numel(shape: Sequence[int]) -> int:
 
 
 def contiguous_strides(shape: Sequence[int]) -> Strides:
-    """Row-major strides; a dimension of size 0 counts as 1, as in PyTorch."""
+    """Return row-major strides. A dimension of size 0 counts as 1, as in PyTorch."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -49,7 +49,7 @@ def is_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Row-major without gaps; strides of dimensions of size 1 do not matter."""
+    """Return True for a row-major layout without gaps. Strides of dimensions of size 1 do not matter."""
     if 0 in shape:
         return True
     step = 1
@@ -62,7 +62,7 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Return elements from the first to one past the last that the layout reaches; 0 if it is empty."""
+    """Return the number of elements from the first to the last that the layout reaches; 0 if it is empty."""
     reach = 1
     for size, stride in zip(shape, strides, strict=True):
         if size == 0:

@@ -103,7 +103,7 @@ class Meta:
         dtype: DType | None = None,
         device: Device | None = None,
     ) -> Meta:
-        """The same meta with some fields replaced."""
+        """Return the meta with some fields replaced."""
         return Meta.of(
             self.shape if shape is None else shape,
             self.strides if strides is None else strides,
@@ -154,7 +154,7 @@ def alike(x: Meta, y: Meta) -> bool:
 
 
 def set_aside() -> list[Meta]:
-    """Stop sharing the metas of CUDA devices, and return them: what a machine that closes or is left needs.
+    """Remove and return the shared metas of CUDA devices, for a machine that closes or is suspended.
 
     Its tensors then share no meta with those of the next machine, so that no plan of the next one fits them.
     """
@@ -212,7 +212,7 @@ def intern(
 
 @contextmanager
 def tracing(trace: Trace) -> Iterator[None]:
-    """Let metas have symbols: see Note [Plans of a structure] in core/tracing/symbols.py."""
+    """Let metas contain symbols inside the block. See Note [Plans of a structure] in core/tracing/symbols.py."""
     global _trace
     _trace = trace
     try:
@@ -228,7 +228,7 @@ def _has_symbols(*numbers: Sequence[Any]) -> bool:
 def _make_traced(
     trace: Trace, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device
 ) -> Meta:
-    """Return the meta of a trace that has these numbers, the same for the same nodes."""
+    """Return the meta of a trace with these numbers; equal nodes give one object."""
     key = (trace.names(shape), trace.names(strides), dtype, device)
     meta: Meta | None = trace.metas.get(key)
     if meta is None:
@@ -248,7 +248,7 @@ def _too_many_dims(shape: tuple[int, ...]) -> RuntimeError:
 
 
 def _overflow(meta: Meta) -> RuntimeError:
-    """PyTorch's refusal of what a 64-bit number cannot count."""
+    """Return PyTorch's error for a size that 64 bits cannot count."""
     if meta.span <= _MOST:
         return RuntimeError("numel: integer multiplication overflow")
     strides = "" if meta.contiguous else f" and strides={list(meta.strides)}"

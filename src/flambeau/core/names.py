@@ -1,4 +1,4 @@
-"""What public things say of themselves: the module that shows them; what they answer to an absent name, to who copies.
+"""Names of public objects: the module that they show, and errors for absent names and for copies.
 
 # Note [Where a class says it is from]
 Classes and functions are written in rooms that programs do not know, and shown in modules that they do. Reprs,
@@ -21,9 +21,10 @@ _INNER = {"core", "data", "driver", "observe", "ops", "runtime", "tape", "tensor
 
 
 def publish(namespace: dict[str, Any]) -> None:
-    """Let the classes and functions of inner rooms that this public module shows say that they are its own.
+    """Set the module of classes and functions that this public module shows to that module.
 
-    So do functions to which what they say does not lead: they have other names within, or one was put around them.
+    So do functions to which what they say does not lead: they have other names within, or one was put around
+    them.
     """
     for name, value in namespace.items():
         if isinstance(value, type | FunctionType) and value.__name__ == name and is_inner(value.__module__):
@@ -51,7 +52,7 @@ def is_inner(module: str) -> bool:
 
 
 class _Explanation:
-    """The text of an AttributeError, with the nearest name: it is found when the text is read, so `hasattr` is fast.
+    """The text of an AttributeError with the nearest name, which is searched only when the text is read.
 
     Attributes:
         text: What has no such attribute.
@@ -120,15 +121,15 @@ def lacking(module: str) -> Callable[[str], NoReturn]:
 
 
 def explain_absent_names(namespace: dict[str, Any], module: str) -> None:
-    """Let a public module raise `lacking`'s error; type checkers, which see no `__getattr__`, find misspelled names."""
+    """Make a public module raise `lacking`'s error for absent names. Type checkers do not see its `__getattr__`."""
     namespace["__getattr__"] = lacking(module)
 
 
 def not_copied(self: object, protocol: int) -> NoReturn:
-    """`__reduce_ex__` of a class whose objects each own something of a device's: a copy would end it for both."""
+    """Refuse copies and pickles of objects that own a device's resource."""
     raise TypeError(f"cannot pickle '{type(self).__name__}' object")
 
 
 def lacks(self: object, name: str) -> NoReturn:
-    """The same of a public class."""
+    """Return the error for an absent attribute of a public class."""
     raise absence(f"'{type(self).__name__}' object has no attribute '{name}'", name, type(self))

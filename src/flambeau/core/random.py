@@ -36,7 +36,7 @@ class MersenneTwister:
             self._made._legacy_seeding(self.seed & 0xFFFFFFFF)
 
     def copy(self) -> MersenneTwister:
-        """Return another engine, whose numbers to come are the same."""
+        """Return an independent engine that will give the same numbers."""
         other = MersenneTwister(self.seed)
         if self._made is not None:
             other._bits.state = self._made.state
@@ -45,7 +45,7 @@ class MersenneTwister:
 
     @property
     def _bits(self) -> np.random.MT19937:
-        """Return NumPy's engine, made when it is first needed: `numpy.random` is not imported with NumPy."""
+        """Return NumPy's engine, created on first use because NumPy does not import `numpy.random` itself."""
         if self._made is None:
             self._made = np.random.MT19937(0)
             self._made._legacy_seeding(self.seed & 0xFFFFFFFF)
@@ -76,10 +76,10 @@ class MersenneTwister:
 
 
 class Policy(Record):
-    """How PyTorch's CUDA kernels deal out draws: a grid of threads, each with its own Philox subsequence.
+    """The assignment of draws in PyTorch's CUDA kernels: a grid of threads, each with its own Philox subsequence.
 
-    Thread t takes elements t, t + T, t + 2T, ... (T threads in all), `per_draw` of them from each draw of
-    four words; the grid depends on the GPU's size, so the numbers do too.
+    Thread t takes elements t, t + T, t + 2T, ... (T threads in all), `per_draw` of them from each draw of four
+    words; the grid depends on the GPU's size, so the numbers do too.
     """
 
     multiprocessors: int
@@ -146,17 +146,17 @@ _INV53 = 2.0**-53
 
 
 def uniform_float(words: Array) -> Array:
-    """Each word to a float32 in (0, 1]."""
+    """Convert each word to a float32 in (0, 1]."""
     return words.astype(np.uint32).astype(np.float32) * _INV32 + _INV32 / np.float32(2)
 
 
 def uniform_double(words: Array) -> Array:
-    """Each pair of words to a float64 in (0, 1]: shape (2, n) from (4, n)."""
+    """Convert each pair of words to a float64 in (0, 1]: shape (2, n) from (4, n)."""
     return _long_bits(words) * _INV53 + _INV53 / 2
 
 
 def normal_float(words: Array) -> Array:
-    """Box-Muller on each pair of words: (sin, cos), shape as given."""
+    """Apply Box-Muller to each pair of words: (sin, cos), in the shape of the words."""
     out = np.empty(words.shape, np.float32)
     for i in range(0, len(words), 2):
         radius = np.sqrt(np.float32(-2) * np.log(uniform_float(words[i])))
@@ -167,7 +167,7 @@ def normal_float(words: Array) -> Array:
 
 
 def normal_double(words: Array) -> Array:
-    """Box-Muller on four words: two float64, shape (2, n)."""
+    """Apply Box-Muller to four words: two float64, shape (2, n)."""
     bits = _long_bits(words)
     radius = np.sqrt(-2.0 * np.log(bits[0] * _INV53 + _INV53 / 2))
     angle = (bits[1] * (2 * _INV53) + _INV53) * np.pi

@@ -1,4 +1,4 @@
-"""torch.distributed.constants: how long operations may take where nobody says."""
+"""torch.distributed.constants: the default timeouts of operations."""
 
 from __future__ import annotations
 

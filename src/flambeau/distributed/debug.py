@@ -1,9 +1,9 @@
-"""`DebugLevel`, and `Agreement`: with TORCH_DISTRIBUTED_DEBUG=DETAIL ranks compare what they ask for before they begin.
+"""`DebugLevel`, and `Agreement`: with TORCH_DISTRIBUTED_DEBUG=DETAIL ranks compare collectives before they begin.
 
-Virtual GPUs and CPU tensors tell of ranks that disagree by themselves (`mpi_checks.py`); NCCL does not: it hangs. So at
-that level each rank leaves the kind, size, dtype, operation, root and line of its next collective in the group's store,
-and waits for the others'. That is slow, a store's round trip and a wait on the host for each collective: it is for
-looking for a mistake.
+Virtual GPUs and CPU tensors tell of ranks that disagree by themselves (`mpi_checks.py`); NCCL does not: it hangs.
+So at that level each rank leaves the kind, size, dtype, operation, root and line of its next collective in the
+group's store, and waits for the others'. That is slow, a store's round trip and a wait on the host for each
+collective: it is for looking for a mistake.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flambeau.driver.meetings import PAIRED, common_arguments, describe
 
 
 class DebugLevel(Numbers):
-    """How much `distributed` looks at what ranks do."""
+    """The amount of checks that `distributed` makes."""
 
     OFF = 0
     INFO = 1
@@ -63,7 +63,7 @@ class Agreement:
             )
 
     def compare(self, what: Sequence[str], words: str) -> None:
-        """The same of anything that all ranks do: `what` has to be equal, `words` are shown where it is not."""
+        """Compare any action of all ranks: `what` has to be equal, and an error shows `words` of each rank."""
         rank, size, store = self._place.rank, self._place.size, self._place.store
         self._number += 1
         text = f"rank {self._place.ranks[rank]} at {place(caller())}: {words}"

@@ -43,7 +43,7 @@ _NONE: Override = (None, None)
 
 
 class DeviceMesh:
-    """Ranks as an array: `mesh[i, j]` is the rank, among all, at row i and column j. All ranks make the same one.
+    """Ranks as an array: `mesh[i, j]` is the global rank at row i and column j. All ranks create equal meshes.
 
     Each dimension has groups: of the ranks that differ in their index along it alone. Makes the group of all
     ranks if there is none, and selects a CUDA device (LOCAL_RANK, else the rank modulo the number of devices) if
@@ -83,7 +83,7 @@ class DeviceMesh:
     def _stand(
         self, kind: str, axes: Sequence[Axis], ranks: Sequence[int], names: Sequence[str] | None
     ) -> None:
-        """Say where it is; it has no groups yet."""
+        """Set the position of the mesh. It has no groups yet."""
         self._device_type = kind
         self._axes = tuple(axes)
         self._ranks = tuple(ranks)
@@ -156,7 +156,7 @@ class DeviceMesh:
         return found
 
     def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
-        """This rank's group along a dimension, by index or name; of a mesh of one dimension it need not be said.
+        """Return this rank's group along a dimension, by index or name. A mesh of one dimension needs none.
 
         Raises:
             RuntimeError: If of several dimensions none is said.
@@ -183,7 +183,7 @@ class DeviceMesh:
         return named_group(self._dim_group_names[mesh_dim])
 
     def get_all_groups(self) -> list[ProcessGroup]:
-        """This rank's group along each dimension."""
+        """Return this rank's group along each dimension."""
         return [self.get_group(place) for place in range(self.ndim)]
 
     # -- what can be asked --------------------------------------------------------------------------------------
@@ -219,11 +219,11 @@ class DeviceMesh:
         return prod(self.shape) if mesh_dim is None else self.shape[mesh_dim]
 
     def get_rank(self) -> int:
-        """This rank among all."""
+        """Return this rank's global number."""
         return get_rank()
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """This rank's number in its group along a dimension.
+        """Return this rank's number in its group along a dimension.
 
         Raises:
             RuntimeError: If of several dimensions none is said.
@@ -236,7 +236,7 @@ class DeviceMesh:
         return get_rank(self.get_group(0 if mesh_dim is None else mesh_dim))
 
     def get_coordinate(self) -> tuple[int, ...] | None:
-        """This rank's index along each dimension; None: it is not in the mesh."""
+        """Return this rank's index along each dimension, or None if it is not in the mesh."""
         return self._coordinate
 
     def _is_current_rank_part_of_mesh(self) -> bool:
@@ -265,7 +265,7 @@ class DeviceMesh:
         return self._ranks, self._axes, self._device_type, self._mesh_dim_names
 
     def __enter__(self) -> DeviceMesh:
-        """Let it be the current mesh: what a program's own functions may ask `_mesh_resources` for."""
+        """Make this the current mesh, which `_mesh_resources` returns."""
         world().meshes.append(self)
         return self
 
@@ -348,7 +348,7 @@ class DeviceMesh:
         mesh_dim_names: Sequence[str],
         backend_override: dict[Any, Any] | None = None,
     ) -> DeviceMesh:
-        """The same ranks with one dimension as several. All ranks call; the groups of the others are shared."""
+        """Return a mesh in which one dimension is split into several. All ranks call this."""
         names = self._mesh_dim_names or ()
         if isinstance(dim, int) and dim >= self.ndim:
             raise ValueError(f"dim {dim} specified in `_unflatten` is out of range {self.ndim}")
@@ -523,7 +523,7 @@ def _normalized(given: dict[Any, Any], ndim: int, names: Sequence[str]) -> Itera
 
 
 def _as_tensor(mesh: Any) -> Tensor:
-    """Ranks, int32 on the CPU."""
+    """Return the ranks as an int32 tensor on the CPU."""
     found: Tensor = (
         mesh.detach().to("cpu", int32)
         if isinstance(mesh, Tensor)
@@ -542,7 +542,7 @@ def _index(place: int, shape: Sequence[int]) -> list[int]:
 
 
 def _select_device(size: int) -> None:
-    """A CUDA device for this process, by its number on the node, or by a guess."""
+    """Select a CUDA device for this process by LOCAL_RANK, or by a guess with a warning."""
     local, count = world().environment.get("LOCAL_RANK"), system.device_count()
     if local is None:
         warnings.warn(

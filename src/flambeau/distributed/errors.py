@@ -1,4 +1,4 @@
-"""What `distributed` raises, by PyTorch's names."""
+"""The exceptions of `distributed`, under PyTorch's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tell_by_rank`: what ends a rank is shown with its number before each line, and noted for whoever started it.
+"""`tell_by_rank`: prefix an uncaught exception's lines with the rank, and record it for the launcher.
 
 Ranks share a screen. PyTorch puts "[rank1]: " before the lines of an exception that nobody caught from
 init_process_group on, and so does this. The note is what `elastic`'s `record` leaves, for programs without it.
@@ -41,7 +41,7 @@ class RankHook:
 
 
 def tell_by_rank(rank: int, then: Callable[[], None]) -> None:
-    """From now on exceptions that nobody catches are this rank's; `then` is called after one has been shown."""
+    """Attribute uncaught exceptions to this rank from now on; `then` is called after one was printed."""
     now = sys.excepthook
     sys.excepthook = RankHook(rank, now.before if isinstance(now, RankHook) else now, then)
 
@@ -60,7 +60,7 @@ def note(error: BaseException, traceback: str) -> None:
 
 
 def write_error(path: str, error: BaseException, traceback: str) -> None:
-    """What `record` leaves of an exception, in PyTorch's form. The file's time is the error's, to the nanosecond."""
+    """Write an exception as `record` does, in PyTorch's form. The file's time is the error's, to the nanosecond."""
     now = time.time_ns()
     told = {
         "message": {

@@ -1,4 +1,4 @@
-"""`Future`: a value that is there later; of GPUs, a value that is there for whoever waits on its stream."""
+"""`Future`: a value that is set later. For GPUs it is valid on the stream that waits for it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from flambeau.runtime.streams.stream import Stream
 class Future:
     """PyTorch's `torch.futures.Future`.
 
-    `stream` is the one on which the value's tensors are written: a callback runs with it as the current stream, and
-    `wait` makes the caller's current stream wait, not the host. `drive` brings an unfinished value about: whoever
-    waits calls it.
+    `stream` is the stream on which the value's tensors are written. Callbacks run with it as the current stream,
+    and `wait` makes the caller's current stream wait, not the host. `drive` completes a future for a caller that
+    waits.
     """
 
     __module__ = "flambeau.futures"
@@ -45,7 +45,7 @@ class Future:
         return self._done
 
     def wait(self) -> Any:
-        """The value, once it is there; an error is raised. The current stream waits for its tensors."""
+        """Return the value once it is set, or raise its error. The current stream waits for the value's tensors."""
         self._settle()
         return self.value()
 
@@ -72,7 +72,7 @@ class Future:
         return child
 
     def add_done_callback(self, callback: Callable[[Future], None]) -> None:
-        """Call `callback(self)` once it is done: at once if it is, in the order of the additions.
+        """Call `callback(self)` once the future is done, in the order of additions; immediately if it is done.
 
         What it raises is printed, as in PyTorch: it would end whoever gives the value, and the other callbacks.
         """
@@ -83,7 +83,7 @@ class Future:
         self._call(callback)
 
     def set_result(self, result: Any) -> None:
-        """Give it its value.
+        """Set the value.
 
         Raises:
             RuntimeError: If it has one.
@@ -91,7 +91,7 @@ class Future:
         self._finish(result, None)
 
     def set_exception(self, result: BaseException) -> None:
-        """Give it an error instead."""
+        """Set an error instead of a value."""
         if not isinstance(result, Exception):
             raise AssertionError(f"{result} is of type {type(result)}, not an Exception.")
         self._finish(None, result)
@@ -132,7 +132,7 @@ class Future:
         self._finish(result, None)
 
     def _settle(self) -> None:
-        """Wait until it is done."""
+        """Block until the future is done."""
         if not self._done and self._drive is not None:
             self._drive()
         if self._done:

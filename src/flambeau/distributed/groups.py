@@ -1,4 +1,4 @@
-"""What can be asked of groups: whether there is one, who is in it, what serves it, which one an argument means."""
+"""Queries of process groups: existence, members, backends, and the group that an argument names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from flambeau.distributed.world import NON_GROUP_MEMBER, ProcessGroup, world
 
 
 class _Current(type):
-    """`group.WORLD` is the group of all ranks of whoever asks; None before `init_process_group`."""
+    """The namespace `group`: `group.WORLD` is the calling rank's group of all ranks, None before
+    `init_process_group`.
+    """
 
     @property
     def WORLD(cls) -> ProcessGroup | None:  # noqa: N802 - PyTorch's name
@@ -67,7 +69,7 @@ def is_backend_available(backend: str) -> bool:
 
 
 def get_rank(group: Any = None) -> int:
-    """This rank's number in a group (default: among all); -1 outside of it."""
+    """Return this rank's number in a group (default: the global one); -1 outside of it."""
     if group == NON_GROUP_MEMBER:
         return -1
     default = world().require_default()
@@ -92,7 +94,7 @@ def get_backend(group: Any = None) -> Backend:
 
 
 def get_backend_config(group: Any = None) -> str:
-    """Which backend serves which devices: "cpu:gloo,cuda:nccl"."""
+    """Return which backend serves which devices: "cpu:gloo,cuda:nccl"."""
     return group_or_default(group).config
 
 
@@ -137,12 +139,12 @@ def set_debug_level_from_env() -> None:
 
 
 def get_pg_count() -> int:
-    """Return how many groups this rank has made, those that it is not in too."""
+    """Return how many groups this rank has created, including those it is not a member of."""
     return world().count
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
-    """LOCAL_RANK; `fallback_rank` where it is not set.
+    """Return LOCAL_RANK, or `fallback_rank` if it is not set.
 
     Raises:
         RuntimeError: For neither.
@@ -257,5 +259,5 @@ def _ranks_of(group: Any) -> tuple[int, ...]:
 
 
 def is_registered(group: Any) -> bool:
-    """Return True if it is a group of this rank that has not been given up."""
+    """Return True for a group of this rank that is not destroyed."""
     return isinstance(group, ProcessGroup) and world().groups.get(group.group_name) is group

@@ -1,6 +1,6 @@
-"""`python -m flambeau.distributed.launch`: torchrun as it was before: each rank is told --local-rank=N.
+"""`python -m flambeau.distributed.launch`: the older launcher, which passes --local-rank=N to each rank.
 
-With `--use-env` the environment alone says it, as torchrun does.
+With `--use-env` only the environment names the rank, as with torchrun.
 """
 
 from __future__ import annotations

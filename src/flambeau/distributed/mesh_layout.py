@@ -1,8 +1,8 @@
-"""How the dimensions of a mesh lie in a flat list of ranks: what can be sliced, flattened and split without the ranks.
+"""The layout of a mesh's dimensions in a flat list of ranks: slicing, flattening and splitting without the ranks.
 
-An `Axis` is one dimension: pairs (size, stride) from the outermost to the innermost, merged where they can be, those
-of size 1 left out. So two axes are equal if they number the same places in the same order. One pair, but for
-dimensions that were flattened together though others lie between.
+An `Axis` is one dimension: pairs (size, stride) from the outermost to the innermost, merged where they can be,
+those of size 1 left out. So two axes are equal if they number the same places in the same order. One pair, but
+for dimensions that were flattened together though others lie between.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def axis(pairs: Iterable[tuple[int, int]]) -> Axis:
 
 
 def joined(axes: Iterable[Axis]) -> Axis:
-    """Several as one, the last the fastest."""
+    """Return several axes as one whose last one varies fastest."""
     return axis([pair for one in axes for pair in one])
 
 
@@ -47,13 +47,13 @@ def in_order(one: Axis) -> bool:
 
 
 def apart(one: Axis) -> bool:
-    """Return True if no two places are the same."""
+    """Return True if all positions of the axis differ."""
     ordered = sorted([(stride, size) for size, stride in one], reverse=True)
     return all(stride % (inner * size) == 0 for (stride, _), (inner, size) in pairwise(ordered))
 
 
 def tiles(one: Axis, count: int) -> list[list[int]]:
-    """The places 0 to count - 1, parted into copies of the axis, each from its first place on."""
+    """Return the positions 0 to count - 1 divided into copies of the axis."""
     steps = [
         sum(i * stride for i, (_, stride) in zip(at, one, strict=True))
         for at in product(*[range(size) for size, _ in one])

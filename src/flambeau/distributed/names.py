@@ -70,8 +70,9 @@ class BackendConfig:
 
 
 def devices_of(backend: str) -> dict[str, str]:
-    """Which backend serves which kind of device, of one word or of pairs "cpu:gloo,cuda:nccl". An unknown word
-    serves CPU and CUDA, with a warning.
+    """Return the backend of each kind of device, from one word or from pairs "cpu:gloo,cuda:nccl".
+
+    An unknown word serves CPU and CUDA, with a warning.
 
     Raises:
         ValueError: For a pair that is none, a device twice.

@@ -22,7 +22,7 @@ Handler = Callable[..., Iterator[tuple[Store, int, int]]]
 
 
 def register_rendezvous_handler(scheme: str, handler: Handler) -> None:
-    """Let URLs of a scheme of the program's own be answered by `handler(url, **kwargs)`, a generator."""
+    """Register `handler(url, **kwargs)`, a generator, for URLs of a scheme."""
     if scheme in _handlers:
         raise RuntimeError(f"Rendezvous handler for {scheme}:// already registered")
     _handlers[scheme] = handler

@@ -50,7 +50,7 @@ def run(
     runner: Sequence[str] = (),
     ended: Callable[[int, Path, int], None] = lambda status, folder, first: None,
 ) -> int:
-    """Start the ranks as `args` say and wait for them; the exit status.
+    """Start the ranks as `args` say, wait for them, and return the exit status.
 
     runner: what stands between Python and the program in a rank's command; FOLDER in it is the rank's own folder.
     ended: called with the status, the folder of the folders of this node's ranks, and the first of these ranks.
@@ -145,7 +145,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _nodes(text: str) -> int:
-    """ "2", or "2:2". A range is refused: nodes that come and go while a run lasts are not supported."""
+    """Return the number of nodes from "2" or "2:2". A range is refused, because nodes cannot join or leave a run."""
     least, _, most = text.partition(":")
     try:
         found = {int(least), int(most or least)}
@@ -213,7 +213,7 @@ def _command(args: argparse.Namespace, runner: Sequence[str]) -> tuple[tuple[str
 
 
 def _join_timeout(conf: str) -> timedelta:
-    """Of --rdzv-conf. Raises ValueError if it is not a list of pairs."""
+    """Return the join timeout of --rdzv-conf. Raises ValueError if the text is not a list of pairs."""
     pairs = {}
     for pair in filter(None, conf.split(",")):
         name, equals, value = pair.partition("=")
@@ -248,7 +248,7 @@ def _ranks(text: str) -> frozenset[int]:
 
 
 def _omp_threads(nproc: int) -> dict[str, str]:
-    """Ranks that share a machine would otherwise each take all of its cores."""
+    """Return OMP_NUM_THREADS=1 for ranks that share a machine, which would otherwise each use all cores."""
     return {"OMP_NUM_THREADS": "1"} if nproc > 1 and "OMP_NUM_THREADS" not in os.environ else {}
 
 

@@ -1,4 +1,4 @@
-"""How groups begin and end: `init_process_group`, `new_group` and their like."""
+"""Creation and destruction of groups: `init_process_group`, `new_group` and related functions."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _met(
 
 
 def _agree_on_size(store: Store, rank: int, size: int) -> None:
-    """Raise ValueError unless this rank was told of as many ranks as the one that asks first."""
+    """Raise ValueError if ranks were started with different world sizes."""
     if store.add("size/asked", 1) == 1:
         store.set("size/first", f"{size} {rank}")
         return
@@ -164,7 +164,7 @@ def _bound_device(where: Any) -> device | None:
 
 
 def _bind(made: ProcessGroup, bound: device | None) -> None:
-    """Let a group know its device, and meet on it at once; for CPU tensors, too."""
+    """Bind a group to its device and create its communicator immediately, for CPU tensors too."""
     if backend_registry.meets_early(made._devices, made._place, made._hub):
         made.engine_of("cpu")
     made.bound_device_id = bound
@@ -174,14 +174,14 @@ def _bind(made: ProcessGroup, bound: device | None) -> None:
 
 
 def _check(word: str, devices: Mapping[str, str]) -> None:
-    """Raise where a backend is not there that somebody asked for."""
+    """Raise if a backend that the program named is not available."""
     for name in devices.values():
         if word != Backend.UNDEFINED:
             backend_registry.check(name)
 
 
 def _prepare(mine: World, devices: Mapping[str, str], everybody: ProcessGroup) -> None:
-    """What engines of these devices need of all ranks, members of their group or not. All call."""
+    """Run the steps of these devices' backends that need all ranks, also non-members. All ranks call this."""
     backend_registry.prepare(devices, everybody._place, everybody._hub)
     mine.served = backend_registry.prepare_gpus(devices, everybody._place, everybody._hub, mine.served)
 
@@ -195,17 +195,17 @@ def _timeout(timeout: timedelta | None, word: str) -> timedelta:
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Give a group up when what was begun is over; None: all groups, so that `init_process_group` may come again."""
+    """Destroy a group after its pending operations. None destroys all groups; `init_process_group` may follow."""
     _leave(group, ProcessGroup.shutdown)
 
 
 def _abort_process_group(group: Any = None) -> None:
-    """The same at once: what waits for other ranks fails."""
+    """Abort a group immediately: pending operations fail."""
     _leave(group, ProcessGroup.abort)
 
 
 def _set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
-    """How long operations of a group (default: of all ranks) may take from now on.
+    """Set the timeout of later operations of a group (default: all ranks).
 
     Raises ValueError if this rank is not in it, or AssertionError if it is not a group, or TypeError if the value
     is not a timedelta.
@@ -302,7 +302,7 @@ def new_subgroups(
     pg_options: Any = None,
     group_desc: str | None = None,
 ) -> tuple[Any, list[Any]]:
-    """Groups of `group_size` ranks each (default: as many as there are CUDA devices): this rank's, and all."""
+    """Create groups of `group_size` ranks (default: the number of CUDA devices). Returns this rank's group, and all."""
     if group_size is None:
         if not system.is_available():
             raise ValueError(
@@ -388,7 +388,7 @@ def split_group(
 
 
 def shrink_group(*args: Any, **kwargs: Any) -> Any:
-    """Not supported."""
+    """Raise NotSupportedError: Flambeau cannot shrink groups."""
     raise NotSupportedError(
         "Flambeau lacks torch.distributed.shrink_group: make a new_group of the ranks that are left"
     )

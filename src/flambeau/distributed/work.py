@@ -20,9 +20,9 @@ _SPIN_S, _PAUSE_S = 2e-3, 5e-5  # how long a wait with a limit only asks, and ho
 
 
 class Work:
-    """A collective operation under way. It is over for good here: engines that are not subclass it.
+    """A collective operation. This class is an operation that has finished; backends subclass it.
 
-    `results` are the tensors that it writes. An engine says how to wait (`_finish`, once) and how to ask (`_test`).
+    `results` are the tensors that it writes. A backend implements `_finish` (wait once) and `_test` (poll).
     """
 
     __module__ = "flambeau.distributed"
@@ -36,14 +36,14 @@ class Work:
         self.limit: timedelta | None = None  # of a wait that says none; None: the group's
 
     def _finish(self, timeout: timedelta | None) -> None:
-        """Wait until it is over. Raises what went wrong."""
+        """Wait until the operation has finished. Raises its error."""
 
     def _test(self) -> bool:
-        """Return True if it is over; makes progress."""
+        """Poll the operation. Returns True if it has finished."""
         return True
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until it is over. On GPUs the current stream waits, not the host, unless a `timeout` is given.
+        """Wait until the operation has finished. On GPUs the current stream waits, unless a `timeout` is given.
 
         What went wrong is raised, each time.
         """
@@ -58,7 +58,7 @@ class Work:
         return True
 
     def is_completed(self) -> bool:
-        """Return True if it is over, with an error too: `wait` raises that."""
+        """Return True if the operation has finished, also with an error, which `wait` raises."""
         if not self._over:
             try:
                 if self._test():
@@ -71,7 +71,7 @@ class Work:
         return self._over
 
     def is_success(self) -> bool:
-        """Return True if it is over, without an error."""
+        """Return True if the operation has finished without an error."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Exception | None:
@@ -96,7 +96,7 @@ class Work:
         return self._results
 
     def synchronize(self) -> None:
-        """As `wait`."""
+        """Call `wait`."""
         self.wait()
 
     def block_current_stream(self) -> None:
@@ -156,9 +156,9 @@ def wait_on_host(work: Event | Stream, timeout: timedelta) -> None:
 
 
 class StreamWork(Work):
-    """Work of a GPU: over when `event`, recorded behind it on `stream`, is. None: it is on the current stream.
+    """The work of a GPU. It has finished when `event`, recorded after it on `stream`, is done.
 
-    `begun`: what the watch knows it by, on real GPUs: it may be given up.
+    Without an event the collective is in the current stream. `begun` is its entry of the watchdog on real GPUs.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class ProcessGroup:
         self.splits = 0  # so far
 
     def rank(self) -> int:
-        """This rank's number in the group."""
+        """Return this rank's number in the group."""
         return self._place.rank
 
     def size(self) -> int:
@@ -72,7 +72,7 @@ class ProcessGroup:
         return self._place.store
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long its operations may take from now on.
+        """Set the timeout of later operations.
 
         Raises:
             TypeError: If the value is not a timedelta.
@@ -91,14 +91,14 @@ class ProcessGroup:
         self._engines = {}
 
     def shutdown(self) -> None:
-        """Leave its communicators when what was begun is over."""
+        """Close the group's communicators after pending operations."""
         self._left = "was shut down"
         for engine in self._engines.values():
             engine.close()
         self._engines = {}
 
     def engine_of(self, device_type: str) -> Backend:
-        """Return the engine of tensors of a kind of device, made when it is first needed.
+        """Return the backend of a kind of device, created on first use.
 
         Raises:
             RuntimeError: If none is named.
@@ -151,7 +151,7 @@ NON_GROUP_MEMBER = -100  # what `new_group` returns to ranks that are not in the
 
 
 class Session:
-    """What ranks that are threads share: the store, and where the parts of each group meet."""
+    """The state that ranks as threads share: the store, and each group's local coordinator."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -181,7 +181,7 @@ class World:
 
     @property
     def debug(self) -> DebugLevel:
-        """Return how much groups that are made from now on look at; as the environment says, until it is set."""
+        """Return the debug level of new groups, by default the environment's."""
         return level_of(self.environment) if self._debug is None else self._debug
 
     @debug.setter
@@ -199,13 +199,13 @@ class World:
         return self.default
 
     def next_name(self) -> str:
-        """Return the name of the next group: the same on all ranks, if they make the same groups in the same order."""
+        """Return the next group's name. It is equal on all ranks that create groups in the same order."""
         name = str(self.count)
         self.count += 1
         return name
 
     def next_hashed_name(self, members: tuple[int, ...]) -> str:
-        """The same of a group that its members make without the others."""
+        """Return the name of a group that its members create without the other ranks."""
         stem = hashlib.sha1("_".join(map(str, members)).encode()).hexdigest()
         number = self.hashed[stem]
         self.hashed[stem] += 1
@@ -232,7 +232,7 @@ class World:
         return group
 
     def leave(self, group: ProcessGroup, how: Callable[[ProcessGroup], None]) -> None:
-        """Give a group up; all, if it is that of all ranks, the youngest first."""
+        """Destroy a group. The group of all ranks takes all others with it, the youngest first."""
         if group.group_name != DEFAULT:
             how(group)
             self.groups.pop(group.group_name, None)

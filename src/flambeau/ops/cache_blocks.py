@@ -51,7 +51,7 @@ def transposes(out: Array, x: Array) -> bool:
 
 
 def copy_tiles(out: Array, x: Array) -> None:
-    """`out[...] = x` where it `transposes`, square by square."""
+    """Copy `x` to `out`, for which `transposes` is True, square by square."""
     along = x.strides.index(x.itemsize)
     before, between = (slice(None),) * along, (slice(None),) * (x.ndim - 2 - along)
     for i in range(0, x.shape[along], TILE):
@@ -71,7 +71,7 @@ def selectable(condition: Array, a: Any, b: Any, out: Array) -> bool:
 
 
 def select(condition: Array, a: Any, b: Any, out: Array) -> None:
-    """`np.where` by masks of bits, a block at a time: of branches for each element half may be mispredicted."""
+    """Compute `np.where` with bit masks, one block at a time, which avoids mispredicted branches."""
     word = _WORDS[out.itemsize]
     held, result = condition.reshape(-1).view(np.int8), out.reshape(-1).view(word)
     x, y = (v.reshape(-1).view(word) if v.ndim else np.broadcast_to(v.view(word), out.size) for v in (a, b))

@@ -88,7 +88,9 @@ _ROUND = np.uint32((0xFFF - (112 << 23)) % (1 << 32))
 
 
 def _to_half(out: Array, x: Array) -> None:
-    """Rounded to the nearest, ties to even: by arithmetic on bits where the array is large, faster than NumPy's."""
+    """Convert to float16, rounding to nearest even. Large arrays use arithmetic on bits, which is faster than
+    NumPy's cast.
+    """
     if x.size < _LARGE or not (x.flags.c_contiguous and out.flags.c_contiguous):
         _copy(out, x)
         return
@@ -126,7 +128,7 @@ _REBIASED = np.float32(2.0**112)
 
 
 def _from_half(out: Array, x: Array) -> None:
-    """The bits of a half, moved to where a float32 has them, are the number times 2^-112."""
+    """Convert from float16: a half's bits, moved to a float32's places, are the number times 2^-112."""
     if x.size < _LARGE or not (x.flags.c_contiguous and out.flags.c_contiguous):
         _copy(out, x)
         return

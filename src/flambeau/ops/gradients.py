@@ -1,4 +1,4 @@
-"""What formulas of derivatives share: see Note [Derivatives]. Tensors are seen as objects with PyTorch's methods."""
+"""Helpers of derivative formulas. See Note [Derivatives]. Formulas see tensors as objects with PyTorch's methods."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def laid(x: Any, like: Meta) -> Any:
 
 
 class Refusal(Derivative):
-    """Of an operator for which PyTorch has no derivative either: walking back raises."""
+    """The derivative of an operator that has none in PyTorch either: backward raises."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What the operators that read and write at places share: `indexing`, `scattering` and `masks`."""
+"""Common parts of the operators that read and write by indices: `indexing`, `scattering` and `masks`."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def start_from(out: Array, x: Array) -> None:
 
 
 def fit(launch: Launch, out: Array, found: Array, rest: int = 0) -> None:
-    """Results of which the host has read the number before, when `out` was made.
+    """Return results whose number the host read when `out` was created, shortened or extended to that number.
 
-    Where another stream changes the input meanwhile there may be more, which are left out, or fewer: `rest` follows.
-    That is a race, for the detector to tell; this only stays within the memory. Raises RuntimeError on the CPU, where
-    no stream does.
+    Where another stream changes the input meanwhile there may be more, which are left out, or fewer: `rest`
+    follows. That is a race, for the detector to tell; this only stays within the memory. Raises RuntimeError on
+    the CPU, where no stream does.
     """
     as_counted(launch, len(found) == len(out))
     count = min(len(found), len(out))
@@ -81,7 +81,7 @@ def fit(launch: Launch, out: Array, found: Array, rest: int = 0) -> None:
 
 
 def as_counted(launch: Launch, holds: bool) -> None:
-    """Raises RuntimeError on the CPU where an input does not hold what the host had read of it."""
+    """Raise RuntimeError on the CPU if an input does not have the number of elements that the host read."""
     if not holds and launch.outputs[0].device is CPU:
         raise RuntimeError(
             f"{launch.kernel.name}: the input is not what was counted before: it was changed meanwhile"

@@ -39,11 +39,11 @@ Operand = Meta | type
 
 
 class Signature(Record):
-    """What a rule decides: metas of new outputs, the inputs as the kernel sees them, static params.
+    """The result of inference: metas of new outputs, the kernel's inputs, and static params.
 
-    An input that the rule turns into a dtype travels by value (a Python scalar, a 0-dim CPU tensor beside
-    CUDA tensors). A Meta is a layout over the same address (broadcast: stride 0). `checked` are the positions
-    of scalars that must fit their dtype; others wrap, as PyTorch's do.
+    An input that the rule turns into a dtype travels by value (a Python scalar, a 0-dim CPU tensor beside CUDA
+    tensors). A Meta is a layout over the same address (broadcast: stride 0). `checked` are the positions of
+    scalars that must fit their dtype; others wrap, as PyTorch's do.
     """
 
     outputs: tuple[Meta, ...]
@@ -74,7 +74,7 @@ INPUTS = "abcdefghijkl"
 
 
 class Derivative:
-    """How gradients pass an operator backward: see Note [Derivatives].
+    """The backward formulas of an operator: see Note [Derivatives].
 
     formulas: one for each input; None where no gradient passes. whole: one formula that gives all of them.
     name: PyTorch's name of the node, where it is not the operator's in camel case and "Backward0"; where it differs

@@ -10,7 +10,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Source
 
 def _host(launch: Launch) -> Body:
     def body(outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
-        """Nothing: the time that passes is the device's."""
+        """Do nothing: the kernel takes only time of the device."""
 
     return body
 

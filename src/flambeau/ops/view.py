@@ -22,7 +22,7 @@ from flambeau.core.meta import Meta
 
 
 class Layout(NamedTuple):
-    """What a view changes: `offset` elements of its own dtype from the first element of the viewed tensor."""
+    """The layout of a view. `offset` counts elements of its own dtype from the viewed tensor's first element."""
 
     shape: Shape
     strides: Strides
@@ -123,13 +123,13 @@ def view(meta: Meta, shape: Shape) -> Layout:
 
 @record(_reshaped)
 def _unsafe_view(meta: Meta, shape: Shape) -> Layout:
-    """Of a new tensor that nothing else shows: the result is no view of it."""
+    """Return the layout of a result that does not count as a view, because nothing else shows the new tensor."""
     return Layout(shape, contiguous_strides(shape))
 
 
 @record(None)
 def view_dtype(meta: Meta, kind: dtype) -> Layout:
-    """The same bytes as another type: the last dimension shrinks or grows with the item size."""
+    """Return the layout of the bytes as another dtype. The last dimension shrinks or grows with the item size."""
     was, size = meta.itemsize, kind.itemsize
     if was == size:
         return Layout(meta.shape, meta.strides, 0, kind)
@@ -243,7 +243,7 @@ def _squeezed(metas: Any, params: tuple[Any, ...]) -> str:
 
 @record(_reshaped, _squeezed)
 def squeeze(meta: Meta, dims: tuple[int, ...] | None) -> Layout:
-    """Without the dimensions of size 1 among `dims`, or all of them."""
+    """Return the layout without the dimensions of size 1 among `dims`, or all of them."""
     chosen = set(range(meta.ndim)) if dims is None else set(distinct(dims, meta.ndim))
     kept = [d for d in range(meta.ndim) if not (d in chosen and meta.shape[d] == 1)]
     return Layout(tuple([meta.shape[d] for d in kept]), tuple([meta.strides[d] for d in kept]))
@@ -373,7 +373,7 @@ def _index_like(t: Any, values: Any) -> Any:
 
 @record(_scattered)
 def as_strided(meta: Meta, shape: Shape, strides: Strides, offset: int) -> Layout:
-    """`offset` is relative to the tensor's own first element; the caller checks the storage's bounds."""
+    """Return a layout of any strides. `offset` is relative to the tensor's first element; callers check the bounds."""
     return Layout(shape, strides, offset)
 
 

@@ -1,4 +1,4 @@
-"""`Screen`: what commands say to a person: labels, and texts beside them."""
+"""`Screen`: the text output of commands: labels with texts next to them."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ class Screen:
         print(f"\x1b[{style}m{text}\x1b[0m" if style and self._colours else text, file=self._file)
 
     def entry(self, label: str, text: str, style: str = "", margin: int = MARGIN) -> None:
-        """A label and its text, wrapped at `margin` beside it."""
+        """Print a label and its text, wrapped at `margin`."""
         lines = wrap(text, WIDTH - margin, break_long_words=False, break_on_hyphens=False) or [""]
         for i, part in enumerate(lines):
             self.line((label if i == 0 else "").ljust(margin) + part, style)
 
     def items(self, texts: Iterable[str]) -> None:
-        """A list below an entry."""
+        """Print a list below an entry."""
         for text in texts:
             self.entry(" " * MARGIN + "-", text, margin=MARGIN + 2)
 
     def detail(self, label: str, text: str, style: str = "") -> None:
-        """An entry within an entry."""
+        """Print an entry within an entry."""
         self.entry(" " * MARGIN + label, text, style, _INNER)
 
     def code(self, text: str) -> None:
-        """A line of the program: cut, never wrapped."""
+        """Print a line of the program, cut if it is too long."""
         room = WIDTH - _INNER - 2
         self.line(" " * (_INNER + 2) + (text if len(text) <= room else f"{text[: room - 3]}..."), BOLD)
 

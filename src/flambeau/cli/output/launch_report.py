@@ -1,4 +1,4 @@
-"""What `flambeau launch` prints after a run: the ranks on one screen, from the reports that each has written."""
+"""The output of `flambeau launch` after a run: all ranks on one screen, from the report of each."""
 
 from __future__ import annotations
 

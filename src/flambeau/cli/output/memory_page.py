@@ -75,7 +75,7 @@ class _Stacks:
         return found
 
     def places(self) -> list[int]:
-        """Return for each stack the first that has the same innermost line: it stands for that place."""
+        """Return, for each stack, the first one with an equal innermost line, which represents that line."""
         for lines in islice(self.numbers, len(self._places), None):
             self._places.append(self._firsts.setdefault(lines[:1], len(self._places)))
         return self._places
@@ -122,10 +122,10 @@ def _column(numbers: list[int]) -> Array:
 
 
 class _Lifetimes(NamedTuple):
-    """Pieces of memory, a column each: those that were there before the trace begin with its first event, 0.
+    """Allocation lifetimes as columns. Memory that existed before the trace begins with its first event, 0.
 
-    end: the event that ended it, the length of the trace if none did. freed: from which event on it waits for other
-    streams, until its end.
+    end: the event that ended it, the length of the trace if none did. freed: from which event on it waits for
+    other streams, until its end.
     """
 
     addr: Array
@@ -171,7 +171,9 @@ def _device(
 
 
 def _lives(segments: Sequence[dict[str, Any]], events: _Events, stacks: _Stacks) -> _Lifetimes:
-    """Each piece of memory: what happened at one address, in its order, tells when pieces began and ended."""
+    """Return the allocation lifetimes of a trace. The events at one address, in order, say when each begins and
+    ends.
+    """
     last = max(len(events), 1)
     found = np.flatnonzero(events.action <= COMPLETED)
     found = found[np.argsort(events.addr[found], kind="stable")]  # by address, then by time
@@ -212,7 +214,7 @@ def _lives(segments: Sequence[dict[str, Any]], events: _Events, stacks: _Stacks)
 def _blocks_before(
     segments: Sequence[dict[str, Any]], live: set[int], last: int, stacks: _Stacks
 ) -> Iterable[tuple[int, ...]]:
-    """Lives of blocks that are in use at the end, and whose beginning no event tells."""
+    """Yield the lifetimes of blocks that are in use at the end and whose allocation no event shows."""
     for segment in segments:
         for addr, block in _place_blocks(segment):
             if block["state"] != "inactive" and addr not in live:
@@ -290,7 +292,7 @@ def _place_blocks(segment: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any]
 
 
 def _pack_lifetimes(lifetimes: _Lifetimes, most: int) -> dict[str, Any]:
-    """Return columns for the page: those that take most of the picture, in the order of their beginnings.
+    """Return columns for the page: the lifetimes that take most of the picture, ordered by their beginnings.
 
     begin: from the one before. length: events from beginning to end; waits: the last of them, for other streams.
     """
@@ -343,7 +345,7 @@ def _amount(end: int, events: _Events, more: int, less: int) -> Array:
 
 
 def _curves(reserved: Array, used: Array) -> dict[str, Any]:
-    """Points thinned out: of each stretch the event with the most in use; of those, with the most reserved."""
+    """Return points of the curves: for each stretch the event with the most memory in use, then the most reserved."""
     stretch = -(-len(used) // _MOST_POINTS)
     missing = -len(used) % stretch
     rows = [np.append(column, np.full(missing, -1)).reshape(-1, stretch) for column in (used, reserved)]

@@ -16,13 +16,13 @@ _LIKE = 3  # as many further races of a kind are named
 
 
 def write_uncertified(violated: Iterable[str], screen: Screen) -> None:
-    """No race was found, but these assumptions do not hold."""
+    """Print that no race was found, but that these assumptions do not hold."""
     screen.entry("races", "No race in this run, but not certified for every schedule:", YELLOW)
     screen.items(violated)
 
 
 def write_races(races: list[RaceFields], screen: Screen) -> None:
-    """One entry for each kind: what one missing call lets happen, at many lines, on many devices and ranks."""
+    """Print one entry for each kind of race: all that one missing call causes, on any lines, devices and ranks."""
     kinds = _kinds(races)
     n = len(races)
     of = f", of {len(kinds)} kind{'s' if len(kinds) > 1 else ''}" if len(kinds) < n else ""
@@ -116,7 +116,7 @@ def _on_processes(races: list[RaceFields]) -> str:
 
 
 def _kinds(races: list[RaceFields]) -> list[list[RaceFields]]:
-    """Races together that lie between streams created at the same lines and end by the same call."""
+    """Return the races grouped by kind: between streams created at equal lines, fixed by an equal call."""
     order: dict[tuple[str, ...], int] = {}
     for race in races:
         order.setdefault(_kind(race), len(order))

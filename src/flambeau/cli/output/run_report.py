@@ -13,7 +13,7 @@ from flambeau.runtime.memory.statistics import format_size
 
 
 def write_screen(document: Document, file: TextIO, written: list[Path], failed: bool) -> None:
-    """Devices, simulated time, memory, races with their fixes. In colour where `has_colours`.
+    """Print devices, simulated time, memory, and races with their fixes, in colour where `has_colours`.
 
     A program that failed proved something of what it did until then.
     """

@@ -13,7 +13,7 @@ from flambeau.report.recorder import Recorder
 
 
 def write_trace(recorder: Recorder, path: Path, program: str) -> None:
-    """The longest run of a machine: as a page if the file is called `.html`, else as a Chrome/Perfetto trace.
+    """Write the longest run of a machine: a page if the file is called `.html`, else a Chrome or Perfetto trace.
 
     A program has one machine unless it opens more itself.
     """
@@ -25,7 +25,7 @@ def write_trace(recorder: Recorder, path: Path, program: str) -> None:
 
 
 def write_picture(recorder: Recorder, path: Path) -> None:
-    """The same as an SVG picture, races in red."""
+    """Write the longest run of a machine as an SVG picture, with races in red."""
     replace_file(path, svg(_longest(recorder).timeline, races=recorder.races))
 
 

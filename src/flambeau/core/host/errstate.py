@@ -1,9 +1,9 @@
-"""`Quiet`: runs kernels' bodies with NumPy's floating-point warnings off.
+"""`Quiet`: runs reference implementations with NumPy's floating-point warnings off.
 
 `np.errstate` costs 1.3 us each time, twice the sum of 1,024 floats. NumPy keeps the setting in a context
 variable, so a context in which it was made once, entered for each body, does the same for 0.05 us, and the
-program's own setting is never touched. A context can be entered once at a time: bodies on several threads,
-and bodies within bodies, each take one of their own.
+program's own setting is never touched. A context can be entered once at a time: bodies on several threads, and
+bodies within bodies, each take one of their own.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """No collection of cycles meanwhile. What is not in a cycle is freed as ever."""
+    """Disable the garbage collector inside the block. Reference counting still frees objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -20,7 +20,7 @@ class Awaited(Protocol):
 
 
 class Readable:
-    """What comes over a connection to the ranks' store."""
+    """A connection to the ranks' store that delivers messages."""
 
     words = ""
 
@@ -33,7 +33,7 @@ class Readable:
 
 
 def readable(timeout_s: float, *connections: socket) -> list[object]:
-    """Return those that can be read, as soon as one can; none after `timeout_s` seconds."""
+    """Return the readable connections as soon as there is one; none after `timeout_s` seconds."""
     with selectors.DefaultSelector() as selector:
         for connection in connections:
             selector.register(connection, selectors.EVENT_READ)

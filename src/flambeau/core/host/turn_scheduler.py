@@ -1,8 +1,8 @@
-"""`Baton`: threads of which one runs at a time, in an order that repeats. Each gives the baton away where it waits.
+"""`Baton`: threads of which one runs at a time, in a reproducible order. Each passes the turn when it waits.
 
-Who may have to wait for another thread asks `seat()` first: a thread that takes turns must not block on a lock or a
-condition, since nobody else would run; it waits by `Seat.wait`. A thread without a seat waits as threads do.
-A turn that lasts, as of a thread that sleeps, is named on stderr every 30 seconds while others wait.
+Who may have to wait for another thread asks `seat()` first: a thread that takes turns must not block on a lock or
+a condition, since nobody else would run; it waits by `Seat.wait`. A thread without a seat waits as threads do. A
+turn that lasts, as of a thread that sleeps, is named on stderr every 30 seconds while others wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Stopped(BaseException):
 
 
 class Seat:
-    """A thread's place among those that take turns. `number` counts them from 0."""
+    """One thread's place among those that take turns. `number` counts them from 0."""
 
     def __init__(self, baton: Baton, number: int) -> None:
         self.baton = baton
@@ -47,7 +47,7 @@ class Seat:
         lazy: bool = False,
         limit: float | None = None,
     ) -> None:
-        """Let others run until `ready()`. Any thread may ask it, and it must not change anything.
+        """Let other threads run until `ready()`, which any thread may call and which must not change anything.
 
         what: says what is waited for, in reports. condition: of a lock that this thread holds, given up
         meanwhile. lazy: come back, too, when no other thread can go on: this one can bring about itself what it
@@ -73,12 +73,12 @@ class Seat:
             self._lazy, self._limit = False, None
 
     def pause(self, condition: threading.Condition | None = None) -> None:
-        """Let others run once, if any can: of who asks again and again."""
+        """Let other threads run once, if any can, for a thread that polls repeatedly."""
         turns = iter((False,))
         self.wait(lambda: next(turns, True), str, condition)
 
     def _look_up(self) -> None:
-        """It has the baton again: for what it waited for, or because that will never be."""
+        """Continue with the turn: because the wait is over, or because it never will be. Then raise."""
         if self.baton.error is not None:
             raise Stopped
         if self._refused:
@@ -86,7 +86,7 @@ class Seat:
             raise DriverError(why)
 
     def refuse(self, why: str) -> None:
-        """Let its wait raise."""
+        """Make the thread's wait raise DriverError with `why`."""
         self._refused = why
         self.give()
 
@@ -121,7 +121,7 @@ class Seat:
 
     @property
     def drives(self) -> bool:
-        """Return True if it could go on where nobody else can."""
+        """Return True if the thread may continue when no other thread can."""
         return self._lazy and not self.ended
 
     @property
@@ -137,7 +137,7 @@ class Seat:
 
 
 class Baton:
-    """`size` threads that take turns: in a circle, or as `choose` picks from the numbers of those that can go on.
+    """A set of `size` threads that take turns, in a circle or as `choose` picks among the numbers of runnable ones.
 
     `switched(before, after)` is called at each change, while nobody runs.
     """
@@ -227,7 +227,7 @@ class Baton:
         chosen.give()
 
     def _give_up(self, seat: Seat) -> None:
-        """Nobody can go on: a wait raises, that with the least limit, else of whoever stands first."""
+        """Make a wait raise because no thread can run: the wait with the smallest limit, or else the first."""
         waiting = [s for s in (seat, *self._circle(seat)) if not s.ended]
         if not waiting:
             return
@@ -241,7 +241,7 @@ class Baton:
         chosen.refuse(report)
 
     def _switch(self, seat: Seat, chosen: Seat) -> None:
-        """Tell of the change. An error there ends all, as a thread's own would: none may be left behind."""
+        """Report a change of turn. An error there ends all threads."""
         try:
             self._switched(seat.number, chosen.number)
         except Exception as error:
@@ -263,5 +263,5 @@ local = Local()
 
 
 def seat() -> Seat | None:
-    """This thread's seat; None if it takes no turns."""
+    """Return the calling thread's seat, or None if it does not take turns."""
     return local.seat

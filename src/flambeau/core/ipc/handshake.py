@@ -45,7 +45,7 @@ def new_secret() -> str:
 
 
 def greet(connection: socket.socket, secret: str | None = None) -> None:
-    """Say who this is, and prove that it knows the secret if the server asks.
+    """Identify this process to a server, and prove knowledge of the secret if the server asks for it.
 
     Args:
         connection: A new connection to the server.

@@ -83,7 +83,7 @@ class Named(Mapping):
         change(self.name, 1)
 
     def release(self) -> None:
-        """Count as a user no more; the mapping stays."""
+        """Decrement the count of users. The mapping stays."""
         if self._holder == os.getpid():
             self._holder = 0
             change(self.name, -1)
@@ -119,7 +119,7 @@ def _remove(name: str) -> None:
 
 
 def _allocate(fd: int, nbytes: int) -> None:
-    """All of it now: where there is none left later, a program would end by a signal."""
+    """Allocate all pages now. If memory ran out later, a signal would end the program."""
     os.ftruncate(fd, nbytes)
     if hasattr(os, "posix_fallocate"):
         try:
@@ -130,7 +130,7 @@ def _allocate(fd: int, nbytes: int) -> None:
 
 
 def _tracker() -> int:
-    """Return what tells this program's resource tracker from those of others: the pipe to it."""
+    """Return a value that identifies this program's resource tracker: the pipe to it."""
     fd = resource_tracker._resource_tracker.getfd()
     assert fd is not None
     return os.fstat(fd).st_ino
@@ -140,7 +140,7 @@ _alive: WeakSet[Named] = WeakSet()
 
 
 def release_all() -> None:
-    """This process ends, perhaps without destructors."""
+    """Release all named memory at the end of the process, which may skip destructors."""
     for named in list(_alive):
         named.release()
 

@@ -113,7 +113,7 @@ class PickleReader:
         step(self, argument)
 
     def spend(self, work: int) -> None:
-        """Take steps of work from the allowance. Raises UnpicklingError if it is used up."""
+        """Subtract steps of work from the allowance. Raises UnpicklingError if it is used up."""
         self._allowance -= work
         if self._allowance < 0:
             raise Refused("reading it would take much more work than its size explains")

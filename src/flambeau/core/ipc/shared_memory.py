@@ -99,9 +99,9 @@ class Mapping:
 
 
 class Anonymous(Mapping):
-    """Anonymous memory with a descriptor, `fd`, which is closed with this object. `key` tells it from all others.
+    """Anonymous memory with a file descriptor, `fd`, which is closed with this object. `key` identifies the memory.
 
-    `slots` are those of its sendings that may be underway.
+    `slots` are the slots of its sendings under way.
     """
 
     __slots__ = ("fd", "key", "slots")
@@ -120,7 +120,7 @@ class Anonymous(Mapping):
 
 
 def key_of(fd: int) -> tuple[int, int]:
-    """Return what tells a descriptor's memory from all other, in every process."""
+    """Return a value that identifies a descriptor's memory in every process."""
     found = os.fstat(fd)
     return found.st_dev, found.st_ino
 
@@ -144,8 +144,8 @@ class Door(NamedTuple):
 
     @staticmethod
     def opens() -> bool:
-        """Return True if other processes of this user may enter: not those of a process that hides its memory from
-        them.
+        """Return True if other processes of this user may open the descriptor; False if this process hides its
+        memory.
         """
         return sys.platform == "linux" and os.stat("/proc/self").st_uid == os.geteuid()
 
@@ -172,7 +172,7 @@ class Door(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Door:
-        """Of what `pack` gave.
+        """Return the door that `pack` encoded.
 
         Raises:
             ValueError: If it is invalid.
@@ -184,7 +184,7 @@ class Door(NamedTuple):
 
 
 def birth(pid: int) -> int:
-    """When a process began, in ticks since the system did: with its id, which is used again, its name. 0: it ended."""
+    """Return when a process began, in ticks since the system's start; 0 if it ended. With the id it is unique."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -1,4 +1,4 @@
-"""`Slots`: what this process has sent to others, and whether they have done with it, in memory that both map.
+"""`Slots`: shared counters that say whether receivers have finished with memory that this process sent.
 
 The sender takes a slot for each sending; the receiver, and nobody else, writes there from then on: that it holds
 what was sent, with its process, or that it has done with it. So no count has to be changed by two at once.
@@ -56,7 +56,7 @@ class Slots:
         return not state or bool(thoroughly and state == _HELD and birth(pid) != began)
 
     def give_back(self, slot: int) -> None:
-        """Of a sending that is over."""
+        """Make the slot of a finished sending available."""
         self._free.append(slot)
 
 
@@ -67,7 +67,7 @@ class Senders:
         self._mapped: dict[bytes, Mapping] = {}
 
     def find(self, door: bytes) -> Mapping:
-        """Raises ProcessLookupError: the sender has ended."""
+        """Return the sender's counters, mapped. Raises ProcessLookupError if the sender has ended."""
         found = self._mapped.get(door)
         if found is None:
             fd = Door.unpack(door).enter()
@@ -82,7 +82,7 @@ class Senders:
 
 
 def finish(memory: Mapping, slot: int) -> None:
-    """Say that this process has done with what was sent."""
+    """Record that this process has finished with received memory."""
     _SLOT.pack_into(bytes_at(memory.ptr, _NBYTES).data, slot, 0, 0, 0)
 
 
@@ -102,7 +102,7 @@ class Receipt:
         _SLOT.pack_into(bytes_at(memory.ptr, _NBYTES).data, slot, _HELD, self._holder, began)
 
     def end(self) -> None:
-        """Say, once, that this process has done with it; a fork's copy says nothing."""
+        """Record once that this process has finished with received memory; a forked copy does nothing."""
         if self._holder == os.getpid():
             self._holder = 0
             finish(self._memory, self._slot)

@@ -145,7 +145,7 @@ def tag(number: Any) -> int:
 
 
 def timeout(limit: Any) -> timedelta | None:
-    """A limit of a wait, or None.
+    """Check that a timeout is a timedelta or None.
 
     Raises:
         TypeError: If it is something else.
@@ -156,7 +156,7 @@ def timeout(limit: Any) -> timedelta | None:
 
 
 def as_long(tensors: Sequence[Any], size: int, what: str) -> None:
-    """A list of one tensor for each rank."""
+    """Check that a list has one tensor for each rank."""
     if len(tensors) != size:
         raise RuntimeError(
             f"ProcessGroup::{what}: Incorrect list size {len(tensors)}. The list's size should be {size}, same as size "
@@ -165,7 +165,7 @@ def as_long(tensors: Sequence[Any], size: int, what: str) -> None:
 
 
 def like(tensors: Sequence[Any], tensor: Any, what: str) -> None:
-    """Tensors of one device, each of the size of `tensor`."""
+    """Check that tensors have one device and the size of `tensor`."""
     for place, other in enumerate(tensors):
         if other.device is not tensor.device:
             raise RuntimeError(
@@ -179,7 +179,9 @@ def like(tensors: Sequence[Any], tensor: Any, what: str) -> None:
 
 
 def times(wide: Any, narrow: Any, size: int, names: tuple[str, str], engine: str) -> None:
-    """A tensor `size` times as large as another of its dtype and device. An engine's errors are its own in PyTorch."""
+    """Check that a tensor is `size` times as large as another and has its dtype and device. PyTorch's errors differ
+    by backend.
+    """
     if wide.dtype is not narrow.dtype:
         kind = TypeError if engine == "nccl" else RuntimeError
         raise kind(f"{names[0]} tensor must have the same type as {names[1]} tensor")

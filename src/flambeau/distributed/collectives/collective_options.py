@@ -11,8 +11,11 @@ _UNSET = timedelta(milliseconds=-1)
 
 
 class Options:
-    """What all have: `timeout` (negative: the group's), and whether a work is under way (`asyncOp`), the default; if
-    not, the current stream has waited for it, on the CPU the host."""
+    """The options of all collectives: `timeout` (negative: the group's), and `asyncOp`.
+
+    With `asyncOp`, the default, the call returns a work under way. Otherwise the current stream, or on the CPU
+    the host, has waited for it.
+    """
 
     __slots__ = ("asyncOp", "timeout")
 
@@ -21,7 +24,7 @@ class Options:
         self.timeout = _UNSET
 
     def named(self) -> dict[str, Any]:
-        """As the methods' own arguments."""
+        """Return the options as keyword arguments of the group's methods."""
         given = {} if self.timeout < timedelta() else {"timeout": self.timeout}
         for field, name in (("reduceOp", "op"), ("rootRank", "root")):
             if hasattr(self, field):

@@ -28,7 +28,7 @@ _UNNAMED_DEVICE = (
 
 
 def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
-    """Reduce a tensor over all ranks, in place: afterwards it is the same, to the bit, on all."""
+    """Reduce a tensor over all ranks, in place. Afterwards it is bitwise equal on all ranks."""
     collective_checks.single(tensor, "tensor")
     if is_outside(group, "all_reduce"):
         return None
@@ -41,7 +41,7 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op:
 def all_reduce_coalesced(
     tensors: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Any:
-    """Several at once. With `async_op` a Future. Deprecated, as in PyTorch."""
+    """Reduce several tensors in one call. With `async_op`, return a Future. Deprecated, as in PyTorch."""
     _deprecated("all_reduce_coalesced")
     tensors = tensors if isinstance(tensors, list) else [tensors]
     collective_checks.tensor_list(tensors, "tensor")
@@ -61,7 +61,7 @@ def broadcast(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """Give all ranks the values of rank `src` (of all ranks; `group_src`: of the group)."""
+    """Copy the values of rank `src` (global; `group_src`: in the group) to all ranks."""
     found: Any = group_or_default(group)
     root = group_rank_of(found, src, group_src) if isinstance(found, ProcessGroup) else 0
     collective_checks.single(tensor, "tensor")
@@ -140,7 +140,7 @@ def _all_gather_base(
 def all_gather_coalesced(
     output_tensor_lists: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False
 ) -> Any:
-    """For each rank, its tensors: `output_tensor_lists[rank][n]` is the n-th of that rank. Deprecated in PyTorch."""
+    """Gather several tensors of each rank: `output_tensor_lists[rank][n]` is its n-th. Deprecated in PyTorch."""
     _deprecated("all_gather_coalesced")
     if is_outside(group, "all_gather_coalesced"):
         return None
@@ -268,7 +268,7 @@ def _reduce_scatter_base(
 def all_to_all(
     output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """The n-th input goes to rank n, the n-th output comes from it."""
+    """Send the n-th input to rank n and receive the n-th output from it."""
     if is_outside(group, "all_to_all"):
         return None
     collective_checks.tensor_list(output_tensor_list, "output_tensor_list")
@@ -290,7 +290,7 @@ def all_to_all_single(
     group: Any = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Part n of `input` goes to rank n, part n of `output` comes from it: parts of the first dim, equal by default."""
+    """Send part n of `input` to rank n and receive part n of `output`. Parts of the first dim are equal by default."""
     if is_outside(group, "all_to_all_single"):
         return None
     collective_checks.single(output, "output")
@@ -337,7 +337,7 @@ def barrier(
 def monitored_barrier(
     group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """`barrier` of CPU ranks that says who has not come: the first, or with `wait_all_ranks` all of them.
+    """Run a barrier of CPU ranks that names missing ranks: the first, or with `wait_all_ranks` all of them.
 
     A rank that never can come is named at once, timeout or not.
     """

@@ -189,7 +189,7 @@ def _several(tensors: Any, name: str) -> list[Any]:
 
 
 def _list(tensors: Any, beside: Any) -> list[Any]:
-    """Return the tensors by rank: given as a list beside a tensor, as a list of lists beside a list."""
+    """Return the tensors by rank. They are a list if `beside` is a tensor, and a list of lists if it is a list."""
     if isinstance(beside, Tensor):
         return list(tensors)
     return list(tensors[0]) if len(tensors) else []
@@ -214,13 +214,13 @@ _CALLS = (
 
 
 def bind() -> None:
-    """Give `ProcessGroup` these methods, which need what is made of groups."""
+    """Add these methods to `ProcessGroup`. They are defined here because they need the collectives."""
     for name, call in {**{call.__name__: call for call in _CALLS}, **_NAMES}.items():
         setattr(ProcessGroup, name, _or_options(call))
 
 
 def _or_options(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The same method, which takes its last arguments as an `Options`, too."""
+    """Return the method with an overload whose last arguments are an `Options` object."""
 
     @functools.wraps(call)
     def method(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:

@@ -29,7 +29,7 @@ from flambeau.tensor.functions import creation
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-    """Every rank's object, into a list by rank.
+    """Gather every rank's object into a list by rank.
 
     Raises:
         ValueError: If the list is shorter than the group.
@@ -58,7 +58,7 @@ def gather_object(
     group: Any = None,
     group_dst: int | None = None,
 ) -> None:
-    """Every rank's object, into rank `dst`'s list (default: rank 0's)."""
+    """Gather every rank's object into rank `dst`'s list (default: rank 0's)."""
     if is_outside(group, "gather_object"):
         return
     found = group_or_default(group)
@@ -109,7 +109,7 @@ def scatter_object_list(
     group: Any = None,
     group_src: int | None = None,
 ) -> None:
-    """The n-th object of rank `src`'s list (default: rank 0's) to rank n: the first of its output list."""
+    """Send the n-th object of rank `src`'s list (default: rank 0's) to rank n, as the first of its output list."""
     if is_outside(group, "scatter_object_list"):
         return
     if not isinstance(scatter_object_output_list, list) or len(scatter_object_output_list) < 1:
@@ -200,7 +200,7 @@ def _unpacked(tensor: Any, size: int) -> Any:
 
 
 def _widened(data: Any, size: int) -> Any:
-    """The same bytes in a tensor of a size that all ranks agree on."""
+    """Return the bytes in a tensor of a size on which all ranks agree."""
     wide = data.new_zeros(size)
     wide[: data.numel()].copy_(data)
     return wide

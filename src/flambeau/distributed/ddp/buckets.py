@@ -26,11 +26,11 @@ def assign(
     expect_sparse: Sequence[bool] = (),
     indices: Sequence[int] = (),
 ) -> tuple[list[list[int]], list[int]]:
-    """Put tensors together, those of one dtype and device, until a bucket has the bytes that its limit says.
+    """Assign tensors to buckets of one dtype and device, each up to its limit of bytes.
 
     limits: of the first, second, ... bucket of each dtype and device; the last one holds for all that follow.
-    expect_sparse: tensors (by index) that are alone. indices: what the tensors are called; they are ordered then, as
-    gradients come. Without it, buckets are sorted by their first tensor.
+    expect_sparse: tensors (by index) that are alone. indices: what the tensors are called; they are ordered then,
+    as gradients come. Without it, buckets are sorted by their first tensor.
 
     Returns the indices in each bucket, and each bucket's limit. Raises RuntimeError for no tensors.
     """
@@ -62,7 +62,7 @@ class _Filling:
         self.nbytes = self.number = self.limit = 0
 
     def add(self, index: int, nbytes: int, limits: Sequence[int]) -> tuple[list[int], int] | None:
-        """Take one more; the bucket and its limit if it is full now."""
+        """Add a tensor. Returns the bucket and its limit if it is full now."""
         self.indices.append(index)
         self.nbytes += nbytes
         self.limit = limits[min(self.number, len(limits) - 1)]
@@ -99,7 +99,7 @@ class Bucket:
         return empty(self.numel, dtype=self.dtype, device=self.device)
 
     def use(self, flat: Any) -> None:
-        """Let the gradients lie in `flat` from now on."""
+        """Store the gradients in `flat` from now on."""
         self.flat, self.views = flat, self.views_of(flat)
 
     def views_of(self, flat: Any) -> list[Any]:
@@ -166,7 +166,7 @@ def _over(x: Any, meta: Meta, ptr: int) -> Any:
 
 
 class GradBucket:
-    """What a communication hook sees of a bucket: its place among them, the flat tensor, what lies in it."""
+    """The view of a bucket that a communication hook receives: its index, the flat tensor, and its gradients."""
 
     def __init__(self, index: int, count: int, flat: Any, bucket: Bucket) -> None:
         self._index, self._count, self._flat, self._bucket = index, count, flat, bucket
@@ -184,7 +184,7 @@ class GradBucket:
         return self._bucket.views if self._flat is self._bucket.flat else self._bucket.views_of(self._flat)
 
     def is_last(self) -> bool:
-        """Return True if it is the last one that is reduced, that of the first layers."""
+        """Return True if the bucket is the last one to be reduced, that of the first layers."""
         return self._index == self._count - 1
 
     def set_buffer(self, buffer: Any) -> None:

@@ -15,7 +15,7 @@ from flambeau.distributed.world import world
 
 
 class BuiltinCommHookType(Numbers):
-    """What a reducer can do without a function of the program's."""
+    """The communication hooks that a reducer provides itself."""
 
     ALLREDUCE = 1
     FP16_COMPRESS = 2
@@ -25,14 +25,14 @@ BuiltinCommHookType.__module__ = "flambeau.distributed"
 
 
 def mean(group: Any, tensor: Any) -> Future:
-    """A future of the mean of a flat tensor over a group (None: all ranks), in place."""
+    """Return a future of the mean of a flat tensor over a group (None: all ranks), computed in place."""
     group = world().require_default() if group is None else group
     future = reduced(group, tensor.div_(group.size()), async_op=True).get_future()
     return future.then(lambda done: done.value()[0])
 
 
 def mean_as(kind: dtype, group: Any, bucket: GradBucket) -> Future:
-    """A future of the mean of a bucket, sent as numbers of another dtype."""
+    """Return a future of the mean of a bucket, sent as numbers of another dtype."""
     group = world().require_default() if group is None else group
     flat = bucket.buffer()
     narrow = flat.to(kind).div_(group.size())

@@ -114,7 +114,7 @@ class Reducer:
         self._watch()
 
     def _watch(self) -> None:
-        """Hear of each gradient; weakly, so that parameters do not keep their reducer."""
+        """Install a hook on each parameter. Hooks refer weakly to the reducer, so parameters do not keep it alive."""
         self._leaves = [edge_of(p)[0] for p in self.params]  # type: ignore[index]
         me = weakref.ref(self)
 
@@ -151,7 +151,7 @@ class Reducer:
         return self._walks > 0
 
     def prepare_for_forward(self) -> None:
-        """A forward is about to begin whose gradients will be reduced."""
+        """Prepare for a forward whose gradients will be reduced."""
 
     def _rebuild_buckets(self) -> bool:
         """Make the buckets again, in the order in which gradients came; whether that was done.
@@ -173,7 +173,7 @@ class Reducer:
         return not self._rebuilt and (self.static or not self.find_unused)
 
     def prepare_for_backward(self, outputs: Sequence[Any]) -> None:
-        """Expect a gradient of each parameter; if unused ones are sought, of each that `outputs` lead to."""
+        """Expect a gradient of each parameter; if unused ones are searched, of each that `outputs` depend on."""
         self._begin()
         if not self._seeks:
             return
@@ -219,7 +219,7 @@ class Reducer:
     # -- while backward runs --------------------------------------------------------------------------------
 
     def _autograd_hook(self, index: int) -> None:
-        """The walk is done with a parameter's leaf, whether a gradient came or not."""
+        """Handle that backward is done with a parameter's leaf, with or without a gradient."""
         first = self.static and not self._walks
         if (first or self._seeks) and self.params[index].grad is not None:
             self._used[index] = 1  # also without reduction (`no_sync`): what was accumulated is reduced later
@@ -247,7 +247,7 @@ class Reducer:
         return self.find_unused and not self.static
 
     def _mark_unused(self) -> None:
-        """When the first gradient comes, those that will not come count as there."""
+        """Mark the parameters that will get no gradient as ready, when the first gradient arrives."""
         self._unused_marked = True
         if self.skips_unused:  # the map decides what is reduced: so it goes first, and says what will be used
             absent = set(self._unused)
@@ -258,7 +258,7 @@ class Reducer:
             self._mark(index)
 
     def _mark(self, index: int) -> None:
-        """One gradient more is there; reduce the buckets that are complete and whose turn it is."""
+        """Mark one gradient as ready, and reduce the complete buckets whose turn it is."""
         if index in self._marked:
             raise RuntimeError(already_marked(index, self.names))
         self._marked.add(index)
@@ -297,7 +297,7 @@ class Reducer:
                 )
 
     def _fill(self, bucket: Bucket) -> None:
-        """Gradients, divided unless a hook does that, into the flat tensor; zeros where there is none."""
+        """Copy gradients into the flat tensor, divided unless a hook divides them; zeros where there is none."""
         _gather_streams(bucket)
         share = None if self._hook is not None else 1 / self.divisor
         views, grads = [], []  # gradients that do not lie in the flat tensor yet, and where they will
@@ -389,7 +389,7 @@ class Reducer:
         self._map = (reduced(self.group, counts, async_op=True), counts)
 
     def _get_local_used_map(self) -> Any:
-        """Of each parameter 1 if this rank has used it since the last reduction, else 0: int32, on its device."""
+        """Return an int32 tensor: 1 for each parameter that this rank has used since the last reduction."""
         return new_tensor(self._used, dtype=int32, device=self.buckets[0].device)
 
     def _nobody_used(self, index: int) -> bool:
@@ -403,15 +403,13 @@ class Reducer:
         return not self._used[index]
 
     def _set_static_graph(self) -> None:
-        """Every backward visits the same leaves as often as the first. Raises RuntimeError if some have been
-        already.
-        """
+        """Declare that every backward visits equal leaves equally often. Raises RuntimeError after a backward."""
         if self._walks:
             raise RuntimeError(STARTED)
         self.static = True
 
     def _delay_all_reduce(self) -> None:
-        """Reduce everything, now that the first backward of a static graph is over."""
+        """Reduce everything, after the first backward of a static graph."""
         if not self._expecting:
             return
         self._unused = [i for i, visits in enumerate(self._visits) if not visits]
@@ -449,7 +447,7 @@ class Reducer:
         return reduced(self.group, bucket.buffer(), async_op=True).get_future()
 
     def _install_post_backward_futures(self, futures: Sequence[Any]) -> None:
-        """Wait for these too when backward is over."""
+        """Add futures that the end of backward waits for."""
         self._futures += futures
 
     # -- for ranks that have no more inputs: `join` ---------------------------------------------------------
@@ -469,7 +467,7 @@ class Reducer:
         self._push_all_rebuilt_params()
 
     def _push_all_rebuilt_params(self) -> None:
-        """Count every parameter as come, in any order: rank 0, or a rank that is not done, tells the real one."""
+        """Record every parameter as ready in any order. Another rank will send the real order."""
         if self._may_rebuild():
             self._order = list(range(len(self.params)))
 
@@ -480,7 +478,7 @@ class Reducer:
 
 
 def _note_stream(bucket: Bucket) -> None:
-    """Remember on which stream a gradient came to rest."""
+    """Remember the stream on which a gradient was accumulated."""
     index = bucket.device.index
     if index is not None:
         stream = current.local.streams[index]
@@ -489,7 +487,7 @@ def _note_stream(bucket: Bucket) -> None:
 
 
 def _gather_streams(bucket: Bucket) -> None:
-    """Let the current stream wait for those on which the bucket's gradients came to rest.
+    """Make the current stream wait for the streams on which the bucket's gradients were accumulated.
 
     Their memory is theirs, and may be given up before the current stream has read it.
     """
@@ -520,7 +518,7 @@ def _leaves_behind(outputs: Sequence[Any]) -> set[Node]:
 
 
 def _tensor_of(value: Any, flat: Any) -> Any:
-    """Return the tensor that a reduction gave: `flat` where it is a work, else what the hook's future holds."""
+    """Return the result of a reduction: `flat` for a work, else the value of the hook's future."""
     if value is True:
         return flat
     if isinstance(value, (list, tuple)) and value:

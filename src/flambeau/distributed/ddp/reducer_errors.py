@@ -1,4 +1,4 @@
-"""What the reducer says when a backward does not fit: PyTorch's texts."""
+"""The reducer's errors for unexpected backward passes, with PyTorch's texts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _TWICE = (
 def not_finished(
     rank: int, left: Sequence[int], names: Mapping[int, str], find_unused: bool, static: bool
 ) -> str:
-    """Of a backward that did not bring all gradients; `left` are the parameters that are missing."""
+    """Return the error text of a backward without some gradients; `left` are the missing parameters."""
     if static:
         return _BASE + _CHANGED + _missing(rank, left, names)
     fix = _LOOK if not find_unused else _LOOKED
@@ -86,7 +86,7 @@ def _missing(rank: int, left: Sequence[int], names: Mapping[int, str]) -> str:
 
 
 def already_marked(index: int, names: Mapping[int, str]) -> str:
-    """Of a parameter whose gradient came twice in one backward."""
+    """Return the error text of a parameter whose gradient arrived twice in one backward."""
     name = names.get(index)
     text = _TWICE + f"\nParameter at index {index}" + (f" with name {name}" if name else "")
     text += (

@@ -1,4 +1,4 @@
-"""Replicas of a model: that all ranks have the same parameters, what these hold, in which buckets; sums over ranks."""
+"""Replicas of a model: checks that all ranks have equal parameters, buckets, initial values, sums over ranks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _from_first(group: Any, numbers: Sequence[int], place: device) -> list[int]:
 
 
 def _read(numbers: Any, mine: Sequence[int]) -> list[int]:
-    """Return what was exchanged. Virtual GPUs that keep no data cannot tell: there all say what this rank does."""
+    """Return exchanged numbers. Virtual GPUs without data cannot read them; then all ranks act as this one."""
     try:
         return [int(n) for n in numbers.tolist()]
     except NotSupportedError:
@@ -84,7 +84,7 @@ def _place(group: Any, where: device) -> device:
 def same_buckets(
     group: Any, indices: Sequence[Sequence[int]], limits: Sequence[int], where: device
 ) -> tuple[list[list[int]], list[int]]:
-    """Rank 0's buckets of the same parameters, as (indices of each, limit of each)."""
+    """Return rank 0's buckets of the parameters as (indices of each, limit of each)."""
     if group.size() == 1:
         return [list(some) for some in indices], list(limits)
     count = sum(map(len, indices))
@@ -97,7 +97,7 @@ def same_buckets(
 
 
 def _broadcast_coalesced(process_group: Any, tensors: Sequence[Any], buffer_size: int, src: int = 0) -> None:
-    """Give every rank what rank `src` of the group holds in these tensors, in messages of about `buffer_size` bytes.
+    """Copy these tensors from rank `src` of the group to all ranks, in messages of about `buffer_size` bytes.
 
     Autograd does not count it as a change in place: what nodes have saved is for who saved it to look after.
     """
@@ -141,7 +141,7 @@ def _sync_module_states(
     params_and_buffers_to_ignore: Collection[str],
     broadcast_buffers: bool = True,
 ) -> None:
-    """Give every rank the parameters, and buffers, of rank `src` of the group."""
+    """Copy the parameters and buffers of rank `src` of the group to all ranks."""
     states = [p.detach() for name, p in module.named_parameters() if name not in params_and_buffers_to_ignore]
     if broadcast_buffers:
         states += [

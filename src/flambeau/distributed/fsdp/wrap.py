@@ -108,7 +108,7 @@ _active: list[tuple[Any, dict[str, Any]]] = []
 
 @contextlib.contextmanager
 def enable_wrap(*, wrapper_cls: Any, **wrapper_kwargs: Any) -> Generator[None, None, None]:
-    """Let `wrap` wrap modules in `wrapper_cls(module, **wrapper_kwargs)` while the context lasts."""
+    """Let `wrap` wrap modules in `wrapper_cls(module, **wrapper_kwargs)` inside the block."""
     _active.append((wrapper_cls, wrapper_kwargs))
     try:
         yield

@@ -1,8 +1,8 @@
-"""`Agent`: what starts the ranks of one node, meets those of other nodes, and ends all ranks when one has failed.
+"""`Agent`: the launcher of one node's ranks. It joins other nodes' agents, and ends all ranks when one has failed.
 
-Node 0's agent serves the store, for the agents and for the ranks (TORCHELASTIC_USE_AGENT_STORE). An attempt begins when
-all nodes have come to it and ends when all ranks have ended, or with the first that failed; then everything is stopped
-everywhere, and if there is a restart left the next attempt begins.
+Node 0's agent serves the store, for the agents and for the ranks (TORCHELASTIC_USE_AGENT_STORE). An attempt
+begins when all nodes have come to it and ends when all ranks have ended, or with the first that failed; then
+everything is stopped everywhere, and if there is a restart left the next attempt begins.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAILED_ELSEWHERE = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """What to start: `command` on `nproc` local ranks of node `node_rank` (None: as they come) of `nodes`."""
+    """The ranks to start: `command` on `nproc` local ranks of node `node_rank` (None: any) of `nodes`."""
 
     prog: str
     command: tuple[str, ...]
@@ -157,7 +157,7 @@ class Agent:
         return FAILED_ELSEWHERE
 
     def _meet(self, attempt: int) -> tuple[int, int]:
-        """This node's first rank, and the number of ranks. Until all nodes have come, and their old ranks are gone."""
+        """Wait for all nodes and the end of their old ranks. Returns this node's first rank and the number of ranks."""
         plan, store = self.plan, self._store
         store.set(f"{attempt}/node/{self._node}", str(plan.nproc))
         counts = [int(n) for n in store.multi_get([f"{attempt}/node/{node}" for node in range(plan.nodes)])]
@@ -174,7 +174,7 @@ class Agent:
         return [*self.plan.command, *named, *self.plan.arguments]
 
     def _environment(self, attempt: int, local_rank: int, world: int) -> dict[str, str]:
-        """Return what PyTorch's launcher tells a rank."""
+        """Return the environment variables that PyTorch's launcher sets for a rank."""
         plan = self.plan
         kept = {name: value for name, value in os.environ.items() if not name.startswith(INNER)}
         rank = str(self.first + local_rank)
@@ -194,7 +194,7 @@ class Agent:
         return kept | self.extra
 
     def _watch(self, attempt: int, workers: Workers) -> Worker | str | None:
-        """Until all local ranks have ended: None; or the one that failed, or what failed elsewhere."""
+        """Wait until all local ranks have ended. Returns the rank that failed, or what failed elsewhere, or None."""
         left = len(workers.all)
         server = self._server._server
         stalls = (
@@ -218,7 +218,7 @@ class Agent:
         return None
 
     def _ended(self, worker: Worker) -> None:
-        """Ranks that wait for this one's virtual GPUs hear of it."""
+        """Notify ranks that wait for the virtual GPUs of a rank that has ended."""
         server = self._server._server
         if server is not None and (meetings := server.server.meetings) is not None:
             server.server.call(partial(meetings.left, worker.process.pid, worker.rank))
@@ -266,7 +266,7 @@ class Agent:
 
     # -- reports ----------------------------------------------------------------------------------------------
     def _report(self, failed: Worker, workers: Workers) -> None:
-        """The rank that failed first, its error, and what became of the others."""
+        """Print the rank that failed first, its error, and the results of the others."""
         error = failed.error(is_shown=workers.shows_errors(failed))
         lines = [
             f"rank {failed.rank} failed first, and the others were ended",
@@ -288,7 +288,7 @@ _LINES = 20  # of a log that a report repeats
 
 
 def _first(failed: Worker, workers: Workers) -> Worker:
-    """Who failed first, by the times of what they noted: who waited for it may have ended before it."""
+    """Return the worker that failed first, by the times of their recorded errors. A dependent rank may end earlier."""
     return (
         min([w for w in workers.all if w.noted_ns], key=lambda w: w.noted_ns) if failed.noted_ns else failed
     )

@@ -28,7 +28,9 @@ INNER = ("PMI_", "PMIX_", "OMPI_", "MV2_", "HYDI_", "MPI_LOCAL")
 
 
 def placed(environ: Mapping[str, str]) -> Placed | None:
-    """Of the environment; None where no scheduler started this process. A Slurm job's own shell is no task."""
+    """Return the ranks' placement that a scheduler's environment gives; None without one. A Slurm job's shell is no
+    task.
+    """
     if "SLURM_PROCID" in environ and "SLURM_STEP_ID" not in environ:
         environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_")}
     for by, rank, size in _TASKS:

@@ -13,7 +13,7 @@ from flambeau.distributed.stores.tcp_store import TCPStore
 
 
 class ForeignRank:
-    """A rank whose process somebody else has started.
+    """A rank whose process another launcher has started.
 
     Attributes:
         rank: Its number among all ranks.

@@ -97,7 +97,7 @@ class Stalls:
         self._looks = 0
 
     def look(self) -> None:
-        """Let the serving thread look at who waits."""
+        """Let the serving thread check for waiting ranks."""
         self._server.call(self.look_now)
 
     def look_now(self) -> None:
@@ -134,7 +134,7 @@ class Stalls:
         in_transport: dict[int, Wait],
         words: dict[int, str],
     ) -> None:
-        """See Note [Waits that nothing ends]."""
+        """End waits that nothing can end. See Note [Waits that nothing ends]."""
         self._looks += 1
         blocked = self._server.blocked(_SHORT_S)
         others = tuple([member.rank for member in alive])

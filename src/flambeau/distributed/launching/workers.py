@@ -34,7 +34,7 @@ class Streams:
     shown: frozenset[int] | None
 
     def plan(self, local_rank: int, bit: int) -> tuple[bool, bool]:
-        """(to a file, to the console)."""
+        """Return whether a stream goes (to a file, to the console)."""
         redirected = self._of(self.redirects, local_rank) & bit
         teed = self._of(self.tee, local_rank) & bit
         visible = self.shown is None or local_rank in self.shown
@@ -46,7 +46,7 @@ class Streams:
 
 
 def stream_bits(text: str) -> dict[int, int]:
-    """Of "3", or "0:3,1:1".
+    """Return the redirected streams of each local rank from text such as "3" or "0:3,1:1".
 
     Raises:
         ValueError: If it is neither.
@@ -81,12 +81,12 @@ class Worker:
 
     @property
     def status(self) -> int:
-        """As a shell gives it."""
+        """Return the exit status as a shell reports it."""
         return 128 - self.code if self.code is not None and self.code < 0 else self.code or 0
 
     @property
     def ended(self) -> str:
-        """In words."""
+        """Return text that says how the worker ended."""
         if self.code is None:
             return "still runs"
         if self.code >= 0:
@@ -97,7 +97,7 @@ class Worker:
 
     @property
     def noted_ns(self) -> int:
-        """When it noted its error; 0: it did not."""
+        """Return the time of the worker's recorded error; 0 without one."""
         with suppress(OSError):
             return (self.folder / "error.json").stat().st_mtime_ns
         return 0
@@ -118,7 +118,7 @@ class Worker:
 
 
 class Workers:
-    """The ranks of one attempt. `news` gets a Worker when it has ended; whoever else waits may put there, too."""
+    """The ranks of one attempt. The queue `news` receives a Worker when it has ended, and events of other threads."""
 
     def __init__(self, role: str, folder: Path, streams: Streams, news: SimpleQueue[Any]) -> None:
         self.all: list[Worker] = []
@@ -194,7 +194,7 @@ class Workers:
         return [worker for worker in self.all if worker.code is None]
 
     def stop(self, patience: float, number: int = signal.SIGTERM) -> None:
-        """End those that still run, with all that they have started: by a signal, then by SIGKILL."""
+        """End running ranks and all that they have started, by a signal and then by SIGKILL."""
         for worker in self.running:
             _signal(worker, number)
             _signal(worker, signal.SIGCONT)  # a stopped process handles no signal before it goes on
@@ -214,7 +214,7 @@ def _signal(worker: Worker, number: int) -> None:
 
 
 def _make_end_with_parent() -> Callable[[], None] | None:
-    """A launcher that is killed cannot end its ranks: on Linux the system does. Made before the forks."""
+    """Return a function that makes Linux end a rank with its launcher. It is created before the forks."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl

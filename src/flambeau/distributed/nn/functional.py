@@ -74,7 +74,7 @@ def _all_gather_base(output_tensor: Any, input_tensor: Any, group: Any = None) -
 def all_to_all(
     output_tensor_list: Sequence[Any], input_tensor_list: Sequence[Any], group: Any = None
 ) -> tuple[Any, ...]:
-    """The n-th input goes to rank n, the n-th output, written to, comes from it."""
+    """Send the n-th input to rank n, and write what arrives from it to the n-th output."""
     found: tuple[Any, ...] = _AlltoAll.apply(group, output_tensor_list, *input_tensor_list)
     return found
 
@@ -86,13 +86,13 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: Any = None,
 ) -> Any:
-    """Part n of `input` goes to rank n, part n of `output`, written to, comes from it. Deprecated."""
+    """Send part n of `input` to rank n, and write what arrives from it to part n of `output`. Deprecated."""
     _deprecated("all_to_all_single", "all_to_all_single")
     return _AlltoAllSingle.apply(group, output, output_split_sizes, input_split_sizes, input)
 
 
 def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None) -> Any:
-    """Return the reduction over all ranks, the same, to the bit, on all. Deprecated."""
+    """Return the reduction over all ranks, bitwise equal on all. Deprecated."""
     _deprecated("all_reduce", "all_reduce")
     return _AllReduce.apply(op, group, tensor)
 

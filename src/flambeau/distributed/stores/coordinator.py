@@ -1,8 +1,8 @@
-"""`MeetingPlace`: where ranks that are processes meet for collectives of their virtual GPUs. The launcher serves it.
+"""`MeetingPlace`: the coordinator, which pairs the contributions of virtual GPUs in separate processes.
 
 Each process simulates its own devices (Note [Members of other processes] in
-driver/virtual/collectives/collectives.py); here parts are kept until all have come, and those who wait are answered.
-Nothing here depends on which process is faster:
+driver/virtual/collectives/collectives.py); here parts are kept until all have come, and those who wait are
+answered. Nothing here depends on which process is faster:
 
 # Note [What a waiting rank is told]
 A rank that can run nothing more is told of meetings when all those that it has come to are complete; or, if some can
@@ -40,8 +40,7 @@ _SURE = 3  # looks of all ranks that wait in MPI, with nothing else between them
 
 
 class Participant:
-    """One process. `request` is what it waits for: "join" and the communicator, "wait" or "look" and its words, or
-    "idle": its host waits for something else: its words, or "" if that is a key of the store.
+    """One process and its pending request.
 
     Other words may be "" at first: it is asked for them before it is told that it waits in vain.
     """
@@ -98,7 +97,7 @@ class Circle:
         return 0 <= slot < len(ranks) and slot not in brought and self.owners[ranks[slot]] is participant
 
     def ranks(self, key: tuple[int, ...]) -> list[int]:
-        """Whose parts a meeting takes: all ranks', or a message's two."""
+        """Return the ranks that contribute to a collective instance: all, or the two of a message."""
         return list(range(self.size)) if key[0] < 0 else [key[0], key[1]]
 
     def late(self, key: tuple[int, ...]) -> list[int]:
@@ -116,7 +115,7 @@ REQUESTS: dict[str, list[Any]] = {  # the schema of each request's arguments (`w
 
 
 class MeetingPlace:
-    """Of `size` processes. Its calls are made by one thread."""
+    """The coordinator of `size` processes. One thread makes all calls."""
 
     def __init__(
         self,
@@ -162,7 +161,7 @@ class MeetingPlace:
             participant.looks = 0
 
     def left(self, process: int, rank: int = -1) -> None:
-        """A process has ended, which may have said nothing so far."""
+        """Record that a process has ended, which may not have sent anything yet."""
         self._moved()
         if process not in self.participants:
             if rank < 0:
@@ -201,7 +200,7 @@ class MeetingPlace:
     def _complete(
         self, circle: Circle, unique: bytes, key: tuple[int, ...], parts: dict[int, list[Any]]
     ) -> None:
-        """All parts have come: each process will be told of those that are not its own."""
+        """Prepare the answers of a complete instance: each process receives the contributions of the others."""
         owners = [circle.owners[rank] for rank in circle.ranks(key)]
         for owner in dict.fromkeys(owners):
             number = owner.pending.pop((unique, key))
@@ -229,7 +228,7 @@ class MeetingPlace:
         return []
 
     def _awake(self, mine: Participant) -> Answer:
-        """It is idle no more: that request was given up as this one came."""
+        """Answer that the process is not idle any more: this request replaced the former one."""
         return ["ok", None]
 
     def _begin(self, mine: Participant, kind: str, what: Any, alone: bool) -> None:
@@ -254,7 +253,7 @@ class MeetingPlace:
         return ["ok", None]
 
     def waits(self) -> dict[int, tuple[str, object]]:
-        """Return what each process waits for, in words, and what tells this wait from its others."""
+        """Return a text of each process's wait, with a value that differs between its waits."""
         waiting = [p for p in self._waiting() if p.request and p.request[0] != "idle"]
         return {p.process: (_words_of(p), p.begun) for p in waiting}
 
@@ -274,7 +273,7 @@ class MeetingPlace:
 
     @property
     def deadline(self) -> float | None:
-        """When somebody will have waited long enough, on the monotonic clock."""
+        """Return when the next patient wait becomes too long, on the monotonic clock."""
         times = [p.since + self._patience for p in self._waiting() if _impatient(p)]
         return min(times, default=None)
 
@@ -308,7 +307,7 @@ class MeetingPlace:
         return found
 
     def _waits_long_enough(self, mine: Participant) -> bool:
-        """Return True if nobody works who could come: then somebody waits unseen."""
+        """Return True if no process works that could still contribute, so that one must wait unseen."""
         now = self._clock()
         elapsed = now - mine.since
         if elapsed < self._patience:
@@ -325,7 +324,7 @@ class MeetingPlace:
         return True
 
     def _stuck(self, elsewhere: Mapping[int, str]) -> list[tuple[Participant, Answer]]:
-        """Whom to answer where every rank waits; see Note [What a waiting rank is told]."""
+        """Return the processes to answer when every rank waits. See Note [What a waiting rank is told]."""
         alive = [p for p in self.participants.values() if not p.ended]
         waiting = self._waiting()
         blocked = [p for p in alive if _is_blocked(p, elsewhere)]
@@ -348,7 +347,7 @@ class MeetingPlace:
         return [(mine, ["error", report]) for mine in waiting]
 
     def _give_up_joining(self, mine: Participant) -> None:
-        """A communicator that it waits for is without it from now on: who comes later must not believe it there."""
+        """Remove a process from the communicator that it waits to join, so that later ranks do not wait for it."""
         kind, what = mine.request  # type: ignore[misc]
         if kind == "join":
             circle = self._circles[what]
@@ -413,9 +412,7 @@ def _is_blocked(mine: Participant, elsewhere: Mapping[int, str]) -> bool:
 
 
 def _unsure(waiting: list[Participant]) -> list[Participant]:
-    """Return those in MPI that are to look again before it is said that nothing comes there: all, as often as each
-    other.
-    """
+    """Return the processes inside MPI that must poll once more before a deadlock is reported."""
     found = [mine for mine in waiting if mine.request[0] == "idle" and mine.request[1]]  # type: ignore[index]
     fewest = min([mine.looks for mine in found], default=_SURE)
     return [mine for mine in found if mine.looks == fewest < _SURE]

@@ -27,7 +27,7 @@ _LARGEST = 1 << 40
 
 
 class FileStore(Inner, Store):
-    """A store in the file `file_name`, made where it is not there; what it holds is kept.
+    """A store in the file `file_name`, which is created if it is missing and otherwise kept.
 
     With a `world_size` of 0 or more the file is deleted when so many stores have used it and the last one has
     gone. There are no queues.
@@ -104,7 +104,7 @@ class _Log:
             pass
 
     def _forget(self) -> None:
-        """Let the next operation read the file from its beginning."""
+        """Make the next operation read the file from its beginning."""
         self._table = Table()
         self._inbox = Inbox(_LARGEST)
         self._read = 0

@@ -20,7 +20,7 @@ _LIMIT = 1 << 63
 
 
 class Table:
-    """Values are bytes; those that `add` counts are decimal digits, as in PyTorch."""
+    """The values of a store: bytes. Counters of `add` are decimal digits, as in PyTorch."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}

@@ -55,7 +55,7 @@ class Store:
         self._ask("set", self._key("set", key), _bytes("set", value))
 
     def get(self, key: Text) -> bytes:
-        """Return the value of a key, waited for until it is set or `timeout` is over."""
+        """Return the value of a key. Blocks until the key is set or `timeout` has passed."""
         name = self._key("get", key)
         return self._ask("get", name, needs=[name])
 
@@ -77,7 +77,7 @@ class Store:
         return self._ask("check", self._keys("check", keys))
 
     def compare_set(self, key: Text, expected_value: Text, desired_value: Text) -> bytes:
-        """Replace a value if it is the one expected ("": none). The value afterwards."""
+        """Replace a value if it equals the expected one ("" if it is unset). Returns the value afterwards."""
         expected, desired = _bytes("compare_set", expected_value), _bytes("compare_set", desired_value)
         return self._ask("compare_set", self._key("compare_set", key), expected, desired)
 
@@ -104,7 +104,7 @@ class Store:
         self._ask("set_all", self._keys("multi_set", keys), [_bytes("multi_set", v) for v in values])
 
     def queue_push(self, key: Text, value: Text) -> None:
-        """Put a value at the end of a queue. Queues and values under the same key do not see each other."""
+        """Append a value to a queue. Queues are separate from values under equal keys."""
         self._ask("push", self._key("queue_push", key), _bytes("queue_push", value))
 
     def queue_pop(self, key: Text, block: bool = True) -> bytes:
@@ -138,7 +138,7 @@ class Store:
         return True
 
     def clone(self) -> Store:
-        """The same store by another object, for another thread."""
+        """Return another object for the same store, for use in another thread."""
         raise RuntimeError(f"{type(self).__name__} has no clone()")
 
     def _ask(
@@ -294,7 +294,7 @@ class PrefixStore(Store):
 
 
 class Inner:
-    """Stores that keep keys of their own beside the program's, which begin with "/" in their table."""
+    """A store that keeps internal keys, which begin with "/", next to the program's."""
 
     def _key(self, function: str, key: Text) -> str:
         return f"/{_text(function, key)}"
@@ -306,8 +306,7 @@ class Inner:
 
 @contextmanager
 def turn(store: Store, key: str) -> Iterator[int]:
-    """Return the number of a meeting of all ranks: each counts for itself at its own `key`, and so all come to the
-    same.
+    """Return the number of an action of all ranks. Each rank counts at its own `key`, so the numbers agree.
 
     It does not count if what is within raises: a rank that tries again alone meets those that come late.
     """
@@ -323,11 +322,12 @@ def turn(store: Store, key: str) -> Iterator[int]:
 def missed(
     store: Store, keys: Sequence[str], timeout: timedelta, gone: Callable[[], str] = str
 ) -> str | None:
-    """Wait for keys that other ranks set. None: they are there; else why not, "" if nothing but the time says so.
+    """Wait for keys that other ranks set. Returns None if they are set, else the reason; "" for a timeout.
 
     gone: asked now and then why they will not come; "" as far as anyone knows.
 
-    Raises DistNetworkError: the store has gone; DeadlockError, or DriverError of ranks that are threads: a deadlock.
+    Raises DistNetworkError: the store has gone; DeadlockError, or DriverError of ranks that are threads: a
+    deadlock.
     """
     end = time.monotonic() + (seconds(timeout) or math.inf)
     while True:
@@ -352,7 +352,7 @@ def part_of_wait(length_s: float, end: float) -> PartOfWait:
 
 
 def seconds(limit: timedelta) -> float | None:
-    """As threads and sockets want it; None: for ever."""
+    """Return a limit in seconds, as threads and sockets expect it; None for no limit."""
     return limit.total_seconds() or None
 
 
@@ -383,7 +383,7 @@ def _int(function: str, value: Any) -> int:
 
 
 def _duration(function: str, timeout: Any) -> timedelta:
-    """PyTorch takes seconds as a float too, but no int."""
+    """Return a timedelta. As in PyTorch, seconds may be a float but not an int."""
     if isinstance(timeout, timedelta):
         return timeout
     return (

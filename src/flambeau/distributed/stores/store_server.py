@@ -84,7 +84,7 @@ class _Client:
 
     @property
     def deadline(self) -> float | None:
-        """When the client must have gone on, on the monotonic clock; None if it owes nothing."""
+        """Return when the client must have made progress, on the monotonic clock; None if no message is pending."""
         if not self.process:
             return self.active + _GREETING_S
         return self.active + _STALLED_S if self.inbox.is_partial or self.outbox else None
@@ -126,7 +126,7 @@ class _Request:
 
     @property
     def wait(self) -> object:
-        """Return what tells this wait from others of its process: a repeated request goes on with it."""
+        """Return a value that identifies this wait of its process; a repeated request continues it."""
         return self.begun if self.deadline == self.patience else str(self)
 
     def __str__(self) -> str:
@@ -188,7 +188,7 @@ class StoreServer:
             self._ended.wait()  # no join: a finalizer may interrupt who holds what threads need to end
 
     def call(self, function: Callable[[], None]) -> None:
-        """Let the serving thread call this."""
+        """Run a function in the serving thread."""
         self._calls.append(function)
         with suppress(OSError):
             self._bell.send(b"c")
@@ -199,7 +199,7 @@ class StoreServer:
         return {client.process for client in self._clients} - {self.process}
 
     def waits(self) -> dict[int, tuple[str, object]]:
-        """Return what each process waits for, in words, and what tells this wait from its others."""
+        """Return a text of each process's wait, with a value that differs between its waits."""
         met = {} if self.meetings is None else self.meetings.waits()
         return met | {
             c.process: (str(c.waits), str(c.waits)) for c in self._clients if c.waits and c.waits.needs
@@ -211,8 +211,7 @@ class StoreServer:
         return values[-1] if values else b""
 
     def blocked(self, least_s: float) -> dict[int, object]:
-        """Return the processes that do nothing but wait for keys, for `least_s` seconds more, with what tells the waits
-        of a process from each other."""
+        """Return the processes that only wait for keys for at least `least_s` more seconds, and an id of each wait."""
         soon = time.monotonic() + least_s
         return {
             c.process: c.waits.wait
@@ -221,12 +220,12 @@ class StoreServer:
         }
 
     def give_up(self, report: str) -> None:
-        """Let each wait for keys raise a DeadlockError."""
+        """Make each wait for keys raise a DeadlockError."""
         for client in [c for c in self._clients if c.waits is not None]:
             self._answer(client, ["error", "DeadlockError", report])
 
     def forget(self, kept: str) -> None:
-        """Drop all values but those whose keys begin so. For whoever knows that nobody asks now."""
+        """Drop all values except those with these key prefixes. Callers must know that no client waits."""
         values = self._table.values
         self._table.values = {key: value for key, value in values.items() if key.startswith(kept)}
 
@@ -299,7 +298,7 @@ class StoreServer:
         self._selector.register(connection, selectors.EVENT_READ, client)
 
     def _make_room(self) -> None:
-        """The process has no file descriptor left: close the oldest connection that was not admitted."""
+        """Close the oldest connection that was not admitted, because the process has no file descriptor left."""
         waiting = [client for client in self._clients if not client.process]
         if waiting:
             self._dismiss(waiting[0], "there are too many connections")
@@ -320,7 +319,7 @@ class StoreServer:
         self._drop(client)
 
     def _serve_client(self, client: _Client, events: int) -> None:
-        """See Note [A store survives its clients]."""
+        """Handle a client's readiness. See Note [A store survives its clients]."""
         try:
             if events & selectors.EVENT_WRITE:
                 self._flush(client)
@@ -373,7 +372,7 @@ class StoreServer:
             self._try(client)
 
     def _meet(self, client: _Client, request: list[Any]) -> None:
-        """A rank asks for others' virtual GPUs."""
+        """Pass a request for other ranks' virtual GPUs to the coordinator."""
         if len(request) < 2 or not fits(request[:2], [int, str]):
             raise BadMessage("a request of virtual GPUs without its number and name")
         number, operation, *args = request
@@ -386,7 +385,7 @@ class StoreServer:
             self._answer(client, answer)
 
     def _settle(self) -> None:
-        """Answer the ranks whose wait for others is over."""
+        """Answer the ranks whose wait for others has ended."""
         if self.meetings is None:
             return
         stored = [c for c in self._clients if c.waits is not None and c.waits.alone]
@@ -439,7 +438,7 @@ class StoreServer:
         self._select(client)
 
     def _select(self, client: _Client) -> None:
-        """Wait for what the client sends, unless it must read answers first, and for room for what it is sent."""
+        """Wait for the client's messages, unless it must read answers first, and for room for its answers."""
         if client in self._clients:
             events = selectors.EVENT_WRITE if client.outbox else 0
             if client.unread <= _UNREAD:

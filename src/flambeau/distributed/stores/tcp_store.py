@@ -189,7 +189,7 @@ class TCPStore(Inner, Store):
         return answer[1]
 
     def _request(self, message: list[Any], limit: timedelta | None) -> Any:
-        """Threads take turns on the connection: one that waits for keys holds up the others, unless they clone."""
+        """Send a request. Threads share the connection: one that waits for keys blocks the others unless they clone."""
         with self._lock:
             patience = 0.0 if limit is None else seconds(limit)
             self._connection.settimeout(None if patience is None else patience + _GRACE)

@@ -175,7 +175,7 @@ class Events:
         return virtual_ipc.event_handle(door, uuid, found.shared.number)
 
     def _publish(self, event: Event) -> None:
-        """Tell other processes of the event's last record, whose commands have run."""
+        """Publish the event's last record, whose commands have run, to other processes."""
         assert event.shared is not None
         assert event.record is not None
         event.shared.publish(max(0, event.record.end - self._core.now))

@@ -438,7 +438,7 @@ _UNREDUCED = {"amax": "maximum_cpu", "amin": "minimum_cpu", "mean": "add_stub"} 
 
 
 def _index_reduce_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Of dtypes that are stored more than computed with, PyTorch has products alone."""
+    """Infer the results. Dtypes that are only stored support only products, as in PyTorch."""
     x, how = operands[0], params[1]
     assert isinstance(x, Meta)
     name = "div_floor_cpu" if x.dtype is bool_ and how == "mean" else _UNREDUCED.get(how, "")
@@ -471,7 +471,7 @@ def _index_reduce_host(launch: Launch) -> Body:
 
 
 def _index_reduce_touches(launch: Launch) -> Touches | None:
-    """As PyTorch's: a mean divides all of the target; without its own elements only what was put there is read."""
+    """Return the elements that PyTorch's kernels access: a mean divides the whole target."""
     _, how, include_self = launch.params
     return None if how == "mean" else _along(True, reads=lambda params: include_self)(launch)
 

@@ -147,7 +147,7 @@ def _select_host(launch: Launch) -> Body:
 
 
 def _masked(launch: Launch) -> Touches:
-    """As PyTorch's kernels: all elements are loaded, and stored as they were where the mask is False."""
+    """Return the elements that PyTorch's kernels access: all are loaded, and stored again where the mask is False."""
     return Touches(True, (1,), lambda masks: np.atleast_1d(masks[0]), rewrites=True)
 
 

@@ -70,7 +70,7 @@ _REDUCE_AT: dict[str, Any] = {
 
 
 def reduce_at(out: Array, places: Any, source: Any, how: str, include_self: bool) -> None:
-    """`out[places] (how)= source`, with repeated places; without its own elements if not `include_self`."""
+    """Compute `out[places] (how)= source` with repeated indices; without the old elements unless `include_self`."""
     with np.errstate(all="ignore"):
         if not include_self:
             out[places] = _identity(how, out.dtype)
@@ -105,7 +105,7 @@ def _identity(how: str, kind: Any) -> Any:
 
 
 def _check_grid(index: Meta, x: Meta, dim: int, name: str, other: str, apart: bool = True) -> None:
-    """`index` must not be larger than `x` in any dimension, `dim` aside if `apart`."""
+    """Check that `index` is not larger than `x` in any dimension, except `dim` if `apart`."""
     if max(index.ndim, 1) != max(x.ndim, 1):
         raise RuntimeError(f"Index tensor must have the same number of dimensions as {other} tensor")
     for d, (n, limit) in enumerate(zip(index.shape or (1,), x.shape or (1,), strict=True)):
@@ -215,7 +215,7 @@ def _scatter_host(launch: Launch) -> Body:
 
 
 def _scatter_touches(launch: Launch) -> Touches | None:
-    """As PyTorch's: a mean divides all of the target; without its own elements only what was put there is read."""
+    """Return the elements that PyTorch's kernels access: a mean divides the whole target."""
     _, how, include_self = launch.params[:3]
     if how == "mean":
         return None
@@ -245,7 +245,7 @@ def scatter_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any) -> An
 
 
 def _gathered_back(grad: Any, b: Any, params: Any, metas: Any) -> Any:
-    """Each source's gradient is that of the place it went to."""
+    """Return each source's gradient, which is that of the element it was written to."""
     return _to_source(grad.gather(params[0], b), metas[2])
 
 

@@ -309,7 +309,7 @@ def _searchsorted_host(launch: Launch) -> Body:
 
 
 def _bisected(boundaries: Array, values: Array, right: bool) -> Array:
-    """Bisection of every value in its own row at once."""
+    """Return the position of every value in its own row, by bisection of all rows together."""
     low = np.zeros(values.shape, np.int64)
     high = np.full(values.shape, boundaries.shape[-1])
     for _ in range(boundaries.shape[-1].bit_length()):

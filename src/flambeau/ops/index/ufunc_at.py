@@ -21,7 +21,7 @@ _FEW = 1 << 14  # elements that are added one by one before turns are arranged
 
 
 def fold_at(ufunc: np.ufunc, out: Array, places: tuple[Any, ...], source: Any) -> None:
-    """`ufunc.at(out, places, source)`. The places are slices of everything, and indices that count from the front."""
+    """Compute `ufunc.at(out, places, source)`. `places` are full slices and non-negative indices."""
     indexed = [d for d, place in enumerate(places) if not isinstance(place, slice)]
     if len(indexed) == 1 and out.ndim > 1:
         _add_rows(ufunc, out, indexed[0], places, source)

@@ -38,7 +38,7 @@ def supported(kind: dtype, on_cpu: bool) -> bool:
 
 
 def _check(x: Meta, sizes: Sequence[int]) -> None:
-    """`sizes` are the points of each transformed dim, in the time domain."""
+    """Check a transform's dtype and sizes; `sizes` are the points of each transformed dim in the time domain."""
     if not supported(x.dtype, x.device.type != "cuda"):
         raise RuntimeError(f"Unsupported dtype {x.dtype.torch_name}")
     if x.itemsize == (4 if x.dtype.is_complex else 2) and any(n & (n - 1) for n in sizes):
@@ -56,7 +56,7 @@ def _points(launch: Launch) -> list[int]:
 
 
 def _flops(launch: Launch) -> int:
-    """5 n log2(n) for each transform of n complex points, the usual count; half of it for real ones."""
+    """Return 5 n log2(n) for each transform of n complex points, the usual count; half of it for real ones."""
     points = math.prod(_points(launch))
     (x,) = launch.inputs
     assert isinstance(x, Meta)

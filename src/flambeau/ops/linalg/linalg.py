@@ -207,7 +207,7 @@ def _with_info(run: Run, code: Callable[[Array], int]) -> Callable[[Launch], Bod
 
 
 def _each(outputs: Sequence[Array], inputs: Sequence[Array], run: Callable[..., tuple[Any, ...]]) -> None:
-    """`run` for each matrix of a batch: what SciPy, not NumPy, has."""
+    """Call `run` for each matrix of a batch, for functions that only SciPy has."""
     for at in np.ndindex(inputs[0].shape[:-2]):
         for target, value in zip(outputs, run(*[x[at] for x in inputs]), strict=True):
             target[at] = value
@@ -418,7 +418,7 @@ def _from_one(found: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _without_pivots(a: Array, factors: Array, pivots: Array, info: Array) -> None:
-    """Elimination, one column of all matrices at a time."""
+    """Compute LU factors without pivots, one column of all matrices at a time."""
     factors[...] = a
     steps = min(a.shape[-2:])
     pivots[...] = np.arange(1, steps + 1)
@@ -477,7 +477,7 @@ def _lu_rows_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signa
 
 
 def _lu_rows(pivots: Array, rows: int) -> Array:
-    """Which row of the matrix each row of L U is: the exchanges, one after the other in all matrices."""
+    """Return the matrix row of each row of L U, by applying the exchanges in order."""
     order = np.tile(np.arange(rows), (*pivots.shape[:-1], 1))
     for k in range(pivots.shape[-1]):
         other = pivots[..., k, None].astype(np.int64) - 1
@@ -569,7 +569,7 @@ def _triangular_host(launch: Launch) -> Body:
 
 
 def _substitute(out: Array, a: Array, b: Array, upper: bool, ones: bool) -> None:
-    """Row after row of all matrices at a time: the way of many small ones."""
+    """Solve triangular systems row by row over all matrices, which is fast for many small ones."""
     n = a.shape[-1]
     x = np.array(b)
     for i in reversed(range(n)) if upper else range(n):
@@ -664,7 +664,9 @@ def _householder_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> S
 
 
 def _householder(a: Array, tau: Array) -> Array:
-    """H_1 ... H_k applied to the first columns of the identity, H_i = I - tau v v^H, v below the diagonal of a."""
+    """Compute H_1 ... H_k applied to the first columns of the identity. H_i = I - tau v v^H, v is below the diagonal
+    of a.
+    """
     m, n = a.shape[-2:]
     q = np.array(np.broadcast_to(np.eye(m, n, dtype=a.dtype), a.shape))
     for i in reversed(range(tau.shape[-1])):
@@ -712,7 +714,7 @@ householder_product = _op(
 
 
 def _not_finite(a: Array) -> int:
-    """LAPACK's code for a bad argument, or for an iteration that did not end."""
+    """Return LAPACK's code for a bad argument, or for an iteration that did not end."""
     return 1 if np.isfinite(a).all() else -1
 
 

@@ -96,7 +96,9 @@ def _parity(pivots: Any) -> Any:
 
 
 def slogdet(grads: Sequence[Any], out: Any, a: Any, call: Call) -> Any:
-    """The logarithm's real part has the gradient of the size, its imaginary part that of the phase."""
+    """Return the gradient of slogdet. The real part of the logarithm has the magnitude's gradient, the imaginary the
+    phase's.
+    """
     total = grads[1]
     if a.meta.dtype.is_complex:
         total = total + 1j * (grads[0] * out.conj()).imag
@@ -168,7 +170,7 @@ def _unpacked(factors: Any) -> tuple[Any, Any]:
 def lu_solve(
     grad: Any, a: Any, b: Any, out: Any, params: tuple[Any, ...], call: Call, needs: Sequence[bool]
 ) -> tuple[Any, ...]:
-    """Of P L U X = B, or of its adjoint, for which L and U change places."""
+    """Return the gradients of P L U X = B, or of its adjoint, for which L and U are exchanged."""
     (adjoint,) = params
     for_c = call(table["linalg_lu_solve"], (a, b, grad), (not adjoint,))
     if not needs[0]:
@@ -221,7 +223,10 @@ def no_geqrf(metas: Any) -> Any:
 
 
 def householder_product(grad: Any, a: Any, b: Any, call: Call) -> tuple[Any, Any]:
-    """H_1 ... H_k = I - V T V^H with T = (I + D S)^-1 D, S what V^H V has above its diagonal, D the factors b."""
+    """Return the gradients of H_1 ... H_k = I - V T V^H.
+
+    T = (I + D S)^-1 D, S is the upper triangle of V^H V, and D has the factors b.
+    """
     n, k = a.meta.shape[-1], b.meta.shape[-1]
     v = a.narrow(-1, 0, k).tril(-1)
     v = _stacked(
@@ -257,12 +262,12 @@ def _gaps(values: Any) -> Any:
 
 
 def _is_near_zero(x: Any) -> bool:
-    """As PyTorch judges what should be 0 but for rounding. Waits for the device."""
+    """Return True if values are zero up to rounding, by PyTorch's criterion. Waits for the device."""
     return bool((x.detach().abs() <= 1e-2).all().item())
 
 
 def svd(given: Sequence[Any], outs: Sequence[Any]) -> Any:
-    """Only as many vectors as there are singular values take part: the others are no functions of the matrix."""
+    """Return the gradient of svd. Only as many vectors count as there are singular values: the others are arbitrary."""
     of_u, of_s, of_vh, _ = given
     u, s, vh, _ = outs
     k = s.meta.shape[-1]
@@ -308,7 +313,7 @@ def _inner(u: Any, s: Any, vh: Any, of_u: Any, of_vh: Any) -> Any:
 
 
 def _check_phases(left: Any, right: Any) -> None:
-    """See Note [Gauge]: a phase of a left vector is undone by that of the right one."""
+    """Check that the gradients do not depend on the phases of singular vectors. See Note [Gauge]."""
     parts = [x.diagonal(0, -2, -1).imag for x in (left, right) if x is not None and x.meta.dtype.is_complex]
     if parts and not _is_near_zero(sum(parts)):
         raise RuntimeError(
@@ -343,7 +348,7 @@ def _or_zeros(grad: Any, values: Any, like: Any) -> Any:
 
 
 def _check_phase(name: str, inner: Any) -> None:
-    """See Note [Gauge]."""
+    """Check that the gradients do not depend on the phases of eigenvectors. See Note [Gauge]."""
     if inner.meta.dtype.is_complex and not _is_near_zero(inner.diagonal(0, -2, -1).imag):
         raise RuntimeError(
             f"{name}: The eigenvectors in the complex case are specified up to multiplication by e^{{i phi}}. The "
@@ -357,7 +362,7 @@ def eigvalsh(grad: Any, a: Any, params: tuple[Any, ...], call: Call) -> Any:
 
 
 def eig(given: Sequence[Any], outs: Sequence[Any], call: Call) -> Any:
-    """The eigenvectors stay of length 1, so what would lengthen them does not count."""
+    """Return the gradient of eig. Eigenvectors keep length 1, so components that lengthen them do not count."""
     of_values, of_vectors, _ = given
     values, vectors, _ = outs
     adjoint = vectors.mH
@@ -372,7 +377,7 @@ def eig(given: Sequence[Any], outs: Sequence[Any], call: Call) -> Any:
 
 
 def eigvals(grad: Any, out: Any, a: Any, call: Call) -> Any:
-    """With vectors the eigenvalues may come in another order: each takes the gradient of the nearest."""
+    """Return the gradient of eigvals. The eigenvalues with vectors may have another order; each takes the nearest's."""
     values, vectors, _ = call(table["linalg_eig"], (a,))
     away = (values.detach().unsqueeze(-1) - out.detach().unsqueeze(-2)).abs()
     if away.meta.numel:
@@ -432,7 +437,9 @@ def cdist_right(grad: Any, a: Any, b: Any, out: Any, params: tuple[Any, ...], ca
 def cdist_backward(
     grad: Any, a: Any, b: Any, c: Any, d: Any, params: tuple[Any, ...], needs: Sequence[bool]
 ) -> tuple[Any, ...]:
-    """Of the sum over j of a_ij f(b_i - c_j, d_ij), f = sign(x) |x|^(p-1) / d^(p-1)."""
+    """Return the gradients of cdist's gradient, sum over j of a_ij f(b_i - c_j, d_ij), f = sign(x) |x|^(p-1) /
+    d^(p-1).
+    """
     (p,) = params
     away = b.unsqueeze(-2) - c.unsqueeze(-3)
     size, given, length = away.abs(), grad.unsqueeze(-2), d.unsqueeze(-1)

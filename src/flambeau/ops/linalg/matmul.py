@@ -169,7 +169,7 @@ def uses_tf32(launch: Launch) -> bool:
 
 
 def product_rate(launch: Launch) -> str:
-    """Which peak of a profile bounds it: TF32's or its dtype's."""
+    """Return the peak rate of a profile that bounds a product: TF32's or its dtype's."""
     return "tf32" if uses_tf32(launch) else output_rate(launch)
 
 
@@ -282,7 +282,7 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
 
 
 def _rounded_only(b: Meta, params: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A product with a vector is no matrix product: cuBLAS' gemv and dot use no tensor cores, so none of TF32."""
+    """Return params with TF32 off for a product with a vector, because cuBLAS' gemv and dot use no tensor cores."""
     return params if b.ndim > 1 else (*params[:-1], False)
 
 
@@ -388,7 +388,7 @@ def _mm_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
 
 
 def _addmm_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """The added tensor is of float32."""
+    """Infer the results. The added tensor has dtype float32."""
     added, a, *others = operands
     assert isinstance(added, Meta) and isinstance(a, Meta)
     found = _unrounded(_added_rule((added.with_(dtype=a.dtype), a, *others), (False,)))

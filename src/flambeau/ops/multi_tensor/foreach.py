@@ -142,7 +142,7 @@ def _like(x: Meta) -> Meta:
 
 
 class Arrays:
-    """What formulas call, for arrays."""
+    """The functions that formulas call, for arrays."""
 
     sqrt = staticmethod(np.sqrt)
     abs = staticmethod(np.abs)
@@ -266,7 +266,7 @@ class Name:
 
 
 class Trace:
-    """What formulas call, for names: each operation is one more C++ statement."""
+    """The functions that formulas call, for names: each operation adds one C++ statement."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -312,7 +312,7 @@ def _as(kind: str, x: Any) -> str:
 
 
 def traced(formula: Formula, options: Any, lists: int, scalars: int) -> tuple[str, tuple[str, ...]]:
-    """C++ statements over elements x0, x1, ... and numbers s0, s1, ..., and an expression per result."""
+    """Return C++ statements over elements x0, x1, ... and numbers s0, s1, ..., and an expression for each result."""
     trace = Trace()
     x = [Name(trace, f"x{k}", "T") for k in range(lists)]
     s = [Name(trace, f"s{k}", "double") for k in range(scalars)]

@@ -1,8 +1,8 @@
-"""What optimizers do to each element: one record over lists for each of them.
+"""The element updates of optimizers: one operator over lists of tensors for each optimizer.
 
-Lists are parameters, gradients, then states; all but the gradients change. Scalars are what a step of a
-parameter group gives: rates, decays, corrections of bias. The formulas are the papers', as PyTorch has them.
-See Note [One formula, three readings].
+Lists are parameters, gradients, then states; all but the gradients change. Scalars are what a step of a parameter
+group gives: rates, decays, corrections of bias. The formulas are the papers', as PyTorch has them. See Note [One
+formula, three readings].
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Geometry(NamedTuple):
-    """How windows lie: all but `groups` and `channels_last` have one int for each spatial dimension."""
+    """The positions of windows. All fields but `groups` and `channels_last` have one int for each spatial dimension."""
 
     stride: Ints
     padding: Ints

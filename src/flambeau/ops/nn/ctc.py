@@ -100,7 +100,7 @@ def _skips(states: Array, blank: int) -> Array:
 
 
 def _forward(probs: Array, states: Array, given: Array, blank: int) -> Iterator[Array]:
-    """Of each time the log-likelihood of what was until then, by state; past a sample's end it stays."""
+    """Return for each time and state the log-likelihood of the labels up to then; constant after a sample's end."""
     rows, skips = np.arange(len(states))[:, None], _skips(states, blank)
     alpha = np.full(states.shape, -np.inf, probs.dtype)
     if len(probs):
@@ -115,7 +115,7 @@ def _forward(probs: Array, states: Array, given: Array, blank: int) -> Iterator[
 
 
 def _backward(probs: Array, states: Array, given: Array, wanted: Array, blank: int) -> Iterator[Array]:
-    """Of each time, the last first, the log-likelihood of what comes after it, by state; past a sample's end -inf."""
+    """Return for each time and state the log-likelihood of the labels that follow; -inf after a sample's end."""
     rows, skips = np.arange(len(states))[:, None], _skips(states, blank)
     ends = np.arange(states.shape[1]) - 2 * wanted[:, None]
     last = np.where((ends == 0) | (ends == -1), 0, -np.inf).astype(probs.dtype)

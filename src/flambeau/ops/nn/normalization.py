@@ -43,7 +43,7 @@ def _refuse(x: Meta, name: str) -> None:
 
 
 def _same_kind(metas: Sequence[Meta], name: str) -> None:
-    """x in half precision goes with float32 parameters too."""
+    """Check that parameters have the dtype of x; x in half precision also allows float32 parameters."""
     x = metas[0]
     for other in metas[1:]:
         if other.dtype is not x.dtype and other.dtype is not wide(x.dtype):
@@ -65,7 +65,7 @@ _SPAN = 4096  # elements that BLAS sums up by itself, in one thread and by many 
 
 
 def _mean_square(rows: Array) -> Array:
-    """Of each row, as a column."""
+    """Return the mean square of each row as a column."""
     length = rows.shape[1]
     whole = length - length % _SPAN
     spans = rows[:, :whole].reshape(len(rows), -1, _SPAN)
@@ -77,14 +77,14 @@ def _mean_square(rows: Array) -> Array:
 
 
 def _standard(rows: Array, out: Array, eps: float) -> None:
-    """Rows normalized."""
+    """Normalize rows by their mean and standard deviation."""
     length = rows.dtype.type(rows.shape[1])
     np.subtract(rows, np.add.reduce(rows, axis=1, keepdims=True) / length, out=out)
     out *= 1 / np.sqrt(_mean_square(out) + rows.dtype.type(eps))
 
 
 def _root_mean_square(rows: Array, out: Array, eps: float) -> None:
-    """Rows over the root of their mean square."""
+    """Normalize rows by their root mean square."""
     number = rows.dtype.type
     np.multiply(rows, 1 / np.sqrt(_mean_square(rows) + number(eps)), out=out)
 
@@ -101,7 +101,7 @@ def _affine(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Seque
 
 
 def _scale_and_shift(x: Array, more: Sequence[Array], given: Sequence[bool]) -> None:
-    """`_affine` in place, with factors of x's dtype."""
+    """Multiply by the weight and add the bias in place, with factors of the dtype of x."""
     if given[0]:
         x *= more[0]
     if given[1]:
@@ -156,7 +156,9 @@ def _rms_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _rows_host(normalize: Callable[[Array, Array, float], None]) -> Callable[[Launch], Body]:
-    """The last dimensions are a row; each element of it has a weight and a bias."""
+    """Return the reference implementation that normalizes rows: the last dimensions, each element with a weight and
+    a bias.
+    """
 
     def host(launch: Launch) -> Body:
         ndim, eps, given = launch.params

@@ -56,20 +56,20 @@ class Seen(NamedTuple):
 
 
 def seen_by_layer(shape: Ints, params: Params) -> Seen:
-    """params: (how many trailing dimensions, eps, (weight?, bias?))."""
+    """Return the view of layer_norm. Params: (number of trailing dimensions, eps, (weight?, bias?))."""
     dims = tuple(range(len(shape) - params[0], len(shape)))
     return Seen(shape, dims, dims)
 
 
 def seen_by_group(shape: Ints, params: Params) -> Seen:
-    """params: (groups, eps, (weight?, bias?))."""
+    """Return the view of group_norm. Params: (groups, eps, (weight?, bias?))."""
     groups = params[0]
     split = (shape[0], groups, shape[1] // groups, *shape[2:])
     return Seen(split, tuple(range(2, len(split))), (1, 2))
 
 
 def seen_by_batch(shape: Ints, params: Params) -> Seen:
-    """params: (eps, (weight?, bias?))."""
+    """Return the view of batch_norm. Params: (eps, (weight?, bias?))."""
     return Seen(shape, (0, *range(2, len(shape))), (1,))
 
 
@@ -96,7 +96,9 @@ def as_input_on_cpus(grad: Meta, x: Meta) -> Strides:
 
 
 def as_products(grad: Meta, x: Meta) -> Strides:
-    """PyTorch's is made of products; on GPUs it keeps channels last where both lie so."""
+    """Return the strides of PyTorch's gradient, composed of products. On GPUs, channels last stays if both operands
+    have it.
+    """
     if x.device.type != "cuda":
         return result_strides(x.shape, grad.strides, x.strides)
     return as_input(grad, x) if grad.channels_last else contiguous(grad, x)
@@ -166,7 +168,7 @@ def _host_of(centered: bool, given_moments: bool = False) -> Callable[[Launch], 
 
 
 def _mean(seen: Seen) -> Callable[[Array], Array]:
-    """Means over what one mean and one scale belong to."""
+    """Return means over the elements that share one mean and one scale."""
     group, length = grouping(seen.shape, seen.dims), max(seen.length, 1)
     shape = [1 if d in seen.dims else n for d, n in enumerate(seen.shape)]
     return lambda x: pairwise_sum(group(x)).reshape(shape) / x.dtype.type(length)

@@ -102,7 +102,9 @@ def _max_host(launch: Launch) -> Body:
 
 
 def _axis(n: int, count: int, k: int, s: int, p: int, d: int) -> tuple[Array, Array]:
-    """Along one dimension: the place of each tap of each window, (k, count), and each window's first within."""
+    """Return, for one dimension, the position of each element of each window, (k, count), and each window's first
+    valid one.
+    """
     at = np.arange(k)[:, None] * d + np.arange(count) * s - p
     return at, np.where(at >= 0, at, n).min(axis=0)
 
@@ -126,7 +128,7 @@ def _flops(launch: Launch) -> int:
 
 
 def _named(form: str) -> Callable[[Any, tuple[Any, ...]], str]:
-    """PyTorch pools one dimension as two."""
+    """Return the node's name, in which PyTorch counts pooling of one dimension as two."""
     return lambda metas, params: form.format(max(metas[0].ndim - 2, 2)) + "Backward0"
 
 

@@ -110,7 +110,7 @@ def _lstm(gates: Array, cell: Array) -> Sequence[Array]:
 
 
 def _lstm_gates(gates: Array) -> Sequence[Array]:
-    """One call for all sigmoids: most cells are small."""
+    """Return the gates of an LSTM with one call for all sigmoids, since most cells are small."""
     i, f, _, o = _parts(_sigmoid(gates), 4)
     return i, f, np.tanh(_parts(gates, 4)[2]), o
 
@@ -130,7 +130,7 @@ def _lstm_back(grads: Any, a: Any, b: Any, call: Any) -> Any:
 
 
 def _lstm_back_twice(grads: Any, a: Any, b: Any, c: Any, d: Any, call: Any) -> list[Any]:
-    """Of the sum of the gradients' products with `grads`, by the gradients, the gates and the cell state."""
+    """Return the second derivatives of an LSTM cell by the gradients, the gates and the cell state."""
     pi, pf, pg, po = grads[0].chunk(4, 1)
     i, f, g, o = c.chunk(4, 1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
@@ -181,7 +181,7 @@ def _gru(inputs: Array, states: Array, state: Array) -> Sequence[Array]:
 def _gru_backward(
     grad: Array, inputs: Array, states: Array, state: Array, more: Array | None = None
 ) -> Sequence[Array]:
-    """`more` is added to the gradient of the state: what comes to that from elsewhere."""
+    """Return the gradients of a GRU cell. `more` is added to the gradient of the state."""
     (xr, xz, xn), (hr, hz, hn) = _parts(inputs, 3), _parts(states, 3)
     r, z = _sigmoid(xr + hr), _sigmoid(xz + hz)
     new = np.tanh(xn + r * hn)
@@ -199,7 +199,7 @@ def _gru_back(grad: Any, a: Any, b: Any, c: Any, call: Any) -> Any:
 
 
 def _gru_back_twice(grads: Any, a: Any, b: Any, c: Any, d: Any, call: Any) -> list[Any]:
-    """Of the sum of the gradients' products with `grads`, by the gradient, the gates and the state."""
+    """Return the second derivatives of a GRU cell by the gradient, the gates and the state."""
     (ar, az, an), (br, bz, bn) = grads[0].chunk(3, 1), grads[1].chunk(3, 1)
     (xr, xz, xn), (hr, hz, hn) = b.chunk(3, 1), c.chunk(3, 1)
     r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()

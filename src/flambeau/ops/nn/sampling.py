@@ -110,7 +110,8 @@ class Field:
         self.planes[:, :-1] = np.moveaxis(x, 1, 0).reshape(channels, self.planes.shape[1] - 1)
 
     def met(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Iterator[tuple[Array, tuple[Tap, ...]]]:
-        """Of each tap of all dimensions together: where its elements stand in a plane (-1: outside), its parts.
+        """Return, for each combination of taps, the flat index of its element in a plane (-1: outside) and its
+        weight.
 
         `of`: which of the batch each place reads.
         """
@@ -134,7 +135,7 @@ class Field:
         return total
 
     def nearest(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Array:
-        """The same of one tap, which is the element itself."""
+        """Return the elements for one tap, whose weight is 1."""
         ((flat, _),) = self.met(of, taps)
         return self.planes.take(flat, 1)
 
@@ -154,7 +155,7 @@ def _product(parts: Sequence[Array]) -> Array:
 
 
 def _unscaled(at: Array, n: int, align: bool) -> Array:
-    """From [-1, 1] to places of n elements."""
+    """Convert coordinates in [-1, 1] to positions among n elements."""
     number = at.dtype.type
     return (at + 1) / number(2) * number(n - 1) if align else ((at + 1) * number(n) - 1) / number(2)
 
@@ -178,7 +179,9 @@ def _reflected(at: Array, low: float, span: float) -> Array:
 
 
 def _taps(mode: str, places: list[Array], size: Sequence[int], padding: str, align: bool) -> list[list[Tap]]:
-    """Along each dimension the taps of places. Bicubic ones are padded one by one, others as their place is."""
+    """Return the taps of positions along each dimension. Padding applies to bicubic taps singly, to others by
+    position.
+    """
     found = []
     for at, n in zip(places, size, strict=True):
         if padding == "zeros":

@@ -21,7 +21,7 @@ _A = -0.75
 
 
 def gradient(grads: Any, a: Any, b: Any, c: Any, params: Params) -> list[Any]:
-    """By grad (N, C, places ...), x (N, C, spatial ...) and grid, from the gradients of x's and the grid's."""
+    """Return the second derivatives by grad (N, C, places ...), x (N, C, spatial ...) and the grid."""
     on_x, on_grid = grads
     size = b.shape[2:]
     found = [_along(c.select(-1, len(size) - 1 - d), n, *params[:3]) for d, n in enumerate(size)]

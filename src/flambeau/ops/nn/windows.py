@@ -17,7 +17,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 class Windows(NamedTuple):
-    """How the windows of a pooling lie; one int for each spatial dimension."""
+    """The positions of a pooling's windows; one int for each spatial dimension."""
 
     kernel: Ints
     stride: Ints

@@ -1,4 +1,4 @@
-"""What bodies on the host compute in, and how arrays come to it."""
+"""The dtypes in which reference implementations compute, and the conversion of arrays to them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def erf(x: Any) -> Any:
 
 
 def _erf(x: Array) -> Array:
-    """tanh(x r(x^2)): see Note [The error function]."""
+    """Return erf(x) as tanh(x r(x^2)). See Note [The error function]."""
     t = np.minimum(x * x, np.float32(16))
     r = t * _R[0]
     for c in _R[1:-1]:

@@ -45,7 +45,7 @@ _OF_MANY = {"min": arithmetic.minimum, "max": arithmetic.maximum}
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a text says: the operands' names, the values of those that may be left out, a node for each result."""
+    """The parsed text of an expression: the operands' names, default values, and a node for each result."""
 
     names: tuple[str, ...]
     defaults: dict[str, Any]
@@ -54,7 +54,7 @@ class Text:
 
 
 def read(text: str) -> Text:
-    """Raises SyntaxError, with the place: it is no such expression, or names what there is not."""
+    """Parse the text of an expression. Raises SyntaxError, with the position, for invalid text or unknown names."""
     source = text.strip()
     try:
         tree: ast.AST = ast.parse(source, "<elementwise>", "eval").body

@@ -210,7 +210,7 @@ abs_ = pointwise(
 
 
 def _by_integers(floats: Callable[..., Array], integers: Callable[..., Array]) -> Lazy:
-    """Division; see Note [Integer division by zero]."""
+    """Return the body of a division. See Note [Integer division by zero]."""
 
     def load(launch: Launch) -> Compute | Into:
         if launch.params[0].category == FLOATING:
@@ -355,7 +355,7 @@ def _float_power(base: Any, exponent: Any, out: Any = None) -> Any:
 
 
 def _integer_power(base: Any, exponent: Any) -> Any:
-    """Negative exponents give 0, but of 1 and -1."""
+    """Return integer powers. Negative exponents give 0, except for bases 1 and -1."""
     result = np.power(base, np.maximum(exponent, 0))
     if np.any(exponent < 0):
         sign = np.where(exponent % 2 == 0, 1, base)
@@ -379,7 +379,7 @@ def _base_back(grad: Any, a: Any, b: Any) -> Any:
 
 
 def _exponent_back(grad: Any, a: Any, b: Any, out: Any) -> Any:
-    """log(a) is infinite at 0, where a power does not depend on a positive exponent."""
+    """Return the gradient by the exponent. log(a) is infinite at 0, where positive exponents have no effect."""
     still = (b.real if b.dtype.is_complex else b) >= 0
     if isinstance(a, bool | int | float | complex):
         if a == 0:

@@ -12,7 +12,7 @@ from flambeau.ops.pointwise.pointwise_body import Array
 
 
 def together(name: str, records: Sequence[Pointwise], derivative: Derivative) -> Op:
-    """An operator that gives what each of the records gives. They compute in one dtype for any operands."""
+    """Return an operator with the outputs of several pointwise operators, which compute in one dtype."""
     first = records[0]
 
     def rule(operands: Sequence[Operand], given: tuple[Any, ...]) -> Signature:

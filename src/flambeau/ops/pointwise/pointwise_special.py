@@ -49,7 +49,9 @@ def scipys(name: str, change: Callable[..., Any] | None = None) -> Lazy:
 def _unary(
     name: str, compute: Any, summary: str, cuda: str, dtypes: tuple[dtype, ...] = WIDE_FLOATS, **given: Any
 ) -> Pointwise:
-    """`special_airy_ai` refuses as "airy_ai_cpu", as PyTorch does."""
+    """Return the definition of a special function of one operand. Errors name it as PyTorch's, such as
+    "airy_ai_cpu".
+    """
     fields: dict[str, Any] = {"stub": f"{name.removeprefix('special_')}_cpu", "promotion": TO_FLOAT} | given
     return _special(name, compute, 1, summary, cuda=cuda, dtypes=dtypes, **fields)
 
@@ -211,7 +213,7 @@ log_ndtr = _unary(
 
 
 def _polygamma(zeta: Any, x: Any, n: int) -> Any:
-    """As PyTorch, with `_zeta`; but for n = 1, which it computes by other means, 0 at infinity and NaN at -infinity."""
+    """Return polygamma as PyTorch computes it, by `_zeta`; n = 1 differs: 0 at infinity and NaN at -infinity."""
     if n == 1:
         return np.where(np.isneginf(x), np.nan, zeta(2.0, x.astype(np.float64))).astype(x.dtype)
     sign = 1.0 if n % 2 else -1.0
@@ -220,7 +222,7 @@ def _polygamma(zeta: Any, x: Any, n: int) -> Any:
 
 
 def _zeta(zeta: Any, s: Any, q: Any) -> Any:
-    """Hurwitz's zeta: NaN where q is infinite, as in PyTorch's sum on CPUs and GPUs."""
+    """Return Hurwitz's zeta function; NaN for infinite q, as in PyTorch's sum."""
     return np.where(np.isposinf(q) & (s > 1), np.nan, zeta(s, q)).astype(q.dtype)
 
 
@@ -261,7 +263,7 @@ def _gamma_density(a: Any, b: Any) -> Any:
 
 
 def _xlog1py_back(grad: Any, a: Any, b: Any) -> Any:
-    """0 where both the factor and the logarithm are at their ends."""
+    """Return the gradient by b; 0 where a is 0 and the logarithm is infinite."""
     logs = np.log1p(b) if isinstance(b, bool | int | float) else b.log1p()
     return grad.masked_fill((a == 0) & (b <= -1), 0) * logs
 
@@ -323,7 +325,10 @@ def _degree(n: Any) -> Any:
 
 
 def _climb(x: Any, n: Any, first: Any, step: Step) -> Any:
-    """p(0) = 1, p(1) = `first`, p(k + 1) = `step(k, x, p(k - 1), p(k))`; 0 for a negative degree."""
+    """Return the polynomial of degree n by the recurrence p(k + 1) = `step(k, x, p(k - 1), p(k))`.
+
+    p(0) = 1 and p(1) = `first`; a negative degree gives 0.
+    """
     x, n, first = np.broadcast_arrays(x.astype(np.float64), n, first)
     out = np.where(n < 0, 0.0, np.where(n == 0, 1.0, first))
     p, q = np.ones(x.shape), first.astype(np.float64)
@@ -363,7 +368,7 @@ _ENDS: dict[str, Callable[[Any, Any], Any]] = {  # at 1, or with `right` False a
 
 
 def _chebyshev(kind: str, shifted: bool, x: Any, n: Any) -> Any:
-    """Inside (-1, 1) by angles, which the degree does not spoil; at its ends in one step, whatever the degree."""
+    """Return a Chebyshev polynomial: by angles inside (-1, 1), by a closed form at the ends."""
     wide = 2 * x.astype(np.float64) - 1 if shifted else x.astype(np.float64)
     n = _degree(n)
     by_angle, at_end = (n > (6 if kind == "t" else 8)) & (np.abs(wide) < 1), (n >= 0) & (np.abs(wide) == 1)
@@ -426,7 +431,7 @@ legendre = _binary(
 
 
 def _next_of(launch: Launch) -> Callable[[Any, Any], Any]:
-    """The neighbour among numbers of the tensors' own dtype, though operands come widened."""
+    """Return nextafter among numbers of the tensors' own dtype, although operands are converted to a wider one."""
     kind = launch.params[0]
     if kind in WIDE_FLOATS:
         return np.nextafter

@@ -11,7 +11,7 @@ from flambeau.ops.random.random import TURNS, Draw, by_rejection
 
 
 def _standard_gamma(alpha: Array, draw: Draw) -> Array:
-    """By Marsaglia and Tsang (2000): a cube of a normal number, of which few are rejected.
+    """Draw gamma numbers by Marsaglia and Tsang (2000): a cube of a normal number, of which few are rejected.
 
     Concentrations below 1 take a number of one that is 1 larger, times a power of a uniform number. NaN where a
     concentration is not positive, 0 where it is 0.

@@ -152,7 +152,7 @@ def walked(out: Meta) -> list[tuple[int, int]]:
 
 
 def _dealt(draw: str, value: str) -> str:
-    """What most distributions do: draw floats by `draw` and transform each, v."""
+    """Return the C++ of a distribution that draws floats by `draw` and transforms each, v."""
     return f"deal<N, F>(seed, offset, n, [](const Words& w, F (&v)[N]) {{ {draw}(w, v); }}, PUT(({value})));"
 
 
@@ -378,7 +378,9 @@ def is_wide_range(low: int, high: int) -> bool:
 def _by_inverse(
     name: str, dtypes: tuple[dtype, ...], arity: int, inverse: Callable[..., Array], value: str
 ) -> Op:
-    """On the CPU the uniform number is always float64; on a GPU it has the dtype's precision, in (0, 1]."""
+    """Return a distribution by its inverse. The uniform number is float64 on the CPU; on a GPU it has the dtype's
+    precision.
+    """
 
     def twister(engine: MersenneTwister, count: int, dtype: dtype, parameters: Sequence[Any]) -> Array:
         return inverse(_unit_double(engine, count), False, *parameters)
@@ -460,7 +462,7 @@ def _randperm_host(launch: Launch) -> Body:
 
 
 def _shuffled(engine: MersenneTwister, count: int) -> Array:
-    """Fisher and Yates' shuffle, PyTorch's on the CPU: each swap needs the one before, so it is a loop."""
+    """Return a shuffle by Fisher and Yates, PyTorch's on the CPU. Each swap depends on the one before."""
     out, left = list(range(count)), np.arange(count, 1, -1, dtype=np.uint64)
     if count > 1:
         others = count - left + engine.words(count - 1) % left
@@ -475,7 +477,7 @@ def permutation_increment(policy: Policy, count: int) -> int:
 
 
 def _by_keys(policy: Policy, count: int, seed: int, offset: int) -> Array:
-    """See Note [Permutations of GPUs]."""
+    """Return a GPU's permutation. See Note [Permutations of GPUs]."""
     bits = rng.permutation_bits(count)
     width = 32 if bits <= 32 else 64
     keys = np.empty(count, np.uint64)
@@ -565,7 +567,7 @@ def _rejection_host(numbers: Callable[[Array, Draw], Array], launch: Launch) -> 
 
 
 def _pairs(policy: Policy | None, count: int, *source: Any) -> Draw:
-    """Of the engine, or of Philox's counter."""
+    """Return a function that draws pairs of uniform numbers from the engine or from Philox's counter."""
     if policy is None:
         engine = source[0]
         return lambda turn: (1 - _unit_double(engine, count), 1 - _unit_double(engine, count))

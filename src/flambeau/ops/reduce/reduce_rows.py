@@ -105,7 +105,7 @@ UFUNCS: dict[Fold, np.ufunc] = {
 
 
 def across(fold: Fold) -> Callable[[Array], Array] | None:
-    """The same fold of the middle of three axes, where its lines of memory are folded as they lie."""
+    """Return the reduction of the middle of three axes, if it can run along memory; otherwise None."""
     ufunc = UFUNCS.get(fold)
     if ufunc is None:
         return None
@@ -129,7 +129,7 @@ def lines(shape: Sequence[int], strides: Sequence[int], dims: Sequence[int]) -> 
 
 
 def var(x: Array, correction: float) -> tuple[Array, Array]:
-    """Variance and mean by two passes, in doubles, as PyTorch's CPU computes them."""
+    """Return variance and mean by two passes in double precision, as PyTorch's CPU computes them."""
     x = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64, copy=False)
     mean = pairwise_sum(x) / x.shape[1] if x.shape[1] else np.full(x.shape[0], np.nan, x.dtype)
     away = x - mean[:, None]

@@ -107,7 +107,7 @@ _no_identity = _nonempty_for(
 
 
 def _anything(name: str, x: Meta, dims: tuple[int, ...], given: bool) -> None:
-    """An empty reduction has a value."""
+    """Accept an empty reduction, because it has a value."""
 
 
 # -- dtypes ---------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def _whole_or_default(name: str, kind: dtype, asked: dtype | None) -> tuple[dtyp
 
 
 class Folded(NamedTuple):
-    """What the kernel of a reduction knows: the dims, the dtype computed in, the arithmetic's own params."""
+    """The data of a reduction's kernel: the reduced dims, the dtype of computation, the params of the arithmetic."""
 
     dims: tuple[int, ...]
     kind: dtype

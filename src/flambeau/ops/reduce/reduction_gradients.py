@@ -23,20 +23,20 @@ def nanmean_back(grad: Any, a: Any, metas: Any, params: Any) -> Any:
 
 
 def extreme_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    """Elements that tie share the gradient; so do those that are NaN, where the result is."""
+    """Return the gradient of an extreme. Tied elements share it; so do NaN elements if the result is NaN."""
     where = restored(out, a.meta, *params[:2])
     mask = (a == where) | (a.isnan() & where.isnan())
     return shared_among(mask, restored(grad, a.meta, *params[:2]), params[0])
 
 
 def tied_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    """Elements that tie share the gradient; where the result is NaN none does, and all of theirs are NaN."""
+    """Return the gradient of an extreme. Tied elements share it; if the result is NaN, all gradients are NaN."""
     mask = a == restored(out, a.meta, *params[:2])
     return shared_among(mask, restored(grad, a.meta, *params[:2]), params[0])
 
 
 def place_back(grad: Any, places: Any, meta: Any, params: Any) -> Any:
-    """At the place that the index names."""
+    """Return the gradient, which goes to the element that the index names."""
     (dim,) = params[0] if isinstance(params[0], tuple) else (params[0],)
     if not meta.ndim:
         return grad.reshape(())
@@ -57,7 +57,7 @@ def prod_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
 
 
 def _products_of_others(a: Any, dim: int) -> Any:
-    """For each element the product of all others along a dimension."""
+    """Return, for each element, the product of all other elements along a dimension."""
     size = a.meta.shape[dim]
     ones = a.narrow(dim, 0, 1) * 0 + 1
     before = ones.expand(a.meta.shape).clone()

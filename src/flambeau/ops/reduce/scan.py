@@ -130,7 +130,7 @@ def _flops(launch: Launch) -> int:
 
 
 def _accumulating(x: Array) -> Any:
-    """PyTorch's CPU scans carry float32 in doubles."""
+    """Return the dtype in which scans accumulate: PyTorch's CPU scans of float32 use doubles."""
     return {"f": np.float64, "c": np.complex128}.get(x.dtype.kind, x.dtype)
 
 
@@ -177,7 +177,7 @@ def _by_blocks(ufunc: np.ufunc, rows: Array, kind: Any) -> Array:
 
 
 def _log_sums(x: Array, axis: int) -> Array:
-    """Running sums of exponentials, as logarithms. Of complex numbers each pass joins what lies twice as far.
+    """Return logarithms of running sums of exponentials. For complex numbers, each pass doubles the distance.
 
     Their angles are PyTorch's but for whole turns, which its own order of sums decides.
     """
@@ -209,7 +209,7 @@ def log_add(a: Array, b: Array) -> Array:
 
 def _running(ufunc: np.ufunc) -> Run:
     def run(x: Array, axis: int) -> tuple[Array, Array]:
-        """Values, and the last place that equals each; a NaN holds from its first place on."""
+        """Return the running extreme, and the last index of each; a NaN stays from its first index on."""
         best = ufunc.accumulate(x, axis=axis)
         reached = x == best
         if x.dtype.kind == "f":
@@ -228,7 +228,7 @@ def _later(compared: str) -> str:
 
 
 def _back_sums(grad: Any, dim: int) -> Any:
-    """Running sums from the end."""
+    """Return running sums from the end."""
     return grad.flip([dim]).cumsum(dim).flip([dim]) if grad.meta.ndim else grad
 
 
@@ -264,7 +264,7 @@ def _sums_of_products(grad: Any, a: Any, dim: int) -> Any:
 
 
 def _logcumsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    """In logarithms, of either sign apart, so that nothing overflows; complex ones have any sign."""
+    """Return the gradient of logcumsumexp in logarithms, separately for each sign, so that nothing overflows."""
     dim = params[0]
     if not a.meta.ndim:
         return grad
@@ -375,7 +375,7 @@ _COUNTED = {
 
 
 def _histc_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """A tensor and the ends, least first. Params: how many bins."""
+    """Infer the results. Operands: a tensor and the ends, least first. Params: the number of bins."""
     x = operands[0]
     assert isinstance(x, Meta)
     where = "cuda" if x.device.type == "cuda" else "cpu"
@@ -408,7 +408,7 @@ def _histc_host(launch: Launch) -> Body:
 
 
 def _places(x: Array, least: Any, most: Any, bins: int) -> Array:
-    """The bins of numbers between two ends, each step rounded to their dtype, but where a half would overflow."""
+    """Return the bins of numbers between two ends. Each step rounds to their dtype, unless a half would overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
         found = (x - least) * x.dtype.type(bins) / (most - least)
     if x.dtype.itemsize == 2 and not np.isfinite(found).all():

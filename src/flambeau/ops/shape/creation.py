@@ -50,7 +50,7 @@ def _arange_host(launch: Launch) -> Body:
 
 
 def _linspace_host(launch: Launch) -> Body:
-    """From both ends towards the middle, so that the last number is exactly `end`."""
+    """Return linspace computed from both ends towards the middle, so that the last number is exactly `end`."""
     (target,) = launch.outputs
     wide = complex128 if target.dtype.is_complex else float64
     store = caster(wide, target.dtype)

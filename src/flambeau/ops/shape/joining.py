@@ -71,7 +71,7 @@ def _joined_strides(metas: Sequence[Meta], shape: Strides) -> Strides:
 
 
 def _stacked_strides(metas: Sequence[Meta], dim: int) -> Strides:
-    """PyTorch joins the tensors along the dimension that follows the new one, and splits that."""
+    """Return the strides of a stack. PyTorch joins tensors along the dimension after the new one and splits it."""
     parts = [
         m.with_(m.shape[:dim] + m.shape[dim + 1 :], m.strides[:dim] + m.strides[dim + 1 :]) for m in metas
     ]
@@ -322,7 +322,7 @@ def _indices_host(launch: Launch) -> Body:
     starts = np.cumsum(end - begin) - (end - begin)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        """As running sums of steps: from one element to the next, and from one row to the next."""
+        """Compute indices as running sums of steps: from one element to the next, and from one row to the next."""
         whole = outputs[0].dtype in (np.int32, np.int64)
         sums = outputs[0] if whole else np.empty(outputs[0].shape, np.int64)
         next_rows, next_columns = np.diff(rows, prepend=0), begin - np.append(0, end[:-1] - 1)

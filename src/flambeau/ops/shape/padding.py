@@ -36,7 +36,7 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
 
 
 def _padded(x: Meta, shape: tuple[int, ...], mode: str, pads: Sequence[tuple[int, int]]) -> Meta:
-    """In x's format; around in circles contiguous, and what is cut off alone leaves a copy of the rest."""
+    """Return a padded meta in the format of x; contiguous for circular padding, a copy if it only crops."""
     if mode == "constant" and all(before <= 0 and after <= 0 for before, after in pads):
         return x.with_(shape, dense_strides(shape, x.strides))
     # Circular padding is made of parts; PyTorch's kernels for GPUs give the other two contiguous.

@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def record(fn: F, error_handler: Any = None) -> F:
-    """Let the launcher's report tell what `fn`, a program's main function, raises. The exception goes on its way."""
+    """Decorate a program's main function so that the launcher reports its exception. The exception propagates."""
 
     @functools.wraps(fn)
     def recorded(*args: Any, **kwargs: Any) -> Any:

@@ -73,12 +73,12 @@ class Workspaces:
                 self._free(kept.pop(), native)
 
     def forget(self, native: Any) -> None:
-        """Give back what a stream keeps, that is about to be destroyed."""
+        """Free the workspaces of a stream that is about to be destroyed."""
         _, kept = self._kept.pop(id(native), (native, []))
         self._free_all(kept, native)
 
     def trim(self) -> None:
-        """Give back what no launch uses."""
+        """Free all workspaces that no launch uses."""
         if self._pool is None:
             return
         if not self._captures:  # a captured stream cannot be waited for
@@ -88,7 +88,7 @@ class Workspaces:
         check(cu.cuMemPoolTrimTo(self._pool, 0))
 
     def close(self) -> None:
-        """The device does nothing any more."""
+        """Free everything, because the device closes."""
         if self._pool is not None:
             for _, kept in self._kept.values():
                 for ptr in kept:

@@ -45,7 +45,7 @@ def _tensor(launch: Launch, at: int) -> Meta:
 def _plan(
     launch: Launch, device: CudaDevice, functions: str, inputs: list[Meta], ends: str = ""
 ) -> KernelPlan:
-    """ends: the type of the launch's two scalars, if it has any."""
+    """Return the launches of a histogram. `ends` is the type of the launch's two scalars, if it has any."""
     (out,) = launch.outputs
     bins, count, weighted = out.numel, inputs[0].numel, len(inputs) == 2
     work = WorkspaceLayout()

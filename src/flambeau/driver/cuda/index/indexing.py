@@ -68,7 +68,9 @@ class IndexedAccess:
         return tuple([(at, 0) for at in self.indices])
 
     def index_text(self, first: int, target: str) -> str:
-        """C++: add to `at` where the indices, at places `{target}[first + n]`, point; `inside` says if they may."""
+        """Return C++ that adds to `at` the offset of the indices at `{target}[first + n]`; `inside` is false if one
+        is invalid.
+        """
         wraps = str(self.wraps).lower()
         lines = [
             f"inside &= point<{wraps}>(j{n}[{target}[{first + n}]], {n}, indexed, at, guard);"
@@ -85,7 +87,7 @@ def _guard(launch: Launch, device: CudaDevice, access: IndexedAccess) -> bytes:
 
 
 def _by_tensors(target: Meta, indices: Sequence[Meta], dims: tuple[int, ...], first: int) -> IndexedAccess:
-    """`target[..., i, j, ...]`; the index tensors are operands `first`, `first + 1`, ..."""
+    """Return the access `target[..., i, j, ...]`; the index tensors are operands `first`, `first + 1`, ..."""
     shape = broadcast_shapes([i.shape for i in indices])
     at = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
     kept = [d for d in range(target.ndim) if d not in dims]
@@ -171,7 +173,7 @@ def _unravel_text(flat: Walked | None) -> str:
 def _read(
     launch: Launch, device: CudaDevice, access: IndexedAccess, strides: tuple[int, ...]
 ) -> KernelProgram:
-    """out[...] = x[where the indices point]; operands out, x, indices."""
+    """Return the kernel of out[...] = x[indices]. Operands: out, x, indices."""
     out = launch.outputs[0]
     element = carrier(out.itemsize)
     walk = Walked(access.shape, [strides, access.target, *access.index_strides], ordered=True)
@@ -240,14 +242,14 @@ def take(launch: Launch, device: CudaDevice) -> KernelProgram:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What is written: operand `at` with strides in the iteration, or the launch's first scalar."""
+    """The value to be written: operand `at` with strides in the iteration, or the launch's first scalar."""
 
     at: int | None
     strides: tuple[int, ...]
 
 
 def _value_parameters(launch: Launch, value: Value, kind: dtype) -> tuple[list[str], list[str]]:
-    """C++ parameters: of the value's address, of the launch's scalars."""
+    """Return the C++ parameters for the value's address and the launch's scalars."""
     scalars = [x for x in launch.inputs if not isinstance(x, Meta)]
     names = [f"{wire_type(x)} s{n}" for n, x in enumerate(scalars)]
     return ([f"const {c_name(kind)}* source"] if value.at is not None else []), names
@@ -260,7 +262,9 @@ def _value_text(value: Value, kind: dtype, place: str) -> str:
 def _assign(
     launch: Launch, device: CudaDevice, access: IndexedAccess, value: Value, fixed: bool
 ) -> KernelPlan:
-    """out = x with values written where the indices point; `fixed`: the last of several stays."""
+    """Return the launches that copy x to out and write values at the indices. With `fixed`, the last of repeats
+    wins.
+    """
     if fixed:
         return _one_by_one(launch, device, access, value, "acc = v;", last=True)
     out, x = launch.outputs[0], launch.inputs[0]
@@ -320,7 +324,7 @@ def _one_by_one(
     end: str = "",
     last: bool = False,
 ) -> KernelPlan:
-    """out = x, then at each place that the indices point to: begin, a step for each value in order, end.
+    """Return the launches that copy x to out and then process the values of each index in order.
 
     `acc` is the place's element, `v` the value, `count` how many came. last: only the last value is looked at.
     See Note [Order of writes]. Dimensions that no index depends on are not sorted: all their elements go along.
@@ -496,7 +500,7 @@ def index_reduce(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def _from_slices(launch: Launch) -> tuple[IndexedAccess, Value]:
-    """Operands out, x, index, source; params: dim, ..."""
+    """Return access and value of a write of slices. Operands: out, x, index, source; params: dim, ..."""
     dim = launch.params[0]
     index, source = launch.inputs[1], launch.inputs[2]
     assert isinstance(index, Meta) and isinstance(source, Meta)
@@ -535,7 +539,7 @@ def scatter(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def _adds_atomically(kind: dtype, fixed: bool) -> bool:
-    """Integers of 32 and 64 bits give the same sum in any order; floats do not."""
+    """Return True if atomic additions give a result that does not depend on their order."""
     if kind.category == INTEGRAL:
         return kind.itemsize >= 4
     return not fixed and kind.name in ("float32", "float64")

@@ -122,7 +122,7 @@ def roll(launch: Launch, device: CudaDevice) -> KernelProgram:
 
 
 def _build_move(launch: Launch, flipped: Sequence[int], shifts: Sequence[int]) -> KernelProgram:
-    """Each element from elsewhere along its dimensions."""
+    """Return the kernel that reads each element from another place along its dimensions."""
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
     element, number = carrier(out.itemsize), "u32" if out.numel < 1 << 31 else "u64"
@@ -315,7 +315,7 @@ def _is_nonzero(walk: Walked) -> str:
 
 
 def _bytes(x: Meta) -> str:
-    """For a Compaction, where the elements of the parameter `x` lie."""
+    """Return C++ for the bytes of parameter `x`, which a Compaction can count directly; empty if it cannot."""
     return "(const u8*)x" if x.itemsize == 1 and x.contiguous and x.dtype.category <= INTEGRAL else ""
 
 

@@ -50,7 +50,9 @@ extern "C" __global__ void __launch_bounds__(256) run({radix.kind}* keys, u64 se
 
 
 def _shuffling(radix: Radix, drawn: int, bits: int) -> Pass:
-    """The places under one key, by the thread that is where they begin. Most keys are alone."""
+    """Return the kernel that shuffles the elements of equal keys. One thread handles each run; most runs have one
+    element.
+    """
     mask = "~0ull" if bits == 64 else f"(1ull << {bits}) - 1"
     text = f"""{file("random.cuh")}
 extern "C" __global__ void __launch_bounds__(256) run(const {radix.kind}* keys, u32* places, u64 seed, u64 offset,

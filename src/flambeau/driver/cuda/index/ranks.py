@@ -61,7 +61,7 @@ def _rank_builder(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | K
 
 
 def _move_dims_last(x: Meta, dims: Sequence[int]) -> Meta:
-    """The meta with these dimensions at the end."""
+    """Return the meta with these dimensions at the end."""
     order = [*[d for d in range(x.ndim) if d not in dims], *dims]
     return x.with_(shape=tuple([x.shape[d] for d in order]), strides=tuple([x.strides[d] for d in order]))
 

@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(256) run(bool* out, const {c_name(e
 
 
 def _probe(out: Meta, elements: Meta, common: dtype, invert: bool, count: int) -> KernelProgram:
-    """Bisection of each element among the sorted keys."""
+    """Return the kernel that searches each element among the sorted keys by bisection."""
     walk = Walked(out.shape, [out.strides, elements.strides])
     raw, kind = raw_type(common), c_name(common)
     text = f"""{file("sorting.cuh")}

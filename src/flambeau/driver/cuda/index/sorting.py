@@ -56,7 +56,7 @@ def sort(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
 
 
 def last(meta: Meta, dim: int) -> Meta:
-    """The meta with dimension `dim` moved to the end."""
+    """Return the meta with dimension `dim` moved to the end."""
     order = [d for d in range(meta.ndim) if d != dim] + [dim]
     return meta.with_(
         shape=tuple([meta.shape[d] for d in order]), strides=tuple([meta.strides[d] for d in order])

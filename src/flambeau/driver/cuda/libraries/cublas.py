@@ -38,7 +38,7 @@ class Blas:
     def trsm(
         self, kind: dtype, uplo: int, operation: int, ones: bool, m: int, n: int, a: int, lda: int, b: int, native: Any
     ) -> None:  # fmt: skip
-        """X op(A) = B in place of the m by n matrix B, A triangular."""
+        """Solve X op(A) = B for a triangular A, in place of the m by n matrix B."""
         self._call(
             f"cublas{LETTER[kind]}trsm_v2", "piiiiiippipi", native,
             RIGHT, uplo, operation, int(ones), m, n, _one(kind), a, lda, b, m,
@@ -56,7 +56,7 @@ class Blas:
     def getrf_batched(
         self, kind: dtype, n: int, a: int, pivots: int, info: int, count: int, native: Any
     ) -> None:
-        """LU factors in place of square matrices. `pivots` 0: no rows are exchanged."""
+        """Compute LU factors in place of square matrices. With `pivots` 0, no rows are exchanged."""
         self._call(
             f"cublas{LETTER[kind]}getrfBatched", "pipippi", native, n, a, n, pivots or None, info, count
         )

@@ -137,7 +137,9 @@ class Dnn:
             self._execute(self.handle, plan, arguments)
 
     def _new_arguments(self, key: Key) -> int:
-        """Steps of a training use the same addresses again and again, and describing them takes five calls."""
+        """Return cuDNN's description of addresses. It is cached, because a training repeats them and it takes five
+        calls.
+        """
         if len(self._arguments) >= _MOST_ARGUMENTS:
             self._forget_arguments()
         self._ptrs[0], self._ptrs[1], self._ptrs[2], self._work[0] = key
@@ -175,10 +177,10 @@ def of(device: CudaDevice) -> Dnn | None:
 
 
 class Target:
-    """What is computed of the three tensors that meet (see driver/cuda/nn/convolution.py).
+    """The tensor that is computed from the two others (see driver/cuda/nn/convolution.py).
 
-    order: the two others. operation: the descriptor's type. attributes: its attributes for the convolution, alpha,
-    beta, and the tensors in `order` and then the target.
+    order: the two others. operation: the descriptor's type. attributes: its attributes for the convolution,
+    alpha, beta, and the tensors in `order` and then the target.
     """
 
     def __init__(self, order: tuple[str, str], operation: int, *attributes: int) -> None:
@@ -341,5 +343,5 @@ class Convolution:
 
 
 def _pad_shape(shape: Sequence[int]) -> list[int]:
-    """With as many spatial dims as the library wants."""
+    """Return the shape with as many spatial dimensions as the library requires."""
     return [*shape[:2], *(1,) * (2 + _DIMS - len(shape)), *shape[2:]]

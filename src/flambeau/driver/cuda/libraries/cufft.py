@@ -27,7 +27,7 @@ _STATUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How the points of one side of a plan lie in memory, in elements.
+    """The memory layout of one side of a plan, in elements.
 
     Point (i, j, k) of transform b is at b * distance + ((i * embed[1] + j) * embed[2] + k) * stride.
     """

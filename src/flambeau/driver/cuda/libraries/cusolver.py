@@ -76,7 +76,11 @@ class Solver:
         own: tuple[Any, ...] = (),
         tail: tuple[Any, ...] = (),
     ) -> None:
-        """A routine computing in `kind`: `head` up to its workspace, `own` of the call alone, `tail` after info."""
+        """Call a routine computing in `kind`.
+
+        Arguments are `head` up to its workspace, `own` for the call but not for the workspace query, and `tail`
+        after info.
+        """
         first, only, last = _GENERIC[name]
         ask = self._function(f"cusolverDn{name}_bufferSize", f"pp{first}ipp{last}")
         call = self._function(f"cusolverDn{name}", f"pp{first}{only}ipzpzp{last}")
@@ -98,7 +102,7 @@ class Solver:
     def call_typed(
         self, name: str, kind: dtype, head: tuple[Any, ...], native: Any, info: int, tail: tuple[Any, ...] = ()
     ) -> None:  # fmt: skip
-        """A routine of the older interface: `head` up to its workspace, `tail` after info."""
+        """Call a routine of the older interface: `head` up to its workspace, `tail` after info."""
         first, last = _TYPED[name]
         full = f"cusolverDn{LETTER[kind]}{name}"
         ask = self._function(f"{full}_bufferSize", f"p{first}p{last}")
@@ -126,7 +130,7 @@ class Solver:
     def potrf_batched(
         self, uplo: int, n: int, kind: dtype, pointers: int, info: int, count: int, native: Any
     ) -> None:
-        """The Cholesky factors of many matrices, in place of each; their addresses are in device memory."""
+        """Compute the Cholesky factors of many matrices in place; `pointers` holds their addresses in device memory."""
         call = self._function(f"cusolverDn{LETTER[kind]}potrfBatched", "piipipi")
         with self._lock:
             self._set_stream(self._handle, int(native))

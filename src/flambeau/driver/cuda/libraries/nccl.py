@@ -79,7 +79,7 @@ class _Nccl(NativeLibrary):
         }
 
     def failure(self, name: str, status: int) -> Exception:
-        """With the sentence that NCCL keeps of its last error."""
+        """Return the error of a call, with NCCL's text of its last error."""
         said = self.text("ncclGetLastError")
         return DriverError(f"{super().failure(name, status)}{f': {said}' if said else ''}")
 
@@ -139,7 +139,7 @@ class NcclCommunicators:
         return self._loaded
 
     def version(self) -> int:
-        """As NCCL writes it: 22809 is 2.28.9."""
+        """Return NCCL's version number; 22809 is 2.28.9."""
         number = c_int()
         self._nccl.version(byref(number))
         return number.value
@@ -158,7 +158,7 @@ class NcclCommunicators:
         enter: Enter,
         handles: Sequence[int],
     ) -> None:
-        """As `Driver.comm_create`, under these handles."""
+        """Create communicators as `Driver.comm_create` does, under these handles."""
         _check_members(unique, size, members)
         name = Id.from_buffer_copy(unique)
         natives = [c_void_p() for _ in members]
@@ -181,12 +181,12 @@ class NcclCommunicators:
         return found
 
     def leave(self, comm: int, abort: bool) -> None:
-        """Its device's context is current; without `abort` its streams' work is done."""
+        """Leave a communicator whose device context is current. Without `abort`, its streams' work is done."""
         (self._nccl.abort if abort else self._nccl.leave)(self.find(comm).native)
         self.forget(comm)
 
     def forget(self, comm: int) -> None:
-        """The process ends, and takes it along: leaving it would wait for other members."""
+        """Drop a communicator at the end of the process. Leaving it would wait for the other members."""
         self._members.pop(comm, None)
 
     def error(self, comm: int) -> str | None:
@@ -198,7 +198,7 @@ class NcclCommunicators:
         return str(self._nccl.failure("a collective", status.value))
 
     def run(self, parts: Sequence[Part], enter: Enter) -> None:
-        """As `Driver.collective`. Everything is looked at before anything is queued."""
+        """Enqueue collectives as `Driver.collective` does. All are checked before any is enqueued."""
         self._nccl.group([self._call(enter, *part) for part in parts])
         for comm, _, _, stream, _ in parts:
             self._members[comm].streams[stream] = None

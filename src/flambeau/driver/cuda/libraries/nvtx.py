@@ -50,7 +50,7 @@ def tool() -> Nvtx | None:
 
 
 def tools_range(on: bool) -> None:
-    """Let the tool record from now on, or no more: cuProfilerStart and cuProfilerStop."""
+    """Start or stop the recording of a profiling tool: cuProfilerStart and cuProfilerStop."""
     driver = import_module("cuda.bindings.driver")
     (code,) = driver.cuProfilerStart() if on else driver.cuProfilerStop()
     if int(code):

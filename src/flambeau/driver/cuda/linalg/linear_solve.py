@@ -38,7 +38,7 @@ def _pivots(steps: KernelSteps, a: Matrices) -> Array:
 
 
 def _factor(steps: KernelSteps, a: Matrices, info: Array, pivot: bool = True) -> _Factored:
-    """Factorize in place."""
+    """Compute LU factors in place."""
     pivots = _pivots(steps, a)
     width = pivots.meta.shape[-1]
     if pivots.meta.dtype is int32:
@@ -200,7 +200,7 @@ _MINUS_INFINITY_IF_SINGULAR = matrices.expression(
 
 
 def _determinant(kernel: Kernel, steps: KernelSteps) -> None:
-    """The determinant; or its sign and the logarithm of its absolute value."""
+    """Compute the determinant, or its sign and the logarithm of its absolute value."""
     (a,) = steps.inputs
     info = steps.dense(a.meta.shape[:-2], int32)
     lu = _factor(steps, matrices.copy_to_columns(steps, a), info)
@@ -216,7 +216,9 @@ def _determinant(kernel: Kernel, steps: KernelSteps) -> None:
 
 
 def _cholesky(steps: KernelSteps) -> None:
-    """The library's lower factor, its faster one. Row-major memory it sees transposed, so that our upper one is it."""
+    """Compute the library's lower factor, its faster one. It sees row-major memory transposed, so this is our upper
+    one.
+    """
     (out, info), (x,) = steps.outputs, steps.inputs
     (upper,) = steps.launch.params
     n = x.meta.shape[-1]
@@ -262,7 +264,7 @@ def _reflect(steps: KernelSteps, a: Matrices) -> Array:
 
 
 def _multiply(steps: KernelSteps, a: Matrices, tau: Array, width: int) -> None:
-    """The first `width` columns of the reflectors' product, in place."""
+    """Compute the first `width` columns of the reflectors' product in place."""
     solver, info = solver_of(steps.device), steps.memory(4)
     name, count = "ungqr" if a.kind.is_complex else "orgqr", tau.meta.shape[-1]
 
@@ -313,7 +315,7 @@ def _householder(steps: KernelSteps) -> None:
 
 
 def _triangular(steps: KernelSteps) -> None:
-    """AX = B as X' A' = B' in the library's eyes, for which row-major matrices are transposed."""
+    """Solve AX = B as X' A' = B', because row-major matrices are transposed for the library."""
     (out,), (a, b) = steps.outputs, steps.inputs
     upper, ones = steps.launch.params
     n, width = b.meta.shape[-2:]

@@ -1,8 +1,9 @@
-"""What the routines of linear algebra share: column-major copies, batches, addresses, infos.
+"""Helpers of linear algebra: column-major copies, batches, addresses, infos.
 
 The libraries' matrices are column-major and their routines work in place, so each input is first copied into
-temporary memory, transposed on the way, and each result is copied out; results of a matrix without an answer become NaN
-there. A batch is one call where the library has one, of small matrices; else a call after the other on the stream.
+temporary memory, transposed on the way, and each result is copied out; results of a matrix without an answer
+become NaN there. A batch is one call where the library has one, of small matrices; else a call after the other on
+the stream.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def foreach_norm(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def _fold(order: float) -> dict[str, str]:
-    """C++ expressions: of an element x, of two states a and b, of no elements, of the last state s."""
+    """Return C++ expressions of a norm: for an element x, two states a and b, no elements, and the final state s."""
     plus = {"join": "a + b", "start": "C(0)", "lower": "s"}
     if order == 2:
         return plus | {"lift": "x * x", "lower": "sqrt_(s)"}

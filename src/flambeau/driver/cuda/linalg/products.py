@@ -96,7 +96,7 @@ class Operands:
         return row_major(x.shape, x.strides) if x.dtype is kind else None
 
     def _either(self, x: Meta) -> Matrix | None:
-        """Row-major, or column-major and so taken transposed."""
+        """Return the operand as row-major, or as column-major and transposed; None if it is neither."""
         found = self._matrix(x, self.kind)
         if found is None:
             other = self._matrix(transpose_meta(x), self.kind)
@@ -158,7 +158,7 @@ def _seen_as(x: Meta, shape: tuple[int, ...]) -> Meta | None:
 
 
 class _ProductRoutine:
-    """What both routines share: operands, stages (temporary memory with the copy to or from it), the library."""
+    """The common part of both product routines: operands, staging copies in temporary memory, the library."""
 
     def __init__(self, launch: Launch, device: CudaDevice, driver: Any, tf32: bool) -> None:
         self.driver, self.device = driver, device
@@ -184,7 +184,7 @@ class _ProductRoutine:
     def call_staged(
         self, a: int, b: int, d: int, native: Any, stream: int, call: Callable[[int, int, int], None]
     ) -> None:
-        """`call(a, b, d)` with temporary memory in the place of each operand that is staged."""
+        """Run `call(a, b, d)` with temporary memory in place of each staged operand."""
         held: list[int] = []
 
         def take_temporary(which: int) -> int:

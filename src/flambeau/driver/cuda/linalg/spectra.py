@@ -73,14 +73,16 @@ def _svd(steps: KernelSteps) -> None:
 
 
 def _adjoint(steps: KernelSteps, a: Matrices) -> Matrices:
-    """In the same memory, which then is row-major."""
+    """Return the adjoint in the same memory, which is then row-major."""
     if a.kind.is_complex:
         steps.run(matrices.CONJUGATE, a.array, a.array)
     return Matrices(a.transpose_array(), a.columns, a.rows)
 
 
 def _svdvals(steps: KernelSteps) -> None:
-    """Of a wide matrix those of its transpose: without vectors cuSOLVER 13's iteration gave wrong ones on an H100."""
+    """Compute singular values. For wide matrices those of the transpose: cuSOLVER 13 without vectors erred on an
+    H100.
+    """
     (values, info), (x,) = steps.outputs, steps.inputs
     rows, cols = x.meta.shape[-2:]
     a = matrices.copy_to_columns(
@@ -197,7 +199,7 @@ _COUNT = Kernel(
 
 
 def _least_squares(steps: KernelSteps) -> None:
-    """V S^-1 U^H B, of the singular values above a part of the largest one."""
+    """Compute V S^-1 U^H B with the singular values above a fraction of the largest one."""
     (out, rank, values, info), (x, b) = steps.outputs, steps.inputs
     (rcond,) = steps.launch.params
     a = matrices.copy_to_columns(steps, x)

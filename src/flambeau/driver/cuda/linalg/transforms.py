@@ -43,7 +43,9 @@ _SCALED = Kernel(
 
 @dataclass(frozen=True, slots=True)
 class _Transform:
-    """What a launch asks for. `dims`: every one, a halved one last. `inverse`: complex to real ones are."""
+    """A transform that a launch requests. `dims` are all dimensions, a halved one last; `inverse` is True for
+    complex to real.
+    """
 
     dims: tuple[int, ...]
     scale: float

@@ -52,7 +52,7 @@ class ConvolutionOperands:
 
 
 def convolution(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
-    """x, weight and a bias or none; params: how windows lie, flags."""
+    """Enqueue a convolution. Inputs: x, weight and maybe a bias; params: the lattice, flags."""
     steps = KernelSteps(launch, device, driver)
     out, (x, weight, *bias) = steps.outputs[0], steps.inputs
     turned = launch.params[0].transposed
@@ -61,7 +61,7 @@ def convolution(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
 
 
 def backward_input(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
-    """grad and weight; params: how windows lie, the size of the input, flags."""
+    """Enqueue the input's gradient. Inputs: grad and weight; params: the lattice, the input's size, flags."""
     steps = KernelSteps(launch, device, driver)
     out, (grad, weight) = steps.outputs[0], steps.inputs
     broad, narrow = (grad, out) if launch.params[0].transposed else (out, grad)
@@ -69,7 +69,7 @@ def backward_input(launch: Launch, device: CudaDevice, driver: Any) -> KernelSte
 
 
 def backward_weight(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
-    """grad and x; params: how windows lie, the size of the kernel, flags."""
+    """Enqueue the weight's gradient. Inputs: grad and x; params: the lattice, the kernel's size, flags."""
     steps = KernelSteps(launch, device, driver)
     out, (grad, x) = steps.outputs[0], steps.inputs
     broad, narrow = (grad, x) if launch.params[0].transposed else (x, grad)
@@ -160,7 +160,9 @@ class _Part:
 
 
 class _Columns:
-    """What computing by columns shares. A column is (samples, groups, taps, windows), taps those of one group."""
+    """The common part of convolutions by columns (samples, groups, taps, windows), where taps are those of one
+    group.
+    """
 
     def __init__(self, steps: KernelSteps, meeting: ConvolutionOperands) -> None:
         self.steps, self.meeting = steps, meeting
@@ -230,7 +232,7 @@ def _samples(x: Array, start: int, count: int) -> Array:
 
 
 def _correlate(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
-    """The narrow side: the weight times the columns."""
+    """Compute the narrow side: the weight times the columns."""
     by = _Columns(steps, meeting)
     for part in [by.whole()] if by.plain else by.parts():
         if not by.plain:
@@ -242,7 +244,7 @@ def _correlate(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
 
 
 def _spread(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
-    """The broad side: columns that are the weight transposed times the narrow side, added up where they overlap."""
+    """Compute the broad side: the transposed weight times the narrow side, added where columns overlap."""
     by = _Columns(steps, meeting)
     channels, bias = meeting.broad.meta.shape[1], meeting.bias
     for part in [by.whole()] if by.plain else by.parts():
@@ -258,9 +260,10 @@ def _spread(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
 
 
 def _weigh(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
-    """The weight: the narrow side times the columns transposed, over all samples and windows at once.
+    """Compute the weight's gradient: the narrow side times the transposed columns, over all samples and windows.
 
-    So the samples lie side by side with the windows, (groups * taps, samples * windows), and the narrow side likewise.
+    So the samples lie side by side with the windows, (groups * taps, samples * windows), and the narrow side
+    likewise.
     """
     by = _Columns(steps, meeting)
     out = by.with_shape(meeting.weight, (by.groups, by.outer, by.taps))

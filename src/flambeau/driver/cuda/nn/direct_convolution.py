@@ -41,7 +41,9 @@ _BODY = """
 
 
 def convolution(launch: Launch, device: CudaDevice) -> KernelProgram | None:
-    """x, weight and a bias or none; params: how windows lie, flags. None where it is not small, or is transposed."""
+    """Return the kernel of a small convolution, or None if it is large or transposed. Inputs: x, weight and maybe a
+    bias.
+    """
     out, (x, weight, *bias) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
     how, deep = launch.params[0], prod(weight.shape[1:])
     if how.transposed or out.dtype not in DATA or deep > _DEEP or out.numel * deep > _WORK:

@@ -25,7 +25,7 @@ def _lattice(size: Any, kernel: Any, how: Any) -> Lattice:
 
 
 def unfold(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """x (N, C, spatial ...) to columns. params: kernel, and how windows lie."""
+    """Return the kernel from x (N, C, spatial ...) to columns. Params: kernel size, the lattice."""
     kernel, how = launch.params
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
@@ -33,7 +33,7 @@ def unfold(launch: Launch, device: CudaDevice) -> KernelProgram:
 
 
 def build_unfold(out: Meta, x: Meta, lattice: Lattice) -> KernelProgram:
-    """Each thread copies the taps of one window of one channel."""
+    """Return the kernel in which each thread copies one window of one channel."""
     body = """
   const Place<I> o = place_of<I>(i, w.count);
   const I sample = o.plane / (I)from.channels, channel = o.plane - sample * (I)from.channels;
@@ -62,14 +62,14 @@ def build_unfold(out: Meta, x: Meta, lattice: Lattice) -> KernelProgram:
 
 
 def fold(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Columns to (N, C, spatial ...). params: spatial size, kernel, and how windows lie."""
+    """Return the kernel from columns to (N, C, spatial ...). Params: spatial size, kernel size, the lattice."""
     size, kernel, how = launch.params
     out, columns = launch.operands
     return build_fold(out, columns, _lattice(size, kernel, how))
 
 
 def build_fold(out: Meta, columns: Meta, lattice: Lattice, bias: Meta | None = None) -> KernelProgram:
-    """Each thread adds up what the windows that hold one element have of it, in the order of the taps."""
+    """Return the kernel in which each thread adds the columns of one element, in the order of the taps."""
     added = "total = add(total, widen(bias[(i64)channel * b0]));" if bias is not None else ""
     body = f"""
   typedef decltype(widen(E{{}})) T;

@@ -339,7 +339,7 @@ def ctc_loss_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def _states(targets: Meta) -> int:
-    """Of a sample, at most: its labels, and a blank before, between and after them."""
+    """Return the largest number of states of a sample: its labels, and a blank before, between and after them."""
     return 2 * targets.shape[-1] + 1
 
 

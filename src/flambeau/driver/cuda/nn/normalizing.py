@@ -36,7 +36,7 @@ class _Norm:
     rms: bool = False
 
     def affine(self, value: str, names: Sequence[str]) -> str:
-        """`value` times the weight plus the bias, which have these names."""
+        """Return C++ for `value` times the weight plus the bias."""
         at = iter(names)
         for given, sign in zip(self.given, "*+", strict=True):
             value = f"({value}) {sign} {next(at)}" if given else value
@@ -51,7 +51,7 @@ def _expand(x: Meta, shape: Sequence[int], strides: Sequence[int]) -> Meta:
 
 
 def _layer(launch: Launch, rms: bool = False) -> _Norm:
-    """params: (how many trailing dimensions, eps, (weight?, bias?))."""
+    """Return the operands of layer_norm or rms_norm. Params: (number of trailing dimensions, eps, (weight?, bias?))."""
     ndim, eps, given = launch.params
     (out,), (x, *more) = launch.outputs, _metas(launch)
     lead = x.ndim - ndim
@@ -60,7 +60,9 @@ def _layer(launch: Launch, rms: bool = False) -> _Norm:
 
 
 def _group(launch: Launch) -> _Norm:
-    """params: (groups, eps, (weight?, bias?)); the channels as two dimensions, groups and those within."""
+    """Return the operands of group_norm, with the channels as two dimensions. Params: (groups, eps, (weight?,
+    bias?)).
+    """
     groups, eps, given = launch.params
     (out,), (x, *more) = launch.outputs, _metas(launch)
     each = x.shape[1] // groups
@@ -79,7 +81,7 @@ def _metas(launch: Launch) -> list[Meta]:
 
 
 def _by_channel(x: Meta, vectors: Sequence[Meta]) -> list[Meta]:
-    """Vectors with an element per channel, repeated to x's shape."""
+    """Return vectors with one element per channel, repeated to the shape of x."""
     return [
         _expand(w, x.shape, tuple([w.strides[0] if d == 1 else 0 for d in range(x.ndim)])) for w in vectors
     ]
@@ -144,7 +146,7 @@ MEAN, VARIANCE = "T(mean_of(s, first, n))", "T(moments(s, first, n).m2 / n)"
 
 
 def spread_of(kind: dtype, dims: tuple[int, ...], eps: float, *lower: str) -> Fold:
-    """Of elements computed in `kind`, along `dims`, the fold to MEAN and VARIANCE."""
+    """Return the reduction of elements along `dims`, computed in `kind`, to MEAN and VARIANCE."""
     return Fold(
         lambda launch: dims, lambda launch: (kind,), "Deviations<T>", "{}", "deviation(x, first)", "a + b", lower,
         lambda launch: (float(eps),), first=True,
@@ -171,7 +173,7 @@ def _pass(
 
 
 def _build_apply(norm: _Norm, value: str, moments: Sequence[Meta]) -> KernelProgram:
-    """`value` of a, the element, and b, c, the moments; then weight and bias."""
+    """Return the kernel of `value`, C++ of the element a and the moments b and c, then weight and bias."""
     kind = computing(norm.x.dtype)
     first = 1 + len(moments)
     text = norm.affine(value, "abcde"[first : first + len(norm.more)])

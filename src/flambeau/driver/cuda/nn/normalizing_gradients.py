@@ -77,11 +77,11 @@ class _GradientOperands:
         return tuple([d for d in range(len(self.seen.shape)) if d not in self.seen.weighted])
 
     def states(self, count: int) -> list[_Operand]:
-        """Room for numbers of each row."""
+        """Return `count` temporary arrays with one number for each row."""
         return [_Operand(self.state, self.work.take(self.state.nbytes)) for _ in range(count)]
 
     def across(self, states: Sequence[_Operand]) -> list[_Operand]:
-        """Numbers of rows, repeated to x's shape."""
+        """Return arrays of one number for each row, repeated to the shape of x."""
         return [
             _Operand(each.meta.with_(self.seen.shape, _standing(each.meta)), each.place) for each in states
         ]
@@ -179,8 +179,7 @@ _FACTORS = {True: "{} * (y - z) * w", False: "{} * y * z"}
 
 
 def _by_folds(x: _GradientOperands, moments: Sequence[_Operand], together: bool) -> list[Pass]:
-    """Of moments that are known. `together`: a row has one weight, so that the sums of a row are the weight's and the
-    bias's gradient too."""
+    """Return the launches of a normalization's gradients, given its moments."""
     beside = x.across(moments)
     slopes = x.states(2 if x.centered else 1)
     weight = [] if together else x.weights

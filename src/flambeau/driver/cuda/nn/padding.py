@@ -78,7 +78,7 @@ def _merge_dims(
 
 
 def _dimension(d: int, ndim: int, wide: bool, padded: bool) -> str:
-    """C++: the place in dimension d, counted from the innermost, and what it adds to both offsets."""
+    """Return C++ for the position in dimension d, counted from the innermost, and its part of both offsets."""
     quotient = (
         "left / walk.size[{d}]" if wide else "(__umulhi(left, walk.magic[{d}]) + left) >> walk.shift[{d}]"
     )

@@ -25,7 +25,7 @@ _TYPES = "  typedef decltype(widen(E{})) T;"
 
 
 def _lattice(launch: Launch, size: tuple[int, ...], count: tuple[int, ...]) -> Lattice:
-    """Of a fixed pooling, whose first param says how its windows lie."""
+    """Return the lattice of a fixed pooling, from the first param."""
     how = launch.params[0]
     return Lattice(size, count, how.kernel, how.stride, how.padding, how.dilation)
 
@@ -49,7 +49,7 @@ def adaptive_max_pool(launch: Launch, device: CudaDevice) -> KernelProgram:
 
 
 def _maxima(launch: Launch, x: Meta, lattice: Lattice, adaptive: str) -> KernelProgram:
-    """A NaN wins, the first of equals stays."""
+    """Return the kernel of maxima over windows. A NaN wins; of equal elements the first one wins."""
     values, places = launch.outputs
     body = f"""
 {_TYPES}
