@@ -15,9 +15,8 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import result_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
-from flambeau.ops.cache_blocks import contiguous, row_blocks
 from flambeau.ops.gradients import laid
 from flambeau.ops.nn import normalization_gradients as gradients
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note, one_device
@@ -61,35 +60,19 @@ def _moments(rows: Array) -> tuple[Array, Array]:
     return mean, np.add.reduce(away * away, axis=1, keepdims=True) / length
 
 
-_SPAN = 4096  # elements that BLAS sums up by itself, in one thread and by many partial sums
+def _standardize(rows: Array, eps: float) -> Array:
+    """Return (x - mean) / sqrt(variance + eps) of each row."""
+    mean, variance = _moments(rows)
+    return np.asarray((rows - mean) / np.sqrt(variance + rows.dtype.type(eps)))
 
 
-def _mean_square(rows: Array) -> Array:
-    """Return the mean square of each row as a column."""
-    length = rows.shape[1]
-    whole = length - length % _SPAN
-    spans = rows[:, :whole].reshape(len(rows), -1, _SPAN)
-    sums = np.add.reduce(np.vecdot(spans, spans), axis=1) if whole else rows.dtype.type(0)
-    if whole < length:
-        rest = rows[:, whole:]
-        sums = sums + np.vecdot(rest, rest)
-    return np.reshape(sums / rows.dtype.type(length), (-1, 1))
+def _divide_by_root(rows: Array, eps: float) -> Array:
+    """Return x / sqrt(mean square + eps) of each row."""
+    mean_square = np.mean(rows * rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.sqrt(mean_square + rows.dtype.type(eps)))
 
 
-def _standard(rows: Array, out: Array, eps: float) -> None:
-    """Normalize rows by their mean and standard deviation."""
-    length = rows.dtype.type(rows.shape[1])
-    np.subtract(rows, np.add.reduce(rows, axis=1, keepdims=True) / length, out=out)
-    out *= 1 / np.sqrt(_mean_square(out) + rows.dtype.type(eps))
-
-
-def _root_mean_square(rows: Array, out: Array, eps: float) -> None:
-    """Normalize rows by their root mean square."""
-    number = rows.dtype.type
-    np.multiply(rows, 1 / np.sqrt(_mean_square(rows) + number(eps)), out=out)
-
-
-def _affine(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Sequence[int]) -> Array:
+def scale_and_shift(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Sequence[int]) -> Array:
     """Return x times the weight plus the bias, those of them that are given."""
     at = 0
     if given[0]:
@@ -98,14 +81,6 @@ def _affine(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Seque
     if given[1]:
         x = x + more[at].astype(x.dtype).reshape(shape)
     return x
-
-
-def _scale_and_shift(x: Array, more: Sequence[Array], given: Sequence[bool]) -> None:
-    """Multiply by the weight and add the bias in place, with factors of the dtype of x."""
-    if given[0]:
-        x *= more[0]
-    if given[1]:
-        x += more[-1]
 
 
 # -- the derivative by given moments; the others are in normalization_gradients.py -------------------------------
@@ -155,26 +130,19 @@ def _rms_rule(operands: Sequence[Operand], params: Params) -> Signature:
     return Signature((out,), found.inputs, params)
 
 
-def _rows_host(normalize: Callable[[Array, Array, float], None]) -> Callable[[Launch], Body]:
-    """Return the reference implementation that normalizes rows: the last dimensions, each element with a weight and
-    a bias.
-    """
+def _rows_host(normalize: Callable[[Array, float], Array]) -> Callable[[Launch], Body]:
+    """Return the host form: the last dimensions are a row; each element of it has a weight and a bias."""
 
     def host(launch: Launch) -> Body:
         ndim, eps, given = launch.params
         kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
-        widen, length = to_computing(kind, kind), math.prod(shape[len(shape) - ndim :])
+        widen, first = to_computing(kind, kind), len(shape) - ndim
+        rows = (math.prod(shape[:first]), math.prod(shape[first:]))
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
-            rows = contiguous(widen(inputs[0])).reshape(-1, length)
-            direct = rows.dtype == outputs[0].dtype and outputs[0].flags.c_contiguous
-            result = outputs[0].reshape(rows.shape) if direct else np.empty_like(rows)
-            factors = [more.astype(rows.dtype).reshape(1, length) for more in inputs[1:]]
-            for part in row_blocks(rows):
-                normalize(rows[part], result[part], eps)
-                _scale_and_shift(result[part], factors, given)
-            if not direct:
-                np.copyto(outputs[0], result.reshape(shape), casting="unsafe")
+            result = normalize(widen(inputs[0]).reshape(rows), eps)
+            result = scale_and_shift(result, inputs[1:], given, (1, rows[1]))
+            np.copyto(outputs[0], result.reshape(shape), casting="unsafe")
 
         return body
 
@@ -198,10 +166,11 @@ layer_norm = define(
         _layer_rule,
         Kernel(
             "layer_norm",
-            _rows_host(_standard),
+            _rows_host(_standardize),
             _flops,
             cuda=Routine("nn.normalizing:layer_norm"),
             work=row_work.norm_of_rows,
+            fast=HostRoutine("normalization:layer_norm", ulps=16),
         ),
         FLOATS,
         _layer_samples,
@@ -217,10 +186,11 @@ rms_norm = define(
         _rms_rule,
         Kernel(
             "rms_norm",
-            _rows_host(_root_mean_square),
+            _rows_host(_divide_by_root),
             _flops,
             cuda=Routine("nn.normalizing:rms_norm"),
             work=row_work.norm_of_rows,
+            fast=HostRoutine("normalization:rms_norm", ulps=16),
         ),
         FLOATS,
         _rms_samples,
@@ -263,15 +233,12 @@ def _group_rule(operands: Sequence[Operand], params: Params) -> Signature:
 def _group_host(launch: Launch) -> Body:
     groups, eps, given = launch.params
     kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
-    widen = to_computing(kind, kind)
+    widen, column = to_computing(kind, kind), (-1, *(1,) * (len(shape) - 2))
+    rows = (shape[0] * groups, math.prod(shape[1:]) // groups)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        rows = contiguous(widen(inputs[0]).reshape(shape[0] * groups, -1))
-        result = np.empty_like(rows)
-        for part in row_blocks(rows):
-            _standard(rows[part], result[part], eps)
-        result = _affine(result.reshape(*shape[:2], -1), inputs[1:], given, (-1, 1))
-        np.copyto(outputs[0], result.reshape(shape), casting="unsafe")
+        result = _standardize(widen(inputs[0]).reshape(rows), eps).reshape(shape)
+        np.copyto(outputs[0], scale_and_shift(result, inputs[1:], given, column), casting="unsafe")
 
     return body
 
@@ -291,6 +258,7 @@ group_norm = define(
             _flops,
             cuda=Routine("nn.normalizing:group_norm"),
             work=row_work.norm_of_groups,
+            fast=HostRoutine("normalization:group_norm", ulps=16),
         ),
         FLOATS,
         _group_samples,
@@ -344,7 +312,9 @@ def _train_host(launch: Launch) -> Body:
         x = widen(inputs[0])
         mean, variance = _moments(_by_channel(x))
         scale = 1 / np.sqrt(variance + x.dtype.type(eps))
-        result = _affine((x - mean.reshape(column)) * scale.reshape(column), inputs[1:], given, column)
+        result = scale_and_shift(
+            (x - mean.reshape(column)) * scale.reshape(column), inputs[1:], given, column
+        )
         np.copyto(outputs[0], result, casting="unsafe")
         for out, moment in zip(outputs[1:], (mean, scale, variance), strict=True):
             np.copyto(out, moment[:, 0])
@@ -370,7 +340,7 @@ def _infer_host(launch: Launch) -> Body:
         x = widen(inputs[0])
         mean, variance = (a.astype(x.dtype).reshape(column) for a in inputs[1:3])
         result = (x - mean) * (1 / np.sqrt(variance + x.dtype.type(eps)))
-        np.copyto(outputs[0], _affine(result, inputs[3:], given, column), casting="unsafe")
+        np.copyto(outputs[0], scale_and_shift(result, inputs[3:], given, column), casting="unsafe")
 
     return body
 

@@ -10,9 +10,8 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
-from flambeau.ops.cache_blocks import contiguous, fold_rows, row_blocks
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, REALS
@@ -22,19 +21,14 @@ from flambeau.ops.work import row_work
 Array = np.ndarray[Any, Any]
 
 
-Rows = Callable[[Array, Array], None]
-"""`rows(x, out)`: along the last axis of two matrices, that may be one."""
+def _softmax(x: Array, axis: int) -> Array:
+    grown = np.exp(x - np.max(x, axis, keepdims=True, initial=-np.inf))
+    return np.asarray(grown / np.sum(grown, axis, keepdims=True))
 
 
-def _softmax(x: Array, out: Array) -> None:
-    np.subtract(x, fold_rows(np.maximum, x)[:, None], out=out)
-    np.exp(out, out=out)
-    np.divide(out, np.add.reduce(out, axis=-1, keepdims=True), out=out)
-
-
-def _log_softmax(x: Array, out: Array) -> None:
-    np.subtract(x, fold_rows(np.maximum, x)[:, None], out=out)
-    np.subtract(out, np.log(np.add.reduce(np.exp(out), axis=-1, keepdims=True)), out=out)
+def _log_softmax(x: Array, axis: int) -> Array:
+    less = x - np.max(x, axis, keepdims=True, initial=-np.inf)
+    return np.asarray(less - np.log(np.sum(np.exp(less), axis, keepdims=True)))
 
 
 def _rule_of(stub: str) -> Callable[[Sequence[Operand], tuple[Any, ...]], Signature]:
@@ -52,24 +46,16 @@ def _rule_of(stub: str) -> Callable[[Sequence[Operand], tuple[Any, ...]], Signat
     return rule
 
 
-def _host_of(rows: Rows) -> Callable[[Launch], Body]:
+def _host_of(formula: Callable[[Array, int], Array]) -> Callable[[Launch], Body]:
     def host(launch: Launch) -> Body:
         axis, kind = launch.params
         source = launch.inputs[0]
         assert isinstance(source, Meta)
         convert = to_computing(kind, source.dtype)
-        length, last = (source.shape[axis], axis == source.ndim - 1) if source.ndim else (1, True)
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
-            x, out = convert(inputs[0]), outputs[0]
-            lasting = contiguous(x if last else x.swapaxes(axis, -1))  # sums are pairwise along memory alone
-            direct = last and out.dtype == x.dtype and out.flags.c_contiguous
-            result = out if direct else np.empty_like(lasting)
-            source, into = lasting.reshape(-1, length), result.reshape(-1, length)
-            for part in row_blocks(source):
-                rows(source[part], into[part])
-            if not direct:
-                np.copyto(out, result if last else result.swapaxes(axis, -1), casting="unsafe")
+            found = formula(np.atleast_1d(convert(inputs[0])), axis)
+            np.copyto(outputs[0], found.reshape(outputs[0].shape), casting="unsafe")
 
         return body
 
@@ -81,13 +67,14 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
         yield (make(*shape),), (dim, None if kind in FLOATS else FLOATS[2])
 
 
-def _define(name: str, rows: Rows, stub: str, derivative: Derivative) -> Op:
+def _define(name: str, formula: Callable[[Array, int], Array], stub: str, derivative: Derivative) -> Op:
     kernel = Kernel(
         name,
-        _host_of(rows),
+        _host_of(formula),
         lambda launch: 12 * launch.outputs[0].numel,
         cuda=Routine(f"nn.softmax:{name}"),
         work=row_work.softmax,
+        fast=HostRoutine(f"softmax:{name}", ulps=8),
     )
     return define(
         Op(name, _rule_of(stub), kernel, REALS, _samples, derivative=derivative, autocast=FLOAT32_ON_CUDA)
