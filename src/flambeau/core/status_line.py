@@ -51,7 +51,7 @@ class Meter:
         self._next = self._start + _QUIET
 
     def update(self, done: float) -> None:
-        """Show that so much is done, if it is time for that."""
+        """Show the amount done, if an update is due."""
         if self._line is None or done <= 0:
             return
         now = monotonic()

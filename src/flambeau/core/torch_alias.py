@@ -17,7 +17,7 @@ from typing import Any, cast
 
 
 class AliasFinder:
-    """Finds submodules of `torch` as those of Flambeau, if `torch` is Flambeau."""
+    """A finder that imports submodules of `torch` as those of Flambeau, if `torch` is Flambeau."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -49,7 +49,7 @@ class _Alias:
         return module
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """For `python -m torch.distributed.run`."""
+        """Return the module's code, for `python -m torch.distributed.run`."""
         spec = find_spec(self._real)
         code: CodeType | None = spec.loader.get_code(self._real)  # type: ignore[union-attr]
         return code

@@ -11,12 +11,12 @@ from flambeau.distributed import distributed_c10d
 from flambeau.distributed.distributed_c10d import *  # noqa: F403
 
 _absent = _lacking("torch.distributed")
-_LATER = (  # modules that come when asked for
+_LATER = (  # modules that are imported on first use
     "_composable", "_functional_collectives", "_tensor", "algorithms", "checkpoint", "constants", "device_mesh",
     "elastic", "fsdp", "launch", "nn", "optim", "rpc", "run", "tensor",
 )  # fmt: skip
 
-_NAMES = {  # names of modules that come when asked for
+_NAMES = {  # names of modules that are imported on first use
     "DeviceMesh": ("device_mesh", "DeviceMesh"),
     "init_device_mesh": ("device_mesh", "init_device_mesh"),
     "ProcessGroupNCCL": ("backends.nccl_options", "ProcessGroupNCCL"),

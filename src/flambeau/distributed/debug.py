@@ -72,7 +72,7 @@ class Agreement:
         if any(found != told[0][0] for found, _ in told):
             head = f"collective mismatch: call {self._number} of group {self._place.name} is not the same for all"
             raise DistBackendError("\n  ".join([head, *[line for _, line in told]]))
-        if self._number > 1:  # whoever has come to this one has read all of the last
+        if self._number > 1:  # a rank that has arrived here has read all of the former comparison
             store.delete_key(self._key(rank, self._number - 1))
 
     def _other(self, rank: int, text: str) -> bytes:

@@ -36,9 +36,7 @@ __all__ = ["DeviceMesh", "init_device_mesh"]
 explain_absent_names(globals(), "torch.distributed.device_mesh")
 
 logger = logging.getLogger("torch.distributed.device_mesh")
-Override = tuple[
-    Any, Any
-]  # the backend of a dimension's groups, and options: of these only their timeout counts
+Override = tuple[Any, Any]  # backend and options of a dimension's groups; only the options' timeout counts
 _NONE: Override = (None, None)
 
 

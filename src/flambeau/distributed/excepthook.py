@@ -35,7 +35,8 @@ class RankHook:
             self.before(kind, error, trace)
         text = shown.getvalue()
         note(error, text)
-        sys.stderr.write(by_rank(self.rank, text))  # at once: other ranks write to the same screen
+        # in one write, because other ranks write to the same screen
+        sys.stderr.write(by_rank(self.rank, text))
         sys.stderr.flush()
         self.then()
 

@@ -124,7 +124,7 @@ class Future:
         with self._stream if self._stream is not None else nullcontext():
             try:
                 result = callback(parent)
-            except Exception as error:  # it belongs to whoever waits for the child
+            except Exception as error:  # the error is the child future's
                 self._finish(None, _told(error))
                 if isinstance(error, RaceError):
                     raise
@@ -161,7 +161,7 @@ def _text(error: Exception) -> str:
 def collect_all(futures: list[Future]) -> Future:
     """Return a future of the list of the given ones, done when all are; of the first one's error, if there is one."""
     result = Future(drive=lambda: [f._settle() for f in futures] and None)
-    numbers = count(1)  # futures may be done in several threads at once: each takes another number
+    numbers = count(1)  # several threads may finish futures together: each takes another number
 
     def over(_: Future) -> None:
         if next(numbers) == len(futures):

@@ -59,7 +59,7 @@ def init_process_group(
     mine = world()
     if mine.default is not None:
         raise ValueError("trying to initialize the default process group twice!")
-    # PyTorch asserts these, so that is what they raise, under `python -O` too.
+    # PyTorch uses assert for these, so they raise AssertionError, under `python -O` too.
     if store is not None and init_method is not None:
         raise AssertionError("Cannot specify both init_method and store.")
     if store is not None and world_size <= 0:
@@ -76,7 +76,7 @@ def init_process_group(
     priority = priority_of(pg_options, devices, timeout)
     mine.begun += 1
     store, rank, world_size = _met(mine, word, init_method, store, rank, world_size, timeout)
-    # A part of the store without what an earlier group of the same ranks has left: launchers' stores outlive it.
+    # A part of the store without the keys of earlier groups, which a launcher's store still holds.
     with turn(store, f"default_pg/turn/{rank}") as number:
         name = f"default_pg/{number}"
         mine.store = PrefixStore(name, store)

@@ -33,7 +33,7 @@ class Work:
         self._over = False
         self._error: Exception | None = None
         self._future: Future | None = None
-        self.limit: timedelta | None = None  # of a wait that says none; None: the group's
+        self.limit: timedelta | None = None  # the limit of a wait without a timeout; None: the group's
 
     def _finish(self, timeout: timedelta | None) -> None:
         """Wait until the operation has finished. Raises its error."""

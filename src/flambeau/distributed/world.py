@@ -169,14 +169,16 @@ class World:
         self.session = session
         self.default: ProcessGroup | None = None
         self.groups: dict[str, ProcessGroup] = {}
-        self.count = 0  # of groups made so far, by all ranks alike
-        self.hashed: Counter[str] = Counter()  # of those that their members made alone, by a hash of these
+        self.count = 0  # number of groups created so far, equal on all ranks
+        # hash of members -> number of groups that they created without other ranks
+        self.hashed: Counter[str] = Counter()
         self.store: Any = None
-        self.served: Any = None  # what other ranks need of this one as long as it lives
+        self.served: Any = None  # the coordinator or address that other ranks need while this rank lives
         self._debug: DebugLevel | None = None
         self.begun = 0  # how often there was a group of all ranks
-        self.breakpoints: dict[tuple[str, int], int] = {}  # how often each line with one was come to
-        self.coalescing: dict[str, Any] = {}  # of groups, by name: what is to begin together
+        # (file, line) -> how often its breakpoint was reached
+        self.breakpoints: dict[tuple[str, int], int] = {}
+        self.coalescing: dict[str, Any] = {}  # group name -> operations held back by a coalescing manager
         self.meshes: list[Any] = []  # that `with` has made current, the innermost last
 
     @property
@@ -241,7 +243,7 @@ class World:
             for name in reversed(list(self.groups)):
                 how(self.groups[name])
                 del self.groups[name]
-        finally:  # whatever went wrong: what is left is given up, and the error is told
+        finally:  # also after an error: the remaining groups are closed, and the error propagates
             while self.groups:
                 with suppress(Exception):
                     self.groups.popitem()[1].abort()

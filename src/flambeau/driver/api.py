@@ -401,7 +401,7 @@ class Launch(Record):
     updates: bool = False
     capability: tuple[int, int] | None = None
 
-    # Written out because each new shape of a call creates one: this takes a third of the time.
+    # The constructor is spelled out because each new shape of a call creates one; this takes a third of the time.
     def __init__(
         self,
         kernel: Kernel,
@@ -463,7 +463,7 @@ def distinct_bytes(meta: Meta) -> int:
     return count
 
 
-# The share of a sector's bytes that a kernel uses where the order is transposed, for each byte of an element.
+# The share of a sector's bytes that a transposing kernel uses, for each byte of an element.
 _SECTOR_SHARE = 0.078
 
 
@@ -552,7 +552,7 @@ class Collective(Value):
     op: str | PreMul = "sum"
     peer: int = -1
 
-    # Written out because each collective of a program creates one: this takes a third of the time.
+    # The constructor is spelled out because each collective creates one; this takes a third of the time.
     def __init__(
         self,
         kind: str,
@@ -845,8 +845,7 @@ class Driver(Protocol):
         ...
 
     # -- other processes ------------------------------------------------------------------------------
-    # Handles are 64 bytes that may be sent to any process. They are valid while the process that created
-    # them lives.
+    # Handles are 64 bytes that may be sent to any process. They are valid while their process lives.
     def ipc_memory(self, ptr: int) -> bytes:
         """Return an IPC handle of the allocation that `mem_alloc` returned at `ptr`.
 

@@ -79,7 +79,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a tool shows at a line.
+    """A race or other result that a tool shows at a line.
 
     Attributes:
         spot: The line that it is shown at: the second use of the memory.
@@ -113,7 +113,7 @@ class Finding:
 
 
 def findings_of(document: Document) -> list[Finding]:
-    """Return the findings of a report, those of the same lines in several processes as one."""
+    """Return the findings of a report. Findings with equal lines in several processes are merged."""
     found: dict[tuple[Any, ...], Finding] = {}
     for finding in (*map(_of_race, races_of(document)), *_of_exploration(document)):
         key = (finding.rule, finding.spot, finding.other_spot, finding.before, finding.other)

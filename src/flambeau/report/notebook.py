@@ -97,7 +97,7 @@ class Notebook:
 
     # -- the end of a cell ----------------------------------------------------------------------------
     def end_cell(self, result: Any) -> None:
-        """Show the races that the cell has added; those of a RaceError that ended it are in its traceback."""
+        """Show the races that the cell has added, except those of a RaceError, which its traceback shows."""
         races, self._late = self._late, []
         for machine, watched in list(self._machines.items()):
             if watched.closed is None:
@@ -167,7 +167,7 @@ class CellRaces:
 
 
 class _Watched:
-    """What is known of a machine.
+    """The recorded state of a machine.
 
     Attributes:
         timeline: Its latest commands; None on real GPUs.

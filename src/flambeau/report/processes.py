@@ -1,4 +1,4 @@
-"""`ProcessReport`: what a child process did on its machines, kept in a file for the command that started them all.
+"""`ProcessReport`: the report of a child process, kept in a file for the command that started it.
 
 # Note [Reports of child processes]
 Problem: programs start processes in many ways (multiprocessing, subprocess, launchers), and a process may end at any
@@ -48,7 +48,7 @@ class ProcessReport:
         self._next = 1  # after so many races the file is written
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child: the parent's machines are not its own."""
+        """Start an empty report in a forked child, which has none of the parent's machines."""
         self._begin()
 
     def before_open(self, machine: Machine) -> None:
@@ -69,7 +69,7 @@ class ProcessReport:
         self._write()
 
     def _on_race(self, count: int) -> None:
-        """Each time that there are twice as many: writing all races each time would take longer than finding them."""
+        """Write the report each time the number of races has doubled; writing all races each time would be slow."""
         if count >= self._next:
             self._next = 2 * count
             self._write()
@@ -86,7 +86,7 @@ class ProcessReport:
 
 
 def join_reports() -> None:
-    """Report from this process, and from those that it forks, to the folder that the environment names."""
+    """Report from this process and its forks to the folder that the environment names."""
     report = ProcessReport(Path(os.environ[FOLDER]))
     system.watch(report)
     os.register_at_fork(after_in_child=report.after_fork)
@@ -191,6 +191,6 @@ def _report_open_machine(machine: Machine) -> MachineReport:
 
 
 def _close_at_end_of_child() -> None:
-    """Children of multiprocessing that were forked end without `atexit`, but not without this."""
+    """Register the closing of machines in forked children of multiprocessing, which do not run `atexit` functions."""
     if parent_process() is not None:
         util.Finalize(None, system.close_quietly, exitpriority=-1000)

@@ -19,7 +19,7 @@ class Block(Protocol):
 
     ptr: int
     size: int
-    stream: int  # the handle of the stream that it belongs to
+    stream: int  # the handle of the block's stream
 
 
 class Allocator(Protocol):
@@ -70,8 +70,9 @@ class Context:
         self.index = index
         self.driver = self.backing = driver
         self.driver_index = driver_index
-        self.orders = StreamClocks() if orders is None else orders  # one for all devices of a machine
-        self.clock: Callable[[], int] = time.monotonic_ns  # for what is recorded; simulated on virtual GPUs
+        self.orders = StreamClocks() if orders is None else orders  # shared by all devices of a machine
+        # time of recorded events; simulated on virtual GPUs
+        self.clock: Callable[[], int] = time.monotonic_ns
         self.closed = False
         self.policy: Any = None  # how random kernels deal draws on this device, once one asks
         self.dead_streams: list[int] = []  # handles to destroy, see Note [Dead streams]

@@ -286,7 +286,7 @@ def _as_device(where: Any) -> device:
         raise RuntimeError(f"Device type {found.type.upper()} is not supported for torch.Generator() api.")
     count = system.device_count()
     if not count:
-        system.init()  # it says what is missing
+        system.init()  # raises, with the reason
     if not 0 <= (found.index or 0) < count:
         raise RuntimeError(
             f"The device_index is invalid: {found} was asked for, and there are {count} devices"
@@ -325,7 +325,7 @@ def _unpack_cpu_state(engine: MersenneTwister, state: bytes) -> None:
 default_cpu = Generator()
 _default_cuda: dict[Context, Generator] = {}
 _early_seeds: dict[int, int] = {}  # given before the device was opened
-_cuda_seed = DEFAULT_SEED  # what the other CUDA generators start from
+_cuda_seed = DEFAULT_SEED  # the initial seed of the other CUDA generators
 
 
 class Defaults:

@@ -45,7 +45,7 @@ class Draws:
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-        self._offsets: dict[Philox, int] = {}  # in the order of the states' numbers
+        self._offsets: dict[Philox, int] = {}  # state -> offset, in the order of the states' numbers
 
     def take(self, state: Philox, increment: int) -> tuple[int, int]:
         """Return (the state's number, offset since the capture began) for a kernel, as `Philox.take`."""

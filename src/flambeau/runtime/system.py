@@ -53,7 +53,7 @@ _watchers: list[Watcher] = []
 _lock = threading.RLock()
 _machine: Machine | None = None
 _meta: Context | None = None  # the meta device, once it is used
-_contexts: list[Context] = []  # of the machine in use, once it is initialized
+_contexts: list[Context] = []  # contexts of the machine in use, once it is initialized
 _forked = False  # this process was forked from one whose machine was initialized
 _warned = False  # that CUDA_VISIBLE_DEVICES changed
 

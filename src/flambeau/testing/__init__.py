@@ -25,7 +25,7 @@ class _Called(ModuleType):
 
 
 def called(module: str) -> None:
-    """Let a module be called; it says so itself, in its end."""
+    """Make a module callable. A module calls this for itself at its end."""
     sys.modules[module].__class__ = _Called
 
 

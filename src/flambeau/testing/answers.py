@@ -1,4 +1,4 @@
-"""`Answers`: programs that ask whether work is done: every way in which they can be answered, and sampled runs.
+"""`Answers`: exploration of programs that poll: every combination of answers, and sampled runs.
 
 # Note [Answers]
 A graph stands for the runs in which the host's questions are answered alike: a yes comes after what was asked after,
@@ -6,11 +6,12 @@ a no orders nothing. So the runs fall into one graph for each way of answering, 
 ever. The ways are found one from the other: a run that says yes wherever it was not told otherwise shows the next
 questions, and each of them that the host could not answer itself, from what it has waited for, is a branch: no.
 
-The runtime asks as well, whether memory can be reused; by each run's certificate no value depends on what it is told.
-A program that asks the same again and again can be told no without end. Where it does nothing else in between, it is
-told no `_NOES` times at most.
+The runtime asks as well, whether memory can be reused; by each run's certificate no value depends on what it is
+told. A program that asks the same again and again can be told no without end. Where it does nothing else in
+between, it is told no `_NOES` times at most.
 
-Ranks that take turns ask each other's work, too, and whose turn comes depends on the answers: their runs are sampled.
+Ranks that take turns ask each other's work, too, and whose turn comes depends on the answers: their runs are
+sampled.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Answers:
         self._cut = False
 
     def look(self, kinds: list[str], seed: int) -> None:
-        """Ways of answering and their orders in turns with sampled runs, until all is seen, or enough."""
+        """Alternate combinations of answers with sampled runs, until all is seen or the limit is reached."""
         rest = [kind for kind in kinds if kind != "exhaustive"]
         every = self._every() if len(rest) < len(kinds) and not self.runs.first.graph.turns else None
         samples = self._samples(rest if rest or every else ["random"], seed)
@@ -56,7 +57,7 @@ class Answers:
             self.found.violated = [*self.found.violated, *self._queries]
 
     def _every(self) -> Iterator[None]:
-        """Each step is a way of answering, or an order of one that was seen."""
+        """Explore one combination of answers, or one order of a known combination, in each step."""
         orders: deque[tuple[Orders, Iterator[None]]] = deque()
         while self._waiting or orders:
             if self._waiting:
@@ -72,7 +73,7 @@ class Answers:
                 self._cut |= one.cut
 
     def _answered(self, answers: str) -> Orders | None:
-        """Run the program with these answers, and yes afterwards. None: it did not do the same twice."""
+        """Run the program with these answers, and yes afterwards. Returns None if the program is not deterministic."""
         found, name = self.found, f"exhaustive:{self.found.schedules}"
         found.schedules += 1
         run = self.runs.judge(name, "answers:" + answers, races="warn")
@@ -88,7 +89,7 @@ class Answers:
         return orders
 
     def _branch(self, begin: int, run: Run, orders: Orders) -> None:
-        """The questions after the first answers that could have been answered by no."""
+        """Add the combinations in which a question after the given answers is answered with no."""
         asked, said = questions(run.graph), answers_of(run.graph)
         for i in range(begin, len(asked)):
             if asked[i].poll.done and not orders.conflicts.known(asked[i]):
@@ -115,7 +116,7 @@ class Answers:
 
     # -- samples ------------------------------------------------------------------------------------------
     def _samples(self, kinds: list[str], seed: int) -> Iterator[None]:
-        """Each step is a run of the whole program."""
+        """Run the whole program once in each step."""
         for schedule in names(kinds, seed) if kinds else ():
             self.found.schedules += 1
             run = self.runs.judge(schedule, schedule)
@@ -124,13 +125,13 @@ class Answers:
             yield
 
     def _simplest(self, run: Run) -> tuple[str, Run]:
-        """The fewest swaps of a run's own commands, or where ranks take turns the fewest of its choices."""
+        """Return the failing order with the fewest swaps, or if ranks take turns the fewest choices."""
         if run.graph.turns:
             return self._shortest(run)
         return Orders(self.runs, run).simplest(run, run.graph.steps_of_token(run.token))
 
     def _shortest(self, run: Run) -> tuple[str, Run]:
-        """A beginning of a run's choices whose last one it takes for the outcome to be wrong."""
+        """Return the shortest beginning of a run's choices that still gives the wrong outcome."""
         low, high = 0, run.graph.choices(run.token)
         graph, whole, token = run.graph, run.token, run.token
         while low < high and self.runs.patient:

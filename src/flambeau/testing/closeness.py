@@ -42,7 +42,7 @@ class _Rules:
         ) from None
 
     def tolerances(self, *dtypes: Any) -> tuple[float, float]:
-        """Relative and absolute: those given, else the loosest of the dtypes'."""
+        """Return relative and absolute tolerance: those given, else the loosest of the dtypes'."""
         if self.rtol is not None and self.atol is not None:
             return self.rtol, self.atol
         found = [_TOLERANCES.get(dtype, (0.0, 0.0)) for dtype in dtypes]
@@ -63,8 +63,7 @@ def assert_close(
     check_stride: bool = False,
     msg: Message = None,
 ) -> None:
-    """AssertionError unless |actual - expected| <= atol + rtol |expected| everywhere, and devices and dtypes are
-    equal.
+    """Raise AssertionError unless |actual - expected| <= atol + rtol |expected|, and devices and dtypes are equal.
 
     Without `rtol` and `atol` they follow from the dtype. `msg` stands in the place of the message, or makes it
     from it.

@@ -1,4 +1,4 @@
-"""`cluster`: a program as one of many ranks that all do the same, on simulated time alone.
+"""`cluster`: simulate one of many equal ranks, with simulated time and without data.
 
     with cluster(512, profile="dgx-h200"):
         dist.init_process_group("cpu:gloo,cuda:nccl")
@@ -11,8 +11,8 @@ are not there: they do at every moment what this one does. On GPUs their collect
 them and cost what the cluster's links make them cost (Note [Collectives of a cluster]); on the CPU they give the
 same numbers as this one. So steps of thousands of GPUs take as long to simulate as those of one.
 
-What this leaves out: differences between ranks (slow nodes, noise, uneven batches), congestion in the network, other
-groups than that of all ranks, and the multiprocessors that NCCL's own kernels take from the program's.
+What this leaves out: differences between ranks (slow nodes, noise, uneven batches), congestion in the network,
+other groups than that of all ranks, and the multiprocessors that NCCL's own kernels take from the program's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ explain_absent_names(globals(), "flambeau.testing.cluster")
 
 @contextmanager
 def cluster(size: int, profile: str = "dgx-h200", schedule: str | None = None) -> Iterator[Any]:
-    """Be rank 0 of `size` ranks of a cluster: see Note [Simulated clusters].
+    """Become rank 0 of `size` ranks of a cluster. See Note [Simulated clusters].
 
     Args:
         profile: of virtual GPUs with a cluster: "dgx-h100", "dgx-h200", or a TOML file.
@@ -62,7 +62,7 @@ def cluster(size: int, profile: str = "dgx-h200", schedule: str | None = None) -
 
 
 class Mirrored(world.Session):
-    """What this rank shares with the others: a store of its own, and hubs where all come when it does."""
+    """The state that simulated ranks share: a separate store, and coordinators where all ranks arrive with this one."""
 
     def __init__(self) -> None:
         super().__init__(HashStore())

@@ -38,7 +38,9 @@ class Conflicts:
         self.pairs, self.cut = self._find(limit)
 
     def signature(self, order: Sequence[Any]) -> bytes:
-        """Which way round an order runs each pair. Equal means the same memory; see Note [Classes]."""
+        """Return in which direction an order runs each pair. Equal signatures leave equal memory; see Note
+        [Classes].
+        """
         if not self.pairs:
             return b""
         place, end = _places(order)
@@ -111,7 +113,7 @@ class Conflicts:
         return meets(named, others_named or (other.start, other.extent))
 
     def _window(self, at: int, handle: int, stream: int, theirs: list[_Use]) -> list[_Use]:
-        """Of another stream's uses, those that neither come before the step nor after it."""
+        """Return those uses of another stream that are ordered neither before the step nor after it."""
         steps, clocks = self.graph.steps, self._clocks
         place = steps[at].place
         begin = bisect_right(theirs, clocks[at].get(stream, -1), key=lambda use: steps[use[0]].place)
@@ -137,7 +139,8 @@ class _Cell:
 
 
 def _clocks(graph: Any) -> tuple[list[dict[int, int]], set[int]]:
-    """By step: the last command of each stream that comes before it, or is it. And the questions that these answer.
+    """Return, for each step, the last command of each stream that happens before it or is it, and the answered
+    questions.
 
     Of steps that touch no memory, until what follows has its own: with thousands of streams clocks are large.
     """
@@ -167,7 +170,7 @@ def _clocks(graph: Any) -> tuple[list[dict[int, int]], set[int]]:
 
 
 def _both(mine: dict[int, int], theirs: dict[int, int], over: bool) -> dict[int, int]:
-    """Return what either knows; `over`: theirs is needed no more."""
+    """Return the union of two clocks; `over` says that `theirs` is not needed any more."""
     if not mine:
         return theirs if over else dict(theirs)
     if over and len(theirs) > len(mine):

@@ -498,7 +498,7 @@ def stream_wait_on_an_event_never_recorded_returns_at_once(driver: Driver) -> No
 
 
 def stream_wait_captures_the_record_of_the_call(driver: Driver) -> None:
-    """Recording again later, behind work that itself waits for the waiter, must not deadlock."""
+    """Check that a later record, behind work that itself waits for the waiter, causes no deadlock."""
     first, second = driver.stream_create(0, 0), driver.stream_create(0, 0)
     event, back = driver.event_create(0, False), driver.event_create(0, False)
     driver.event_record(event, first)
@@ -844,7 +844,7 @@ def capture_active_of_the_stream_and_those_that_joined(driver: Driver) -> None:
 
 
 def graph_launch_runs_what_was_recorded_each_time(driver: Driver) -> None:
-    """On any stream of the device, in its order; work of a stream that joined is waited for."""
+    """Check that a launch runs on any stream of the device, in order, and waits for joined streams."""
     if driver.name == "host":
         return _raises(DriverError, driver.graph_launch, 1, driver.stream_default(0))
     stream, side, other = (driver.stream_create(0, 0) for _ in range(3))
@@ -1133,7 +1133,7 @@ def _on_each(driver: Driver, values: Callable[[int], np.ndarray[Any, Any]]) -> l
 
 
 def _group(driver: Driver, comms: list[int], part: Callable[[int], Collective]) -> None:
-    """A part of each rank on its default stream, as one group."""
+    """Issue one part for each rank on its default stream, as one group."""
     driver.collective([(comm, part(rank), driver.stream_default(rank)) for rank, comm in enumerate(comms)])
 
 

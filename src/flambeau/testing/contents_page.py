@@ -118,7 +118,7 @@ SECTIONS: tuple[Callable[[Sequence[str]], str], ...] = (contents, notes, others)
 
 
 def found(path: str) -> Any:
-    """Return what `torch.path` is here; None if it is absent."""
+    """Return the object `torch.path` of this package; None if it is absent."""
     here: Any = flambeau
     walked = "flambeau"
     for part in path.split("."):

@@ -11,14 +11,15 @@ from flambeau.testing.outcome import Outcome
 
 @dataclass(slots=True)
 class Exploration:
-    """What was tried and what came of it.
+    """The extent and the results of an exploration.
 
-    schedules: orders looked at; runs: how many of them ran the program; outcomes: distinct ones; orders: distinct ways
-    round of the `pairs` conflicting pairs; commands: in the recorded graph; complete: whether every way round was run.
-    answers: of a program that asks whether work is done, in how many ways it was answered, each with orders of its own;
-    `patience`: how often at most it was told no where it asked the same again and again, 0 where it did not.
-    `whole` says why each schedule was a run of the whole program; empty where graphs were enough.
-    `ended` says why the exploration ended before it had looked at all that it was asked to; empty if it did not.
+    schedules: orders looked at; runs: how many of them ran the program; outcomes: distinct ones; orders: distinct
+    ways round of the `pairs` conflicting pairs; commands: in the recorded graph; complete: whether every way
+    round was run. answers: of a program that asks whether work is done, in how many ways it was answered, each
+    with orders of its own; `patience`: how often at most it was told no where it asked the same again and again,
+    0 where it did not. `whole` says why each schedule was a run of the whole program; empty where graphs were
+    enough. `ended` says why the exploration ended before it had looked at all that it was asked to; empty if it
+    did not.
     """
 
     expected: Outcome

@@ -112,7 +112,7 @@ def _kinds(policies: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _same_seeds() -> Iterator[Callable[[], None]]:
-    """Give what puts the CPU's generator back to where it is now: each run draws the same numbers."""
+    """Yield a function that restores the present state of the CPU's generator, so that each run draws equal numbers."""
     state = torch.get_rng_state()
     try:
         yield lambda: torch.set_rng_state(state)

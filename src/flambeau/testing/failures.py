@@ -75,7 +75,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A kind of orders whose outcome is not that of the recorded run, represented by the simplest one that was found.
+    """A kind of orders with a wrong outcome, represented by the simplest one that was found.
 
     Attributes:
         schedule: The schedule that found it.

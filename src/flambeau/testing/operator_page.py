@@ -194,7 +194,7 @@ def page(theirs: Iterable[str]) -> str:
 
 
 def _public_names() -> set[str]:
-    """Functions and methods; an in-place form belongs to the row of its function."""
+    """Return public functions and methods. An in-place form belongs to the row of its function."""
     bound = [*public.functions.items(), *vars(Tensor).items()]
     functions = {n for n, value in bound if inspect.isfunction(value)}
     names = {n for n in functions if not n.startswith("_") or n == "_assert"}  # which is documented

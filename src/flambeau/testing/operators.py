@@ -88,7 +88,7 @@ def plain(array: Array) -> tuple[Array, Array]:
 
 
 def reversed_dims(array: Array) -> tuple[Array, Array]:
-    """Stored with the dimensions reversed: column by column."""
+    """Return an array stored with its dimensions reversed, column by column."""
     stored = np.ascontiguousarray(array.T).reshape(array.shape[::-1])
     return stored, stored.T
 
@@ -112,9 +112,7 @@ def channels_innermost(array: Array) -> tuple[Array, Array]:
 
 
 def is_image(x: Any) -> bool:
-    """Return True if it is an array (N, C, spatial ...) of two or three spatial dimensions, for all that one can
-    tell.
-    """
+    """Return True for an array that may be (N, C, spatial ...) with two or three spatial dimensions."""
     return isinstance(x, np.ndarray) and x.ndim in (4, 5)
 
 
@@ -163,11 +161,12 @@ def bits(result: Any) -> list[bytes]:
 
 
 def check_virtual(op: Op, kind: dtype, where: device, seed: int = 0) -> int:
-    """Run the samples on the CPU and on `where`: the same bits or the same refusal, or AssertionError.
+    """Run the samples on the CPU and on `where`, and raise AssertionError unless bits or errors are equal.
 
-    Each sample is laid out plainly and column by column, images with the channels innermost too. The first also has
-    steps between its elements, operands of no elements, of no dimensions and of one row, and `out=`. Returns how many
-    calls were compared. What CUDA devices do not implement though CPUs do (products of integers) is not compared.
+    Each sample is laid out plainly and column by column, images with the channels innermost too. The first also
+    has steps between its elements, operands of no elements, of no dimensions and of one row, and `out=`. Returns
+    how many calls were compared. What CUDA devices do not implement though CPUs do (products of integers) is not
+    compared.
     """
     count = 0
     for number, (inputs, params) in enumerate(op.samples(maker(kind, seed), kind)):

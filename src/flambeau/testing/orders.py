@@ -15,7 +15,7 @@ _LEFT = (
 
 
 class Orders:
-    """Of the graph of a run. `cut`: too many to see them all."""
+    """The orders of a run's graph. `cut` is True if there are too many to explore all."""
 
     def __init__(self, runs: Runs, first: Run) -> None:
         self.runs, self.found, self.graph = runs, runs.found, first.graph
@@ -24,7 +24,7 @@ class Orders:
         self.cut = self.conflicts.cut
 
     def count(self) -> Orders:
-        """Count its pairs among those that are looked at."""
+        """Add the graph's pairs to those that are explored."""
         self.found.pairs += len(self.conflicts.pairs)
         if self.cut:
             self._doubt(f"only the first {len(self.conflicts.pairs)} conflicting pairs were looked at")
@@ -39,7 +39,7 @@ class Orders:
         self.found.complete = not self.cut
 
     def exhaust(self) -> Iterator[None]:
-        """The same for all classes: each step looks at one."""
+        """Explore all classes, one in each step."""
         if len(self.conflicts.pairs) > MOST_PAIRS:
             self.cut = True
             return
@@ -124,6 +124,6 @@ def names(kinds: list[str], seed: int) -> Iterator[str]:
 
 
 def _course(graph: Any) -> tuple[list[int], list[bool], list[int]]:
-    """Return what the program gave, what it was told, and which places its indices named."""
+    """Return the program's commands, its answers, and the elements that its indices selected."""
     named = [s.named.digest for s in graph.steps if s.named is not None]
     return [s.mark for s in graph.steps if s.free], [s.poll.done for s in graph.polls], named

@@ -33,9 +33,7 @@ class Outcome:
         return f"raises {self.error}" + (f" ({self.line})" if self.line else "")
 
     def unlike(self, other: Outcome) -> str:
-        """Return where two outcomes differ that look alike, for reports leave out most of a value; "" where one sees
-        it.
-        """
+        """Return where two outcomes differ if their reports look equal, which omit most of a value; otherwise ""."""
         if self == other or str(self) != str(other):
             return ""
         return "first difference: " + _difference(self.value, other.value)
@@ -135,7 +133,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _elements(value: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-    """Return those of a frozen tensor or array, in one row."""
+    """Return the elements of a frozen tensor or array in one row."""
     kind, dtype, _, data = value
     numpy = getattr(torch, dtype.removeprefix("torch.")).numpy if kind == "tensor" else np.dtype(dtype)
     return np.frombuffer(data, numpy)

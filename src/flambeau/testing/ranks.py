@@ -1,4 +1,4 @@
-"""`ranks`: run a program of several ranks as threads of this process, in an order that repeats.
+"""`ranks`: run several ranks of a program as threads of this process, in a reproducible order.
 
     def body():
         dist.init_process_group("nccl")
@@ -8,10 +8,10 @@
 
     assert ranks(body, 4) == [[4.0] * 4] * 4
 
-Each rank is a thread with a virtual GPU of its own as its current device, an environment of its own (RANK, WORLD_SIZE,
-LOCAL_RANK ...) for `init_process_group`, and its own process groups. One of them runs at a time, and the next when it
-waits: for another rank's part in a collective, for a key of the store, for the end. So a run repeats exactly, and a
-rank that waits for what never comes is told at once, with who waits for whom, and where.
+Each rank is a thread with a virtual GPU of its own as its current device, an environment of its own (RANK,
+WORLD_SIZE, LOCAL_RANK ...) for `init_process_group`, and its own process groups. One of them runs at a time, and
+the next when it waits: for another rank's part in a collective, for a key of the store, for the end. So a run
+repeats exactly, and a rank that waits for what never comes is told at once, with who waits for whom, and where.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def ranks(
 
 @contextmanager
 def _machine(n: int, given: dict[str, Any]) -> Iterator[None]:
-    """Virtual GPUs, at least one for each rank."""
+    """Open virtual GPUs, at least one for each rank, or use the open ones."""
     if not given and system.is_virtual() and system.device_count() >= n:
         yield
         return
@@ -106,7 +106,7 @@ def _result(rank: int, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
 
 @contextmanager
 def _rank(rank: int, size: int, session: world.Session) -> Iterator[None]:
-    """Let this thread be a rank."""
+    """Make this thread a rank inside the block."""
     mine = world.World(environment(rank, size), session)
     world.local.world = mine
     current.local.device = rank
@@ -129,7 +129,7 @@ def environment(rank: int, size: int) -> dict[str, str]:
 
 
 class Hosts:
-    """A host for each rank: none pays for the time of another's calls, and none knows what another has waited for.
+    """Separate hosts of the ranks, so that time and waits of one rank do not affect the others.
 
     Each has default generators of its own, which begin as those of whoever starts the ranks.
     """
@@ -142,14 +142,14 @@ class Hosts:
         generator.use_defaults(self._outer.copy())  # the first rank's
 
     def switch(self, before: int, after: int) -> None:
-        """Another rank runs from now on."""
+        """Switch to another rank's host."""
         for one in self._those:
             one.switch_host(before, after)
         self._random[before] = generator.defaults()
         generator.use_defaults(self._random.get(after) or self._outer.copy())
 
     def join(self) -> None:
-        """The ranks are done: whoever started them has waited for the last."""
+        """Return to the host that started the ranks, after all have ended."""
         for one in self._those:
             one.join_hosts()
         generator.use_defaults(self._outer)

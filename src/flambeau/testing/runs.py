@@ -1,4 +1,4 @@
-"""`Runs`: runs of the program that is explored, each on machines of its own, and what they gave.
+"""`Runs`: runs of the explored program, each on a separate machine, and their outcomes.
 
 # Note [Explained outcomes]
 Problem: a program that prints a time, an address or a random number gives another outcome in each order, and a report
@@ -49,7 +49,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is explored and how far, as `explore` says. `deadline` is a time of `monotonic`."""
+    """The settings of an exploration: the program and its limits. `deadline` is a time of `monotonic`."""
 
     function: Callable[[], Any]
     devices: int
@@ -65,7 +65,7 @@ class Plan:
 
 
 class Runs:
-    """How to run the program, and what is known so far: `found`."""
+    """The runs of a program, and the results so far: `found`."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -100,7 +100,7 @@ class Runs:
 
     @property
     def late(self) -> bool:
-        """Return True if the time that the exploration was given is over."""
+        """Return True if the exploration's time limit has passed."""
         return self._deadline is not None and monotonic() >= self._deadline
 
     @property
@@ -114,7 +114,7 @@ class Runs:
         return not self.late and not self.unreliable
 
     def once(self, schedule: str, races: str = "off") -> Run:
-        """One run of the program."""
+        """Run the program once."""
         plan = self.plan
         plan.reseed()
         with system.virtual(plan.devices, plan.profile, schedule, races) as machine, _own_groups():
@@ -126,7 +126,7 @@ class Runs:
             return Run(schedule, outcome, trace, token, graph, certificate)
 
     def again(self, name: str, schedule: str, races: str = "off") -> Run:
-        """One more run, counted and compared with others of its class."""
+        """Run the program once more, count the run, and compare it with others of its class."""
         self.found.runs += 1
         run = self.once(schedule, races)
         self._outcomes[run.outcome] = None
@@ -147,7 +147,7 @@ class Runs:
         return run if [failure for failure in failures if failure.cause] == known else None
 
     def learn(self, races: list[Race], violated: list[str]) -> None:
-        """Another run's races, one for each pair of lines, and what stood against its certificate."""
+        """Add another run's races, one for each pair of lines, and the violations of its certificate."""
         found = self.found
         known = {_lines(race) for race in found.races}
         found.races += [race for race in races if _lines(race) not in known]
@@ -185,7 +185,7 @@ class Runs:
         return self.conflicts(run.graph).swapped(run.graph.steps_of_token(run.token))
 
     def conflicts(self, graph: Any) -> Conflicts:
-        """Those of a graph, found once for all runs that gave the same commands and were answered alike."""
+        """Return the conflicts of a graph, computed once for all runs with equal commands and answers."""
         commands = [(s.mark, s.name, s.named.digest if s.named is not None else 0) for s in graph.steps]
         key = hash((*commands, *[s.poll.done for s in graph.polls]))
         found = self._conflicts.get(key)
@@ -210,7 +210,9 @@ class Runs:
             self._add(self._unexplained(earlier, one, name, run))
 
     def _unexplained(self, earlier: str, one: Run, name: str, run: Run) -> Failure:
-        """Two runs of one class differ: by what a schedule decides besides the order, or by nothing of the kind."""
+        """Return a failure for two runs of one class that differ, and whether other choices of the schedule explain
+        it.
+        """
         same = "the same commands, with the same answers, in the same order of all that conflict"
         differ = f"{earlier} and {name} run {same}, and yet {_differ(earlier, one, name, run)}"
         again = self.once(one.schedule)

@@ -142,7 +142,7 @@ class Trace:
         return not isinstance(a, _Node) and self.least(b) > a
 
     def _learn(self, sign: str, a: Any, b: Any, answer: bool) -> None:
-        """Keep what an answer says of a node beside a number."""
+        """Record what an answer implies about a node compared with a number."""
         if isinstance(a, _Node) and not isinstance(b, _Node):
             if sign == "==" and answer:
                 self._fixed[int(a)] = b
@@ -299,7 +299,7 @@ def value_of(x: Any) -> Any:
 
 
 class Symbol:
-    """A number of a traced call. It counts as an `int`, or as a `float` where it is a quotient.
+    """A number of a traced call. It is an `int`, or a `float` if it is a quotient.
 
     See Note [Plans of a structure].
     """

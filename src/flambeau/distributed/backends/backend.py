@@ -51,7 +51,7 @@ class Backend:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.timeout = place.timeout
-        self.agreement: Any = None  # what compares collectives before they begin: see debug.py
+        self.agreement: Any = None  # compares collectives before they begin: see debug.py
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of later operations."""

@@ -33,11 +33,11 @@ def join(
     Raises:
         DistBackendError: If a rank has not come in time, or NCCL has failed.
     """
-    ranks = range(place.size) if pair is None else (*dict.fromkeys(pair),)  # one, of a rank and itself
+    ranks = range(place.size) if pair is None else (*dict.fromkeys(pair),)  # one rank for a message to itself
     rank, called = ranks.index(place.rank), [place.ranks[other] for other in ranks]
     whose = "all ranks" if pair is None else f"ranks {', '.join(map(str, called))}"
     name = f"group {place.name}" if pair is None else f"messages of group {place.name}"
-    key = f"communicator of {whose} ({name})/{number}"  # deadlocks are told by it
+    key = f"communicator of {whose} ({name})/{number}"  # deadlock reports show this key
     what = f"first {'collective' if pair is None else 'message'} of group {place.name}"
     driver, store = context.driver, place.store
     wait = partial(_wait, place, ranks, what, timeout)

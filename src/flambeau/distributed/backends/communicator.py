@@ -24,7 +24,7 @@ from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream
 
 Pair = tuple[int, int]
-_KEPT = 256  # a host that is farther ahead of its device learns of a later one that it does not end
+_KEPT = 256  # pending collectives kept; a host farther ahead of its device detects a hang later
 _SHOWN = 3  # collectives that were queued as one, in a report
 
 
@@ -63,12 +63,12 @@ class Line:
         self.comm = comm
         self.pair = pair
         self.stream = Stream(context.device, backend.place.priority)
-        self.ready = Event()  # where the caller's stream is, recorded anew for each collective
+        self.ready = Event()  # marks the caller's stream; recorded again for each collective
         self.whereabouts = whereabouts
-        # The last ones, so far as they are not known to be over. The program adds, the watch takes away.
+        # The last pending collectives. The program appends, the watchdog removes.
         self.begun: deque[Begun] = deque(maxlen=_KEPT)
         self.newest: Begun | None = None
-        self.count = 0  # of all
+        self.count = 0  # number of all collectives so far
         self.error: Exception | None = None  # why it was given up
         if whereabouts is not None:
             self._driver: Any = system.bare_driver()  # the runtime's own events are nothing for observers
@@ -124,10 +124,11 @@ class Line:
         they are.
         """
         begun = self.begun
-        over, left = 0, len(begun)  # so many are over; from there on none is
-        # The number of the last: a host that is far ahead pushes the first out meanwhile, and places shift.
+        over, left = 0, len(begun)  # the number of finished entries, and of those not known to be finished
+        # The number of the last entry: a host that is far ahead may drop the first meanwhile, which shifts
+        # positions.
         last = 0
-        asked = left - 1  # the last one first: nearly always all are over
+        asked = left - 1  # the last one first, because nearly always all have finished
         while over < left:
             one = begun[asked]
             if self._driver.event_ended(one.mark.handle):

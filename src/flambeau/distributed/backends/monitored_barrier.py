@@ -10,8 +10,8 @@ from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.errors import DeadlockError, DistError, DistStoreError
 from flambeau.distributed.stores.store import part_of_wait
 
-_LOOK_S = 0.3  # between looks at whether a rank's process lives
-_GRACE_S = 2.0  # rank 0's word comes when the time is over
+_LOOK_S = 0.3  # seconds between checks that a rank's process lives
+_GRACE_S = 2.0  # rank 0's answer arrives after the timeout
 
 
 class Monitored:
@@ -46,7 +46,8 @@ class Monitored:
             place.store.set(f"{head}/over", text)
             raise RuntimeError(f"[Rank {place.ranks[0]}]: {text}")
         place.store.set(f"{head}/over", "")
-        place.store.delete_key(f"monitored/{self._number - 1}/over")  # all have come here, and read it before
+        # all ranks have arrived here, so they have read it
+        place.store.delete_key(f"monitored/{self._number - 1}/over")
         for rank in range(1, place.size):
             place.store.delete_key(f"{head}/{rank}")
 
@@ -74,7 +75,7 @@ class Monitored:
             except DistStoreError:
                 if gone:
                     return False
-            except DistError:  # the store has gone with its rank
+            except DistError:  # the store ended with its rank
                 return False
             else:
                 return True

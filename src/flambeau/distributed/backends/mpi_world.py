@@ -68,7 +68,7 @@ class MpiWorld:
         """Poll MPI in a thread. See Note [What MPI does while nobody asks]."""
         while not self._over.wait(_NEAR_S if self.begun else _FAR_S):
             if self.begun or self._orphans:
-                with suppress(self.MPI.Exception):  # whoever waits hears of it
+                with suppress(self.MPI.Exception):  # the waiting call reports it
                     self.comm.Iprobe()
 
     def _stop(self) -> None:
@@ -238,7 +238,7 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
     name = (
         "127.0.0.1" if {*comm.allgather(here)} == {here} else here
     )  # a name may lead nowhere, on one machine too
-    _unlink_shared_memory()  # all are here; those that mpiexec has to kill leave none behind
+    _unlink_shared_memory()  # all ranks are here; mpiexec cleans up after those that it has to kill
     os.environ[SECRET] = comm.bcast(os.environ.get(SECRET) or new_secret())  # rank 0's, for every host
     store = TCPStore(name, 0, None, True, timeout) if comm.rank == 0 else None
     host, port = comm.bcast(None if store is None else (store.host, store.port))
@@ -302,7 +302,7 @@ def _end_started(module: Any) -> None:
 
 def _call_initialize(module: Any) -> None:
     """Call MPI's initialization through ctypes, which lets other threads run: one of them answers it."""
-    library = ctypes.CDLL(module.__file__)  # finds what that module is linked with
+    library = ctypes.CDLL(module.__file__)  # finds the library that the module is linked with
     library.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
 
 
@@ -325,4 +325,4 @@ def _processes(store: Store, rank: int, size: int) -> list[tuple[str, int]]:
 
 
 _world: MpiWorld | None = None
-_why_not = ""  # why the ranks of the last group of all have not joined MPI
+_why_not = ""  # why the ranks of the last group of all ranks have not joined MPI

@@ -37,7 +37,7 @@ from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import because
 from flambeau.tensor.functions import creation
 
-_ABSENT = ("Short", "UInt16", "UInt32", "UInt64")  # kinds of numbers that NCCL does not know
+_ABSENT = ("Short", "UInt16", "UInt32", "UInt64")  # kinds of numbers that NCCL lacks
 _SERIALIZED = (
     "An unbatched P2P op (send/recv) was called on this ProcessGroup with size {}.  In eager initialization mode, "
     "unbatched P2P ops are treated as independent collective ops, and are thus serialized with all other ops on this "
@@ -114,7 +114,7 @@ class DeviceBackend(FlatBackend):
 
     def close(self) -> None:
         for line in list(self._lines.values()):
-            line.settle()  # while somebody looks whether that ends
+            line.settle()  # while the watchdog checks whether that ends
             line.tell()
         lines = list(self._lines.values())
         self._lines = {}
@@ -146,7 +146,7 @@ class DeviceBackend(FlatBackend):
             return True
         bare = (
             system.bare_driver()
-        )  # NCCL waits for the others of the node to abort, too; streams are free before
+        )  # NCCL also waits until the node's other ranks abort; streams are free before
         return all(bare.event_ended(one.mark.handle) for one in begun)
 
     def _leave(self, lines: Sequence[Line], abort: bool) -> bool:
@@ -234,7 +234,8 @@ class DeviceBackend(FlatBackend):
         line = self._lines.get((index, pair))
         if line is None:
             context = current.context_at(index)
-            number = len([other for _, other in self._lines if other == pair])  # of this rank's devices in it
+            # communicators of this rank's other devices
+            number = len([other for _, other in self._lines if other == pair])
             comm, whereabouts = join(context, self.place, self.timeout, pair, number)
             line = self._lines[index, pair] = Line(self, context, comm, pair, whereabouts)
             if whereabouts is not None:

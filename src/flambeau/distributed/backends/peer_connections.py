@@ -26,8 +26,8 @@ from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.stores.store import missed
 
-_STEP_S = 0.25  # between checks that the other members' processes live
-_GREETING_S = 10.0  # the longest handshake of a connection that may be a stranger's
+_STEP_S = 0.25  # seconds between checks that the other members' processes live
+_GREETING_S = 10.0  # the longest handshake, in seconds, of an unknown connection
 _SIOCGIFADDR = 0xC0206921 if sys.platform == "darwin" else 0x8915  # reads an interface's IPv4 address
 
 

@@ -26,7 +26,8 @@ from flambeau.driver.registry import ask_around, go_on
 
 _LAST_TRIES = 100
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # macOS has none
-_SPIN_S, _LOOK_S = 2e-3, 0.25  # how long a wait only polls; time between checks that the others live
+# seconds that a wait only polls; seconds between checks that the other ranks live
+_SPIN_S, _LOOK_S = 2e-3, 0.25
 _LONGEST_PAUSE_S = 1e-3  # between two polls
 ANY = -1  # the peer of a message from any source
 

@@ -14,7 +14,7 @@ def here() -> str:
     """Return the identity of this process for others of its machine: process id, host and process-id namespace."""
     table = ""
     with suppress(OSError):
-        table = os.readlink("/proc/self/ns/pid")  # containers of one host count anew
+        table = os.readlink("/proc/self/ns/pid")  # containers of one host have separate process ids
     return f"{os.getpid()} {socket.gethostname()} {table}"
 
 
@@ -53,6 +53,6 @@ def has_ended(process: int) -> bool:
         return True
     except OSError:
         return False
-    with suppress(OSError):  # a process that nobody has waited for yet counts as ended
+    with suppress(OSError):  # a zombie process counts as ended
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
     return False

@@ -30,7 +30,7 @@ class Whereabouts:
         self._number = 0
         try:
             self._store = store.clone()
-        except RuntimeError:  # a store of the program's that gives none
+        except RuntimeError:  # a custom store without clone()
             self._store = None
 
     def tell(self, number: int, words: str) -> None:
@@ -40,7 +40,7 @@ class Whereabouts:
         try:
             self._store.set(f"{self._key}/at/{self._me}", json.dumps([number, words]))
             self._number = number
-        except (RuntimeError, OSError):  # it has gone with its rank
+        except (RuntimeError, OSError):  # the store ended with its rank
             self._store = None
 
     def ended(self, ranks: Collection[int]) -> list[str]:

@@ -57,11 +57,9 @@ def _outlast(server: StoreServer) -> None:
     if os.getpid() != server.process or server.meetings is None or _fails():
         return
     for context in system.contexts():
-        with suppress(Exception):  # whoever closes the machine hears of it
+        with suppress(Exception):  # closing the machine reports the error
             context.driver.device_sync(context.driver_index)
-    server.call(
-        partial(server.meetings.left, server.process, 0)
-    )  # who waits for it waits in vain, and is told
+    server.call(partial(server.meetings.left, server.process, 0))  # ranks that wait for it get an error
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until and any(not p.ended for p in list(server.meetings.participants.values())):
         time.sleep(_LOOK_S)

@@ -47,7 +47,7 @@ from flambeau.driver.meetings import PAIRED, common_arguments, describe
 _CALL, _READY, _DATA, _OFFER, _ACCEPT, _REFUSE, _MESSAGE = range(1, 8)  # kinds of frames
 _LONGEST_TEXT = 1 << 24  # bytes of an announcement or an offer
 _PATIENCE_S = 5.0  # for the lines of ranks that disagree
-_PAUSE_S = 0.05  # longest sleep of a waiting host
+_PAUSE_S = 0.05  # seconds; the longest sleep of a waiting host
 _CALL_SCHEMA = [str, str, ([int, str],), ([int, str],)]
 _OFFER_SCHEMA = [int, int, str, str, Either(None, bytes)]
 _ENDS = {"left": "rank {} has left the group", "ended": "the process of rank {}, {}, has ended"}
@@ -59,7 +59,7 @@ class TcpTransport:
     """The process's part of all groups over TCP: what it waits for, and what is under way."""
 
     def __init__(self, store: Store | None, reports: Store, rank: int, size: int) -> None:
-        self.store = store  # of all ranks
+        self.store = store  # the store of all ranks
         self.waits = Waits(reports, rank, size)
         self.pending: set[TcpOperation] = set()
 
@@ -140,7 +140,7 @@ class _Task:
         while True:
             try:
                 step = next(self._steps, None)
-            except Exception as error:  # of the reduction
+            except Exception as error:  # an error of the reduction
                 self._operation.fail(f"{type(error).__name__}: {error}")
                 return
             if step is None:
@@ -168,11 +168,11 @@ class _End:
 
     def __init__(self, peer: int, number: int, kind: tuple[int, str], text: str) -> None:
         self.peer = peer
-        self.number = number  # of the message, at its sender
+        self.number = number  # the message's number at its sender
         self.kind = kind  # count and dtype
         self.text = text
         self.memory: Array = np.empty(0, np.uint8)
-        self.data: bytes | None = None  # that came with an offer
+        self.data: bytes | None = None  # data of a small message, sent with its offer
         self.operation: TcpOperation | None = None  # None for an offer from another rank
 
 
@@ -517,7 +517,7 @@ class TcpBackend(FlatBackend):
     def _take_call(self, key: Key, body: bytearray) -> None:
         rank, number, _ = key
         self._announced.setdefault(number, {})[rank] = _parse(body, _CALL_SCHEMA)
-        self._links.lock.notify_all()  # a report of a mismatch may wait for it
+        self._links.lock.notify_all()  # a report of a mismatch may be waiting for this
         if number in self._open_calls:
             self._compare(number, rank)
 

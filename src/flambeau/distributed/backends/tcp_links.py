@@ -99,7 +99,7 @@ class PeerLinks:
         """Enqueue a frame; `sent` is called when the system has accepted all of it. The lock must be held."""
         link = self._links[rank]
         if link.lost:
-            return  # whatever needs the rank has failed
+            return  # every operation that needs the rank has failed
         view = memoryview(body)
         link.outbox.append(
             (memoryview(_HEAD.pack(kind, number, sub, view.nbytes)), None if view.nbytes else sent)

@@ -30,11 +30,11 @@ class Part:
 
     def __init__(self, rank: int, call: Collective, site: Site, keep: object, called: Sequence[int]) -> None:
         self.rank = rank
-        self.called = called  # what the program calls the group's ranks
+        self.called = called  # the program's name for the group's ranks
         self.call = call
         self.site = site
         self.keep = keep  # the tensors whose memory it names
-        self.peer = call.peer  # of a message; of a receipt from anyone, once it is known
+        self.peer = call.peer  # a message's peer; for a receive from any rank, once it is known
         self.done = False
         self.error = ""
         self.waits = ""  # for whom, in words
@@ -52,8 +52,8 @@ class Hub:
 
     def __init__(self) -> None:
         self._collectives: dict[int, dict[int, Part]] = {}  # by number: by rank
-        self._counts: dict[int, int] = {}  # of each rank's collectives so far
-        self._messages: dict[object, list[Part]] = {}  # by channel: ends that have not met
+        self._counts: dict[int, int] = {}  # rank -> number of its collectives so far
+        self._messages: dict[object, list[Part]] = {}  # channel -> message ends without a partner
 
     def post(self, part: Part, size: int, channel: object) -> None:
         """Leave a part; the last one brings all about."""

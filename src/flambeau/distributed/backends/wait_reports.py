@@ -24,7 +24,8 @@ from typing import Any
 from flambeau.core.ipc.codec import fits
 from flambeau.distributed.errors import DistError
 
-_SURE = 3  # looks at which all of a circle were where they are, and had asked their transport again
+# polls that must find all ranks of a cycle in the same waits, each having polled its transport again
+_SURE = 3
 _FORM = {  # the schema of each field of a `Wait` in the store
     "mark": int, "text": str, "group": str, "number": int, "tag": int, "sends": bool, "peers": (int,), "any_peer": bool,
     "alone": bool, "looks": int, "report": str,
@@ -127,7 +128,7 @@ class Waits:
         if any(
             not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()
         ):
-            return ""  # another thread may do what somebody waits for
+            return ""  # another thread may end the wait
         self._say(mine)
         waits = self._others() | {self._rank: mine}
         for rank, wait in waits.items():

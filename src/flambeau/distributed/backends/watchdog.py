@@ -34,10 +34,10 @@ from flambeau.runtime import system
 from flambeau.runtime.devices.machine import Machine
 
 _LOOK_S = 0.1
-_SLACK_S = 1.0  # a wait with the same limit tells first
-_ENDED_S = 30.0  # from the end of a member's process on; what it has sent may still be on its way
+_SLACK_S = 1.0  # seconds, so that a host wait with an equal limit reports first
+_ENDED_S = 30.0  # seconds after the end of a member's process; its messages may still be on their way
 _PATIENCE_S = 10.0  # for the store to answer, for NCCL to abort, for the screen to take a report
-_TELL = 60  # how often within its timeout a group's ranks tell how far they are
+_TELL = 60  # progress reports of a rank within its group's timeout
 
 
 class Handling(enum.IntEnum):
@@ -135,8 +135,8 @@ class Watch:
         self._clock = clock
         self._beside = beside
         self._end = end
-        self._lines: dict[Watched, float] = {}  # when each last told the others how far it is
-        self._lock = threading.RLock()  # a finalizer may come in the middle
+        self._lines: dict[Watched, float] = {}  # communicator -> time of its last progress report
+        self._lock = threading.RLock()  # reentrant, because a finalizer may interrupt a call
         self._runs = False
         self._failed = False  # the program has, and ends
 
@@ -205,7 +205,7 @@ class Watch:
         for line in due:
             line.tell()
         for line, why in found:
-            if line in self._lines:  # one of the same group that failed before took it along
+            if line in self._lines:  # an earlier failure of the same group may have removed it
                 self._fail(line, why)
 
     def _trouble(self, line: Watched, now: float) -> str:
@@ -242,9 +242,9 @@ class Watch:
         within(lambda: _say(line.rank, error, ends))
         aborts = line.handling in (Handling.ABORT, Handling.ABORT_AND_END)
         freed = not aborts
-        with suppress(RuntimeError):  # of an abort that fails: it has freed nothing
+        with suppress(RuntimeError):  # a failing abort has freed nothing
             freed = freed or line.fail(error)
-        if ends or not freed:  # who waits for the device would wait for ever
+        if ends or not freed:  # waits for the device would never end
             self._end()
 
 
@@ -258,7 +258,7 @@ def _say(rank: int, error: Exception, ends: bool) -> None:
     text = f"{type(error).__module__}.{type(error).__name__}: {error}\n"
     if ends:
         note(error, text)
-    sys.stdout.flush()  # what the program said comes first
+    sys.stdout.flush()  # print the program's output first
     sys.stderr.write(by_rank(rank, text))
     sys.stderr.flush()
 

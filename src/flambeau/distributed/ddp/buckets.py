@@ -17,7 +17,7 @@ from flambeau.tensor.functions import foreach_update
 from flambeau.tensor.functions.creation import empty
 from flambeau.tensor.tensor import make
 
-_NO_LIMIT = 0  # of a bucket whose size nobody limits, as PyTorch writes it
+_NO_LIMIT = 0  # the limit of an unlimited bucket, as PyTorch writes it
 
 
 def assign(

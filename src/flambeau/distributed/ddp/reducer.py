@@ -100,9 +100,9 @@ class Reducer:
         self._hook: Hook | None = None
         self._hook_state: Any = None
         self._rebuilt = False
-        self._order: list[int] = []  # of gradients as they came, until buckets are rebuilt
+        self._order: list[int] = []  # parameters in the order of their gradients, until buckets are rebuilt
         self._walks = 0  # backwards that were reduced
-        self._visits = [0] * len(self.params)  # of each leaf in the first backward, if the graph is static
+        self._visits = [0] * len(self.params)  # visits of each leaf in the first backward of a static graph
         self._unused: list[int] = []
         self._used = [0] * len(self.params)
         self._warned = self._warned_order = False
@@ -222,7 +222,7 @@ class Reducer:
         """Handle that backward is done with a parameter's leaf, with or without a gradient."""
         first = self.static and not self._walks
         if (first or self._seeks) and self.params[index].grad is not None:
-            self._used[index] = 1  # also without reduction (`no_sync`): what was accumulated is reduced later
+            self._used[index] = 1  # also under `no_sync`: accumulated gradients are reduced later
         if not self._expecting:
             return
         if mode.recording and not self._warned_order:
@@ -249,7 +249,8 @@ class Reducer:
     def _mark_unused(self) -> None:
         """Mark the parameters that will get no gradient as ready, when the first gradient arrives."""
         self._unused_marked = True
-        if self.skips_unused:  # the map decides what is reduced: so it goes first, and says what will be used
+        # the map decides what is reduced, so it is sent first and must include later uses
+        if self.skips_unused:
             absent = set(self._unused)
             self._used = [int(used or i not in absent) for i, used in enumerate(self._used)]
             with recording(False):
@@ -312,7 +313,8 @@ class Reducer:
             else:
                 views.append(view)
                 grads.append(grad)
-                if as_views and grad.dtype is view.dtype:  # else it is narrow until backward is over
+                # otherwise it keeps the narrow dtype until backward ends
+                if as_views and grad.dtype is view.dtype:
                     p.grad = view
         if share is not None and old:
             for part in [bucket.flat] if len(old) == len(bucket.params) else old:
@@ -355,7 +357,7 @@ class Reducer:
         self._joined = None
 
     def _give_back(self, bucket: Bucket) -> None:
-        if bucket.outcome is None:  # nobody used any of it
+        if bucket.outcome is None:  # no rank used any parameter of the bucket
             return
         result = _tensor_of(bucket.outcome.wait(), bucket.flat)
         bucket.outcome = None

@@ -31,7 +31,7 @@ from flambeau.distributed.stores.store import PrefixStore
 from flambeau.distributed.stores.tcp_store import TCPStore
 
 _KEPT = "agents"
-_BEAT_S, _SILENCE_S = 1.0, 30.0  # how often an agent says that it lives; after how long it counts as dead
+_BEAT_S, _SILENCE_S = 1.0, 30.0  # seconds between signs of life of an agent, and until it counts as dead
 FAILED_ELSEWHERE = 1
 
 
@@ -48,7 +48,7 @@ class Plan:
     node_rank: int | None
     host: str
     port: int
-    serves: bool | None  # whether this node serves the store; None: whoever comes first
+    serves: bool | None  # True if this node serves the store; None: the first node does
     run_id: str
     role: str
     max_restarts: int
@@ -74,7 +74,7 @@ class Agent:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.news: SimpleQueue[Any] = SimpleQueue()  # of workers that ended; None: a signal
+        self.news: SimpleQueue[Any] = SimpleQueue()  # workers that ended; None for a signal
         self.extra: dict[str, str] = {}  # for the ranks' environment
         self.first = 0  # rank of this node
         if plan.nodes == 1:  # several nodes share one that the user has set
@@ -146,7 +146,7 @@ class Agent:
             raise
         finally:
             workers.stop(plan.patience, by)
-            self.news = SimpleQueue()  # late news of these ranks go to the old one
+            self.news = SimpleQueue()  # late events of the former ranks go to the former queue
         if failed is None:
             return self._finish(attempt)
         if isinstance(failed, Worker):
@@ -284,7 +284,7 @@ class Agent:
         print(f"{self.plan.prog}: {text}", file=sys.stderr, flush=True)
 
 
-_LINES = 20  # of a log that a report repeats
+_LINES = 20  # lines of a log that a report repeats
 
 
 def _first(failed: Worker, workers: Workers) -> Worker:

@@ -23,7 +23,7 @@ _TASKS = (  # who, its rank, its number of tasks
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("MPICH", "PMI_RANK", "PMI_SIZE"),
 )
-# What tells an MPI library of its tasks: ranks that a launcher starts are not those.
+# Variables that describe MPI tasks to a library: the launcher's ranks are not these tasks.
 INNER = ("PMI_", "PMIX_", "OMPI_", "MV2_", "HYDI_", "MPI_LOCAL")
 
 

@@ -197,13 +197,13 @@ class Workers:
         """End running ranks and all that they have started, by a signal and then by SIGKILL."""
         for worker in self.running:
             _signal(worker, number)
-            _signal(worker, signal.SIGCONT)  # a stopped process handles no signal before it goes on
+            _signal(worker, signal.SIGCONT)  # a stopped process handles signals only after it continues
         end = time.monotonic() + patience
         while self.running and time.monotonic() < end:
             with suppress(Empty):
                 self._news.get(timeout=0.05)
         for worker in self.all:
-            _signal(worker, signal.SIGKILL)  # what they have started and left behind
+            _signal(worker, signal.SIGKILL)  # processes that the rank has started and left behind
         for worker in self.all:
             worker.code = worker.process.wait()
 

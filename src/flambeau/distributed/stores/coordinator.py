@@ -31,10 +31,11 @@ from flambeau.core.ipc.codec import Either, fits
 from flambeau.driver.meetings import duplicate
 
 Answer = list[Any]
-Place = tuple[bytes, tuple[int, ...]]  # of a meeting: the communicator, the number in it
-_PATIENCE_S, _HURRY_S = 10.0, 0.5  # how long nobody must have worked; the same once that has happened
+Place = tuple[bytes, tuple[int, ...]]  # a collective instance: the communicator's id and the instance's key
+# seconds without working processes before a wait is answered; the same after the first answer
+_PATIENCE_S, _HURRY_S = 10.0, 0.5
 _LONGEST_S = 120.0  # that a rank is kept back where others work
-_WORKS = 0.1  # of a core: who uses less does not
+_WORKS = 0.1  # the share of a core below which a process does not work
 _ASK_BACK: Answer = ["why", "why"]
 _SURE = 3  # looks of all ranks that wait in MPI, with nothing else between them
 
@@ -50,16 +51,17 @@ class Participant:
         self.process = process
         self.ended = False
         self.request: tuple[str, Any] | None = None
-        self.number = 0  # of the request
-        self.alone = True  # nobody else in its process could go on for it
-        self.begun = self.since = 0.0  # of the request: when; when others were last seen to work
-        self.used = 0.0  # seconds of a processor, at the last look
-        self.idles = False  # it was told of meetings while its host is idle, and goes on with them
+        self.number = 0  # number of the request
+        self.alone = True  # True if no other thread of the process could continue
+        self.begun = self.since = 0.0  # time of the request; time at which others were last seen to work
+        self.used = 0.0  # processor seconds at the last check
+        self.idles = False  # True if it was answered while its host was idle and continues with the instances
         self.site = ""  # where its program joined a communicator last
-        self.looks = 0  # in MPI, in vain, since anybody asked for anything else
-        self.came = 0  # to so many meetings
-        self.pending: dict[Place, int] = {}  # where it waits for others, and which of those it is
-        self.outcomes: dict[int, Any] = {}  # complete ones that it has not been told of, by the same number
+        self.looks = 0  # fruitless polls inside MPI since the last other request
+        self.came = 0  # number of instances it has joined
+        self.pending: dict[Place, int] = {}  # instance that it waits for -> its number
+        # number -> result of a complete instance that was not sent to it yet
+        self.outcomes: dict[int, Any] = {}
         self.reserved: dict[tuple[int, int], int] = {}  # bytes of each allocation, by device and a number
 
     def held(self, device: int) -> int:
@@ -106,7 +108,8 @@ class Circle:
         return [rank for slot, rank in enumerate(self.ranks(key)) if slot not in parts]
 
 
-_PART = [str, int, str, Either(str, [str]), int, str, bytes, int]  # of a collective: see `Exchange.offer`
+# the schema of a collective: see `Exchange.offer`
+_PART = [str, int, str, Either(str, [str]), int, str, bytes, int]
 REQUESTS: dict[str, list[Any]] = {  # the schema of each request's arguments (`wire.fits`)
     "hello": [int], "offer": [bytes, [int, int, int], int, _PART], "join": [bytes, (int,), ([int, int],), str],
     "wait": [str, bool], "look": [bool], "idle": [str], "awake": [], "reserve": [int, int, int, int],
@@ -149,7 +152,7 @@ class MeetingPlace:
             "offer": self._offer, "join": self._join, "wait": self._wait, "look": self._look, "idle": self._idle,
             "awake": self._awake, "reserve": self._reserve, "release": self._release, "held": self._held,
         }  # fmt: skip
-        mine.number, mine.request = number, None  # a new request takes the place of one that was given up
+        mine.number, mine.request = number, None  # a new request replaces one that was given up
         mine.idles = False
         if operation != "idle":
             self._moved()
@@ -204,7 +207,7 @@ class MeetingPlace:
         owners = [circle.owners[rank] for rank in circle.ranks(key)]
         for owner in dict.fromkeys(owners):
             number = owner.pending.pop((unique, key))
-            if owners == [owner] * len(owners):  # a message of a rank to itself: it knows
+            if owners == [owner] * len(owners):  # a rank's message to itself needs no answer
                 continue
             told = [
                 [
@@ -435,7 +438,7 @@ def processor_seconds(process: int, root: Path = Path("/proc")) -> float:
 def children_of(process: int, root: Path = Path("/proc")) -> list[int]:
     """Return the processes that a process has started and that have not ended, as far as the system says."""
     found: list[int] = []
-    for thread in (root / str(process) / "task").glob("*/children"):  # not all systems tell
+    for thread in (root / str(process) / "task").glob("*/children"):  # not all systems have this file
         with suppress(OSError, ValueError):
             found += map(int, thread.read_text().split())
     return found

@@ -137,7 +137,7 @@ class _Log:
                     with naming(self.path, "the store is as before"):
                         _write_all(file, message)
                 except OSError:
-                    file.truncate(self._read)  # a part would be read as the beginning of what follows
+                    file.truncate(self._read)  # a partial record would be read as the beginning of the next
                     self._forget()
                     raise
                 self._read += len(message)

@@ -20,7 +20,7 @@ from flambeau.core.host.turn_scheduler import seat
 from flambeau.distributed.errors import DeadlockError, DistNetworkError, DistStoreError
 from flambeau.distributed.stores.kv_store import CHANGES, Table
 
-_LOOK_S = 0.25  # between looks at whether those that are waited for live
+_LOOK_S = 0.25  # seconds between checks that the awaited ranks live
 DEFAULT_TIMEOUT = timedelta(seconds=300)
 Text = str | bytes
 
@@ -40,7 +40,7 @@ class Store:
 
     __module__ = "flambeau.distributed"
 
-    _timeout = DEFAULT_TIMEOUT  # also of a program's class that has an `__init__` of its own
+    _timeout = DEFAULT_TIMEOUT  # a class attribute, because a subclass may not call `__init__`
 
     @property
     def timeout(self) -> timedelta:
@@ -233,7 +233,7 @@ class PrefixStore(Store):
     def set_timeout(self, timeout: timedelta) -> None:
         self._store.set_timeout(timeout)
 
-    # The other store's public calls: it may be of a class of the program's.
+    # Only public calls of the inner store, which may be of a program's class.
     def set(self, key: Text, value: Text) -> None:
         self._store.set(self._key("set", key), value)
 
@@ -314,7 +314,7 @@ def turn(store: Store, key: str) -> Iterator[int]:
     try:
         yield number
     except BaseException:
-        with suppress(RuntimeError):  # the store may be what has failed
+        with suppress(RuntimeError):  # the store itself may have failed
             store.add(key, -1)
         raise
 
@@ -340,7 +340,7 @@ def missed(
             if isinstance(error.__cause__, DriverError):
                 raise error.__cause__ from None
             if (why := gone()) or time.monotonic() >= end:
-                return None if store.check(keys) else why  # who is gone may have set them before
+                return None if store.check(keys) else why  # a rank may have set them before it ended
 
 
 def part_of_wait(length_s: float, end: float) -> PartOfWait:

@@ -32,16 +32,16 @@ from flambeau.distributed.stores.kv_store import CHANGES, OPERATIONS, Table
 
 log = logging.getLogger("torch.distributed")
 
-# operation, arguments, needed keys, limit in ms (or of this part of a wait and of the whole), alone, site
+# operation, arguments, needed keys, limit in ms (or limits of this part and of the whole wait), alone, site
 _REQUEST = [str, list, (str,), Either(int, [int, int]), bool, str]
-_MEET = "meet"  # the operation of a rank's virtual GPUs, whose arguments the coordinator checks
+_MEET = "meet"  # the operation of virtual GPUs, whose arguments the coordinator checks
 _GREETING_S = 30.0  # seconds that a client may take to be admitted
 _STALLED_S = (
     600.0  # seconds without a byte amid a message of an admitted client, which a debugger may have stopped
 )
 _UNREAD = 1 << 28  # bytes of answers that a client has not read; it must read them before it asks for more
-_LONGEST_MS = 1 << 53  # of a time limit
-_NAP_S = 3600.0  # the longest sleep of the selector, whose own limit is some weeks
+_LONGEST_MS = 1 << 53  # the largest time limit
+_NAP_S = 3600.0  # the longest sleep in seconds; the selector's own limit is some weeks
 _WATCH_S = 0.25  # between two calls of `watch` while clients wait
 _END = b"x"
 _PART = 1 << 20  # bytes read at a time
@@ -156,11 +156,11 @@ class StoreServer:
 
     def __init__(self, listener: socket.socket, secret: str | None = None) -> None:
         name = listener.getsockname()
-        self.address: str = name[0]  # of the interface; "::" and "0.0.0.0" stand for all of them
+        self.address: str = name[0]  # address of the interface; "::" and "0.0.0.0" stand for all interfaces
         self.port: int = name[1]
         self._secret = os.environ.get(SECRET) if secret is None else secret
         self._listener = listener
-        self.meetings: MeetingPlace | None = None  # of ranks' virtual GPUs
+        self.meetings: MeetingPlace | None = None  # the coordinator of the ranks' virtual GPUs
         self.watch: Callable[[], None] | None = None  # called now and then while clients wait
         self._watched = 0.0  # when it was called last
         self._table = Table()
@@ -185,7 +185,8 @@ class StoreServer:
         except OSError:
             return
         if self._thread is not threading.current_thread():
-            self._ended.wait()  # no join: a finalizer may interrupt who holds what threads need to end
+            # not join(): a finalizer may interrupt a holder of locks that ending threads need
+            self._ended.wait()
 
     def call(self, function: Callable[[], None]) -> None:
         """Run a function in the serving thread."""
@@ -193,7 +194,7 @@ class StoreServer:
         with suppress(OSError):
             self._bell.send(b"c")
 
-    # What follows is called in the serving thread, through `call`.
+    # The following methods run in the serving thread, through `call`.
     def processes(self) -> set[int]:
         """Return the processes that have a connection, but this one."""
         return {client.process for client in self._clients} - {self.process}
@@ -291,7 +292,7 @@ class StoreServer:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client = _Client(connection, self._secret)
-        except (OSError, ValueError):  # it has gone again
+        except (OSError, ValueError):  # the connection has closed again
             connection.close()
             return
         self._clients[client] = None
@@ -303,7 +304,7 @@ class StoreServer:
         if waiting:
             self._dismiss(waiting[0], "there are too many connections")
         else:
-            time.sleep(0.1)  # until a client goes
+            time.sleep(0.1)  # until a client closes its connection
 
     def _drop(self, client: _Client) -> None:
         if client in self._clients:

@@ -200,7 +200,7 @@ class TCPStore(Inner, Store):
                 if limit is not None and alone():
                     go_on(Readable(self._connection))
                 return receive(self._connection)
-            except BaseException:  # an answer that comes after this would be taken for the next one's
+            except BaseException:  # a later answer would be taken for that of the next request
                 self._connection.close()
                 raise
 
@@ -246,7 +246,7 @@ def _listen(host: str, port: int) -> socket.socket:
             except OSError as error:
                 if (
                     error.errno != EADDRNOTAVAIL
-                ):  # else it is the address of a router or of another name space
+                ):  # otherwise it is the address of a router or of another name space
                     raise
         if socket.has_dualstack_ipv6():
             return socket.create_server(

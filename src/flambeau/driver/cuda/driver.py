@@ -117,12 +117,12 @@ class CudaDriver:
         }
         self._stopped: dict[
             int, _CudaStream
-        ] = {}  # of devices where an assertion failed: they run nothing more
+        ] = {}  # stream handle -> stream whose device had a failed assertion and runs nothing more
         self._events: dict[int, _Event] = {}
         self._graphs: dict[int, CudaGraph] = {}
         self._captures: dict[int, CudaCapture] = {}  # by the stream where they began
         self._memory = CudaAllocations(contexts, self._outside_capture)
-        self.functions = Functions(kernel_cache)  # of the builders of kernels, too
+        self.functions = Functions(kernel_cache)  # also used by the builders of kernels
         self._host_calls = HostCalls()
         self._communicators = NcclCommunicators()
 
@@ -315,7 +315,7 @@ class CudaDriver:
         if self._several or not self._thread.entered:
             self._contexts.enter(
                 queue.device
-            )  # last: a default stream is the current context's, whatever the event's is
+            )  # last, because a default stream is that of the current context, whatever the event's is
         (code,) = cu.cuStreamWaitEvent(queue.native, found.native, 0)
         if code:
             raise error_of(code)

@@ -19,15 +19,15 @@ from flambeau.driver.virtual.profile import Profile
 _SATURATING_SHARE = 4  # one SM uses at most this many times its share of the bandwidth
 _THREADS_OF_A_BLOCK = 1024  # elements, with several to a thread
 _INSTRUCTIONS_OF_A_CYCLE = 128  # four schedulers issue to 32 lanes each
-_CLOCK_SHARE = 0.886  # of the boost clock, under load
+_CLOCK_SHARE = 0.886  # the share of the boost clock under load
 # Data up to L2 * (SHARE - EDGE) stays in the cache, from L2 * SHARE on none does.
 _L2_SHARE, _L2_EDGE = 0.9, 0.55
 
 # See Note [The time of a product].
 _TILES = ((128, 256), (128, 128), (64, 128), (64, 64), (32, 64), (32, 32), (16, 32))
 _HALF_RATES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-_SHRINK_HALF, _SHRINK = 0.602, 0.85  # of the rate, from one tile size to the next
-_STEP_NS = 230 / 64  # of a step along the depth, at least
+_SHRINK_HALF, _SHRINK = 0.602, 0.85  # the factors of the rate from one tile size to the next smaller one
+_STEP_NS = 230 / 64  # the minimum time of a step along the depth
 _STEP_NS_OF = {"tf32": 472 / 32}
 _SLOW_STEP_NS = 118 / 8
 _UNALIGNED_HALF, _UNALIGNED = 2.88, 1.15  # times that narrow loads take

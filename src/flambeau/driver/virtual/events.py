@@ -189,6 +189,6 @@ class Events:
         except ProcessLookupError as error:
             raise DriverError(f"CUDA error: invalid resource handle: {error}") from None
         opened = self.create(index, timing=False, interprocess=True)
-        cell.due(self._core.now)  # what its record has left counts from here
+        cell.due(self._core.now)  # the remaining time of its record counts from here
         self._events[opened].shared = cell
         return opened

@@ -43,7 +43,7 @@ def limit(threads: int) -> None:
 def _functions(verb: str) -> Iterator[Callable[..., Any]]:
     """Return OpenBLAS's function, of each library that is there."""
     for path in _libraries():
-        library = ctypes.CDLL(path)  # the one that is loaded already, where it is
+        library = ctypes.CDLL(path)  # a library that is loaded already is not loaded twice
         for name in _NAMES:
             found = getattr(library, name.format(verb), None)
             if found is not None:

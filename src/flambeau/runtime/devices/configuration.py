@@ -17,7 +17,7 @@ from flambeau.runtime.memory.placement import DEFAULT, check_placement
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEVICES = 2  # the machine that is meant where nothing is said
+DEVICES = 2  # the number of virtual GPUs if nothing specifies it
 PROFILE = "a100-40g"
 SCHEDULE = "earliest"
 _DRIVERS = ("auto", "cuda", "virtual")

@@ -38,7 +38,7 @@ from flambeau.runtime.memory.reentrant_lock import AllocatorLock
 from flambeau.runtime.streams.wait_reason import because
 
 _UUID = 16  # bytes
-_EVENTS = 1000  # sendings that have an event of their own; further ones wait for their stream instead
+_EVENTS = 1000  # sendings with a separate event; further ones wait for their stream instead
 _MANY = 1000  # blocks in limbo
 
 FROM_ANOTHER = (
@@ -164,7 +164,7 @@ class _State:
         self.dead: deque[tuple[Received, Iterable[int]]] = deque()
         self.later: list[tuple[Received, Iterable[int]]] = []  # could not be done when it was tried
         self.turn = AllocatorLock(self.dead, lambda: _bury())
-        self.events = 0  # of sendings that are not over
+        self.events = 0  # events of sendings that the receiver has not finished with
         self.watching = False
         self.warned = False
 
@@ -260,7 +260,7 @@ def collect(thoroughly: bool = True) -> None:
             sent.context.allocator.free(sent.block)
     known = (*_state.sent.values(), *_state.limbo.values())
     if thoroughly and all(sent.is_over(thoroughly) for sent in known):
-        _state.own = None  # nobody looks at the counters any more
+        _state.own = None  # no receiver uses the counters any more
 
 
 def returned(parcel: Parcel) -> Sent:
@@ -309,7 +309,7 @@ def receive(parcel: Parcel) -> tuple[Context, int, Received]:
         counters = _counters_of(parcel)
         try:
             return _received(parcel, counters)
-        except BaseException as error:  # nobody will ever have it
+        except BaseException as error:  # the parcel will not be used
             finish(counters, parcel.slot)
             if isinstance(error, DriverError) and not birth(Door.unpack(parcel.counter).pid):
                 raise _ended(parcel) from error  # to CUDA its handles are merely invalid
@@ -422,7 +422,7 @@ def _wait(context: Context, streams: Iterable[int]) -> None:
         for stream in streams:
             try:
                 driver.event_record(event, stream)
-            except DriverError:  # the stream is gone, its work may not be done
+            except DriverError:  # the stream was destroyed, but its work may not be done
                 driver.device_sync(context.driver_index)
             driver.event_sync(event, internal=True)
     finally:

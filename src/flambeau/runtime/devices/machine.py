@@ -51,25 +51,25 @@ class Machine:
     the default stream's handle: a driver makes its native context when a call first needs one.
     """
 
-    pinned: PinnedAllocator  # once it is started
+    pinned: PinnedAllocator  # set by `start`
 
     def __init__(self, wish: Settings, host: Driver, watchers: Sequence[Watcher]) -> None:
         self.wish = wish
         self.host = host
         self.observers = watchers
-        self.driver = self.bare = _open(wish)  # `driver` is what observers make of it
+        self.driver = self.bare = _open(wish)  # observers wrap `driver`
         self.visible_text = configuration.visible_text()
         self.visible = _visible(self.driver, self.visible_text)
         self.contexts: list[Context] = []
         self.selection: current.Selection | None = None
-        self.started_at: Site | None = None  # who initialized it
+        self.started_at: Site | None = None  # the call site that initialized CUDA
         self.closed = False
-        self.entered = False  # by `with`: leaving it goes back to the outer machine
+        self.entered = False  # True inside `with`: leaving it resumes the outer machine
         self.outer: Machine | None = None
-        self.page: Callable[[], str] | None = None  # what a notebook shows of it, once a notebook watches
+        self.page: Callable[[], str] | None = None  # the HTML that a notebook shows for the machine
         self._metas: list[Meta] = []
         self._watch = ExitStack()
-        if wish.races != "off":  # what host threads do before the first call counts, too
+        if wish.races != "off":  # synchronization of host threads before the first call counts, too
             self._watch.enter_context(import_module("flambeau.observe.handovers").watch())
 
     def start(self, host_stream: Stream) -> None:
@@ -122,7 +122,8 @@ class Machine:
         if self.closed:
             return []
         self.closed = True
-        with ExitStack() as then:  # whatever happens: an interrupt, an observer's warning that is an error
+        # also after an interrupt, or an observer's warning that is turned into an error
+        with ExitStack() as then:
             then.callback(self._watch.close)
             then.callback(self.driver.close)
             then.callback(self.forget, errors.MACHINE_CLOSED)
@@ -141,7 +142,7 @@ class Machine:
                 try:
                     self.driver.device_sync(context.driver_index)
                 except RuntimeError as error:
-                    if not getattr(error, "known", False):  # else somebody has waited, and was told
+                    if not getattr(error, "known", False):  # otherwise a call has already reported the error
                         problems.append(error)
         return problems
 

@@ -24,14 +24,14 @@ from flambeau.runtime import system
 from flambeau.runtime.context import Context
 from flambeau.runtime.devices import configuration
 
-NBYTES = 1 << 16  # of the pattern
+NBYTES = 1 << 16  # bytes of the pattern
 UNKNOWN, DIRECT, HOST, CORRUPT = "not used yet", "direct", "through the host", "corrupt, so through the host"
 
 _pairs: dict[tuple[Context, Context], str] = {}
 _buffers: dict[
     Context, int
 ] = {}  # where a device's pattern lies; to free it would wait for the device's work
-_pinned: WeakKeyDictionary[Driver, HostMemory] = WeakKeyDictionary()  # the same on the host
+_pinned: WeakKeyDictionary[Driver, HostMemory] = WeakKeyDictionary()  # driver -> pinned host buffer
 _lock = threading.Lock()
 
 
@@ -63,7 +63,7 @@ def _meet(giver: Context, taker: Context, look: bool) -> str:
             try:
                 wrong = _wrong_bytes(giver, taker) + _wrong_bytes(taker, giver)
             except OutOfMemoryError:
-                return CORRUPT  # nobody knows: safe this time, and looked at again
+                return CORRUPT  # unknown: use the safe way now, and check again later
             found = CORRUPT if wrong else DIRECT
         _pairs[giver, taker] = _pairs[taker, giver] = found
     if found is CORRUPT:

@@ -55,7 +55,7 @@ class CUDAGraph:
         self._thread = 0
         self._registered: list[Philox] = []
         self._draws: Draws | None = None  # while it captures
-        self._liveness: Any = None  # where it is wanted
+        self._liveness: Any = None  # the check of memory, if it was requested
         self._drawn: list[tuple[Philox, int]] = []  # how much each launch takes of which states of generators
 
     def register_generator_state(self, generator: Generator) -> None:

@@ -28,7 +28,7 @@ class Liveness:
         self._context = context
         self._part = part
         self._used: dict[int, tuple[str, Site]] = {}  # by address: the first operator that used it, and where
-        self._own: list[tuple[int, int]] = []  # what was allocated during the capture
+        self._own: list[tuple[int, int]] = []  # (address, bytes) allocated during the capture
         self._dead: dict[int, Site] = {}  # by address: where it was freed
         launch_hooks.subscribe(self)
         memory_hooks.subscribe(self, [context])

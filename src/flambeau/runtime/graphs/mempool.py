@@ -34,7 +34,7 @@ class MemPool:
         TypeError: If `allocator` is not a resource.
     """
 
-    if not TYPE_CHECKING:  # a checker knows what `object` has
+    if not TYPE_CHECKING:  # type checkers use the base class `object`
         __reduce_ex__ = not_copied
 
     def __init__(

@@ -538,7 +538,8 @@ class CachingAllocator:
         self._event_log.settle()
         if not self.explains_oom:
             return OutOfMemoryError("out of memory")
-        explain = import_module("flambeau.runtime.memory_reports.oom_message")  # seldom wanted
+        # imported here because it is seldom needed
+        explain = import_module("flambeau.runtime.memory_reports.oom_message")
         return OutOfMemoryError(explain.out_of_memory(self, pool, size))
 
     def stream_destroyed(self, handle: int) -> None:
@@ -747,7 +748,7 @@ class CachingAllocator:
             "num_sync_all_streams": self.num_sync_all_streams,
             "num_device_alloc": self.num_device_alloc,
             "num_device_free": self.num_device_free,
-            "num_oom_rejections": 0,  # of the setting throw_on_cudamalloc_oom, which changes nothing here
+            "num_oom_rejections": 0,  # counts for throw_on_cudamalloc_oom, which changes nothing here
         }
 
     def reset_peaks(self) -> None:

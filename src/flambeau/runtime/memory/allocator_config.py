@@ -15,17 +15,17 @@ from flambeau.core.frozen import Value
 
 KIB, MIB = 1 << 10, 1 << 20
 ROUND: Final = 512
-WITHIN: Final = ROUND - 1  # bits of a size
-SMALL_REQUEST: Final = 1 << 20  # the largest of the small pool
+WITHIN: Final = ROUND - 1  # mask of the bits below the rounding
+SMALL_REQUEST: Final = 1 << 20  # the largest request of the small pool
 SMALL_SEGMENT = 2 * MIB
-LARGE_REQUEST = 10 * MIB  # from here on a segment of its own
+LARGE_REQUEST = 10 * MIB  # from this size on a request gets a separate segment
 LARGE_SEGMENT = 20 * MIB
 ROUND_SEGMENT = 2 * MIB
 
 TOO_MUCH = 1 << 60
 """A request of so many bytes is refused unheard, as in PyTorch."""
 
-_INTERVALS = 16  # of roundup_power2_divisions: 1 MiB, 2 MiB, ... 32 GiB
+_INTERVALS = 16  # intervals of roundup_power2_divisions: 1 MiB, 2 MiB, ... 32 GiB
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 

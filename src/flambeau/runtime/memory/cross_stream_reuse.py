@@ -110,7 +110,7 @@ def take_ordered_blocks(
                 taken.append(hole)
         for block in taken:
             move_to_pool(block, pool, pool.unmerged)
-        pool.unmerged += taken  # to join: those beside them may be of this pool now
+        pool.unmerged += taken  # to be coalesced, because their neighbours may belong to this pool now
         count += len(taken)
     return scanned, count
 

@@ -43,7 +43,7 @@ class EventLog:
         self._ledger = Ledger()
         self._history = History()
         self._settling = False
-        self._summed = 0  # so many of the entries were added up,
+        self._summed = 0  # the number of entries in the ledger
         self._added = 0  # to so many allocated bytes
         self._turn = turn
 

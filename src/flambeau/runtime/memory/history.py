@@ -22,7 +22,7 @@ from flambeau.runtime.memory.log_entries import Array, Batch, Entry
 if TYPE_CHECKING:
     from flambeau.runtime.memory_reports.memory_metadata import Labels
 
-_KEPT = 1 << 15  # entries that are kept where nobody asked for a history
+_KEPT = 1 << 15  # entries that are kept without a recording
 _PACKED = 256  # entries that are worth a batch
 _DEEPEST = 64  # frames
 
@@ -148,8 +148,8 @@ class History:
 
     def __init__(self) -> None:
         self._batches: deque[Batch] = deque()
-        self._latest: list[Entry] = []  # those that are too few for a batch
-        self._count = 0  # of entries in batches that are events
+        self._latest: list[Entry] = []  # entries that do not fill a batch yet
+        self._count = 0  # the number of events in batches
         self._most = _KEPT
         self._open = True
 

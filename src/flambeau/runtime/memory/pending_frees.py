@@ -82,7 +82,7 @@ class PendingFrees(Generic[T]):
     __slots__ = ("_held", "_over", "_queues", "_spare", "_tell", "waiting")
 
     def __init__(self, tell: Callable[[T, list[int]], None] | None = None) -> None:
-        self._tell = tell  # whom to tell of a block that waits, and for which events
+        self._tell = tell  # called with a waiting block and its events
         self._queues: dict[int | UseEvent, deque[tuple[int, Context, PendingFree[T]]]] = {}
         self._spare: dict[Context, list[int]] = {}
         self._over: list[PendingFree[T]] = []
@@ -140,7 +140,7 @@ class PendingFrees(Generic[T]):
             for (
                 context,
                 event,
-            ) in wait.own:  # not before: an observer looks up what all of its events were recorded for
+            ) in wait.own:  # not earlier: an observer looks up what all of its events were recorded for
                 self._spare.setdefault(context, []).append(event)
         return over
 

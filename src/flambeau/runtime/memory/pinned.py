@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NO_ACCELERATOR = "Cannot access accelerator device when none is available."
 ROUND = 512
 SMALL_WASTE = 4096
-_HOST = 0  # what observers are told in place of a stream
+_HOST = 0  # passed to observers in place of a stream
 
 
 class PinnedBlock(ListedBlock):
@@ -72,7 +72,7 @@ class PinnedAllocator:
         self._cap = cap
         self._driver = driver
         self._orders = StreamClocks() if orders is None else orders
-        self._addresses: list[int] = []  # of all blocks, sorted
+        self._addresses: list[int] = []  # addresses of all blocks, sorted
         self._blocks: dict[int, PinnedBlock] = {}  # address -> block
         self._kept: FreeList[PinnedBlock] = FreeList()
         self._kept_bytes = 0

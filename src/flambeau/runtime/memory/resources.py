@@ -175,7 +175,7 @@ class Failing(Wrapped):
         self.nth = nth
         self.probability = probability
         self.count = 0
-        from random import Random  # at import it would cost what few programs need
+        from random import Random  # imported here because few programs need it
 
         self._random = Random(seed)
 

@@ -36,7 +36,7 @@ class Segments:
         self.limit: int | None = None
         self.reserved = 0
         self.calls, self.oversize = Tally(), Tally()
-        self._oversize: set[int] = set()  # the addresses of those that were when they came
+        self._oversize: set[int] = set()  # addresses of segments that were oversize when they were created
         self._driver, self._index, self._event_log = driver, index, journal
         self._firsts: dict[int, Block] = {}  # each segment's first block, by address
         self._ranges = Ranges(driver, index, self._count_pages, follows)
@@ -61,7 +61,8 @@ class Segments:
         """Allocate a segment of exactly this size."""
         if self.limit is not None and self.reserved + size > self.limit:
             raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
-        source: Any = self._source_of(pool)  # compiled code would not let through what is no int
+        # Any, because compiled code would refuse a value that is not an int
+        source: Any = self._source_of(pool)
         ptr = source.allocate(size, self._driver, self._index, pool.stream)
         if not (isinstance(ptr, int) and 0 < ptr < 1 << 63):
             given = f"{ptr:#x}" if isinstance(ptr, int) else repr(ptr)

@@ -32,7 +32,7 @@ from flambeau.runtime.memory.log_entries import (
     codes_sizes_requests,
 )
 
-ALL = 2  # of LARGE and SMALL
+ALL = 2  # the sum of LARGE and SMALL
 POOLS = ("large_pool", "small_pool", "all")
 
 FIGURES = (
@@ -42,8 +42,8 @@ FIGURES = (
 ALLOCATION, ALLOCATED_BYTES, REQUESTED_BYTES, ACTIVE, ACTIVE_BYTES = range(5)
 INACTIVE, INACTIVE_BYTES, SEGMENT, RESERVED_BYTES = range(5, 9)
 
-# What an event of a code adds: to allocations, to active blocks, to inactive parts, to segments, to reserved bytes. A
-# CUT says itself how many parts.
+# What an event of each code adds: to allocations, active blocks, inactive parts, segments and reserved bytes. A
+# CUT contains its number of parts.
 _EFFECTS = {
     ALLOC: (1, 1, 0, 0, 0), ALLOC_PART: (1, 1, -1, 0, 0), FREE: (-1, -1, 0, 0, 0), FREE_PART: (-1, -1, 1, 0, 0),
     REQUEST: (-1, 0, 0, 0, 0), DONE: (0, -1, 0, 0, 0), DONE_PART: (0, -1, 1, 0, 0), CUT: (0, 0, 1, 0, 0),

@@ -14,7 +14,7 @@ from flambeau.runtime.memory_reports.snapshot import pool_id, segments, trace
 
 _MOST = 8192  # events that are replayed, the latest: an error must not take long
 _AMPLE = 1 << 50  # bytes that no device has
-_FULL = 0.95  # from this share on, what helps now will not help for long
+_FULL = 0.95  # above this share, a setting that helps now will not help for long
 
 
 def suggest_settings(allocator: CachingAllocator, pool: Pool, size: int) -> str:

@@ -35,7 +35,7 @@ def summary(figures: Mapping[str, Any], index: int, abbreviated: bool) -> str:
     pools = _POOLS[:1] if abbreviated else _POOLS
     for metrics, write in ((_SIZES, _size), (_COUNTS, _count)):
         for key, name in metrics:
-            units = figures[key]["all"]  # the unit of each column is that of its first line
+            units = figures[key]["all"]  # the unit of each column is that of its first row
             lines.append(single)
             lines += [_line(label or name, figures[key][pool], units, write) for pool, label in pools]
     for key, name in _OVERSIZE:

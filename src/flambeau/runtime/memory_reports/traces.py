@@ -75,7 +75,8 @@ class Trace(NamedTuple):
 
     def dictionaries(self) -> list[dict[str, Any]]:
         """Return the events as PyTorch writes them."""
-        with without_collections():  # else they are looked through again and again: half of the time
+        # otherwise the collector scans them repeatedly, which takes half of the time
+        with without_collections():
             found = [
                 {"action": action, "addr": addr, "size": size, "stream": stream, "time_us": time_us,
                  "pool_id": pool, "frames": frames}

@@ -42,7 +42,7 @@ class Event:
     _blocking: bool
     _interprocess: bool
     _mark: UseEvent | None  # the driver's event, once there is one
-    _lent: bool  # somebody waits for the mark as it is now: the next record needs another
+    _lent: bool  # True if a caller waits for the present mark: the next record needs another event
     _point: RecordedTime | None  # where in its stream it was recorded, see Note [Ticks] in stream_order.py
 
     def __new__(
@@ -73,7 +73,7 @@ class Event:
         point = stream.context.orders.mark(stream.queue)
         stream.context.driver.event_record(mark.handle, stream.handle)
         self._point = point
-        if not self._interprocess:  # another process may record those anew
+        if not self._interprocess:  # another process may record such events again
             mark.point = point
 
     def wait(self, stream: Stream | None = None) -> None:
@@ -96,7 +96,7 @@ class Event:
         context.driver.stream_wait(stream.handle, mark.handle)
         context.orders.wait(
             stream.queue, point if self._point is point else None
-        )  # None: recorded anew in between
+        )  # None if it was recorded again in between
 
     def query(self) -> bool:
         """Return True if the work that the event marks is done; True if it was never recorded."""
@@ -132,8 +132,8 @@ class Event:
                 f"{end.context.device}; time is measured between events of one device"
             )
         driver = start.context.driver
-        # The runtime's own look, not the program's poll: observers must not take it for an order. Errors that come late
-        # are raised here; whether both are done is said below.
+        # The runtime's own query, not the program's poll: observers must not infer an order from it. Late errors
+        # are raised here; the next call reports whether both are done.
         for mark in (start, end):
             driver.event_query(mark.handle, internal=True)
         try:
@@ -208,7 +208,7 @@ class Event:
                 f"Event device {mark.context.index} does not match recording stream's device "
                 f"{stream.device_index}."
             )
-        if mark is None or (self._lent and not self._interprocess):  # that of other processes stays the same
+        if mark is None or (self._lent and not self._interprocess):  # interprocess events keep their handle
             mark = self._make(stream.context)
         return mark
 

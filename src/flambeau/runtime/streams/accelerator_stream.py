@@ -52,9 +52,9 @@ class Stream:
     handle: int
     priority: int
     queue: StreamActivity
-    _event_class: ClassVar[type[Event]] = Event  # of what `record_event` makes
+    _event_class: ClassVar[type[Event]] = Event  # the class of events that `record_event` creates
     _owned: bool
-    _saved: list[tuple[Any, ...]]  # of `with stream:`, see Note [What a guard saves]
+    _saved: list[tuple[Any, ...]]  # the saved selections of `with stream:`, see Note [What a guard saves]
 
     def __new__(cls, device: Any = None, *, priority: int = 0) -> Self:
         require_cuda("torch.Stream", device)

@@ -45,7 +45,7 @@ class StreamActivity:
 
     def __init__(self, stream: int) -> None:
         self.stream = stream
-        self.busy = True  # nobody has marked it yet
+        self.busy = True  # work was enqueued since the last recorded time
         self.since = 0
 
     def freed(self, now: int, before: int) -> int:
@@ -66,11 +66,13 @@ class StreamClocks:
     def __init__(self) -> None:
         self.now = 0
         self.capturing = 0
-        self._clocks: dict[int, Mapping[int, int]] = {}  # by stream: up to which tick it knows others
+        # stream handle -> the ticks of other streams that happen before
+        self._clocks: dict[int, Mapping[int, int]] = {}
         self._host: Mapping[int, int] = _NOTHING
-        self._devices: dict[int, int] = {}  # by index: up to which tick its work is known to be done
+        # device index -> the tick up to which its work is known to be done
+        self._devices: dict[int, int] = {}
         self._queues: WeakValueDictionary[int, StreamActivity] = WeakValueDictionary()  # by stream
-        self._lock = threading.RLock()  # a finalizer may come in the middle, and wait for something itself
+        self._lock = threading.RLock()  # reentrant, because a finalizer may interrupt a call and wait itself
 
     def queue(self, stream: int) -> StreamActivity:
         """Return the activity of a stream. One object exists while a Stream or memory of the stream does."""

@@ -44,7 +44,9 @@ PLACED = [
 
 @dataclass(frozen=True)
 class Problem:
-    """What does not hold of a program. `kind` is "verdict", "report", "bits", "fix", "unforced" or "error"."""
+    """A property that does not hold of a program. `kind` is "verdict", "report", "bits", "fix", "unforced" or
+    "error".
+    """
 
     kind: str
     program: Program
@@ -100,7 +102,7 @@ class Check:
         return pair in known or carried or self.loosely
 
     def _unlike(self, run: Run) -> str:
-        """Say how the detector's verdict differs from the model's; "" if it does not."""
+        """Return how the detector's verdict differs from the model's; "" if it does not."""
         found = run.certificate
         # A question that is answered by yes orders. What threads did in this run may order more than they always do.
         perhaps = "question" in self.reasons or self.threads
@@ -118,7 +120,7 @@ class Check:
         return "" if known else f"the detector has none of the reasons {sorted(self.reasons)}"
 
     def unjudged(self) -> Iterator[Problem]:
-        """Of a program that the model does not know: if it is certified, it repeats, whatever the schedule."""
+        """Check a program that the model does not know: if it is certified, it must repeat under every schedule."""
         self.run = self._run("earliest", "warn")
         if self.run.error and "modified by an inplace operation" not in self.run.error:
             yield self._problem("error", self.run.error)

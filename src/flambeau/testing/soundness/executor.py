@@ -27,7 +27,7 @@ HAS_PLACEMENTS = "placement" in inspect.signature(system.virtual).parameters
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run printed, bit for bit, or raised, a hash of when what ran, and with races on the certificate."""
+    """The result of a run: its output or exception, a hash of its trace, and with races on the certificate."""
 
     outcome: bytes
     error: str
@@ -37,7 +37,7 @@ class Run:
 
 
 class Executor:
-    """Of one program."""
+    """The runner of one program."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -120,7 +120,7 @@ class _torch:
 
 @contextmanager
 def _threads_that_fail(names: dict[str, Any]) -> Iterator[list[str]]:
-    """Inside, a thread that raises lets nobody wait for it. Their errors."""
+    """Collect the errors of threads that fail inside the block, and release threads that wait for them."""
     failed: list[str] = []
 
     def failure(args: threading.ExceptHookArgs) -> None:

@@ -21,7 +21,7 @@ FORCED, HIDDEN, WAITED, UNFORCED = "forced", "hidden", "waited", "unforced"
 
 
 class Forcing:
-    """Of one program."""
+    """The search for orders that show the reported races of one program."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor, self._program = executor, executor.program

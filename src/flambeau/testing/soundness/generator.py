@@ -156,7 +156,7 @@ class Generator:
         return (*first, *inner, *last)
 
     def _keep_what_ends(self, step: Step) -> None:
-        """Often copy what a step takes a name from or overwrites, so that the outcome shows it."""
+        """Often copy a tensor whose name a step removes or overwrites, so that the outcome shows it."""
         kind, name = OPERATIONS[step.operation], step.arguments[0] if step.arguments else None
         model = self.program.model
         view = model.hosts[step.host].names.get(name) if isinstance(name, str) else None

@@ -13,7 +13,7 @@ LOSSES = ("loss0", "loss1")
 
 @dataclass
 class Recorded:
-    """What autograd keeps of a function: where it ran, its input, and whether that has changed since.
+    """The autograd record of a function: its stream, its input, and whether the input has changed since.
 
     Attributes:
         kept: What the program's names keep.
@@ -112,7 +112,7 @@ class Training(Operation):
 
 @operation
 class Checkpoint(Training):
-    """A function that is computed anew in the walk backward."""
+    """A function that backward computes again."""
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
         return draw.one(LOSSES), self.trained(draw), draw.tensor(_fits)
@@ -157,7 +157,7 @@ class Descend(Training):
 
 
 def let_go(model: Model, loss: str) -> Recorded:
-    """The walk backward through a loss ends: autograd lets go of the input. Return what there was."""
+    """Release the input of a loss after its backward. Returns the record."""
     recorded = model.losses.get((model.host.number, loss))
     need(recorded is not None and not recorded.walked and model.device_of[recorded.stream] == model.device)
     need(recorded.source.storage.life is recorded.life and recorded.life.version == recorded.version)
@@ -166,7 +166,7 @@ def let_go(model: Model, loss: str) -> Recorded:
 
 
 def forget(model: Model, name: str) -> None:
-    """A name gets another loss: what it and autograd kept goes."""
+    """Release what a name's former loss kept, because the name gets another loss."""
     recorded = model.losses.pop((model.host.number, name), None)
     if recorded is not None:
         for storage in recorded.kept if recorded.walked else (*recorded.kept, recorded.source.storage):

@@ -139,7 +139,7 @@ class Linear(Operation):
 
 
 def _cached(model: Model, parameter: View) -> View:
-    """Return the cast of a parameter; it is created where there is none."""
+    """Return the cast of a parameter, which is created if there is none."""
     assert model.casts is not None
     key = id(parameter)
     if key not in model.casts:

@@ -275,7 +275,7 @@ class ToArray(HostStep):
 
 @operation
 class FromArray(HostStep):
-    """A tensor over an array over pinned memory: it is pinned, as that goes by address."""
+    """A tensor over an array over pinned memory. It counts as pinned, because that depends on the address."""
 
     weight = 1
     feature = "aliases"

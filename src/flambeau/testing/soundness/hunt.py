@@ -125,7 +125,7 @@ class Hunt:
 
 
 def share_forced(counts: Counter[str]) -> float:
-    """Of the reports whose order shows in what is printed, the share that a run has turned into another outcome."""
+    """Return the share of visible reports that a run has turned into another outcome."""
     shown = counts[FORCED] + counts[WAITED] + counts[UNFORCED]
     return counts[FORCED] / shown if shown else 1.0
 

@@ -1,9 +1,9 @@
-"""`Model`: what a program does to memory and in which order, by CUDA's and PyTorch's rules alone.
+"""`Model`: the effects of a program on memory and their order, by CUDA's and PyTorch's rules alone.
 
-This is the reference that the race detector is compared with, so it shares no code with it. Every access of memory is a
-node. The set of nodes that come before a node is an int with one bit for each, so it is the transitive closure of
-program order and synchronization from the start. Memory is a `Life`: one allocation, from its request to its release.
-The bytes of an access are an int, too, one bit for each byte.
+This is the reference that the race detector is compared with, so it shares no code with it. Every access of
+memory is a node. The set of nodes that come before a node is an int with one bit for each, so it is the
+transitive closure of program order and synchronization from the start. Memory is a `Life`: one allocation, from
+its request to its release. The bytes of an access are an int, too, one bit for each byte.
 
 # Note [The allocator's contract]
 An address is not part of the contract of a caching allocator. Memory that was allocated on a stream and released may
@@ -190,7 +190,7 @@ class Touch(NamedTuple):
 
 
 class Model:
-    """The state after the steps so far, and what was found.
+    """The state after the steps so far, and the races and doubts found.
 
     Attributes:
         races: The unordered conflicting pairs, in the order of their second nodes.
@@ -284,7 +284,7 @@ class Model:
         return view
 
     def bind(self, name: str, view: View) -> None:
-        """Give a name another tensor; the one that it had loses a reference after that."""
+        """Bind a name to another tensor. The former one then loses a reference."""
         view.storage.refs += 1
         before = self.host.names.get(name)
         self.host.names[name] = view
@@ -351,7 +351,7 @@ class Model:
         return life
 
     def settle(self) -> None:
-        """The allocator gives back what it caches, and waits for its users. See Note [The allocator's contract]."""
+        """Release the allocator's cached memory after waiting for its users. See Note [The allocator's contract]."""
         for pool, lives in self.pools.items():
             if pool[0] == 0 and all(life.freed for life in lives):
                 for life in lives:
@@ -381,7 +381,7 @@ class Model:
             self.copies.add(len(self.before) - 1)
 
     def used_by_host(self, stream: str) -> None:
-        """This host gives work to a stream: others that do must be ordered with it."""
+        """Record that this host issues work to a stream. Other hosts that do must be ordered with it."""
         if not self.is_in_order(self.users.get(stream)):
             self.withheld.add("threads")
         self.users[stream] = (self.host, self.line)
@@ -391,14 +391,14 @@ class Model:
         return use is None or use[0] is self.host or bool(self.host.calls >> use[1] & 1)
 
     def host_access(self, view: View, writes: bool) -> None:
-        """The host reads or writes pinned memory now, through a tensor or an array."""
+        """Record that the host reads or writes pinned memory now, through a tensor or an array."""
         if view.kind == "array":
             self.arrays.add(len(self.before))
         node = self._node([(view.storage.life, view.mask, writes)], self.host.known, self.line, on_host=True)
         self.host.known |= 1 << node
 
     def export(self, view: View) -> None:
-        """An array shows pinned memory. A copy may still write it: whether it is read too early is not seen."""
+        """Record that an array shows pinned memory. If a copy may still write it, reads are not detected."""
         for access in view.storage.life.accesses:
             if access.writes and not self.host.known >> access.node & 1:
                 self.withheld.add("export")
@@ -430,7 +430,7 @@ class Model:
         return "host" if self.on_host[first] or self.on_host[second] else "memory"
 
     def _reuses(self, life: Life, new: Access) -> Iterator[Race]:
-        """See Note [The allocator's contract]."""
+        """Add the conflicts of memory reuse. See Note [The allocator's contract]."""
         if life.pool is None:
             return
         for other in self.pools[life.pool]:
@@ -464,7 +464,7 @@ class Model:
 
     # -- order ------------------------------------------------------------------------------------------
     def wait(self, later: str, known: int) -> None:
-        """Let a stream wait for nodes."""
+        """Make a stream wait for nodes."""
         self.used_by_host(later)
         self.streams[later] |= known | self.host.known
 
@@ -473,7 +473,7 @@ class Model:
         return self.streams[stream] | self.host.known
 
     def record(self, event: str, stream: str) -> None:
-        """Let an event mark what a stream was given so far."""
+        """Record an event after the work of a stream so far."""
         need(
             self.is_in_order(self.users.get(stream))
             and all(map(self.is_in_order, self.recorders.get(event, ())))

@@ -61,7 +61,7 @@ class Program:
         self.model.meets = self.meets
 
     def add(self, step: Step) -> bool:
-        """Append a step if it fits, a block with those of its steps that do. Return whether it does."""
+        """Append a step if it is valid, a block with its valid inner steps. Returns True if it was appended."""
         try:
             self.steps += (self._apply(step, (len(self.steps),)),)
         except Invalid:
@@ -187,7 +187,7 @@ def _indented(lines: Iterable[Line]) -> list[Line]:
 def _written(
     steps: Iterable[tuple[Where, Step]], host: int, after: Mapping[int, str] = _NOTHING
 ) -> Iterator[Line]:
-    """Return the lines of steps: those of one stream in one block."""
+    """Yield the lines of steps, with consecutive steps of one stream in one block."""
     stream = ""
     for place, step in steps:
         if step.stream and step.stream != stream:

@@ -128,7 +128,7 @@ class Block(Operation):
         raise NotImplementedError
 
     def end(self, model: Model, *arguments: Any) -> None:
-        """Raises Invalid where the inner steps leave what no program may leave."""
+        """Check the state at the block's end. Raises Invalid if the inner steps leave an invalid one."""
         raise NotImplementedError
 
 

@@ -150,7 +150,7 @@ class Cat(Creation):
 
 @operation
 class Keep(Creation):
-    """A copy of a tensor as it is now, for the program's end."""
+    """A copy of a tensor's present elements, shown at the program's end."""
 
     weight = 1
 
@@ -244,7 +244,7 @@ class Copy(Operation):
 
 @operation
 class Temporary(Operation):
-    """A change by a tensor that nobody keeps."""
+    """A change by a tensor that no name keeps."""
 
     weight = 2
 

@@ -1,4 +1,4 @@
-"""Steps of host threads: how they begin and end, and what they hand over. And ranks, which meet in collectives."""
+"""Steps of host threads: start, end and messages; and of ranks, which join collectives."""
 
 from __future__ import annotations
 

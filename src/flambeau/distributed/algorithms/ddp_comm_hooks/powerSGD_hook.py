@@ -90,7 +90,7 @@ class PowerSGDState:
         self.orthogonalization_epsilon = orthogonalization_epsilon
         self.rng = np.random.RandomState(random_seed)
         self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
-        self.error_dict: dict[int, Any] = {}  # by bucket: what products missed
+        self.error_dict: dict[int, Any] = {}  # bucket -> the error of the compressed gradients
         self.p_memory_dict: dict[int, Any] = {}  # by bucket: all P, one after the other
         self.q_memory_dict: dict[int, Any] = {}
         self.iter = 0

@@ -50,7 +50,8 @@ def pack_walk(dims: Dims, wide: bool) -> bytes:
     The 32-bit form divides by multiplying: quotient = (mulhi(x, magic) + x) >> shift, for x below 2 ** 31.
     """
     inner = dims[::-1]
-    sizes = [max(size, 1) for size, _ in inner]  # what has no elements is not walked, however wide its steps
+    # a tensor without elements is not iterated, however large its strides
+    sizes = [max(size, 1) for size, _ in inner]
     strides = [steps[k] if size else 0 for k in range(len(dims[0][1])) for size, steps in inner]
     if wide:
         return pack(f"<{len(sizes) + len(strides)}q", *sizes, *strides)

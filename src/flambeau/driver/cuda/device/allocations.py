@@ -62,7 +62,7 @@ class CudaAllocations:
         self._contexts.enter(device)
         with self._outside_capture():
             code, ptr = cu.cuMemAlloc(max(nbytes, 1))
-            if code == OUT_OF_MEMORY:  # what the pool of workspaces keeps may be what is missing
+            if code == OUT_OF_MEMORY:  # the workspace pool may hold the missing memory
                 device.pool.trim()
                 code, ptr = cu.cuMemAlloc(max(nbytes, 1))
         ptr = int(check((code, ptr)))

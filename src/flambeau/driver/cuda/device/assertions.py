@@ -24,8 +24,8 @@ from flambeau.core.errors import DriverError
 from flambeau.driver.cuda.device.calls import check
 
 _WORDS = 4  # the launch's number and the assertion's, index, size, dim
-_KEPT = 8192  # launches whose lines are known
-_BITS = 16  # of an assertion's number
+_KEPT = 8192  # launches whose call sites are kept
+_BITS = 16  # bits of an assertion's number
 _FLAGS = int(cu.CU_MEMHOSTALLOC_PORTABLE) | int(cu.CU_MEMHOSTALLOC_DEVICEMAP)
 
 OUT_OF_BOUNDS = "index {index} is out of bounds for dimension {dim} with size {size}"
@@ -53,7 +53,7 @@ class Assertions:
         self._address = 0
         self._texts: list[tuple[str, str]] = []
         self._launches = 0
-        self._sites: dict[int, Site] = {}  # number of a launch modulo _KEPT -> the program's line
+        self._sites: dict[int, Site] = {}  # number of a launch modulo _KEPT -> call site
         self._was_reported = False
 
     def guard(self, name: str, text: str = OUT_OF_BOUNDS) -> Guard:

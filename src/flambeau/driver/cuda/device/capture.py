@@ -129,7 +129,7 @@ class CudaCapture:
     def release(self) -> None:
         """Free the capture's memory. The device first waits for the work that uses it."""
         if self._memory:
-            with relax_capture_mode():  # a destructor may come here amid another capture
+            with relax_capture_mode():  # a destructor may run this during another capture
                 for ptr in self._memory:
                     cu.cuMemFree(ptr)
         self._memory.clear()

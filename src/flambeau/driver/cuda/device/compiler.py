@@ -35,7 +35,7 @@ class Compiler:
         self._options = (*_OPTIONS, *options, f"--gpu-architecture={architecture}")
         self._cache = DiskCache(folder) if folder is not None else None
         self._prelude = header_text("prelude")
-        self._version = ""  # of the compiler, once asked for: looking a package up takes milliseconds
+        self._version = ""  # the compiler's version; found on first use, because that takes milliseconds
         self.compiled = 0  # how many times NVRTC ran
 
     def cubin(self, source: str) -> bytes:

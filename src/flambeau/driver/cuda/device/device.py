@@ -52,10 +52,11 @@ class CudaDevice:
         )
         self.context: Any = None
         self._scratch: dict[int, tuple[int, int]] = {}  # stream handle -> address, bytes
-        self._outgrown: dict[int, list[int]] = {}  # stream handle -> addresses of what was too small
+        # stream handle -> addresses of scratch memory that was too small
+        self._outgrown: dict[int, list[int]] = {}
         self.captures: dict[
             int, CudaCapture
-        ] = {}  # by handle: streams that are captured, see Note [What a graph keeps]
+        ] = {}  # captured stream handle -> capture, see Note [What a graph keeps]
         self.assertions = Assertions()
         self.pool = Workspaces(index, self.captures)
         self.take, self.give = self.pool.take, self.pool.give
@@ -107,14 +108,14 @@ class CudaDevice:
         if found is None:
             made = (ctypes.c_void_p(self.take(nbytes, native)), ctypes.c_void_p(int(native)))
             found = self._workspaces.setdefault(stream, made)
-            if found is not made:  # another thread's came first
+            if found is not made:  # another thread was faster
                 self.give(made[0].value or 0, native)
         return found
 
     def close_pool(self) -> None:
         self.pool.close()
         for library in (*([self.blas] if self.blas is not None else []), *self.libraries.values()):
-            with suppress(DriverError):  # of a context that is lost
+            with suppress(DriverError):  # a broken context raises
                 library.close()
         self.blas = None
         self.libraries.clear()

@@ -20,7 +20,7 @@ class HostCalls:
     def __init__(self) -> None:
         self.raised: list[BaseException] = []  # for the next wait
         self._calls: dict[int, Callable[[], None]] = {}
-        self._kept: set[int] = set()  # those of graphs
+        self._kept: set[int] = set()  # keys of calls that graphs repeat
         self._trampoline = _HOST_FUNCTION(self._run)
         self._trampoline_at = ctypes.cast(self._trampoline, ctypes.c_void_p).value
 

@@ -29,7 +29,7 @@ def open_memory(handle: bytes) -> tuple[int, int]:
     try:
         return ptr, int(check(cu.cuMemGetAddressRange(ptr))[1])
     except BaseException:
-        cu.cuIpcCloseMemHandle(ptr)  # else nobody would, and it cannot be opened again
+        cu.cuIpcCloseMemHandle(ptr)  # otherwise the handle stays open and cannot be opened again
         raise
 
 

@@ -39,7 +39,7 @@ class DiskCache:
     def put(self, key: str, data: bytes) -> None:
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            # Not durable: what a loss of power damages is noticed by its hash.
+            # The write is not durable: a hash detects damage by a loss of power.
             replace_file(self._folder / f"{key}.cubin", _digest(data) + data, durable=False)
         if self._puts % _CHECKED_EVERY == 0:
             self._shrink()

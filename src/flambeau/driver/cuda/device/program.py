@@ -38,7 +38,7 @@ def c_name(kind: dtype) -> str:
     return C_NAMES[kind.name]
 
 
-@cache  # of the few files in the package
+@cache  # the package has few files
 def header_text(name: str) -> str:
     """Return the file of C++ functions that a form names; "" for none."""
     return (SOURCES / f"{name}.cuh").read_text() if name else ""

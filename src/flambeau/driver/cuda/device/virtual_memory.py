@@ -27,14 +27,14 @@ class Reserved:
         if any(start < ptr + nbytes and ptr < start + n for start, n in self._parts.items()):
             raise InvalidAddressError(f"range_map: {nbytes} bytes at {ptr:#x} have memory, or some of them")
         code, memory = cu.cuMemCreate(nbytes, _properties(self.device), 0)
-        if code == cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY:  # the pool of workspaces may keep what is missing
+        if code == cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY:  # the workspace pool may hold the missing memory
             self.device.pool.trim()
             code, memory = cu.cuMemCreate(nbytes, _properties(self.device), 0)
         check((code, memory))
         try:
             check(cu.cuMemMap(ptr, nbytes, 0, memory, 0))
         finally:
-            check(cu.cuMemRelease(memory))  # it lives as long as it is mapped
+            check(cu.cuMemRelease(memory))  # the memory stays allocated while it is mapped
         try:
             _allow(ptr, nbytes, devices)
         except BaseException:

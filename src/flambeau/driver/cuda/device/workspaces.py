@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flambeau.driver.cuda.device.capture import CudaCapture
 
 _POOL_KEEPS = 1 << 30  # bytes that the pool keeps between launches
-_LARGEST, _MOST = 128 << 20, 4  # bytes of a block, and blocks, that a stream keeps
+_LARGEST, _MOST = 128 << 20, 4  # the largest kept block in bytes; kept blocks per stream
 
 
 class Workspaces:
@@ -31,7 +31,7 @@ class Workspaces:
         self._index, self._captures = index, captures
         self._pool: Any = None
         self._kept: dict[int, tuple[Any, list[int]]] = {}  # by id: native stream, addresses
-        self._sizes: dict[int, int] = {}  # of blocks, by address
+        self._sizes: dict[int, int] = {}  # address -> bytes of the block
 
     def take(self, nbytes: int, native: Any) -> int:
         """Return workspace for one launch on a stream; `give` it back behind the launch."""
@@ -48,7 +48,7 @@ class Workspaces:
         if self._pool is None:
             self._pool = self._new_pool()
         code, ptr = cu.cuMemAllocFromPoolAsync(nbytes, self._pool, native)
-        if code == OUT_OF_MEMORY:  # other streams may keep what is missing
+        if code == OUT_OF_MEMORY:  # other streams may keep the missing memory
             self.trim()
             code, ptr = cu.cuMemAllocFromPoolAsync(nbytes, self._pool, native)
         address = int(check((code, ptr)))

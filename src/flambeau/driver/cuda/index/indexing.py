@@ -380,7 +380,7 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
 
 
 _LAST = "q = p; while (q + 1 < n && keys[q + 1] == key) ++q; { const T v = value_of(q); @step }"
-# One after the other, with the loads of eight under way at once.
+# The values are processed in order, with the loads of eight under way together.
 _EACH = """
   for (q = p; q + 8 <= n && keys[q + 7] == key; q += 8) {
     T batch[8];

@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, {indice
 
 # -- quantiles -----------------------------------------------------------------------------------------------------
 
-# Of a row's last place and the level q: the places that a quantile stands between, and how far from the first.
+# From a row's last position and the level q: the positions around the quantile, and its distance from the first.
 _BETWEEN = {
     "linear": "low = floor(rank), high = ceil(rank), weight = rank - low;",
     "midpoint": "low = floor(rank), high = ceil(rank), weight = 0.5;",

@@ -13,9 +13,9 @@ from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.radix import Radix
 
-_HELD = 8  # items that a thread of the sort of short rows holds: HELD of sorting.cuh
-_FEW = 120  # elements of a row that are chosen without sorting all of it
-_MANY = 512  # elements of a row from which that is worth it
+_HELD = 8  # items of a thread in the sort of short rows: HELD of sorting.cuh
+_FEW = 120  # elements of a row that can be selected without sorting it
+_MANY = 512  # elements of a row from which selection is faster
 _CHOOSERS = 256  # threads; with 16 elements each, 17 * _FEW at most are put up: POOL of sorting.cuh
 _SHORT = 32768  # bytes of shared memory for the rows that one block sorts
 
@@ -218,7 +218,7 @@ class _Choosing:
 
     def kernel(self, read: str, store: str) -> str:
         items = "" if read is self.of_row and store is _STORED else "T* items, "
-        together = 1 if self._raw == "u64" else 3  # blocks of a multiprocessor that registers are left for
+        together = 1 if self._raw == "u64" else 3  # blocks of a multiprocessor for which registers suffice
         return f"""{file("sorting.cuh")}
 typedef {self._element} E; typedef {self._raw} K; typedef Item<K>::type T;
 constexpr int ITEMS = {self._each};

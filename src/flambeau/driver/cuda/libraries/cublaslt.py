@@ -26,7 +26,7 @@ from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.driver.cuda.libraries.libraries import load_library
 
 WORKSPACE = 32 << 20  # bytes per stream, PyTorch's choice for Hopper
-ALIGNMENT = 256  # bytes; what every allocation has, and what the library's fastest kernels ask at most
+ALIGNMENT = 256  # bytes; every allocation has it, and no kernel of the library requires more
 
 # cudaDataType, cublasComputeType_t, and the attributes of cublasLt.h.
 DATA = {float32: 0, float64: 1, float16: 2, complex64: 4, complex128: 5, bfloat16: 14}
@@ -173,7 +173,7 @@ class Product:
         matrices = zip(kinds, (gemm.a, gemm.b, gemm.c, gemm.d), strict=True)
         self.layouts = tuple([library.layout(kind, x, gemm.batch) for kind, x in matrices])
         self._algorithms: dict[int, Any] = {}  # alignment in bytes -> heuristic
-        self._lock = Lock()  # of the address of the bias, which is in the description
+        self._lock = Lock()  # protects the address of the bias in the description
         self._size = c_size_t(WORKSPACE)
         self.zero, self.one = scalar(gemm.kind, 0), scalar(gemm.kind, 1)
         self.algorithm(ALIGNMENT)

@@ -22,13 +22,13 @@ from flambeau.driver.cuda.libraries.libraries import NativeLibrary
 DATA = {float32: 0, float64: 1, float16: 2, bfloat16: 9}  # cudnnDataType_t
 _CROSS_CORRELATION = 1
 _WORKSPACE = 1 << 30  # bytes that a plan may ask for at most
-_DIMS = 2  # spatial ones that the library wants at least
-_ALIGNED = 16  # bytes: what engines with the widest loads want of an address
+_DIMS = 2  # the minimum number of spatial dimensions
+_ALIGNED = 16  # bytes; engines with the widest loads require this alignment
 
 # cudnnBackendDescriptorType_t
 _HOW, _ENGINE, _CHOICE, _HEURISTICS, _PLAN = 1, 2, 3, 4, 5
 _GRAPH, _ARGUMENTS, _TENSOR = 15, 16, 17
-# cudnnBackendAttributeType_t, and what holds a value of it
+# cudnnBackendAttributeType_t, and the ctypes type of a value
 _HANDLE, _DATA_TYPE, _INT64, _FLOAT, _DOUBLE, _POINTER, _CONVOLUTION_MODE, _HEURISTIC = 0, 1, 3, 4, 5, 6, 7, 8
 _NUMERICAL_NOTE, _DESCRIPTOR, _BEHAVIOR_NOTE = 11, 15, 19
 _HOLDERS: dict[int, Any] = {
@@ -48,7 +48,7 @@ _ENGINE_NUMERICS, _ENGINE_BEHAVIOR = 1303, 1305
 _MODES = (3, 2)  # heuristics: mode A, then the fallback
 _TENSOR_CORE, _DOWN_CONVERT, _NONDETERMINISTIC = 0, 1, 4  # numerical notes
 _COMPILES = 0  # a behavior note: the engine would be compiled now, for a second or more
-_NOTES = 16  # of an engine, at most
+_NOTES = 16  # the maximum number of an engine's notes
 _MOST_ARGUMENTS = 1024
 _STATUSES = {
     1001: "CUDNN_STATUS_NOT_INITIALIZED", 1002: "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
@@ -83,7 +83,7 @@ class Dnn:
         self._lock = Lock()  # from choosing the handle's stream, or addresses, to the call that uses them
         self._native: Any = None  # the handle's stream
         self._arguments: dict[Key, int] = {}  # descriptors
-        # What describes arguments, written anew for each set: to make such objects costs more than the calls do.
+        # Descriptors of arguments, rewritten for each set: creating them costs more than the calls.
         self._numbers, self._ptrs, self._work = (c_int64 * 3)(1, 2, 3), (c_void_p * 3)(), (c_void_p * 1)()
         self._found = c_void_p()
         self._found_at = byref(self._found)

@@ -28,7 +28,7 @@ STATUSES = {
     9: "CUSOLVER_STATUS_NOT_SUPPORTED",
 }  # fmt: skip
 
-# The arguments of a generic routine up to its workspace, those that only the call has, those after info.
+# The arguments of a generic routine before its workspace, those only of the call, and those after info.
 _GENERIC = {
     "Xgetrf": ("llipl", "p", ""),
     "Xpotrf": ("ilipl", "", ""),
@@ -43,7 +43,7 @@ _TYPED = {
     "gesvdj": ("iiii" "pi" "p" "pi" "pi", "p"),
     "gesvdjBatched": ("iii" "pi" "p" "pi" "pi", "pi"),
 }  # fmt: skip
-_SWEEPS = 400  # of a Jacobi iteration; PyTorch's limit
+_SWEEPS = 400  # the limit of a Jacobi iteration, as in PyTorch
 
 
 class Solver:

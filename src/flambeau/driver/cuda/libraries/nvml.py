@@ -10,7 +10,7 @@ from typing import Any
 from flambeau.core.errors import DriverError, NotSupportedError
 
 _TOO_SMALL = 7  # NVML_ERROR_INSUFFICIENT_SIZE
-_UNKNOWN = (1 << 64) - 1  # what usedGpuMemory is where the system does not say
+_UNKNOWN = (1 << 64) - 1  # the value of usedGpuMemory on systems that do not report it
 
 
 class _NvmlProcess(ctypes.Structure):

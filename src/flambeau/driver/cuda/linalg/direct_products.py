@@ -14,8 +14,8 @@ from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import Walked, i64
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, wire_type
 
-DEEP, FEW = 256, 1 << 16  # terms of a sum and elements of a result, up to which a product is small
-_DEEP_IN_16_BITS = 128  # the same where a library's kernels use tensor cores, TF32's too
+DEEP, FEW = 256, 1 << 16  # the largest depth and result (in elements) of a small product
+_DEEP_IN_16_BITS = 128  # the largest depth where a library's kernels use tensor cores, also with TF32
 _SIDE, _THREADS = 16, 256
 
 _BODY = """

@@ -16,7 +16,7 @@ from flambeau.driver.cuda.libraries.cusolver import ADJOINT, DATA, LOWER, PLAIN,
 from flambeau.driver.cuda.linalg import matrices
 from flambeau.driver.cuda.linalg.matrices import SMALL, Matrices, routine
 
-_MOST_LEADING = 1 << 31  # what the library's leading dimensions are below: they are 32-bit numbers
+_MOST_LEADING = 1 << 31  # the library's leading dimensions are below this: they are 32-bit numbers
 
 _COUNTED = matrices.expression("counted", "i % k0 + 1", indexed=True)
 
@@ -192,7 +192,7 @@ def _on_diagonal(name: str, text: str) -> Kernel:
 _DET, _SLOGDET = _on_diagonal("det_of_lu", _PRODUCT), _on_diagonal("slogdet_of_lu", _LOGARITHM)
 
 
-# A pivot of zero makes the determinant zero, whatever the library divided by it.
+# A pivot of zero makes the determinant zero, whatever the library's division gave.
 _ZERO_IF_SINGULAR = matrices.expression("zero_if_singular", "b > 0 ? T{} : a")
 _MINUS_INFINITY_IF_SINGULAR = matrices.expression(
     "minus_infinity_if_singular", "b > 0 ? to<T>(-(float)INF) : a"

@@ -32,7 +32,7 @@ def expression(name: str, text: str, indexed: bool = False) -> Kernel:
     return Kernel(name, device_only, cuda=Expression(text, constants=_constants, indexed=indexed))
 
 
-# Of row-major index i: row i / k0 % k1 and column i % k0 of matrices of k1 rows and k0 columns.
+# Row-major index i is row i / k0 % k1 and column i % k0 of matrices with k1 rows and k0 columns.
 LOWER_PART = expression("lower_part", "i % k0 <= i / k0 % k1 ? a : T{}", indexed=True)
 UPPER_PART = expression("upper_part", "i % k0 >= i / k0 % k1 ? a : T{}", indexed=True)
 IDENTITY = expression("identity", "i % k0 == i / k0 % k1", indexed=True)

@@ -69,7 +69,7 @@ class Operands:
         self.kind, self.out = _library_dtype(a.dtype), _library_dtype(out.dtype)
         shape = (*a.shape[:-1], b.shape[-1])
         self.inner, self.batch = a.shape[-1], prod(a.shape[:-2])
-        # The operands' batch may be folded into rows; what no view folds likewise is staged as it is.
+        # The batch may be merged into rows; an operand for which no view does so is staged.
         d, c = _seen_as(out, shape), None if added is None else _seen_as(added, shape)
         self.turned = (
             d is not None and self._result(d) is None and self._result(transpose_meta(d)) is not None

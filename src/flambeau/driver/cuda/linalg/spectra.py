@@ -160,8 +160,8 @@ def _general(vectors: bool, steps: KernelSteps) -> None:
         matrices.store(steps, steps.outputs[1], found, info)
 
 
-# Of a real matrix: a pair of conjugate eigenvalues, the one above the real axis first, has the real and the imaginary
-# part of the first one's vector in two columns.
+# For a real matrix, two columns hold the real and imaginary part of the first vector of each conjugate pair. The
+# eigenvalue above the real axis is first.
 _PAIRED_TEXT = """
 extern "C" __global__ void __launch_bounds__(256) run(O0* out, const I0* columns, const I1* values, i64 n, i64 count) {
   const i64 i = blockIdx.x * 256ll + threadIdx.x;

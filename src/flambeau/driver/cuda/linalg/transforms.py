@@ -23,7 +23,7 @@ from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries.cufft import FORWARD, INVERSE, FftPlan, Side, Transforms
 
 _DIMS = 3  # that one plan transforms
-_CALLS = 16  # of a plan at several places, up to which that costs less than staging
+_CALLS = 16  # calls of one plan, up to which calls are cheaper than staging
 
 _SCALES: dict[str, Callable[[int], float]] = {
     "1": lambda n: 1.0, "1/sqrt(n)": lambda n: 1 / sqrt(n), "1/n": lambda n: 1 / n,

@@ -18,7 +18,7 @@ from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _DEPTHS = range(16, 129, 16)  # that tensor cores take, and registers hold
-_WARPS = 4  # of a block on tensor cores
+_WARPS = 4  # warps of a block on tensor cores
 HOPPER = (9, 0)  # the compute capability that has products of warpgroups; later ones have others
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 """Computing warpgroups of a block -> registers of a thread that brings tiles, and of one that computes."""

@@ -25,7 +25,7 @@ from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_co
 from flambeau.driver.cuda.linalg.products import MATMUL
 from flambeau.driver.cuda.nn.attention import HOPPER, REGISTERS, cpp, suits_tensor_cores
 
-_SCORE_BYTES = 64 << 20  # of scores at a time, where one sample's are not more; their slopes take as much
+_SCORE_BYTES = 64 << 20  # bytes of scores processed together, at least one sample; their slopes need as much
 
 WEIGHTS = Kernel("attention_weights", device_only, cuda=Routine("nn.attention_gradients:weights"))
 """Scores (..., L, S), in place, to weights; a mask or none. params: (causal, scale)."""
@@ -145,10 +145,10 @@ def _transpose(x: Array) -> Array:
 
 # -- on tensor cores --------------------------------------------------------------------------------------------------
 
-_TILES = {  # (whether of keys, whether deeper than 64) -> warps of a block, rows of a tile of the other side
+_TILES = {  # (by keys?, deeper than 64?) -> warps of a block, rows of a tile of the other side
     (False, False): (8, 32), (False, True): (8, 32), (True, False): (4, 32), (True, True): (8, 32),
 }  # fmt: skip
-_HOPPER_TILES = {  # likewise -> computing warpgroups of a block, rows of a tile of the other side
+_HOPPER_TILES = {  # (by keys?, deeper than 64?) -> computing warpgroups of a block, rows of a tile
     (False, False): (2, 128), (False, True): (2, 64), (True, False): (2, 64), (True, True): (2, 64),
 }  # fmt: skip
 
@@ -179,7 +179,7 @@ def _on_tensor_cores(launch: Launch, by_keys: bool) -> KernelProgram:
     tiles = -(-(keys if by_keys else queries) // rows)
     walked = [grad, q, k, v, *masks]
     batch = Walked(q.shape[:-2], [x.strides[:-2] for x in walked])
-    # Blocks with most to do begin: where causal, those of the last queries and of the first keys.
+    # The largest blocks begin: with causal masks, those of the last queries and of the first keys.
     tile = "tiles - 1 - blockIdx.x % tiles" if causal and not by_keys else "blockIdx.x % tiles"
     if by_keys:
         outputs, third, third_kind = "X* by_k, X* by_v", "levels", "float"

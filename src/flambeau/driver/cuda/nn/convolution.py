@@ -28,9 +28,9 @@ from flambeau.driver.cuda.libraries import cudnn
 from flambeau.driver.cuda.linalg.products import ADDMM, MATMUL
 from flambeau.driver.cuda.nn.im2col import COLUMNS, OVERLAPS
 
-_COLUMN_BYTES = 512 << 20  # of columns at a time, where one sample's are not more
+_COLUMN_BYTES = 512 << 20  # bytes of columns processed together, at least one sample
 
-_LARGE = 1 << 31  # elements of a tensor, more than many of cuDNN's engines count
+_LARGE = 1 << 31  # elements of a tensor that many of cuDNN's engines cannot count
 
 _ONCE = ((int64, 1), (int64, 1))  # beta and alpha
 

@@ -16,7 +16,7 @@ from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.driver.cuda.libraries.cudnn import DATA
 
-_DEEP = 512  # terms of a sum, up to which a thread is not much slower than a library's kernel
+_DEEP = 512  # terms of a sum, up to which a thread is nearly as fast as a library's kernel
 _WORK = 1 << 22  # products of the whole launch
 
 _BODY = """

@@ -93,7 +93,7 @@ _NLL_EACH = """  const i64 i = blockIdx.x * 256ll + threadIdx.x;
   const C loss = loss_of(i, weight);
   {place}
   out[o[2]] = to<X>(loss);"""
-# The last block to finish joins what the blocks have found.
+# The last block to finish joins the results of all blocks.
 _NLL_SUM = """  auto join = [](Loss a, Loss b) {{ return a + b; }};
   Loss mine = {{0, 0}};
   for (i64 i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll) {{
@@ -122,7 +122,7 @@ _NLL_SUM = """  auto join = [](Loss a, Loss b) {{ return a + b; }};
   if (threadIdx.x == 0) *out = to<X>((C)({last}));"""
 
 
-# A thread to each element of the gradient. The weights of all targets are summed by each block where they are few.
+# Each thread computes one element of the gradient. If there are few targets, each block sums the weights of all.
 _NLL_BACK = """  const i64 i = blockIdx.x * 256ll + threadIdx.x;
   if (i >= n) return;
   {place}
@@ -294,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const 
 
 # -- ctc_loss -------------------------------------------------------------------------------------------------------
 
-_NEAR = 1024  # states of a sample that shared memory holds
+_NEAR = 1024  # states of a sample that fit in shared memory
 
 
 def ctc_loss(launch: Launch, device: CudaDevice) -> KernelPlan:

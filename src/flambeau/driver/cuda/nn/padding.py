@@ -9,7 +9,7 @@ from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, pack_walk
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, wire_type
 
-# Where place `at` of a padded dimension of `size` elements is read; a constant's value stands outside.
+# The source of position `at` in a padded dimension of `size` elements; outside for constant padding.
 _PLACES = {
     "constant": "inside &= at >= 0 && at < size;",
     "reflect": "if (at < 0) at = -at; if (at >= size) at = 2 * (size - 1) - at;",

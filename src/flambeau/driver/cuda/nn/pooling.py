@@ -16,8 +16,8 @@ from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
 
-_UNROLLED = 27  # elements of a window up to which a thread reads them all at once
-_LONG = 64  # elements of a window from which a warp folds it
+_UNROLLED = 27  # elements of a window up to which a thread reads all of them before it computes
+_LONG = 64  # elements of a window from which a warp shares it
 _HEADERS = ("windows.cuh", "accumulate.cuh")
 _GUARDED = ("checked.cuh", "windows.cuh")
 _INVALID = "Found an invalid max index: {index} (output volumes are of {size} elements)"

@@ -18,7 +18,7 @@ from flambeau.ops.nn.convolution import Geometry, add_bias, factor_conversion
 from flambeau.ops.nn.windows import Array, Ints, padded, spread, windows
 from flambeau.ops.pointwise.dtype_promotion import wide
 
-CHUNK = 1 << 20  # bytes of columns made at a time: what the product reads is in the cache still
+CHUNK = 1 << 20  # bytes of columns created together, so that they are still in the cache for the product
 
 
 def convolution(launch: Launch) -> Body:

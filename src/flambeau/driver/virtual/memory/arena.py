@@ -31,7 +31,7 @@ POISON = 0xCB  # as float32 about -2.7e7, as float16 about -15: clearly wrong va
 _CHUNK = 1 << 21
 _GRANTED_WHOLE = 1 << 25  # segments up to this size are granted as a whole
 _GUARD = 1 << 21  # addresses just below the first are still recognised as this device's
-_ADDRESSES = (1 << 40) - _GUARD  # of a device, up to those of the next one
+_ADDRESSES = (1 << 40) - _GUARD  # addresses of one device
 # address space for segments, as a multiple of the memory, so that fragmentation prevents no allocation
 _ROOM = 8
 _PAGE = mmap.PAGESIZE
@@ -75,7 +75,7 @@ class Arena:
         self.space = min(_ROOM * self.free, _ADDRESSES // 2 // RANGE_PAGE * RANGE_PAGE)
         self.limit = self.base + self.space
         self.ranges: dict[int, int] = {}  # start -> end of reserved ranges, which begin at `limit`
-        self.starts: list[int] = []  # of live segments, sorted
+        self.starts: list[int] = []  # start addresses of live segments, sorted
         self.ends: dict[int, int] = {}  # start -> end of live segments
         self.hot = (0, 0)
         self._gaps: list[tuple[int, int]] = [(self.space, self.base)]  # (size, start), sorted: best fit

@@ -65,7 +65,7 @@ class HostBudget:
             self._lease = max(
                 nbytes,
                 self._remaining(what, index, nbytes) // 4,
-                # At the end of the lease the system is asked again, because other programs take memory.
+                # The system is asked again after each lease, because other programs take memory.
             )
         self._lease -= nbytes
 

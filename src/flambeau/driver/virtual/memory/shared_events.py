@@ -12,7 +12,7 @@ from flambeau.core.errors import DriverError
 from flambeau.core.ipc.shared_memory import Door, Mapping, anonymous
 
 _FIELDS = (
-    3  # of a cell: number of the last record, number of the last complete one, nanoseconds until it completes
+    3  # fields of a cell: number of the last record, of the last complete one, nanoseconds until it completes
 )
 _CELL = 8 * _FIELDS
 _NBYTES = _CELL * 32768
@@ -86,7 +86,7 @@ class EventCells:
             )
         self._count += not self._free
         cell = SharedEvent(self._own, self._free.pop() if self._free else self._count - 1)
-        cell.complete()  # of the event that used the cell before
+        cell.complete()  # end the record of the event that used the cell before
         cell.own = 0
         return cell
 

@@ -112,7 +112,7 @@ class SharedPages:
         arena = self._arena
         first = start // _PAGE * _PAGE
         length = -(-(start + nbytes) // _PAGE) * _PAGE - first
-        whole = arena.allocate(length + _PAGE)  # its start need not be that of a page
+        whole = arena.allocate(length + _PAGE)  # the start need not be page-aligned
         end = arena.ends[whole]
         arena.occupy(whole, end - whole)
         at = -(-(whole - arena.base) // _PAGE) * _PAGE
