@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     """Examine the machine and print the result. Returns the exit status."""
     try:
         print(json.dumps(examine(True), indent=1) if options.json else doctor(True))
-    except ValueError as error:  # a variable of the environment that means nothing
+    except ValueError as error:  # an invalid environment variable
         print(f"flambeau doctor: {error}", file=sys.stderr)
         return 1
     found = examine()

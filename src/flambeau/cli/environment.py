@@ -57,6 +57,6 @@ def why_not_writable(file: Path) -> str:
     if file.is_dir():
         return "it is a folder"
     needed = [file] if file.exists() else []
-    if file.is_file() or not needed:  # it is replaced by one that is written beside it
+    if file.is_file() or not needed:  # the new file is written next to it and replaces it
         needed.append(file.resolve().parent)
     return "" if all(os.access(path, os.W_OK) for path in needed) else "permission denied"

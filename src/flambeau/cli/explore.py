@@ -36,7 +36,7 @@ _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h)?")
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _INTERRUPTED = "it was interrupted"
 _CHILDREN = "The program starts processes: what they do was neither put into other orders nor compared."
-# Modules that are not imported again, for their parts know each other.
+# Modules that are not imported again, because other modules hold references to their parts.
 _STAYS = ("flambeau", "torch", *sys.stdlib_module_names)
 
 
@@ -199,7 +199,8 @@ def _run_and_capture(options: argparse.Namespace, stopping: Stopping) -> tuple[s
     modules, environment, arguments = dict(sys.modules), dict(os.environ), sys.argv
     paths, folder = list(sys.path), os.getcwd()
     printed = io.BytesIO()
-    text = io.TextIOWrapper(printed, "utf-8", newline="\n", write_through=True)  # as programs know sys.stdout
+    # with the interface of sys.stdout
+    text = io.TextIOWrapper(printed, "utf-8", newline="\n", write_through=True)
     status = 0
     try:
         with redirect_stdout(text):

@@ -22,7 +22,7 @@ from flambeau.core.torch_alias import alias_spec
 
 SHIM = str(Path(__file__).parents[1] / "shim")
 
-# What the dynamic linker says of an extension module that needs PyTorch's C++ library.
+# The dynamic linker's message for an extension module that needs PyTorch's C++ library.
 _NEEDS_PYTORCH = re.compile(r"lib(torch|c10)\w*\.(so|dylib)|undefined symbol: \S*(c10|torch|_ZN2at|_ZNK2at)")
 _CPP = "torch.utils.cpp_extension"
 
@@ -126,6 +126,6 @@ def install() -> None:
         sys.meta_path.insert(sys.meta_path.index(PathFinder), ExtensionFinder())
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if SHIM not in sys.path:
-        sys.path.insert(1, SHIM)  # a spawned child takes over this list, whatever PYTHONPATH says
+        sys.path.insert(1, SHIM)  # a spawned child inherits this list, whatever PYTHONPATH is
     if SHIM not in folders:
         os.environ["PYTHONPATH"] = os.pathsep.join([SHIM, *filter(None, folders)])

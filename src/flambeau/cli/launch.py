@@ -105,7 +105,7 @@ def _report(
 def _set_environment(options: argparse.Namespace) -> None:
     """Set the environment variables of the ranks."""
     export_options(options)
-    with suppress(ValueError):  # a malformed variable: the ranks hear of it at first use
+    with suppress(ValueError):  # a malformed variable: the ranks report it on first use
         requested = configuration.from_environment()
         if requested.driver != "cuda" and "FLAMBEAU_VIRTUAL_DEVICES" not in os.environ:
             count = options.nproc_per_node

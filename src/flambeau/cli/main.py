@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = build_parser("launch" in (sys.argv if argv is None else argv)).parse_args(argv)
     for message in configuration.unknown_variables():
         print(f"flambeau: {message}", file=sys.stderr)
-    if options.command not in ("run", "trace"):  # stdout of those is the program's
+    if options.command not in ("run", "trace"):  # for these commands, stdout belongs to the program
         escape_unencodable(sys.stdout)
     try:
         status: int = options.do(options)

@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         found = load(path, as_json=options.output is not None and options.output.suffix == ".json")
         return _replay(options, found) if replays else _report(options, found)
-    except BrokenPipeError:  # of stdout
+    except BrokenPipeError:  # the reader of stdout has closed it
         raise
     except (OSError, ValueError) as error:
         return _refuse(str(error))

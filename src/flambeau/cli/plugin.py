@@ -48,7 +48,7 @@ from flambeau.runtime.devices import configuration
 
 _FIXTURE = "_gpu_schedule"
 _KINDS = ("random:{}", "pct:{}:1", "adversarial:{}", "pct:{}:2", "pct:{}:3")
-_LONGEST = 40  # characters of a schedule in a test's name: tokens are long
+_LONGEST = 40  # characters of a schedule in a test's name, because tokens are long
 _CERTIFIED = pytest.StashKey[set[str]]()
 _RUN = pytest.StashKey[Any]()
 
@@ -83,7 +83,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Any:
     """Install Flambeau as torch before a repository's `conftest.py` imports it."""
     options = early_config.known_args_namespace
     if (options.virtual_gpus or 0) > 0:
-        with suppress(pytest.UsageError):  # told below, as other errors of the command line
+        with suppress(pytest.UsageError):  # reported below, with other errors of the command line
             _install(options.virtual_gpus, options.gpu_profile)
     try:
         return (yield)
@@ -254,7 +254,7 @@ def _virtual_machine(request: pytest.FixtureRequest) -> Iterator[Any]:
 def _children(races: str, schedule: str) -> Iterator[ChildReports]:
     """Make a test's child processes detect races like the test, under its schedule, and report them."""
     wanted = {"FLAMBEAU_RACES": races}
-    if not schedule.startswith("replay:"):  # a token is of the test's own machine
+    if not schedule.startswith("replay:"):  # a token is valid only for the test's own machine
         wanted["FLAMBEAU_SCHEDULE"] = schedule
     before = {name: os.environ.get(name) for name in wanted}
     children = ChildReports()

@@ -21,7 +21,7 @@ WITHOUT_TORCH = (
     "virtual GPUs: this environment has no PyTorch; with `pytest --virtual-gpus=2`, "
     "`import torch` finds Flambeau"
 )
-AGAIN = "same race"  # what tests count as that fail by a race which is reported already
+AGAIN = "same race"  # the category of tests that fail by a race which is already reported
 
 
 class Reports:
@@ -36,7 +36,7 @@ class Reports:
         self._tests: list[Document] = []
         self._lines: list[str] = []  # about files
         self._counts: dict[str, int] = {}
-        self._fixes: dict[str, dict[str, None]] = {}  # by test: those of its races, each once
+        self._fixes: dict[str, dict[str, None]] = {}  # test -> the fixes of its races, each once
         self._lacks_torch = False
 
     @pytest.hookimpl(wrapper=True)

@@ -139,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
         children.open()
         _watch()
         status = _run_program(options, recorder, code)
-        if os.getpid() != here:  # a fork of the program: its parent reports
+        if os.getpid() != here:  # in a fork of the program, whose parent reports
             return status
         document = run_document(recorder, children.read(), status)
     finally:
@@ -180,12 +180,10 @@ def _run_program(options: argparse.Namespace, recorder: Recorder, code: str | No
             status, reported = _outcome_of(program, options.full_traceback)
             _end_program(outer)
             for problem in system.close_all():
-                if (
-                    _first_line(problem) != reported
-                ):  # a device that failed says so as often as it is waited for
+                if _first_line(problem) != reported:  # a failed device reports its error at each wait
                     _say(options, f"the program ended without waiting for this: {problem}")
                 status = status or 1
-        if not status:  # else it may have ended early because of what went wrong
+        if not status:  # otherwise it may have ended early because of the error
             status = _status_of_replay(options, recorder)
     except KeyboardInterrupt:
         _say(options, "interrupted while the program's last work was waited for")
@@ -193,7 +191,7 @@ def _run_program(options: argparse.Namespace, recorder: Recorder, code: str | No
         system.close_all()
     except Terminated:
         system.close_all()
-    with suppress(OSError):  # the program may have gone elsewhere, and removed it
+    with suppress(OSError):  # the program may have changed the directory and removed the folder
         os.chdir(folder)
     return stopping.status if stopping.received else status
 
@@ -219,7 +217,7 @@ def _say(options: argparse.Namespace, text: str) -> None:
 def _set_environment(options: argparse.Namespace) -> None:
     """Set the environment variables of the program and its children."""
     export_options(options)
-    with suppress(ValueError):  # a malformed variable: the program hears of it at first use
+    with suppress(ValueError):  # a malformed variable: the program reports it on first use
         driver = configuration.from_environment().driver
         if driver == "none":
             os.environ.update(_DEFAULTS)
@@ -251,7 +249,7 @@ def execute(program: str, arguments: list[str], is_module: bool) -> None:
     if sys.flags.safe_path:
         sys.path.insert(0, folder)
     else:
-        sys.path[0] = folder  # in the place of the folder of the `flambeau` command
+        sys.path[0] = folder  # replaces the folder of the `flambeau` command
     if is_module:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
         return
@@ -341,7 +339,7 @@ def _show(full: bool, kind: type[BaseException], error: BaseException, trace: Tr
     text = traceback_of(full, kind, error, trace)
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         import_module("flambeau.distributed.excepthook").note(error, text)
-    sys.stderr.write(text)  # at once: other ranks write to the same screen
+    sys.stderr.write(text)  # in one write, because other ranks write to the same screen
 
 
 def _show_of_thread(full: bool, reported: threading.ExceptHookArgs) -> None:
@@ -379,7 +377,7 @@ def _cut(shown: traceback.TracebackException | None) -> None:
     while shown.__context__ is not None and not shown.__context__.stack:  # caught within the package
         shown.__context__ = shown.__context__.__context__
     if shown.__cause__ is not None and not shown.__cause__.stack and str(shown.__cause__) == str(shown):
-        shown.__cause__ = None  # the same in other words
+        shown.__cause__ = None  # the cause repeats the message
 
 
 def _end_program(outer: ModuleType) -> None:
@@ -390,11 +388,11 @@ def _end_program(outer: ModuleType) -> None:
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join()
-    atexit.unregister(system.close_quietly)  # `run` closes, and hears what went wrong
+    atexit.unregister(system.close_quietly)  # `run` closes the machines itself and reports errors
     atexit._run_exitfuncs()
     vars(sys).pop("last_value", None)
     ours = sys.modules["__main__"]
-    for name in ("__main__", "__mp_main__"):  # the second is multiprocessing's, if it is imported
+    for name in ("__main__", "__mp_main__"):  # the second name exists if multiprocessing is imported
         if sys.modules.get(name) is ours:
             sys.modules[name] = outer
     del ours

@@ -23,8 +23,8 @@ _MOST_DEVICES = 1024
 _LONGEST = 100  # letters of a state, an action or a kind
 _DEEPEST = 20  # levels of settings
 _MOST_SETTINGS = 10_000
-_MOST_PARTS, _PARTS_PER_BYTE = 1 << 20, 200  # of JSON
-_TEXT, _PER_BYTE = 1 << 24, 64  # letters of all lines of stacks: so many, and so many per byte of the file
+_MOST_PARTS, _PARTS_PER_BYTE = 1 << 20, 200  # the maximum number of parts of JSON data, and of parts per byte
+_TEXT, _PER_BYTE = 1 << 24, 64  # the maximum number of letters in stacks, and of letters per byte of the file
 
 
 def load(path: Path, as_json: bool = False) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class _Checker:
     def __init__(self, nbytes: int) -> None:
         self._letters = _TEXT + _PER_BYTE * nbytes
         self._stacks: set[int] = set()  # ids of lists that were checked; a file has few that are not shared
-        self._once: set[int] = set()  # ids of what must not be shared
+        self._once: set[int] = set()  # ids of objects that must not be shared
 
     def check(self, found: dict[str, Any]) -> None:
         """Raise ValueError for what is not as snapshots have it."""

@@ -17,10 +17,11 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COMMANDS = _PACKAGE + "cli" + os.sep
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _CALLERS = (_LIBRARY + "multiprocessing" + os.sep, _LIBRARY + "contextlib.py")  # by which we are called, too
-_inside: dict[str, bool] = {}  # whether a source file is Flambeau's own; a cache of a pure function
-_standard: dict[str, bool] = {}  # whether it is the standard library's; also a cache
+_inside: dict[str, bool] = {}  # source file -> True if it is Flambeau's own; a cache of a pure function
+# source file -> True if it is the standard library's; a cache of a pure function
+_standard: dict[str, bool] = {}
 _shells: list[str] = []  # folders and files of an interactive shell, which calls for the program's cells
-_cell_names: list[Callable[[str], str | None]] = []  # each: source file -> the name of the cell that it is
+_cell_names: list[Callable[[str], str | None]] = []  # functions: source file -> name of the notebook cell
 
 
 def caller(depth: int = 1) -> Site:
@@ -30,7 +31,7 @@ def caller(depth: int = 1) -> Site:
     that holds only frames of this package gives its outermost one.
     """
     known = _inside
-    try:  # nearly always all is known: the time that this takes is a third of what the race detector costs
+    try:  # the fast path: this takes a third of the race detector's time
         frame = sys._getframe(depth + 1)
         code = frame.f_code
         while known[code.co_filename]:
@@ -148,7 +149,7 @@ def thread_site(ident: int | None) -> Site | None:
 
 def program_stack() -> list[str]:
     """Return the frames of the user's program as tracebacks show them, without those of a command that runs it."""
-    import traceback  # at import it would cost what few programs need
+    import traceback  # imported here because few programs need it
 
     frames = traceback.extract_stack(program_frame())
     begins = [i + 1 for i, frame in enumerate(frames) if is_command(frame.filename)]

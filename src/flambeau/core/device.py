@@ -7,7 +7,7 @@ from typing import Any
 from flambeau.core import errors
 from flambeau.core.callsite import warn_program
 
-# PyTorch's, in the order of its error. Tensors exist on "cpu", "cuda" and "meta"; the others are names alone.
+# PyTorch's device types, in the order of its error. Tensors exist on "cpu", "cuda" and "meta" only.
 _TYPES = (
     "cpu", "cuda", "ipu", "xpu", "mkldnn", "opengl", "opencl", "ideep", "hip", "ve", "fpga", "maia", "xla", "lazy",
     "vulkan", "mps", "meta", "hpu", "mtia", "privateuseone",

@@ -69,7 +69,7 @@ class dtype:  # PyTorch's public name
         return f"torch.{self.name}"
 
     def __reduce__(self) -> str:
-        return self.name  # of the package: torch.float32
+        return self.name  # pickled by its name in the package: torch.float32
 
 
 _TORCH_NAMES = {
@@ -235,6 +235,6 @@ def _promote_all(kinds: Iterable[dtype]) -> dtype | None:
 def _raise_category(decides: dtype, other: dtype) -> dtype:
     if other.category <= decides.category and decides is not bool_:
         return decides
-    if decides.is_floating_point:  # other is complex: of the deciding float's width
+    if decides.is_floating_point:  # the other one is complex: the result has the deciding float's width
         return decides.to_complex()
     return other if other.is_complex else promote_types(decides, other)

@@ -24,7 +24,7 @@ _ADVICE = (
     ". A file is replaced by one that is written beside it. Fix: make its folder writable, or pass an open file, "
     "which is written into"
 )
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of writes, which name no file
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of writes, which name no file
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes | str, durable: bool = True) -> None:
@@ -142,7 +142,7 @@ def _open_unnamed(folder: int) -> int | None:
         return None
     try:
         return os.open(".", os.O_RDWR | _UNNAMED, 0o666, dir_fd=folder)
-    except OSError:  # where it is not for this reason, a named file fails alike, and says why
+    except OSError:  # for other reasons, writing a named file fails similarly and reports the reason
         return None
 
 

@@ -27,13 +27,15 @@ class Flags:
 
     _subscribers: list[Callable[[], None]]
     matmul_allow_tf32: bool
-    float32_matmul_precision: str  # what programs read; products go by matmul_allow_tf32
-    float16_reductions: tuple[bool, bool]  # what programs read, like the next two: all is summed in float32
+    float32_matmul_precision: str  # the value that programs read; products use matmul_allow_tf32
+    # this and the next two are only read by programs: all sums are computed in float32
+    float16_reductions: tuple[bool, bool]
     bfloat16_reductions: tuple[bool, bool]
     float16_accumulation: bool
-    cudnn_allow_tf32: bool  # of convolutions
-    rnn_allow_tf32: bool  # of recurrent layers
-    precisions: tuple[str, ...]  # what programs have said of these three: see backends/products.py
+    cudnn_allow_tf32: bool  # for convolutions
+    rnn_allow_tf32: bool  # for recurrent layers
+    # the settings of the last three as programs wrote them: see backends/products.py
+    precisions: tuple[str, ...]
     cudnn_enabled: bool
     cudnn_benchmark: bool
     cudnn_benchmark_limit: int
@@ -44,12 +46,12 @@ class Flags:
     default_dtype: dtype
     launch_blocking: bool
     sync_debug_mode: int  # 1: warn of operations that wait for a device, 2: refuse them
-    profiled: bool  # launches are told to profilers
+    profiled: bool  # True if profilers subscribe to launches
     witnessed: bool  # and memory
     attention: frozenset[int]  # the numbers of torch.nn.attention's backends that may be used
     attention_order: tuple[int, ...]  # in which they are tried
     attention_reduced: bool  # the one by products may sum in 16 bits
-    mha_fastpath: bool  # what programs read
+    mha_fastpath: bool  # only read by programs
     portable_random: bool  # in which grid CUDA generators draw travels in each launch's params
 
     def __init__(self) -> None:

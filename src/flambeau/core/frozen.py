@@ -16,9 +16,9 @@ class Record:
 
     _fields: tuple[str, ...] = ()
     _names: frozenset[str] = frozenset()
-    _defaults: dict[str, Any] = {}  # made anew for each class below
+    _defaults: dict[str, Any] = {}  # recreated for each class below
 
-    def __init_subclass__(cls, kw_only: bool = False) -> None:  # of type checkers alone
+    def __init_subclass__(cls, kw_only: bool = False) -> None:  # kw_only is for type checkers
         own = tuple(cls.__annotations__)
         cls._fields += own
         cls._names = frozenset(cls._fields)

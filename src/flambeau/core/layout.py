@@ -214,7 +214,7 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], new: Sequence[int
     old_count = new_count = 1
     for dim in range(len(shape) - 1, -1, -1):
         old_count *= shape[dim]
-        # A run of old dimensions ends where the next one outwards does not continue it.
+        # A run of old dimensions ends where the next outer dimension does not continue it.
         if dim == 0 or (shape[dim - 1] != 1 and strides[dim - 1] != old_count * chunk_stride):
             while at >= 0 and (new_count < old_count or new[at] == 1):
                 out[at] = new_count * chunk_stride

@@ -45,10 +45,10 @@ class _MetaReference(ref["Meta"]):
 
 
 _interned: dict[Key, _MetaReference] = {}
-_KEPT = 256  # of the latest: programs make tensors of the same few layouts over and over
+_KEPT = 256  # the latest metas kept, because programs create tensors of few layouts
 _latest: deque[Meta] = deque(maxlen=_KEPT)
 _kinds: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # each kind itself, so that keys share one object
-_trace: Trace | None = None  # the trace that runs: see Note [Plans of a structure] in core/tracing/symbols.py
+_trace: Trace | None = None  # the running trace: see Note [Plans of a structure] in core/tracing/symbols.py
 
 
 class Meta:
@@ -237,7 +237,7 @@ def _make_traced(
 
 
 _MOST = 2**63 - 1
-_MOST_DIMS = 64  # of NumPy's arrays
+_MOST_DIMS = 64  # the limit of NumPy's arrays
 
 
 def _too_many_dims(shape: tuple[int, ...]) -> RuntimeError:
@@ -256,7 +256,7 @@ def _overflow(meta: Meta) -> RuntimeError:
 
 
 def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
-    if any(n < 0 for n in shape):  # of a result whose operator did not look: no kernel may see it
+    if any(n < 0 for n in shape):  # the operator did not check its result; no kernel may see it
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
     require_usable(dtype)
     return _fill(shape, strides, dtype, device, numel(shape), strides == contiguous_strides(shape))

@@ -41,7 +41,8 @@ def publish(namespace: dict[str, Any]) -> None:
 def _leads_back(value: FunctionType) -> bool:
     found: Any = sys.modules.get(value.__module__)
     for part in value.__qualname__.split("."):
-        found = getattr(found, "__dict__", {}).get(part)  # as it is: a module may import what is asked for
+        # without calling __getattr__, which may import modules
+        found = getattr(found, "__dict__", {}).get(part)
     return found is value
 
 

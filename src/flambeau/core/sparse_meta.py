@@ -17,7 +17,7 @@ from flambeau.core.meta import Device, DType, Meta
 
 _interned: WeakValueDictionary[tuple[object, ...], SparseMeta] = WeakValueDictionary()
 
-# name of the layout -> what messages and `Tensor.type()` call it
+# layout -> its name in messages and in `Tensor.type()`
 LAYOUT_NAMES = {"sparse_coo": "Sparse", "sparse_csr": "SparseCsr", "sparse_csc": "SparseCsc"}
 
 
@@ -105,6 +105,6 @@ def _make(
     meta.ndim, meta.numel, meta.itemsize = len(shape), numel(shape), dtype.itemsize
     if meta.numel > 2**63 - 1:
         raise RuntimeError("numel: integer multiplication overflow")
-    meta.plain = True  # a copy of it lies as a new tensor of its layout does
+    meta.plain = True  # a copy has the strides of a new tensor of the layout
     meta.contiguous = meta.channels_last = False
     return meta

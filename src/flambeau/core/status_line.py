@@ -18,7 +18,7 @@ class StatusLine:
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._width = 0  # of the text on the screen
+        self._width = 0  # width of the text on the screen
 
     def show(self, text: str) -> None:
         """Replace the text, cut to the width of the terminal."""
@@ -95,5 +95,5 @@ def clock_text(seconds: float) -> str:
 def _columns(file: TextIO) -> int:
     try:
         return os.get_terminal_size(file.fileno()).columns or 80
-    except (OSError, ValueError):  # not a terminal of the system's
+    except (OSError, ValueError):  # not a terminal of the system
         return 80

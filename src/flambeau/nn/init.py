@@ -284,7 +284,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
     return tensor
 
 
-# A tensor or a number of a wrong type raises TypeError.
+# Arguments of a wrong type raise TypeError.
 globals().update({
     fill.__name__: checking(fill, fill.__name__)
     for fill in (

@@ -52,7 +52,7 @@ class Parameter(Tensor, metaclass=_ParameterType):
         if overrides(type(tensor)) or type(tensor) in dispatch.classes:
             return _marked(tensor, requires_grad)
         made: Any = tensor.detach().requires_grad_(requires_grad)
-        made.__class__ = cls  # the same layout: a parameter has no slots of its own
+        made.__class__ = cls  # allowed, because a parameter has no further slots
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:

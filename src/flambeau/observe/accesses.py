@@ -75,13 +75,13 @@ class Footprint:
             return None
         if not touches.target:
             return self.outputs
-        first = self.outputs  # the first input; it is the target if the launch works in place
+        first = self.outputs  # index of the first input, which is the target of an in-place launch
         in_place = ptrs[0] == ptrs[first] and self.what[1][0] is self.what[1][first]
         return 0 if in_place else None
 
 
 MANY = 16  # cells of a block that are kept through all lifetimes
-_LAYOUTS = 256  # in one lifetime of a block, before cells without use are dropped
+_LAYOUTS = 256  # layouts in one lifetime of a block before unused cells are dropped
 _LIMIT = 8192  # commands whose cells are remembered, so that programs of ever new addresses stay bounded
 
 
@@ -221,7 +221,7 @@ class ShadowBlock:
         self.prior: tuple[ShadowBlock, ...] = ()
         self.cells: list[Cell] = []
         self.many = _LAYOUTS
-        self.places: PlaceMap | None = None  # of the last lifetime in which indices selected elements of it
+        self.places: PlaceMap | None = None  # map of the last lifetime in which indices selected elements
         self.pool = NO_POOL
         self.own_use: Freed | None = None
         self.exposed = NO_USES
@@ -274,7 +274,7 @@ class Cell:
         self.checked = -1
         self.assumed = -1
         self.partial: dict[LogicalThread, LastPartial] | None = None
-        self.found: list[tuple[Found, tuple[int, ...]]] = []  # where it is remembered as a cell of a command
+        self.found: list[tuple[Found, tuple[int, ...]]] = []  # places where this access is recorded as a cell
         self.sole: LogicalThread | None = None
         self.polled: Clock = NOTHING
         self.write: Command | None = None

@@ -134,7 +134,8 @@ class Detector(Lifetimes):
         self._many_retired = _MANY_RETIRED + 2 * len(self._retired)
         for agents in self._on_device.values():
             agents[:] = [agent for agent in agents if agent not in gone]
-        for agent in gone:  # blocks of the past may refer to it; it must not keep other logical threads alive
+        # blocks of ended lifetimes may refer to it; it must not keep other logical threads alive
+        for agent in gone:
             agent.clock, agent.waits = NOTHING, {}
         self.known, self.polled = without(self.known, gone), without(self.polled, gone)
         for agent in itertools.chain.from_iterable(self._on_device.values()):

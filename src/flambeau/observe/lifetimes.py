@@ -360,7 +360,7 @@ class Lifetimes(Order):
 
     def _begin_stream(self, device: int, handle: int, ordinal: int, site: Site | None) -> LogicalThread:
         agent = super()._begin_stream(device, handle, ordinal, site)
-        self._drop_pools({agent})  # of the stream that it represented before
+        self._drop_pools({agent})  # of the stream that the logical thread represented before
         return agent
 
     def _drop_pools(self, gone: Collection[LogicalThread]) -> None:

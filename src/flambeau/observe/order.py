@@ -54,7 +54,7 @@ class Order:
         self.polled: Clock = NOTHING  # what the runtime has found done by its own polls
         self.concurrent = False  # True once several streams have commands
         self._first: LogicalThread | None = None
-        self.number = 1  # of the last command
+        self.number = 1  # number of the last command
         self._next = itertools.count(2).__next__  # atomic, because the start of a lifetime takes no lock
         self.agents: dict[int, LogicalThread] = {}
         self._on_device: dict[int, list[LogicalThread]] = {}
@@ -64,7 +64,7 @@ class Order:
         self._loose_events: dict[int, Snapshot] = {}
         # event -> its recorder as a `Caller`, and whether all uses so far are ordered
         self._recorders: dict[int, tuple[LogicalThread, int, bool]] = {}
-        self._own_events: set[int] = set()  # events of the runtime, which polls them on its own account
+        self._own_events: set[int] = set()  # events that the runtime polls itself
         # event -> the threads that used it since its record, as `Caller`s
         self._event_users: dict[int, dict[LogicalThread, int]] = {}
         self._draws: dict[int, Caller] = {}  # device -> the caller that drew random numbers last

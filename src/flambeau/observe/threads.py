@@ -55,7 +55,7 @@ class Threads:
         self.logical = 0
         self._counted: set[int] = set()  # the threads in `count`
         self._outside: dict[int, Clock] = {}  # thread that runs a task -> its clock before
-        self._idle: deque[LogicalThread] = deque()  # of finished tasks, oldest first
+        self._idle: deque[LogicalThread] = deque()  # logical threads of finished tasks, oldest first
         self._running = 0
         self._agents: dict[int, LogicalThread] = {}  # thread -> logical thread
         self._known: dict[int, Clock] = {}  # thread -> clock, for threads that do not run

@@ -10,7 +10,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 BLOCK = 1 << 15  # elements
-SHORT = 32  # elements of a row, and rows
+SHORT = 32  # the number of elements of a row, and of rows, that count as short
 TILE = 128  # the side of a square whose columns, read and written, stay in the cache
 
 

@@ -103,7 +103,7 @@ def _to_half(out: Array, x: Array) -> None:
         w, u, s = word[:n], upper[:n], sign[:n]
         u[...] = np.right_shift(given, 16, out=w)
         np.right_shift(given, 13, out=w)
-        w &= 1  # the last bit that is kept: a tie rounds up if it is set
+        w &= 1  # the last kept bit: a tie rounds up if it is set
         w += _ROUND
         w += given
         w >>= 13
@@ -111,7 +111,7 @@ def _to_half(out: Array, x: Array) -> None:
         part[...] = w
         part |= np.bitwise_and(u, 0x8000, out=s)
         u <<= 1
-        u -= _LEAST  # what was less has wrapped around
+        u -= _LEAST  # smaller numbers have wrapped around
         other = u >= _MOST - _LEAST
         if np.count_nonzero(other) > n // 32:  # zeros, as after relu: of them only the sign is kept
             there = given << 1 != 0

@@ -14,7 +14,7 @@ def conj(x: Any) -> Any:
     return x.conjugate() if isinstance(x, _NUMBERS) else x.conj()
 
 
-_NUMBERS = (bool, int, float, complex)  # a union would be made anew by each call
+_NUMBERS = (bool, int, float, complex)  # a tuple, because each call would create a union again
 
 
 def zeros(grad: Any) -> Any:

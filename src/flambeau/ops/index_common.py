@@ -19,7 +19,7 @@ Params = tuple[Any, ...]
 INDEX_TYPES = (int64, int32)
 
 
-_MOST_DIMS = 32  # of NumPy's iterators over indices; with more of them some end the process
+_MOST_DIMS = 32  # the limit of NumPy's iterators over indices; with more some crash the process
 
 
 def indexes(host: Callable[[Launch], Body]) -> Callable[[Launch], Body]:

@@ -51,7 +51,7 @@ class Signature(Record):
     params: tuple[Any, ...] = ()
     checked: tuple[int, ...] = ()
 
-    # Written out because each new shape of a call creates one: this takes a third of the time.
+    # The constructor is spelled out because each new shape of a call creates one; this takes a third of the time.
     def __init__(
         self,
         outputs: tuple[Meta, ...],

@@ -289,7 +289,7 @@ def _folded(grad: Any, meta: Meta, run: Any, dim: int, size: int, step: int) -> 
         return whole
     d = wrap_dim(dim, meta.ndim)
     reach = (grad.meta.shape[d] - 1) * step + 1
-    for i in range(size):  # windows overlap: one place of all windows at a time
+    for i in range(size):  # windows overlap, so one position of all windows is processed together
         run(slice_, whole, d, i, i + reach, step).add_(grad.select(-1, i))
     return whole
 

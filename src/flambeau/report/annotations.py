@@ -10,7 +10,7 @@ from flambeau.report.document import Document
 from flambeau.report.findings import Finding, findings_of
 from flambeau.report.processes import FOLDER
 
-_MOST = 10  # that GitHub shows of a step
+_MOST = 10  # annotations of a step that GitHub shows
 
 
 def wants_annotations() -> bool:

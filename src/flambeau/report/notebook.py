@@ -21,7 +21,8 @@ from flambeau.report.recorder import MachineReport, machine_report
 from flambeau.runtime import system
 from flambeau.runtime.devices.machine import Machine
 
-_SHELLS = ("IPython", "ipykernel", "decorator")  # between a cell and what shows its result
+# packages whose frames lie between a cell and the function that shows its result
+_SHELLS = ("IPython", "ipykernel", "decorator")
 
 
 def install(shell: Any = None) -> None:
@@ -53,7 +54,7 @@ class Notebook:
     def __init__(self, shell: Any) -> None:
         self.shell = shell
         self._machines: WeakKeyDictionary[Machine, _Watched] = WeakKeyDictionary()
-        self._late: list[Race] = []  # of machines that were closed in the present cell
+        self._late: list[Race] = []  # races of machines that were closed in the present cell
         self._show = shell.showtraceback
 
     def install(self) -> None:
@@ -92,7 +93,7 @@ class Notebook:
     def before_close(self, machine: Machine) -> None:
         watched = self._machines.get(machine)
         if watched is not None:
-            watched.closed = machine_report(machine)  # tells the detector that its races are reported
+            watched.closed = machine_report(machine)  # also marks the detector's races as reported
             self._late += watched.new_races(machine)
 
     # -- the end of a cell ----------------------------------------------------------------------------

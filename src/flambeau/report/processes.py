@@ -75,7 +75,8 @@ class ProcessReport:
             self._write()
 
     def _write(self) -> None:
-        with self._lock, suppress(OSError):  # the folder is gone: whoever asked for the report has ended
+        # the folder was removed: the command that asked for the report has ended
+        with self._lock, suppress(OSError):
             machines = [*self._recorder.machines, *map(_report_open_machine, self._open)]
             fields = {
                 **_identity(),
@@ -138,7 +139,7 @@ class ChildReports:
         for report in found.values():
             parent = found.get(report["parent"])
             if parent is not None and parent["rank"] == report["rank"]:
-                report["rank"] = None  # a child of the rank, which has its environment
+                report["rank"] = None  # a child of the rank inherits the rank's environment
         return sorted(
             found.values(), key=lambda report: (report["rank"] is None, report["rank"], report["pid"])
         )

@@ -39,7 +39,7 @@ class MachineReport:
     time_ns: int | None
     trace_hash: str | None
     token: str | None
-    unplayed: str  # why the program is not the one of the token that was to be replayed
+    unplayed: str  # why the program does not match the replayed token
     certificate: Certificate | None
 
 

@@ -98,7 +98,7 @@ def _result(finding: Finding, root: Path) -> dict[str, Any]:
 
 
 def _location(spot: Spot, root: Path) -> dict[str, Any]:
-    if spot.file.startswith("<"):  # no file: a string that was executed, a cell of a notebook
+    if spot.file.startswith("<"):  # not a file, but an executed string or a notebook cell
         return {"logicalLocations": [{"fullyQualifiedName": f"{spot.file}:{spot.line}"}]}
     region: dict[str, Any] = {"startLine": max(spot.line, 1)}
     if spot.source:

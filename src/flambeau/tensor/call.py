@@ -49,7 +49,7 @@ from flambeau.tensor.tensor import Tensor, make_in
 
 _NO_OPERANDS = (tuple, list, dict, set, str, bytes, type(None), dtype, slice, range, type, device)
 _GIANT = 1 << 30  # bytes of an output beyond which the device's memory is looked up
-_LIMIT = 20_000  # plans kept before the cache starts anew: programs of ever new shapes stay bounded
+_LIMIT = 20_000  # plans kept before the cache is cleared, which bounds programs with ever new shapes
 
 
 class CallPlan:
@@ -683,7 +683,8 @@ def _load_each_time(context: Context, launch: Launch, signature: Signature) -> C
     key = (launch.kernel, launch.outputs, launch.inputs, launch.params)
 
     def through_cache(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        kept = cache.get(key, launch)  # loaded for as long as this holds it, whatever capacity the cache has
+        # stays loaded while this variable refers to it, whatever the cache's capacity
+        kept = cache.get(key, launch)
         _launcher(context.driver, kept.exe)(ptrs, scalars, stream)
 
     plan = CallPlan(context, None, signature)
@@ -740,7 +741,7 @@ def resize_to(target: Tensor, natural: Meta) -> None:
         )
     version = target.counter.version
     target.resize_(natural.shape)
-    target.counter.version = version  # who stores there counts it
+    target.counter.version = version  # the caller counts the change
     target.meta = target.meta.with_(strides=natural.strides)
 
 

@@ -236,7 +236,7 @@ def intercept_into(
         t.clone() if a is target and t is not None else t for a, t in zip(args, tangents, strict=True)
     ]
     change: Any = None
-    with recording(mode.recording or op is copy_op):  # who copies records that itself
+    with recording(mode.recording or op is copy_op):  # a copy is recorded by its caller
         if any(t is not None for t in tangents):
             before = primal.clone() if any(a is target for a in args) else None
             given = [before if a is target else p for a, p in zip(args, primals, strict=True)]

@@ -9,8 +9,8 @@ from textwrap import wrap
 from typing import TextIO
 
 WIDTH = 100
-MARGIN = 11  # of the column that labels stand in
-_INNER = 20  # the same for entries within an entry
+MARGIN = 11  # width of the label column
+_INNER = 20  # width of the label column of entries within an entry
 BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "1;31", "1;32", "1;33"
 
 

@@ -16,7 +16,7 @@ from flambeau.testing.exploration import Exploration
 from flambeau.testing.failures import Failure
 from flambeau.testing.outcome import Outcome
 
-_SWAPS = 4  # of a failure
+_SWAPS = 4  # swaps of a failure that are shown
 
 
 def exploration_document(found: Exploration, status: int) -> Document:
@@ -128,7 +128,7 @@ def _write_failure(label: str, failure: Failure, screen: Screen) -> None:
     if not failure.nondeterministic:
         screen.line()
         screen.line(f"{' ' * MARGIN}{failure.replay_label}:")
-        screen.line(f"{' ' * MARGIN}{failure.replay}")  # never wrapped: it is to be copied
+        screen.line(f"{' ' * MARGIN}{failure.replay}")  # not wrapped, because users copy it
 
 
 def _write_verdict(found: Exploration, screen: Screen) -> None:

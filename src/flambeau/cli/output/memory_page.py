@@ -19,8 +19,8 @@ import numpy as np
 
 _MOST_LIVES = 400_000  # rectangles in the picture; the smallest are left out, and the page says so
 _MOST_SPANS = 50_000
-_MOST_POINTS = 20_000  # of the curves
-_MOST_PLACES = 10  # of those that held most
+_MOST_POINTS = 20_000  # points of the curves
+_MOST_PLACES = 10  # lines shown: those that held the most memory
 _MOST_SEGMENTS = 400  # in the map, the largest
 _MOST_PIECES = 500  # that a segment is drawn in
 _MOST_OOMS = 1_000
@@ -62,7 +62,7 @@ class _Stacks:
     def __init__(self) -> None:
         self.frames: dict[str, int] = {}
         self.numbers: dict[tuple[int, ...], int] = {(): 0}
-        self._known: dict[int, int] = {}  # by the id of a list of the snapshot: most are shared
+        self._known: dict[int, int] = {}  # id of a list of the snapshot -> stack; most lists are shared
         self._firsts: dict[tuple[int, ...], int] = {}  # by innermost line
         self._places: list[int] = []
 
@@ -81,7 +81,7 @@ class _Stacks:
         return self._places
 
 
-# What the page tells apart; all else that happens, as looks, is OTHER.
+# Event kinds that the page distinguishes; all others are OTHER.
 ALLOC, REQUESTED, COMPLETED, BEGUN, ENDED, OOM, OTHER = range(7)
 _ACTIONS = {
     "alloc": ALLOC, "free_requested": REQUESTED, "free_completed": COMPLETED, "segment_alloc": BEGUN,
@@ -249,7 +249,7 @@ class _Spans:
     def __init__(self, end: int) -> None:
         self.found: list[dict[str, Any]] = []
         self._open: dict[int, dict[str, Any]] = {}
-        self._order: list[int] = []  # addresses of the open ones
+        self._order: list[int] = []  # addresses of the open lifetimes, sorted
         self._end = end
 
     def begin(self, addr: int, size: int, at: int, stream: int) -> None:
@@ -298,7 +298,7 @@ def _pack_lifetimes(lifetimes: _Lifetimes, most: int) -> dict[str, Any]:
     """
     area = lifetimes.size * (lifetimes.end - lifetimes.begin).astype(float)
     scattered = np.arange(len(area), dtype=np.uint64) * np.uint64(0x9E3779B1) & np.uint64(0xFFFFFFFF)
-    # Of many alike, what is left out lies evenly over the trace: Fibonacci hashing.
+    # Omitted lifetimes are spread evenly over the trace, by Fibonacci hashing.
     chosen = np.sort(np.lexsort((scattered, -area))[:most]) if len(area) > most else slice(None)
     kept = lifetimes.at(chosen)
     kept = kept.at(np.argsort(kept.begin, kind="stable"))

@@ -12,7 +12,7 @@ RaceFields = dict[str, Any]
 """A race as the report's JSON has it (`race_fields`); of several processes with the name of its own as "process"."""
 
 _KINDS = 4  # as many kinds are shown whole
-_LIKE = 3  # as many further races of a kind are named
+_LIKE = 3  # further races of a kind that are named
 
 
 def write_uncertified(violated: Iterable[str], screen: Screen) -> None:

@@ -17,7 +17,7 @@ from flambeau.observe.tracing.range_recorder import AnnotatedRange
 from flambeau.observe.tracing.trace import TraceData
 
 _MOST = 500_000  # slices on a page: a browser holds them; the format for Perfetto has no bound
-_MOST_POINTS = 6_000  # of a memory curve
+_MOST_POINTS = 6_000  # points of a memory curve
 _SCRIPTS = ("trace_model.js", "trace_draw.js", "trace_hands.js")
 
 

@@ -13,7 +13,7 @@ import os
 from flambeau.core.errors import HostMemoryError
 
 Folder = str | os.PathLike[str]
-_SPACE = 1 << 27  # bytes that the libraries of a kernel may map; OpenBLAS waits for ever where it cannot
+_SPACE = 1 << 27  # bytes that a kernel's libraries may map; OpenBLAS waits forever if it cannot map memory
 _SHORTAGES = ("failed to map segment", "annot allocate memory", "can't start new thread")
 
 
@@ -84,7 +84,8 @@ def _left_of_groups(system: Folder) -> int | None:
         for folder in _groups(top, path):
             most, used = _text(f"{folder}/{limit}").strip(), _text(f"{folder}/{usage}").strip()
             if most.isdigit() and used.isdigit():  # "max" is no limit
-                idle = _fields(f"{folder}/memory.stat").get(cache, 0)  # of files: the system takes it back
+                # cached file pages, which the system can reclaim
+                idle = _fields(f"{folder}/memory.stat").get(cache, 0)
                 found.append(max(int(most) - int(used) + idle, 0))
     return min(found) if found else None
 

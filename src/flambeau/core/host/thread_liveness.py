@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-# Threads that bring nothing of their own: they serve other processes, or hand on what others brought.
+# Threads that only serve other processes, or pass on data of other threads.
 _SERVANTS = ("flambeau", "QueueFeederThread")
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from flambeau.core.callsite import Site, caller, place, thread_site
 from flambeau.core.errors import DriverError
 
-_LOOK_S = 10.0  # between two looks at whether the turn is still the same
-_LOOKS = 3  # of one turn before a line about it
+_LOOK_S = 10.0  # seconds between two checks whether the same thread still has the turn
+_LOOKS = 3  # checks of one turn before a message about it
 
 
 class Stopped(BaseException):
@@ -30,13 +30,14 @@ class Seat:
         self.baton = baton
         self.number = number
         self.ended = False
-        self._ready: Callable[[], bool] | None = None  # what it waits for; None: it has not begun, or runs
+        # the condition that it waits for; None before it begins and while it runs
+        self._ready: Callable[[], bool] | None = None
         self._what: Callable[[], str] = str
         self._site: Site | None = None
         self._lazy = False
         self._limit: float | None = None  # how long it waits at most, in seconds
         self._mine = False  # it has the baton
-        self._refused = ""  # why its wait is in vain
+        self._refused = ""  # why its wait will never end; empty while it may
         self._bell = threading.Condition()
 
     def wait(
@@ -149,7 +150,7 @@ class Baton:
         switched: Callable[[int, int], None] = lambda before, after: None,
     ) -> None:
         self.seats = [Seat(self, number) for number in range(size)]
-        self.error: BaseException | None = None  # what the first thread that failed raised
+        self.error: BaseException | None = None  # the exception of the first thread that failed
         self.failed = -1  # its number
         self._turns = 0  # how many have begun
         self._choose = choose
@@ -202,7 +203,7 @@ class Baton:
                 body()
         except Stopped:
             pass
-        except BaseException as error:  # the answer of `run`, also where it is an exit or an interrupt
+        except BaseException as error:  # `run` raises it, also if it is an exit or an interrupt
             if self.error is None:
                 self.error, self.failed = error, seat.number
         seat.ended = True

@@ -78,7 +78,7 @@ def _unpack(data: bytes | bytearray, start: int, depth: int) -> tuple[Any, int]:
             item, end = _unpack(data, end, depth + 1)
             items.append(item)
         return items, end
-    with memoryview(data) as whole:  # one copy of what may be large
+    with memoryview(data) as whole:  # copies large data only once
         raw = bytes(whole[end : end + max(count, 0)])
     if kind not in (b"s", b"b") or count < 0 or len(raw) != count:
         raise ValueError("these bytes are no message")

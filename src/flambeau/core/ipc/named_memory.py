@@ -89,7 +89,7 @@ class Named(Mapping):
             change(self.name, -1)
 
     def __del__(self, ending: Any = sys.is_finalizing) -> None:
-        if not ending():  # then all were released, and this module may be gone
+        if not ending():  # at the end all have been released, and this module may be gone
             self.release()
         if self.nbytes:
             self._unmap(self._base, self.nbytes)
@@ -146,7 +146,7 @@ def release_all() -> None:
 
 
 def _at_the_end(_: object) -> None:
-    util.Finalize(None, release_all, exitpriority=-1000)  # after queues have sent what they hold
+    util.Finalize(None, release_all, exitpriority=-1000)  # after queues have sent their contents
 
 
 _at_the_end(None)

@@ -28,7 +28,7 @@ from typing import Any
 from flambeau.core.brief import brief, brief_text
 
 _PER_BYTE, _BEFORE = 20, 100_000  # steps of work
-_DEEPEST = 100  # levels of a key
+_DEEPEST = 100  # nesting levels of a key
 _MOST_ALIKE = 100  # keys of a container with one hash
 _MARK = object()
 _DAMAGE = (
@@ -81,7 +81,7 @@ class PickleReader:
                 if opcode.name == "STOP":
                     return self._call_guarded(self._pop)
                 self._call_guarded(self._step, opcode, argument)
-                if opcode.name == "BINPERSID":  # what this raises is not damage
+                if opcode.name == "BINPERSID":  # errors of this call do not mean damage
                     self._push(self.persistent_load(self._call_guarded(self._pop)))
             raise EOFError
         except Refused as error:
@@ -149,7 +149,7 @@ class PickleReader:
     def _remember(self, at: int) -> None:
         self._memo[at] = self._stack[-1]
 
-    def _string(self, text: str) -> None:  # of Python 2; pickletools gives its bytes as latin-1
+    def _string(self, text: str) -> None:  # a string of Python 2; pickletools gives its bytes as latin-1
         raw = text.encode("latin-1")
         self._push(raw if self._encoding == "bytes" else raw.decode(self._encoding))
 
@@ -348,7 +348,7 @@ def _is_plain(data: bytes) -> bool:
             return True
         if code == b"\x80":  # the protocol
             at += 2
-        elif code == b"\x95":  # a frame: all of the data is here already
+        elif code == b"\x95":  # a frame: all of the data has been read already
             at += 9
         elif code == b"X":
             at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")

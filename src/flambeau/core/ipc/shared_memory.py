@@ -85,7 +85,8 @@ class Mapping:
     """A descriptor's memory, at `ptr`, shared with who else maps it; unmapped with this object. It keeps `former`."""
 
     __slots__ = ("__weakref__", "former", "nbytes", "ptr")
-    _unmap: Any = staticmethod(_libc.munmap)  # held here: the module may be gone before the last object
+    # kept here, because the module may be gone before the last object
+    _unmap: Any = staticmethod(_libc.munmap)
 
     def __init__(self, fd: int, nbytes: int) -> None:
         self.former: object = None

@@ -22,9 +22,9 @@ from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta, intern, tracing
 from flambeau.core.tracing.symbols import Packed, ShapeGraph, Symbol, Trace, is_symbol
 
-_LIMIT = 48  # traces of a tree
+_LIMIT = 48  # the maximum number of traces in a tree
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), type, dtype, device)
-_lock = threading.Lock()  # one trace at a time: metas know which
+_lock = threading.Lock()  # allows one trace at a time, because metas refer to it
 
 
 class Build:
@@ -94,7 +94,8 @@ class PlanTree:
         except Exception:
             if REPORT:
                 raise
-            self.is_full = True  # the code does what no trace can see: each call is planned by itself
+            # the code does something that a trace cannot follow: each call is planned by itself
+            self.is_full = True
         finally:
             trace.is_closed = True
             _lock.release()
@@ -133,7 +134,7 @@ class Untraceable(Exception):
     """Planning code that depends on what no trace can see."""
 
 
-REPORT = False  # set by tests: raise what keeps a structure from being traced
+REPORT = False  # set by tests: raise the reason why a structure cannot be traced
 
 
 def _find_nothing(*inputs: Any) -> None:
@@ -176,7 +177,7 @@ class _PlanWriter:
         scope: dict[str, Any] = {}
         exec(
             compile(text, "<plan tree>", "exec"), self._namespace, scope
-        )  # of text that is written here alone
+        )  # safe, because all of the text is generated here
         found: Callable[..., Any] = scope["find"]
         return found
 

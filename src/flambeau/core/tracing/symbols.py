@@ -181,7 +181,7 @@ def _binary(sign: str, a: Any, b: Any) -> Any:
         return NotImplemented
     value = _APPLY[sign](value_of(a), value_of(b))
     trace = symbol.trace
-    if is_symbol(other) and other.trace is not trace:  # of a run that has ended
+    if is_symbol(other) and other.trace is not trace:  # a symbol of a trace that has ended
         trace = other.trace if trace.is_closed else trace
         a, b = (value_of(x) if type(x) is Symbol and x.trace is not trace else x for x in (a, b))
     if trace.is_closed:
@@ -310,7 +310,7 @@ class Symbol:
         self.trace, self.node, self.value = trace, node, value
 
     @property  # type: ignore[misc]
-    def __class__(self) -> type:  # what isinstance asks
+    def __class__(self) -> type:  # isinstance() uses this
         return self.value.__class__
 
     # -- arithmetic: computes a node ------------------------------------------------------------------

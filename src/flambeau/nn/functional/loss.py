@@ -526,7 +526,7 @@ def hinge_embedding_loss(
     zeros = creation.zeros_like(input)
     margin = (
         int(margin) if input.dtype.category == INTEGRAL else float(margin)
-    )  # PyTorch's is of the input's dtype
+    )  # PyTorch's result has the input's dtype
     far = where(target != 1, (margin - input).clamp_min(0), zeros)
     return _reduced(far + where(target != -1, input, zeros), mode)
 
@@ -550,7 +550,7 @@ def soft_margin_loss(
             f"{list(input.shape)}"
         )
     refuse_gradient("soft_margin_loss", "target", target)
-    loss = (-input * target).exp().log1p()  # of mixed dtypes the promoted one
+    loss = (-input * target).exp().log1p()  # for mixed dtypes, the promoted one
     return _reduced(
         loss if loss.dtype.is_complex else loss.to(input.dtype), reduction_of(size_average, reduce, reduction)
     )

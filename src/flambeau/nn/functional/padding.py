@@ -87,7 +87,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
         )
     if autocast.threads and mode != "circular" and (mode, dims) != ("reflect", 3):
         (input,) = autocast.cast(FLOAT32_ON_CPU, input)
-    if mode == "circular" and min(pad) < 0:  # what is cut off is not what comes round
+    if mode == "circular" and min(pad) < 0:  # circular padding must not read elements that are cropped
         input = constant_pad(input, [min(n, 0) for n in pad])
         pad = [max(n, 0) for n in pad]
     return call(op, (input,), (mode, _pairs(pad, input.dim())))

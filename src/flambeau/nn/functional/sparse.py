@@ -72,7 +72,7 @@ def _shrink(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) ->
     rows = weight.index_select(0, places)
     length = norm(rows, norm_type, 1, True)
     factor = where(length > max_norm, max_norm / (length + 1e-7), creation.ones_like(length))
-    weight.index_copy_(0, places, rows * factor)  # the same row twice is the same value twice
+    weight.index_copy_(0, places, rows * factor)  # a repeated row is written with an equal value
 
 
 def embedding_bag(

@@ -454,7 +454,7 @@ class MultiheadAttention(Module):
         `is_causal` says that attn_mask is the causal one.
         """
         turned = self.batch_first and query.dim() == 3
-        if turned:  # what is the same tensor stays the same: it is projected once
+        if turned:  # equal tensors stay one object, which is projected once
             moved = {id(x): x.transpose(0, 1) for x in (query, key, value)}
             query, key, value = (moved[id(x)] for x in (query, key, value))
         out, weights = F.multi_head_attention_forward(

@@ -38,7 +38,7 @@ class _Everywhere:
         self.of_parameters: dict[int, Hook] = OrderedDict()
         self.of_buffers: dict[int, Hook] = OrderedDict()
         self.of_modules: dict[int, Hook] = OrderedDict()
-        # A call of any module looks whether there is one of these.
+        # Each call of a module checks for these hooks.
         self.around_calls = (self.forward, self.forward_pre, self.backward, self.backward_pre)
 
 

@@ -86,7 +86,7 @@ class Module(Stateful):
         if self.call_super_init:
             super().__init__(*args, **kwargs)
 
-    if TYPE_CHECKING:  # subclasses define it with parameters of their own
+    if TYPE_CHECKING:  # subclasses define it with other parameters
         forward: Callable[..., Any]
     else:
 
@@ -662,5 +662,5 @@ def _through(hooks: dict[int, Callable[..., Any]], module: Module, name: str, va
     return value
 
 
-# Instances lead programs to these annotations, which they evaluate with names of their own.
+# Programs evaluate these annotations through instances, with their own names.
 Module.__annotations__ = get_type_hints(Module)

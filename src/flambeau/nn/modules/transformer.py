@@ -105,7 +105,7 @@ class TransformerEncoderLayer(_Layer):
         is_gelu = self.activation is F.gelu or isinstance(self.activation, GELU)
         self.activation_relu_or_gelu = (
             1 if is_relu else 2 if is_gelu else 0
-        )  # of PyTorch's: a checkpoint has it
+        )  # PyTorch's checkpoints contain it
 
     def forward(
         self, src: Tensor, src_mask: Given = None, src_key_padding_mask: Given = None, is_causal: bool = False

@@ -52,7 +52,7 @@ explain_absent_names(globals(), "torch.nn.parallel.distributed")
 
 _MIB = 1024 * 1024
 _DEFAULT_BUCKET_CAP_MB = 25
-_STATES_BYTES = 250 * _MIB  # of parameters and buffers in one message
+_STATES_BYTES = 250 * _MIB  # bytes of parameters and buffers in one message
 
 
 class _BufferCommHookLocation(Enum):
@@ -268,7 +268,7 @@ class DistributedDataParallel(Module, Joinable):
         if self.bucket_bytes_cap_list:
             caps = self.bucket_bytes_cap_list
         elif static_graph or not self.find_unused_parameters:
-            caps = [sys.maxsize]  # one, until the order is known in which gradients come
+            caps = [sys.maxsize]  # a single bucket until the order of gradients is known
         else:
             caps = (
                 [first, self.bucket_bytes_cap] if first < self.bucket_bytes_cap else [self.bucket_bytes_cap]
@@ -568,9 +568,7 @@ class DistributedDataParallel(Module, Joinable):
             raise TypeError("Communication hook must be callable.")
         signature = inspect.signature(hook)
         taken = signature.parameters["bucket"].annotation
-        named = (
-            isinstance(taken, str) and "GradBucket" in taken
-        )  # annotations of a module that keeps them as text
+        named = isinstance(taken, str) and "GradBucket" in taken  # the module keeps its annotations as text
         if taken not in (inspect.Parameter.empty, GradBucket) and not named:
             raise ValueError("Communication hook: bucket annotation should be dist.GradBucket.")
         given = signature.return_annotation

@@ -46,7 +46,7 @@ def replicate(network: T, devices: Sequence[Any], detach: bool = False) -> list[
 def _copies(network: Module, indices: Sequence[int], detach: bool) -> list[dict[int, Tensor]]:
     """For each device the copies of the network's tensors, by the `id` of the original."""
     buffers = list(network.buffers())
-    plain = [b for b in buffers if detach or not b.requires_grad]  # these travel aside of the tape
+    plain = [b for b in buffers if detach or not b.requires_grad]  # copied without recording for autograd
     traced = [*network.parameters(), *[b for b in buffers if not detach and b.requires_grad]]
     found: list[dict[int, Tensor]] = [{} for _ in indices]
     for tensors, copies in (

@@ -47,7 +47,7 @@ def scatter_kwargs(
         parts += [()] * (len(keywords) - len(parts))
     elif len(keywords) < len(
         inputs
-    ):  # PyTorch's condition: elsewhere parallel_apply refuses what has no partner
+    ):  # PyTorch's condition; otherwise parallel_apply refuses lists of different lengths
         keywords += [{} for _ in range(len(parts) - len(keywords))]
     return tuple(parts), tuple(keywords)
 

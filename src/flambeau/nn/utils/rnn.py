@@ -148,7 +148,8 @@ def invert_permutation(permutation: Tensor | None) -> Tensor | None:
     if permutation is None:
         return None
     places = creation.arange(permutation.numel(), device=permutation.device)
-    inverse = creation.zeros_like(permutation)  # not empty: a scatter reads what it is to keep
+    # not `empty`, because a scatter reads the elements that it keeps
+    inverse = creation.zeros_like(permutation)
     return inverse.scatter_(0, permutation, places)
 
 

@@ -289,7 +289,7 @@ def _wait(wait: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapper(fs: Any, timeout: float | None, return_when: str, loop: Any) -> Any:
         notes, site = notes_of(loop, Loop), program_site()
         started, several = notes.started, sum(not f.done() for f in fs) > 1
-        # All of it may have arrived when the wait is over.
+        # All of it may have arrived at the end of the wait.
         outside = notes.outside(loop)
         found = await wait(fs, timeout, return_when, loop)
         if return_when in _FIRST and several and (outside or notes.started > started or notes.outside(loop)):

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from flambeau.observe.accesses import Cell
     from flambeau.observe.clocks import LogicalThread
 
-_UNITS = 1 << 24  # of the largest map
-_BYTES = 1 << 29  # of all maps together; untouched memory takes no pages
+_UNITS = 1 << 24  # units of the largest map
+_BYTES = 1 << 29  # bytes of all maps together; untouched memory takes no pages
 _LOGGED = 32  # accesses, and
 _LOGGED_BYTES = 1 << 20  # bytes of their indices, that wait to be added to the arrays
 _CHUNK = 1 << 20
-_PARTS = 256  # accesses that are kept by number before those that no unit refers to are dropped
+_PARTS = 256  # accesses kept by number before those that no unit refers to are dropped
 
 
 class NotKnown(Exception):

@@ -88,10 +88,10 @@ class Proposer:
             scopes = list(islice(live_scopes(), _MANY))
             self._is_direct = not any(room.startswith(_CALL_PROGRAM) for room in rooms)
             if any(room.startswith(_SELECT_STREAMS) for room in rooms):
-                self._current = ()  # they are not those of the program's statement
+                self._current = ()  # the streams are not those of the program's statement
         else:
             scopes = [next((s for s in live_scopes(second) if s.site == second), Scope(None, second))]
-            self._is_direct, self._device = True, -1  # the device that was current is not known
+            self._is_direct, self._device = True, -1  # the current device is not known
         self._places = [_FrameSpot(s, s.spot) for s in scopes if s.spot]
         self._is_innermost = bool(self._places) and self._places[0].scope is scopes[0]
         self._has_text = source_file(second[0]) is not None

@@ -9,7 +9,7 @@ from flambeau.driver.api import AUTOCAST, kernel_notes
 from flambeau.observe.reporting.source_file import last_name, source_file
 from flambeau.observe.reporting.spots import is_comprehension, is_simple, spot_of
 
-ACCESS = "an access"  # of the host, by no operator: `item`, `tolist`, `print`
+ACCESS = "an access"  # the host's access without an operator: `item`, `tolist`, `print`
 _DIRECTIONS = {"copy_in": "copy to the device", "copy_out": "copy to the host"}
 _MANY_USES = ("copy", "fill")  # kernels of several operators: `clone` and `to`, `zero_` and `full`
 _ROOMS = ("linalg", "special")

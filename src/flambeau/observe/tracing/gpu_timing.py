@@ -89,7 +89,7 @@ class Measured:
         elif request.event in self._recorded:
             lap = self._add(request, "wait")
             lap.waits = (self._recorded[request.event],)
-            lap.end = self._mark(request.index, request.stream)  # complete when the wait is over
+            lap.end = self._mark(request.index, request.stream)  # complete at the end of the wait
             self._open.append(lap)
 
     def records(self) -> list[CompletedCommand]:

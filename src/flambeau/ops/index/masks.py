@@ -83,7 +83,7 @@ def _masked_scatter_host(launch: Launch) -> Body:
     return body
 
 
-TILE = 8192  # elements; how many before each tile of them count is what a second launch starts from
+TILE = 8192  # elements; a second launch starts from the counts before each tile
 
 
 def _count_rule(operands: Sequence[Operand], params: Params) -> Signature:

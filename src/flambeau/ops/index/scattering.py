@@ -261,7 +261,7 @@ def scatter_source_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any
         part = _as_source(b, c)
         zero = part == 0
         zeros = grad.new_zeros(grad.shape).scatter_add(dim, b, zero.to(grad.dtype)).gather(dim, b)
-        alone = zero & (zeros == 1)  # the product of the others is not zero there
+        alone = zero & (zeros == 1)  # the product of the other elements is not zero there
         others = _product(a, b, part.masked_fill(alone, 1), params).gather(dim, b).masked_fill(~alone, 0)
         share = (out.gather(dim, b) / part.masked_fill(zero, 1)).masked_fill(zero, 0) + others
         return _to_source(grad.gather(dim, b) * share, metas[2])

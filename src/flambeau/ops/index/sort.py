@@ -109,7 +109,7 @@ def _topk_host(launch: Launch) -> Body:
     assert isinstance(source, Meta)
     convert = to_computing(source.dtype, source.dtype)
     if not (source.ndim and 0 < 2 * count < source.shape[dim]):
-        return _sort_host(launch)  # nearly all of it is sorted anyhow
+        return _sort_host(launch)  # nearly all of the row must be sorted anyway
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         rows = contiguous(np.moveaxis(convert(inputs[0]), dim, -1))
@@ -132,7 +132,7 @@ def _chosen(rows: Array, count: int, largest: bool) -> Array:
     last = rows.shape[1] - count if largest else count - 1
     bound = np.partition(rows, last, axis=1)[:, last, None]
     taken = rows >= bound if largest else rows <= bound
-    if np.count_nonzero(taken) > len(rows) * count:  # more equals of the bound than there is room for
+    if np.count_nonzero(taken) > len(rows) * count:  # more elements equal the bound than fit
         equal = rows == bound
         room = count - np.count_nonzero(taken & ~equal, axis=1)
         taken &= ~equal | (np.cumsum(equal, axis=1) <= room[:, None])
@@ -225,7 +225,7 @@ def _unique_host(launch: Launch) -> Body:
         group = np.cumsum(first) - 1
         count = int(np.count_nonzero(first))
         np.copyto(into[:count], ordered[first].reshape(count, *into.shape[1:]), casting="unsafe")
-        into[count:] = 0  # the same bits each time, also where nobody looks
+        into[count:] = 0  # deterministic contents, also for unread elements
         if with_inverse:
             inverse.reshape(-1)[order] = group  # the output is contiguous: a view
         if with_counts:

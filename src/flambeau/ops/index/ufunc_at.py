@@ -15,7 +15,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-_WIDE = 16  # elements of a row from which turns pay
+_WIDE = 16  # elements of a row from which a loop over rows is faster
 _LONG = 1024  # those from which a call for each row is the least of it
 _FEW = 1 << 14  # elements that are added one by one before turns are arranged
 

@@ -67,7 +67,7 @@ def _flops(launch: Launch) -> int:
 
 def _host(transform: Callable[[Any, Launch], Callable[[Array], Array]]) -> Callable[[Launch], Body]:
     def host(launch: Launch) -> Body:
-        from scipy import fft  # only for a kernel that needs it: it is slow to import
+        from scipy import fft  # imported here because it is slow to import
 
         (source,) = launch.inputs
         assert isinstance(source, Meta)

@@ -104,7 +104,7 @@ def _cdist_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         a, b = (np.ascontiguousarray(np.moveaxis(x, -1, axis)) for x in inputs)
         step = max(1, _BLOCK // max(1, b.size))
-        mirrored = _are_one(*inputs)  # then what is right of the diagonal is below it, too
+        mirrored = _are_one(*inputs)  # then the part right of the diagonal equals the part below it
         for at in range(0, outputs[0].shape[-2], step):
             some, rest = slice(at, at + step), slice(at if mirrored else 0, None)
             if axis == 0:

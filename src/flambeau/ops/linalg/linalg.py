@@ -214,7 +214,7 @@ def _each(outputs: Sequence[Array], inputs: Sequence[Array], run: Callable[..., 
 
 
 def _lapack(name: str, *arrays: Array) -> Any:
-    from scipy.linalg import lapack  # only for a kernel that needs it: it is slow to import
+    from scipy.linalg import lapack  # imported here because it is slow to import
 
     return lapack.get_lapack_funcs((name,), arrays)[0]
 

@@ -207,7 +207,7 @@ def qr(grads: Sequence[Any], outs: Sequence[Any], params: tuple[Any, ...], metas
     k = min(m, n)
     right, of_right = r.narrow(-1, k, n - k), of_r.narrow(-1, k, n - k)
     r, of_r = r.narrow(-1, 0, k), of_r.narrow(-1, 0, k)
-    if n > k:  # what is to the right of the square is Q^H times a part of A
+    if n > k:  # the columns right of the square are Q^H times a part of A
         of_q = of_q + q @ (right @ of_right.mH)
     inner = (of_r @ r.mH - q.mH @ of_q).triu()
     above = inner.triu(1)
@@ -334,7 +334,7 @@ def eigh(given: Sequence[Any], outs: Sequence[Any]) -> Any:
         return (vectors * of_values.unsqueeze(-2)) @ vectors.mH
     inner = vectors.mH @ of_vectors
     _check_phase("linalg_eigh_backward", inner)
-    inner = _skew(inner) / (2 * _gaps(values))  # of what is Hermitian only a Hermitian gradient counts
+    inner = _skew(inner) / (2 * _gaps(values))  # for a Hermitian matrix only a Hermitian gradient counts
     return vectors @ _with_diagonal(inner, _or_zeros(of_values, values, inner)) @ vectors.mH
 
 
@@ -410,7 +410,7 @@ def lstsq(
     if not needs[0]:
         return None, for_b
     rest = a @ out - b
-    outside = grad - a.mH @ for_b  # what of the gradient no change of B can follow
+    outside = grad - a.mH @ for_b  # the part of the gradient that no change of B can produce
     found = solved(a.mH, out) @ outside.mH - rest @ solved(a, for_b).mH - for_b @ out.mH
     return found, for_b
 

@@ -250,7 +250,7 @@ def _right_back(grad: Any, a: Any, metas: Sequence[Any]) -> Any:
         return conj(a.reshape(-1, left.shape[-1]).transpose(0, 1)) @ grad.reshape(-1)
     factor = a.unsqueeze(0) if left.ndim == 1 else a
     grad = grad.unsqueeze(-2) if left.ndim == 1 else grad
-    if left.ndim > 2 and right.ndim == 2:  # one product instead of the sum of many
+    if left.ndim > 2 and right.ndim == 2:  # one product is faster than a sum of many
         rows = math.prod(left.shape[:-1])
         factor, grad = factor.reshape(rows, left.shape[-1]), grad.reshape(rows, right.shape[1])
     if _turned(right):

@@ -51,7 +51,7 @@ def _host(launch: Launch) -> Body:
     shape = (out.shape[0], dense.shape[0])
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        from scipy.sparse import csr_array  # only for a kernel that needs it: it is slow to import
+        from scipy.sparse import csr_array  # imported here because it is slow to import
 
         starts, columns, values, matrix = inputs
         _require_inside(starts, columns, shape[1])

@@ -32,7 +32,7 @@ Formula = Callable[[Any, Any, Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 _BLOCK = (
     1 << 14
-)  # elements that a host body takes at once: a dozen temporaries of them stay in a core's cache
+)  # elements that a reference implementation processes together: a dozen temporaries stay in a core's cache
 _WHOLE = (slice(None),)
 
 

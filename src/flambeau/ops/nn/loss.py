@@ -134,7 +134,8 @@ def _nll_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
         raise RuntimeError("input tensor should be 1D or 2D")
     expected = x.shape[:1] + x.shape[2:] if x.ndim > 1 else ()
     counts = target.dtype in (int64, uint8)
-    asked_first = (x.ndim, target.ndim) in ((1, 1), (4, 3))  # by PyTorch, of its dtype
+    # PyTorch checks the dtype first for these dimensions
+    asked_first = (x.ndim, target.ndim) in ((1, 1), (4, 3))
     if target.shape != expected and (counts or not asked_first):
         raise _misfit(x, target, expected)
     if not counts:
@@ -268,7 +269,7 @@ def _nll_backward_host(launch: Launch) -> Body:
         weight = widen(inputs[2])[places] if len(inputs) > 2 else np.ones((), grad.dtype)
         share = np.where(valid, weight, grad.dtype.type(0))
         given = -grad * share
-        if reduction == "mean":  # of no targets at all too the gradient of what is ignored is 0
+        if reduction == "mean":  # without any target, the gradient of ignored elements is 0 too
             given = np.where(valid, given / np.add.reduce(share.reshape(-1)), grad.dtype.type(0))
         outputs[0][...] = 0
         values = np.broadcast_to(given, target.shape).astype(outputs[0].dtype)

@@ -77,7 +77,7 @@ def _max_host(launch: Launch) -> Body:
 
     first, origin = _flat([first for _, first in axes], size), _flat([rows[0] for rows, _ in axes], size)
     away = _flat([np.arange(k) * d for k, d in zip(how.kernel, how.dilation, strict=True)], size).reshape(-1)
-    offsets = np.concatenate(([0], away))  # by the number of the tap, from 1
+    offsets = np.concatenate(([0], away))  # offset of each tap, by its number from 1
     number = np.min_scalar_type(away.size).type
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
@@ -85,7 +85,7 @@ def _max_host(launch: Launch) -> Body:
         low = _lowest(x.dtype)
         whole = padded(x, how.pads(size, count), low)
         best = np.full(outputs[0].shape, low, x.dtype)
-        chosen = np.zeros(best.shape, number)  # the number of the tap; 0 where none is above the lowest
+        chosen = np.zeros(best.shape, number)  # number of the tap; 0 if none is above the lowest value
         for i, (_, place) in enumerate(taps(how.kernel, how.stride, how.dilation, count), 1):
             seen = np.ascontiguousarray(whole[place])
             better = (seen > best) | (seen != seen)
@@ -94,7 +94,7 @@ def _max_host(launch: Launch) -> Body:
         none = chosen == 0
         where = np.where(none, first, origin + offsets[chosen])
         samples = np.arange(0, x.size, math.prod(size)).reshape(*x.shape[:2], *(1,) * len(size))
-        found = x.reshape(-1).take(where + samples, mode="clip")  # a window may lie beside the input
+        found = x.reshape(-1).take(where + samples, mode="clip")  # a window may lie outside the input
         np.copyto(outputs[0], np.where(none, x.dtype.type(low), found), casting="unsafe")
         np.copyto(outputs[1], where)
 

@@ -222,7 +222,7 @@ def _avg_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     )
 
 
-# The derivative of a mean's gradient is the mean again: pooling.py names this file, so it is found in the table.
+# The derivative of a mean's gradient is the mean itself, which this file finds in the table of operators.
 def _avg_back(grad: Any, params: Params, call: Any) -> Any:
     return call(table["avg_pool"], (grad,), params[:3])
 

@@ -137,7 +137,7 @@ def _lstm_back_twice(grads: Any, a: Any, b: Any, c: Any, d: Any, call: Any) -> l
     t = (f * d + i * g).tanh()
     si, sf, sg, so, st = i * (1 - i), f * (1 - f), 1 - g * g, o * (1 - o), 1 - t * t
     whole = b + a * o * st
-    met = pi * g * si + pf * d * sf + pg * i * sg + grads[1] * f  # what the whole is multiplied with
+    met = pi * g * si + pf * d * sf + pg * i * sg + grads[1] * f  # the factor of the whole expression
     inner = (a * so * po - met * a * o * t * 2) * st
     by_i = whole * (pi * g * (1 - 2 * i) + pg * sg) + inner * g
     by_f = whole * (pf * d * (1 - 2 * f) + grads[1]) + inner * d
@@ -206,7 +206,7 @@ def _gru_back_twice(grads: Any, a: Any, b: Any, c: Any, d: Any, call: Any) -> li
     n = (xn + r * hn).tanh()
     sr, sz, sn = r * (1 - r), z * (1 - z), 1 - n * n
     pr, pz = ar + br, az + bz
-    met = an + r * bn + hn * sr * pr  # what the gradient of the new state, before tanh, is multiplied with
+    met = an + r * bn + hn * sr * pr  # the factor of the new state's gradient before tanh
     by_new = a * (1 - z) * sn
     inner = -(a * (1 - z) * n * met * 2 + a * sz * pz) * sn
     by_h = by_new * sr * pr + inner * r

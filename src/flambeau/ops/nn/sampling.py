@@ -82,7 +82,7 @@ def _grid_host(launch: Launch) -> Body:
     return body
 
 
-_BLOCK = 1 << 13  # places that are computed at a time: what is held meanwhile stays in a core's cache
+_BLOCK = 1 << 13  # positions processed together, so that temporaries stay in a core's cache
 
 
 def _places(grid: Array, size: Sequence[int], align: bool) -> list[Array]:
@@ -185,7 +185,8 @@ def _taps(mode: str, places: list[Array], size: Sequence[int], padding: str, ali
     found = []
     for at, n in zip(places, size, strict=True):
         if padding == "zeros":
-            at = np.fmin(np.fmax(at, -4), n + 3)  # further out all is alike; NaN is outside, too
+            # positions further outside are equivalent; NaN counts as outside
+            at = np.fmin(np.fmax(at, -4), n + 3)
         if mode == "bicubic":
             low = np.floor(at)
             shares = zip(range(-1, 3), cubic_weights(at - low), cubic_slopes(at - low), strict=True)

@@ -29,7 +29,7 @@ def erf(x: Any) -> Any:
     """Return the error function. float64 is SciPy's."""
     if x.dtype == np.float32:
         return in_blocks(_erf, x)
-    from scipy import special  # only where it is needed: it is slow to import
+    from scipy import special  # imported here because it is slow to import
 
     return special.erf(x)
 

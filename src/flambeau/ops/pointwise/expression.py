@@ -45,7 +45,7 @@ from flambeau.ops.pointwise.pointwise_body import Array, Into, Lazy
 from flambeau.ops.pointwise.pointwise_several import together
 
 MOST = 8  # tensors
-LETTERS = "abcdefghjklmnopqrstuvwxyz"  # what operands are called in C++
+LETTERS = "abcdefghjklmnopqrstuvwxyz"  # names of operands in C++
 _Number = bool | int | float | complex
 _EITHER = {logic.logical_and, logic.logical_or, logic.logical_xor, logic.logical_not, logic.eq, logic.ne}
 _OF_TRUTHS = {
@@ -68,7 +68,7 @@ class Node:
     place = ""
     truth = False
     meta = SimpleNamespace(shape=())
-    dtype = float32  # what formulas ask of it: whether it is complex
+    dtype = float32  # formulas ask whether it is complex
     requires_grad = True  # and whether its own derivative may be asked for
 
     def __add__(self, other: Any) -> Node:
@@ -292,7 +292,7 @@ def _single(
                     f"\"{node.record.name}\" not implemented for '{kind.torch_name}' in {name}{node.place}"
                 )
 
-    truth = root.truth and floats  # without `floats` the result is of the operands' dtype, as in C++
+    truth = root.truth and floats  # without `floats` the result has the operands' dtype, as in C++
     return pointwise(
         name,
         Lazy(lambda launch: Into(_Arithmetic(root, arity, launch).store)),

@@ -372,7 +372,7 @@ class _Body:
             return self._outputs()
         value = self._expression()
         if self._depth or isinstance(value, Number):
-            value = _as_t(value)  # what the kernel itself returns is stored as a T
+            value = _as_t(value)  # the kernel stores its own result as a T
         self._expect(";")
         return (_as_bool(value) if self._function.result == "bool" else value,)
 

@@ -290,7 +290,7 @@ sinc = _named(
 
 def _special(name: str, ours: str, summary: str, **fields: Any) -> Pointwise:
     def load(launch: Launch) -> Any:
-        from scipy import special  # only for a kernel that needs it: it is slow to import
+        from scipy import special  # imported here because it is slow to import
 
         return getattr(special, name)
 
@@ -377,7 +377,7 @@ def _logit_text(launch: Launch) -> str:
 
 def _logit_back(grad: Any, a: Any, params: Any) -> Any:
     (eps,) = params
-    slope = grad / ((a + 0.0) * (1 - a))  # of -0.0 as of 0
+    slope = grad / ((a + 0.0) * (1 - a))  # treats -0.0 as 0
     if eps is None or eps < 0:
         return slope.masked_fill((a < 0) | (a > 1), math.nan)
     return slope.masked_fill((a < eps) | (a > 1 - eps), 0)
@@ -789,7 +789,7 @@ def _leaky(x: Any, slope: Any, out: Any = None) -> Any:
 
 
 def _elu(x: Any, alpha: Any, scale: Any, input_scale: Any, out: Any = None) -> Any:
-    below = scale * alpha * np.expm1(np.minimum(x, 0) * input_scale)  # of 0 that costs little
+    below = scale * alpha * np.expm1(np.minimum(x, 0) * input_scale)  # expm1(0) is cheap
     return choose(x < 0, below, scale * x, out)
 
 

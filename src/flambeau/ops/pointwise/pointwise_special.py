@@ -335,7 +335,7 @@ def _climb(x: Any, n: Any, first: Any, step: Step) -> Any:
     for k in range(1, int(n.max(initial=0))):
         p, q = q, step(k, x, p, q)
         out = np.where(n == k + 1, q, out)
-        if not np.isfinite(q[n > k]).any():  # they stay so, whatever the degree
+        if not np.isfinite(q[n > k]).any():  # these stay infinite for every degree
             return np.where(n > k, q, out)
     return out
 

@@ -25,7 +25,7 @@ from flambeau.ops.random.random import FLOATS, walked
 from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]
-EACH = 4  # elements of a draw
+EACH = 4  # elements of one draw
 
 
 def _scaled(a: Any, b: Any, c: Any) -> Any:

@@ -35,10 +35,10 @@ from flambeau.ops.pointwise.dtype_promotion import NUMBERS, REALS
 from flambeau.ops.work import element_work
 
 FLOATS = (float16, bfloat16, float32, float64)
-# Digits of the significand: how many low bits of a word make a uniform number or a `random_()` integer.
+# Digits of the significand: the low bits of a word that make a uniform number or a `random_()` integer.
 DIGITS = {float16: 11, bfloat16: 8, float32: 24, float64: 53}
 
-# What PyTorch's errors call the routine of a distribution.
+# The name of each distribution's routine in PyTorch's errors.
 _ROUTINES = {
     "normal_": "normal_kernel_{}", "uniform_": "check_uniform_bounds", "log_normal_": "log_normal_{}",
     "geometric_": "geometric_{}", "random_": "random_kernel_{}", "bernoulli_": "bernoulli_scalar_{}_",
@@ -217,7 +217,8 @@ def _philox_uniform(words: Array, dtype: dtype, bounds: Sequence[Any]) -> Array:
         values = _philox_unit(words, dtype) * (high - low) + low
         return np.where(values == high, low, values)
     low, high = np.array([low, high]).astype(dtype.numpy).astype(np.float32)
-    span = (high - low).astype(dtype.numpy).astype(np.float32)  # PyTorch's range is of the tensor's dtype
+    # PyTorch computes the range in the tensor's dtype
+    span = (high - low).astype(dtype.numpy).astype(np.float32)
     stored = _fused(_philox_unit(words, dtype), span, low).astype(dtype.numpy)
     # cuRAND's interval is (0, 1]; PyTorch's [0, 1): the bound is turned round after rounding to the dtype.
     return np.where(stored == dtype.numpy.type(high), dtype.numpy.type(low), stored)
@@ -276,7 +277,7 @@ def _twist_normal(engine: MersenneTwister, count: int, dtype: dtype, parameters:
     drawn = count if dtype.itemsize >= 4 else whole
     values[:drawn] = unit(engine, drawn)
     values[:whole] = _box_muller(values[:whole].reshape(-1, 2, 8), kind(mean), kind(std))
-    if whole < count:  # the last sixteen are drawn anew, so that every vector is full
+    if whole < count:  # the last sixteen are drawn again, so that every vector is full
         values[-16:] = _box_muller(unit(engine, 16).reshape(1, 2, 8), kind(mean), kind(std))
     return values
 
@@ -400,9 +401,7 @@ def _exponential(u: Array, cuda: bool, rate: float) -> Array:
     one = u.dtype.type(1)
     if not cuda:
         return -np.log1p(-u) / u.dtype.type(rate)
-    eps = (
-        np.finfo(u.dtype).eps / 2
-    )  # log of a number that rounds to 1 would give 0, which the distribution excludes
+    eps = np.finfo(u.dtype).eps / 2  # excludes 0, which the logarithm of a number rounded to 1 would give
     return np.where(u >= one - eps, -eps, np.log(u)) * (-one / u.dtype.type(rate))
 
 
@@ -487,7 +486,7 @@ def _by_keys(policy: Policy, count: int, seed: int, offset: int) -> Array:
         part = keys[start : start + values.size]
         part[...] = values.reshape(-1)[: part.size]
     keys &= np.uint64((1 << bits) - 1)
-    if bits == width:  # of signed keys
+    if bits == width:  # keys are signed
         keys ^= np.uint64(1 << width - 1)
     order = np.argsort(keys, kind="stable")
     return _islands_shuffled(order, keys[order], seed, offset + policy.increment(count, 2))
@@ -519,7 +518,7 @@ randperm = define(
 
 # -- numbers of distributions whose parameters are an input: by rejection ------------------------------------
 
-TURNS = 128  # of the generator for each number, at most: more rejections than that never happen
+TURNS = 128  # the maximum number of draws for each number; more rejections are practically impossible
 REJECTION_DRAWS = 4 * TURNS  # how far a kernel advances the generator
 Draw = Callable[[int], tuple[Array, Array]]  # two uniform numbers in (0, 1] for each element, of each turn
 
@@ -614,7 +613,7 @@ def _poisson_inverse(rates: Array, u: Array) -> Array:
 
 
 def _poisson_proposal(rates: Array, u: Array, v: Array) -> tuple[Array, Array]:
-    from scipy.special import gammaln  # only where large rates are drawn: it is slow to import
+    from scipy.special import gammaln  # imported here because it is slow to import
 
     log_rate = np.log(rates)
     b = 0.931 + 2.53 * np.sqrt(rates)

@@ -146,7 +146,7 @@ def _folding(ufunc: np.ufunc) -> Run:
     return run
 
 
-_LINE = 64  # elements of a line from which a call for each pays
+_LINE = 64  # elements of a line from which one call per line is faster
 
 
 def _by_lines(ufunc: np.ufunc, x: Array, axis: int, kind: Any) -> Array:

@@ -78,7 +78,7 @@ def _define(name: str, rows: Callable[[Array, Array], Array], derivative: Deriva
     return define(Op(name, _rule, kernel, FLOATS, _samples, derivative=derivative))
 
 
-# Of out * (grad - sum(grad * out)), as a function of two tensors.
+# The gradient of out * (grad - sum(grad * out)) as a function of two tensors.
 def _softmax_grad(grad: Any, b: Any, params: Any) -> Any:
     return b * (grad - (grad * b).sum(params[0], True))
 
@@ -88,7 +88,7 @@ def _softmax_out(grad: Any, a: Any, b: Any, params: Any) -> Any:
     return grad * (a - (a * b).sum(dim, True)) - a * (grad * b).sum(dim, True)
 
 
-# Of grad - exp(out) * sum(grad).
+# The gradient of grad - exp(out) * sum(grad).
 def _log_softmax_grad(grad: Any, b: Any, params: Any) -> Any:
     return grad - (grad * b.exp()).sum(params[0], True)
 

@@ -43,7 +43,8 @@ def _arange_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         start, step = inputs
-        count = np.arange(target.numel, dtype=wide.numpy)  # no plan should hold what is as long as its output
+        # computed at each call, because a plan should not hold data as large as its output
+        count = np.arange(target.numel, dtype=wide.numpy)
         store(outputs[0], wide.numpy.type(start) + wide.numpy.type(step) * count)
 
     return body

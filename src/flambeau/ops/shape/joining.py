@@ -54,7 +54,7 @@ def _cat_rule(operands: Sequence[Operand], params: Params) -> Signature:
     dim = wrap_dim(params[0], first.ndim)
     length = 0
     for i, meta in enumerate(metas):
-        if meta.shape == (0,):  # of old, an empty vector joins anything
+        if meta.shape == (0,):  # for compatibility, an empty vector joins tensors of any shape
             continue
         _check_joins(first, meta, dim, i)
         length += meta.shape[dim]

@@ -49,8 +49,8 @@ def _matrix_and_vector(launch: Launch, results: int, depth: int) -> Work:
 
 # -- convolutions -----------------------------------------------------------------------------------------------------
 
-_HALF_SHARE, _SHARE = 1.0, 0.69  # of a plain product's rate
-_DEPTHWISE = 0.62  # of the memory's rate
+_HALF_SHARE, _SHARE = 1.0, 0.69  # shares of a plain product's rate
+_DEPTHWISE = 0.62  # share of the memory's rate
 
 
 def convolution(launch: Launch) -> Work:
@@ -152,7 +152,7 @@ def _attention(
     causal = bool(launch.params[0])
     seen = 0.5 * (1 + 128 / max(queries, 128)) if causal else 1.0
     operations = 4.0 * heads * queries * keys * depth * seen * factor
-    peak = 66.9e6 if wide else 989.4e6 * min(1.0, (depth / 128) ** 0.4)  # of an H100, in a microsecond
+    peak = 66.9e6 if wide else 989.4e6 * min(1.0, (depth / 128) ** 0.4)  # products per microsecond of an H100
     waves = -(-heads * -(-queries // (64 if wide else 128)) // MULTIPROCESSORS)
     chain = waves * -(-keys // 64) * steps[wide] * (0.6 if causal else 1.0) * depth / 64 / min(waves, 2)
     microseconds = start + max(operations / (peak * shares[wide]), chain)

@@ -19,13 +19,13 @@ from flambeau.tensor.signatures import signatures_of
 
 OURS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 
-# Names of a first argument that PyTorch's parser calls `input`, whatever its documentation says.
+# Names of first arguments that PyTorch's parser calls `input`, unlike its documentation.
 _FIRST = {"A", "B", "L", "b", "self", "tensor", "x"}
 
 _COMPARED = KINDS.keys() - {"None"}
 _DIMS = {"dim", "keepdim"}
 
-# What PyTorch's parser calls arguments that its documentation, and we, call otherwise.
+# Arguments whose names in PyTorch's parser differ from its documentation and from ours.
 _PARTS = {"indices": "indices_or_sections", "sections": "indices_or_sections"}
 _AXES = {"axis0": "dim0", "axis1": "dim1"}
 _BATCHES = {"batch1": "a", "batch2": "b"}
@@ -126,7 +126,8 @@ def _again(
     ours = _names(define, name, method)
     renamed = {ours.get(key, key): value for key, value in given.items()}
     if len(renamed) == len(given) and renamed.keys() != given.keys():
-        return partial(renaming, *args, **renamed)  # it did not know a name, so it did nothing yet
+        # the call failed at an unknown name, so it had no effect yet
+        return partial(renaming, *args, **renamed)
     return None
 
 

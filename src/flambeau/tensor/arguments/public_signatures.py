@@ -39,7 +39,7 @@ def documented_signature(define: Callable[..., Any], name: str, method: bool) ->
     line = lines.get(f"Tensor.{name}") if method else lines.get(name)
     if line is not None:
         found = _parse(line, method=method)
-    elif method and name in lines:  # those of the function, without its tensor
+    elif method and name in lines:  # the signatures of the function, without its tensor
         found = [_SELF, *_parse(lines[name])[1:]]
     else:
         found = _complete(own, name, method)

@@ -14,7 +14,7 @@ class NamedResult(tuple[Any, ...]):
 
     __slots__ = ()
     fields: tuple[str, ...] = ()
-    stored: type[NamedResult]  # what it is where the results went to `out=`
+    stored: type[NamedResult]  # the result type of calls with `out=`
 
     def __new__(cls, members: Iterable[Any]) -> NamedResult:
         self = tuple.__new__(cls, members)

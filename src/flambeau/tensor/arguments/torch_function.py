@@ -40,7 +40,7 @@ _PLAIN = {Tensor, Size, int, float, bool, complex, str, type(None), slice, type(
 
 _namespaces: list[dict[str, Any]] = []
 _own_members: dict[str, Any] = {}
-_arming = threading.RLock()  # a finalizer may come in between
+_arming = threading.RLock()  # reentrant, because a finalizer may interrupt a call
 _armed = False
 
 
@@ -251,7 +251,7 @@ def _put_doors() -> None:
 
 def _name(function: FunctionType, name: str) -> None:
     if function.__name__ not in vars(Tensor) and not any(function.__name__ in names for names in _namespaces):
-        function.__name__ = name  # by which programs know what they are asked about
+        function.__name__ = name  # programs identify functions by this name
 
 
 def _functions() -> list[tuple[str, FunctionType]]:
@@ -285,10 +285,10 @@ def again(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Retry a public function that refused its arguments, if one of them overrides functions; otherwise re-raise."""
     if arm_for((*args, *kwargs.values())):
         return function(*args, **kwargs)
-    raise  # what is being handled
+    raise  # re-raises the exception being handled
 
 
-# Functions that ask nobody.
+# Functions that check no argument.
 _SILENT = {
     "are_deterministic_algorithms_enabled", "broadcast_shapes", "fork_rng", "from_dlpack", "from_numpy",
     "get_default_device", "get_default_dtype", "get_deterministic_debug_mode", "get_num_interop_threads",

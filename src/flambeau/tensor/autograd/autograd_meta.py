@@ -314,7 +314,7 @@ class RecordedView(RecordedShape):
         else:
             grad = fit_gradient(self.record.derivative(grads[0], meta, run, *self.saved), meta)
         if not mode.recording and grad.history is not None:
-            forget_base(grad)  # who adds it to a leaf sees by the memory's holders whether it shows another's
+            forget_base(grad)  # a leaf decides by the references to the memory whether the gradient shares it
         return (grad,)
 
 

@@ -112,7 +112,7 @@ class CopySlices(Node):
         self.change, self.place, self.steps = change, place, steps
 
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
-        base = self.outputs[0]  # the views are of its layout
+        base = self.outputs[0]  # the views have its layout
         whole = grads[0].new_empty_strided(base.shape, base.strides).copy_(grads[0])
         part: Any = replay(self.steps, whole)
         input_grads = list(self.change.gradients([part.clone()]))
@@ -124,7 +124,7 @@ class CopySlices(Node):
         return (whole, *input_grads)
 
     def release(self, finished: Container[Node]) -> None:
-        if self.change not in finished:  # else a gradient led to what the change gave, too: its turn comes
+        if self.change not in finished:  # otherwise another gradient still flows to the change's output
             self.change.release(finished)
 
 
@@ -144,4 +144,4 @@ class NotImplementedNode(Node):
         return "torch::autograd::NotImplemented"
 
 
-NotImplementedNode.__name__ = NotImplementedNode.__qualname__ = "NotImplemented"  # as programs know it
+NotImplementedNode.__name__ = NotImplementedNode.__qualname__ = "NotImplemented"  # the name that programs see

@@ -29,7 +29,7 @@ class RecordedShape(Node):
         self.set_outputs(outputs)
 
 
-_classes: dict[Any, Any] = {}  # of each record (and name): made when it is first recorded
+_classes: dict[Any, Any] = {}  # (operator, name) -> class, created when it is first recorded
 
 
 def node_class(base: type, record: Op | View, metas: tuple[Meta | None, ...], params: tuple[Any, ...]) -> Any:

@@ -150,7 +150,8 @@ class SavedSpec:
         self.needs = needs
         self.missing = _missing_derivative(record) if derivative is MISSING and any(needs) else None
         self.joint_formula = derivative.whole if any(needs) else None
-        bound = getattr(self.joint_formula, "bound", None)  # what it asks for depends on who needs a gradient
+        # its needs depend on which inputs require a gradient
+        bound = getattr(self.joint_formula, "bound", None)
         if bound is not None:
             self.joint_formula = bound(needs)
         names = () if self.joint_formula is None else names_of(self.joint_formula)
@@ -185,7 +186,7 @@ _AT_BACKWARD = (
     "metas",
     "needs",
     "call",
-)  # what is known without being saved
+)  # values known without being saved
 
 
 def _value_getter(known: list[str], names: tuple[str, ...]) -> Callable[[list[Any]], Sequence[Any]]:

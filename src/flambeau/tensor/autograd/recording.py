@@ -21,7 +21,7 @@ from flambeau.tensor.tensor import AutogradMeta, Tensor, new_object
 _saved_specs: dict[
     Any, SavedSpec
 ] = {}  # by record and which inputs require a gradient: made when first recorded
-_record_plans: dict[Any, RecordPlan] = {}  # of calls without a plan, which keeps that of others
+_record_plans: dict[Any, RecordPlan] = {}  # record plans of calls without a plan; plans keep the others
 _LIMIT = 20_000  # as many are kept as plans of calls
 
 

@@ -114,7 +114,7 @@ class _Export:
     def __init__(self, t: Tensor, form: type[Structure], flags: int) -> None:
         meta = t.meta
         require_backed(t)
-        t.memory.share()  # on which streams it is used from now on, nobody tells us
+        t.memory.share()  # streams that use the memory from now on are unknown
         shape, strides = (c_int64 * meta.ndim)(*meta.shape), (c_int64 * meta.ndim)(*meta.strides)
         kind, index = dlpack_device(t)
         managed = form()

@@ -144,7 +144,7 @@ def _interface_of(t: Tensor) -> dict[str, Any]:
         )
     meta = t.meta
     require_backed(t)
-    t.memory.share()  # on which streams it is used from now on, nobody tells us
+    t.memory.share()  # streams that use the memory from now on are unknown
     return {
         "version": 3,
         "shape": meta.shape,

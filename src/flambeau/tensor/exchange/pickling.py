@@ -35,7 +35,7 @@ from flambeau.tensor.storages import Face, TypedStorage, face, over_storage
 from flambeau.tensor.subclasses import make_subclass
 from flambeau.tensor.tensor import Tensor, make
 
-# What PyTorch has no storage class for: such a tensor is saved over bytes, with its dtype beside them.
+# Dtypes without a storage class in PyTorch. Such a tensor is saved as bytes, with its dtype.
 NEW_KINDS = (
     dtypes.uint16, dtypes.uint32, dtypes.uint64, dtypes.float8_e4m3fn, dtypes.float8_e5m2, dtypes.complex32,
 )  # fmt: skip

@@ -33,7 +33,7 @@ from flambeau.tensor.storage_resize import holders
 from flambeau.tensor.storages import UntypedStorage, face
 from flambeau.tensor.tensor import Tensor, make
 
-_MANY = 16  # sendings that may have arrived before somebody looks
+_MANY = 16  # sendings that may have arrived before the next check
 FILE_DESCRIPTOR, FILE_SYSTEM = "file_descriptor", "file_system"
 _OTHER_STRATEGY = (
     ". Please increase the limit using `ulimit -n` in the shell or change the sharing strategy by calling "
@@ -106,7 +106,7 @@ class SharedStorage(ForeignStorage):
 
     __slots__ = ()
 
-    def __del__(self, ending: Any = sys.is_finalizing) -> None:  # then this module may be gone
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:  # at the end this module may be gone
         if not ending() and isinstance(self.owner, Anonymous):
             sharing.settle(list(self.owner.slots))
 
@@ -116,7 +116,7 @@ class SentStorage(Storage):
 
     __slots__ = ()
 
-    def __del__(self, ending: Any = sys.is_finalizing) -> None:  # then this module may be gone
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:  # at the end this module may be gone
         if not ending():
             device_ipc.retire(self.ptr)
 
@@ -130,7 +130,7 @@ class ReceivedStorage(ForeignStorage):
     __slots__ = ("_receipt", "_streams")
 
     def __init__(self, parcel: device_ipc.Parcel) -> None:
-        self._receipt: device_ipc.Received | None = None  # what __del__ sees if nothing was received
+        self._receipt: device_ipc.Received | None = None  # for __del__, if nothing was received
         context, ptr, receipt = device_ipc.receive(parcel)
         super().__init__(ptr, parcel.nbytes, context, None)
         self.stream = 0
@@ -143,7 +143,7 @@ class ReceivedStorage(ForeignStorage):
     def share(self) -> None:
         self._streams.add(current.stream_at(self.context.index).handle)
 
-    def __del__(self, ending: Any = sys.is_finalizing) -> None:  # then this module may be gone
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:  # at the end this module may be gone
         if not ending() and self._receipt is not None:
             device_ipc.release(self._receipt, self._streams)
 

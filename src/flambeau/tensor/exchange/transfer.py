@@ -105,7 +105,7 @@ def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
         version = target.counter.version
         if source.history is None and target.history is None:
             call_into(ops.copy, (target,), (source,), (to.dtype, to.shape))
-        else:  # who calls this records it
+        else:  # the caller records it
             with recording(False):
                 call_into(ops.copy, (target,), (source,), (to.dtype, to.shape))
         target.counter.version = version

@@ -66,7 +66,7 @@ def operand(x: Any, name: str, argument: str, position: int) -> Any:
 
 
 def _no_operand(x: Any, name: str, argument: str, position: int) -> TypeError:
-    if x is ...:  # what an operand is where none was given
+    if x is ...:  # the default of a missing operand
         return TypeError(f'{name}() missing 1 required positional arguments: "{argument}"')
     return TypeError(argument_type(name, argument, position, "Tensor", x))
 
@@ -228,7 +228,7 @@ def conj_physical(input: Tensor, *, out: Any = None) -> Any:
 
 
 def _conj_physical_(self: Tensor) -> Any:
-    if not (self.meta.dtype.is_complex or self.requires_grad):  # nothing is written, nor asked of the memory
+    if not (self.meta.dtype.is_complex or self.requires_grad):  # neither writes nor reads memory
         return self
     return into(functions.conj_physical, (self,))
 

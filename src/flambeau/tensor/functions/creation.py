@@ -132,7 +132,7 @@ def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
 _repeated: dict[Any, Meta] = {}
 _MOST = 4096
 system.on_close(_repeated.clear)
-flags.subscribe(_repeated.clear)  # what is empty may have to be filled from now on
+flags.subscribe(_repeated.clear)  # empty tensors may have to be filled from now on
 
 
 def find_meta(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, Meta | None]:
@@ -475,5 +475,6 @@ def _create_spaced(
     kind = _kind(options, default_complex() if complexes else flags.default_dtype)
     if kind.category == BOOL:
         raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'")
-    start, end = checked_scalar(start, kind), checked_scalar(end, kind)  # of integers between whole numbers
+    # for integer dtypes, between whole numbers
+    start, end = checked_scalar(start, kind), checked_scalar(end, kind)
     return _create_computed(op, (start, end), (count,), kind, own, options)

@@ -14,7 +14,7 @@ from flambeau.runtime import current
 from flambeau.tensor import call as engine
 from flambeau.tensor.tensor import Tensor
 
-MOST = 256  # tensors in one launch: their addresses are parameters of a kernel
+MOST = 256  # tensors in one launch, whose addresses are parameters of a kernel
 
 
 def update(

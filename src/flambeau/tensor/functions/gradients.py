@@ -219,7 +219,7 @@ def register_hook(self: Tensor, hook: Callable[[Any], Any]) -> RemovableHandle:
     """Call `hook(grad)` whenever a gradient of this tensor is computed; what it returns, if anything, replaces it."""
     _refuse_untracked(self, "cannot register a hook on a")
     edge = edge_of(self)
-    if edge is None:  # of a view made while nothing was recorded: no gradient comes
+    if edge is None:  # a view created without recording gets no gradient
         return RemovableHandle(OrderedDict())
     node, index = edge
     return add_hook(node.ensured_hooks.tensor_hooks.setdefault(index, OrderedDict()), hook)

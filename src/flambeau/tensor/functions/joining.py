@@ -365,7 +365,7 @@ def _indices(row: int, col: int, offset: int, kind: dtype | None, where: Any, lo
     if lower:
         row = row if col and row + offset > 0 else 0
     else:
-        row = max(min(row, col - offset), 0)  # what lies below has none
+        row = max(min(row, col - offset), 0)  # rows below it have no elements
     params = (row, col, offset, kind or dtypes.int64, place(where), lower)
     result: Tensor = call(ops.triangle_indices, (), params)
     return result

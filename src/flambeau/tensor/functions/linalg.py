@@ -508,7 +508,7 @@ def ormqr(
     reflectors.
     """
     _check_reflectors(input, tau, other, left)
-    if not left:  # the adjoint of the product
+    if not left:  # computed as the adjoint of the product
         other, transpose = other.mH, not transpose
     kind, count, rows = other.dtype, tau.meta.shape[-1], input.meta.shape[-2]
     input, tau, other = _to_double(input), _to_double(tau), _to_double(other)

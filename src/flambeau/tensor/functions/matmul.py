@@ -285,7 +285,7 @@ def baddbmm(
     alpha: Number = 1, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return beta * input + alpha * (batch1 @ batch2), batch by batch. out_dtype: as of `mm`."""
-    batch1.size(0), batch1.size(1), batch2.size(2)  # of fewer dimensions PyTorch raises IndexError
+    batch1.size(0), batch1.size(1), batch2.size(2)  # with fewer dimensions PyTorch raises IndexError
     _check_batches(batch1, batch2)
     return _add_product(input, batch1, batch2, beta, alpha, out, out_dtype)
 

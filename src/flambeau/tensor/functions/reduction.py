@@ -285,7 +285,7 @@ def _test(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Tensor
     if out is not None and out.dtype.name not in ("bool", "uint8"):
         raise RuntimeError(f"{name} only supports bool tensor for result, got: {out.dtype.torch_name}")
     dims = _dims(dim, name)
-    if dims == () and input.meta.ndim:  # of each element by itself
+    if dims == () and input.meta.ndim:  # each element is reduced by itself
         input, dims, keepdim = input.unsqueeze(0), (0,), False
     if out is not None and out.dtype is bool_:
         return run_cast(op, (functions["ne"](input, 0),), (dims, keepdim, None), out)

@@ -263,7 +263,7 @@ def istft(
         raise RuntimeError("Cannot have onesided output if window or input is complex")
     spectra = input.transpose(-2, -1) if input.ndim == 3 else input.transpose(-2, -1).unsqueeze(0)
     norm = "ortho" if normalized else None
-    if not one and not return_complex:  # the half that is not read is that of a real signal
+    if not one and not return_complex:  # the omitted half belongs to a real signal
         spectra = spectra.narrow(-1, 0, n_fft // 2 + 1)
     frames: Any = ifft(spectra, norm=norm) if return_complex else irfft(spectra, n_fft, norm=norm)
     kind = frames.dtype.to_real()

@@ -384,7 +384,7 @@ def _renorm_method(self: Any, p: Number, dim: int, maxnorm: Number) -> Any:
 
 def _renorm_(self: Any, p: Number, dim: int, maxnorm: Number) -> Any:
     recorded = mode.recording and requires_grad(self)
-    before = self.clone() if recorded else self  # what its formulas save
+    before = self.clone() if recorded else self  # the values that its formulas save
     return self.copy_(_renorm(before, p, dim, maxnorm))
 
 
