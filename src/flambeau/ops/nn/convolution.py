@@ -209,7 +209,7 @@ def add_bias(out: Array, bias: Sequence[Array], kind: dtype) -> None:
 
 
 def sum_windows(x: Array, weight: Array, how: Geometry, size: Ints) -> Array:
-    """out[n, o, i] = sum of weight[o, c, tap] * x[n, c, i * stride + tap * dilation] over c and taps."""
+    """Return out[n, o, i] = sum of weight[o, c, tap] * x[n, c, i * stride + tap * dilation] over c and taps."""
     x, weight = _by_group(padded(x, [(p, p) for p in how.padding]), how, 1), _by_group(weight, how, 0)
     out = np.zeros((len(x), *weight.shape[:2], *size), x.dtype)
     for tap, places in taps(weight.shape[3:], how.stride, how.dilation, size):
@@ -218,7 +218,7 @@ def sum_windows(x: Array, weight: Array, how: Geometry, size: Ints) -> Array:
 
 
 def add_windows(x: Array, weight: Array, how: Geometry, size: Ints) -> Array:
-    """The transpose of `sum_windows`: out[n, o, i * stride + tap * dilation] += weight[c, o, tap] * x[n, c, i]."""
+    """Return its transpose: out[n, o, i * stride + tap * dilation] += weight[c, o, tap] * x[n, c, i]."""
     x, weight = _by_group(x, how, 1), _by_group(weight, how, 0)
     around = [n + 2 * p for n, p in zip(size, how.padding, strict=True)]
     out = np.zeros((len(x), how.groups, weight.shape[2], *around), x.dtype)
@@ -229,7 +229,7 @@ def add_windows(x: Array, weight: Array, how: Geometry, size: Ints) -> Array:
 
 
 def sum_products(narrow: Array, broad: Array, how: Geometry, kernel: Ints) -> Array:
-    """out[o, c, tap] = sum of narrow[n, o, i] * broad[n, c, i * stride + tap * dilation] over n and i."""
+    """Return out[o, c, tap] = sum of narrow[n, o, i] * broad[n, c, i * stride + tap * dilation] over n and i."""
     narrow, broad = (_by_group(x, how, 1) for x in (narrow, padded(broad, [(p, p) for p in how.padding])))
     out = np.zeros((how.groups, narrow.shape[2], broad.shape[2], *kernel), narrow.dtype)
     for tap, places in taps(kernel, how.stride, how.dilation, narrow.shape[3:]):

@@ -14,9 +14,8 @@ import numpy as np
 
 from flambeau.core.dtype import bool_, dtype, int64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, VOLUMES_ON_CPU
-from flambeau.ops.cache_blocks import contiguous
 from flambeau.ops.nn import pooling_gradients as gradients
 from flambeau.ops.nn.windows import Array, Ints, Windows, bounds_of, divisors, padded, taps
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
@@ -50,7 +49,7 @@ def _refuse(x: Meta, name: str, dtypes: tuple[dtype, ...]) -> None:
         raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
 
 
-def _lowest(kind: np.dtype[Any]) -> Any:
+def lowest(kind: np.dtype[Any]) -> Any:
     return -np.inf if kind.kind == "f" else np.iinfo(kind).min
 
 
@@ -69,47 +68,37 @@ def _max_host(launch: Launch) -> Body:
     source, kind = launch.inputs[0], launch.outputs[0].dtype
     assert isinstance(source, Meta)
     size, count, widen = source.shape[2:], launch.outputs[0].shape[2:], to_computing(kind, kind)
-    how: Windows = launch.params[0].reaching(size)
-    axes = [
-        _axis(*each)
-        for each in zip(size, count, how.kernel, how.stride, how.padding, how.dilation, strict=True)
-    ]
-
-    first, origin = _flat([first for _, first in axes], size), _flat([rows[0] for rows, _ in axes], size)
-    away = _flat([np.arange(k) * d for k, d in zip(how.kernel, how.dilation, strict=True)], size).reshape(-1)
-    offsets = np.concatenate(([0], away))  # offset of each tap, by its number from 1
-    number = np.min_scalar_type(away.size).type
+    how: Windows = launch.params[0]
+    axes = places_along(how, size, count)
+    first = flat_places(
+        [np.where(at >= 0, at, n).min(axis=0) for at, n in zip(axes, size, strict=True)], size
+    )
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        x = contiguous(widen(inputs[0]))
-        low = _lowest(x.dtype)
-        whole = padded(x, how.pads(size, count), low)
-        best = np.full(outputs[0].shape, low, x.dtype)
-        chosen = np.zeros(best.shape, number)  # number of the tap; 0 if none is above the lowest value
-        for i, (_, place) in enumerate(taps(how.kernel, how.stride, how.dilation, count), 1):
-            seen = np.ascontiguousarray(whole[place])
-            better = (seen > best) | (seen != seen)
-            np.maximum(best, seen, out=best)
-            np.maximum(chosen, better * number(i), out=chosen)
-        none = chosen == 0
-        where = np.where(none, first, origin + offsets[chosen])
-        samples = np.arange(0, x.size, math.prod(size)).reshape(*x.shape[:2], *(1,) * len(size))
-        found = x.reshape(-1).take(where + samples, mode="clip")  # a window may lie outside the input
-        np.copyto(outputs[0], np.where(none, x.dtype.type(low), found), casting="unsafe")
+        x = widen(inputs[0])
+        whole = padded(x, how.pads(size, count), lowest(x.dtype))
+        best = np.full(outputs[0].shape, lowest(x.dtype), x.dtype)
+        where = np.broadcast_to(first, best.shape)
+        for tap, places in taps(how.kernel, how.stride, how.dilation, count):
+            seen = whole[places]
+            better = (seen > best) | (seen != seen)  # NaN is greater than all numbers
+            best = np.where(better, seen, best)
+            where = np.where(
+                better, flat_places([at[t] for at, t in zip(axes, tap, strict=True)], size), where
+            )
+        np.copyto(outputs[0], best, casting="unsafe")
         np.copyto(outputs[1], where)
 
     return body
 
 
-def _axis(n: int, count: int, k: int, s: int, p: int, d: int) -> tuple[Array, Array]:
-    """Return, for one dimension, the position of each element of each window, (k, count), and each window's first
-    valid one.
-    """
-    at = np.arange(k)[:, None] * d + np.arange(count) * s - p
-    return at, np.where(at >= 0, at, n).min(axis=0)
+def places_along(how: Windows, size: Ints, count: Ints) -> list[Array]:
+    """Return, for each dimension, the place of each tap of each window: (kernel, count); outside in the padding."""
+    ends = zip(count, how.kernel, how.stride, how.padding, how.dilation, strict=True)
+    return [np.arange(k)[:, None] * d + np.arange(m) * s - p for m, k, s, p, d in ends]
 
 
-def _flat(places: Sequence[Array], size: Sequence[int]) -> Array:
+def flat_places(places: Sequence[Array], size: Sequence[int]) -> Array:
     """Return indices into the flattened spatial dimensions, from the places along each."""
     at = np.zeros((1,) * len(size), np.int64)
     for axis, (place, n) in enumerate(zip(places, size, strict=True)):
@@ -146,6 +135,7 @@ max_pool = define(
             _flops,
             cuda=Routine("nn.pooling:max_pool"),
             work=element_work.per_element(110, 0.9),
+            fast=HostRoutine("pooling:max_pool"),
         ),
         NUMBERS,
         _max_samples,
@@ -252,34 +242,16 @@ def _is_one(size: Ints) -> bool:
 def _adaptive_avg_host(launch: Launch) -> Body:
     source, kind = launch.inputs[0], launch.outputs[0].dtype
     assert isinstance(source, Meta)
-    bounds = [bounds_of(n, m) for n, m in zip(source.shape[2:], launch.params[0], strict=True)]
     widen = to_computing(kind, kind)
-    parts = [(m, n // max(m, 1)) for n, m in zip(source.shape[2:], launch.params[0], strict=True)]
-    even = all(m * k == n for n, (m, k) in zip(source.shape[2:], parts, strict=True))
-    split = (*source.shape[:2], *[n for part in parts for n in part])
+    bounds = [bounds_of(n, m) for n, m in zip(source.shape[2:], launch.params[0], strict=True)]
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x = widen(inputs[0])
-        if even:  # windows side by side, all of one length
-            x = np.add.reduce(x.reshape(split), axis=tuple(range(3, len(split), 2)))
-            np.copyto(outputs[0], x / x.dtype.type(math.prod([k for _, k in parts])), casting="unsafe")
-            return
-        for axis, (start, end) in enumerate(bounds):
-            x = _mean_along(x, 2 + axis, start, end)
-        np.copyto(outputs[0], x, casting="unsafe")
+        for at in np.ndindex(*launch.params[0]):
+            window: list[Any] = [slice(start[i], end[i]) for i, (start, end) in zip(at, bounds, strict=True)]
+            outputs[0][(..., *at)] = x[(..., *window)].mean(axis=tuple(range(2, x.ndim)))
 
     return body
-
-
-def _mean_along(x: Array, axis: int, start: Array, end: Array) -> Array:
-    longest = int((end - start).max())
-    at = start[:, None] + np.arange(longest)
-    within = at < end[:, None]
-    found = x.take(np.minimum(at, x.shape[axis] - 1), axis)
-    shape = [1] * axis + [*within.shape] + [1] * (x.ndim - axis - 1)
-    total = np.add.reduce(np.where(within.reshape(shape), found, x.dtype.type(0)), axis=axis + 1)
-    share = (end - start).astype(x.dtype).reshape([-1, *[1] * (x.ndim - axis - 1)])
-    return np.asarray(total / share)
 
 
 def _adaptive_max_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -301,10 +273,10 @@ def _adaptive_max_host(launch: Launch) -> Body:
         x = widen(inputs[0])
         flat = x.reshape(*x.shape[:2], -1)
         best = np.full(outputs[0].shape, -np.inf, x.dtype)
-        where = np.broadcast_to(_flat([start for start, _ in bounds], size), best.shape).copy()
+        where = np.broadcast_to(flat_places([start for start, _ in bounds], size), best.shape).copy()
         for tap in np.ndindex(*lengths):
             places = [np.minimum(start + t, end - 1) for t, (start, end) in zip(tap, bounds, strict=True)]
-            at = _flat(places, size)
+            at = flat_places(places, size)
             seen = flat.take(at, 2)
             better = (seen > best) | (seen != seen)
             np.copyto(best, seen, where=better)
@@ -329,9 +301,14 @@ def _source_flops(launch: Launch) -> int:
 
 
 def _adaptive(
-    name: str, rule: Callable[..., Signature], host: Callable[[Launch], Body], derivative: Derivative
+    name: str,
+    rule: Callable[..., Signature],
+    host: Callable[[Launch], Body],
+    derivative: Derivative,
+    fast: HostRoutine | None = None,
 ) -> Op:
-    kernel = Kernel(name, host, _source_flops, cuda=Routine(f"nn.pooling:{name}"), work=row_work.reduction())
+    cuda = Routine(f"nn.pooling:{name}")
+    kernel = Kernel(name, host, _source_flops, cuda=cuda, work=row_work.reduction(), fast=fast)
     return define(
         Op(name, rule, kernel, FLOATS, _adaptive_samples, derivative=derivative, autocast=VOLUMES_ON_CPU)
     )
@@ -353,6 +330,7 @@ def _adaptive_max_back(grad: Any, out1: Any, metas: Any, call: Any) -> Any:
 adaptive_avg_pool = _adaptive(
     "adaptive_avg_pool", _adaptive_avg_rule, _adaptive_avg_host,
     Derivative(_adaptive_avg_back, name=_adaptive_avg_name, linear="together"),
+    HostRoutine("pooling:adaptive_avg_pool", ulps=8),
 )  # fmt: skip
 adaptive_max_pool = _adaptive(
     "adaptive_max_pool", _adaptive_max_rule, _adaptive_max_host,

@@ -22,19 +22,19 @@ CHUNK = 1 << 20  # bytes of columns created together, so that they are still in 
 
 
 def convolution(launch: Launch) -> Body:
-    """The convolution or transposed convolution of a launch, and its bias."""
+    """Return the body of a convolution or transposed convolution, and its bias."""
     how: Geometry = launch.params[0]
     return _product_body(launch, _add_products if how.transposed else _multiply_windows)
 
 
 def backward_input(launch: Launch) -> Body:
-    """The gradient by the input, which is the other of the two with the same weight."""
+    """Return the body of the gradient by the input, which is the other convolution with the same weight."""
     how: Geometry = launch.params[0]
     return _product_body(launch, _multiply_windows if how.transposed else _add_products)
 
 
 def backward_weight(launch: Launch) -> Body:
-    """The gradient by the weight: the columns of one side times the other side."""
+    """Return the body of the gradient by the weight: the columns of one side times the other side."""
     how, kernel = launch.params[:2]
     convert = factor_conversion(launch)
 
@@ -65,7 +65,7 @@ def _product_body(launch: Launch, compute: Callable[[Array, Array, Array, Geomet
 
 
 def _chunks(count: int, nbytes: int) -> Iterable[slice]:
-    """Runs of `count` samples of `nbytes` each, of CHUNK bytes at most where one sample fits."""
+    """Return runs of `count` samples of `nbytes` each, of CHUNK bytes at most where one sample fits."""
     step = max(1, CHUNK // max(nbytes, 1))
     return [slice(i, min(i + step, count)) for i in range(0, count, step)]
 
@@ -105,7 +105,7 @@ def _add_products(out: Array, x: Array, weight: Array, how: Geometry) -> None:
 
 
 def _multiply_sides(narrow: Array, broad: Array, kernel: Ints, how: Geometry) -> Array:
-    """The windows of `broad` (N, C, ...) times `narrow` (N, O, windows ...): (groups, O / groups, taps)."""
+    """Return the windows of `broad` (N, C, ...) times `narrow` (N, O, windows ...): (groups, O / groups, taps)."""
     groups, count = how.groups, narrow.shape[2:]
     inner, places = narrow.shape[1] // groups, math.prod(count)
     taps = broad.shape[1] // groups * math.prod(kernel)

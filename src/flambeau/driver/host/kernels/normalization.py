@@ -48,7 +48,7 @@ def _scale_and_shift_in_place(x: Array, factors: Sequence[Array], given: Sequenc
 
 
 def _body(normalize: Rows, launch: Launch) -> Body:
-    """The last dimensions are a row; each element of it has a weight and a bias."""
+    """Return the body of a norm of rows, the last dimensions; each element of it has a weight and a bias."""
     ndim, eps, given = launch.params
     kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
     widen, length = to_computing(kind, kind), math.prod(shape[len(shape) - ndim :])
@@ -74,7 +74,7 @@ rms_norm = partial(_body, _divide_by_root)
 
 
 def group_norm(launch: Launch) -> Body:
-    """Group norm; all groups of all samples are rows."""
+    """Return the body of group norm: all groups of all samples are rows."""
     groups, eps, given = launch.params
     kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
     widen = to_computing(kind, kind)
