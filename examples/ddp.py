@@ -10,30 +10,32 @@ same parameters after every step. Rank 0 writes a checkpoint, which the others r
 
 import os
 import tempfile
+from typing import Any
 
 try:
     import torch
     import torch.distributed as dist
 except ImportError:
-    import flambeau as torch
-    import flambeau.distributed as dist
+    import flambeau as torch  # type: ignore[no-redef]
+    import flambeau.distributed as dist  # type: ignore[no-redef]
 
 nn = torch.nn
 EPOCHS, BATCH, SAMPLES = 6, 16, 512
 
 
 class ToyModel(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.net1 = nn.Linear(10, 32)
         self.relu = nn.ReLU()
         self.net2 = nn.Linear(32, 5)
 
-    def forward(self, x):
-        return self.net2(self.relu(self.net1(x)))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.net2(self.relu(self.net1(x)))
+        return y
 
 
-def dataset():
+def dataset() -> torch.utils.data.TensorDataset:
     """Inputs, and what another network of the same kind makes of them."""
     generator = torch.Generator().manual_seed(7)
     inputs = torch.randn(SAMPLES, 10, generator=generator)
@@ -42,7 +44,7 @@ def dataset():
         return torch.utils.data.TensorDataset(inputs, ToyModel()(inputs))
 
 
-def train(folder):
+def train(folder: str) -> tuple[list[float], list[Any]]:
     """One rank's work: its losses by epoch, and its parameters as numbers."""
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     rank = dist.get_rank()
@@ -83,7 +85,7 @@ def train(folder):
     return losses, parameters
 
 
-def on_threads(ranks):
+def on_threads(ranks: int) -> list[Any]:
     """The same in one process: ranks as threads, each with a virtual GPU, in an order that repeats."""
     from flambeau.testing.ranks import ranks as run
 

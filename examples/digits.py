@@ -6,6 +6,7 @@ stream while the default stream computes with the batch before; the one `wait_st
 """
 
 import argparse
+from collections.abc import Iterator
 
 import torch
 from sklearn.datasets import load_digits
@@ -17,22 +18,25 @@ TESTS = 297
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
         self.hidden = nn.Linear(32 * 4 * 4, 64)
         self.scores = nn.Linear(64, 10)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = F.max_pool2d(F.relu(self.conv2(F.relu(self.conv1(x)))), 2)
-        return self.scores(F.relu(self.hidden(x.flatten(1))))
+        scores: torch.Tensor = self.scores(F.relu(self.hidden(x.flatten(1))))
+        return scores
 
 
 class Worker:
     """One device: its part of the data, its network, and on a GPU a stream that copies."""
 
-    def __init__(self, device, data, start, args):
+    def __init__(
+        self, device: str, data: TensorDataset, start: dict[str, torch.Tensor], args: argparse.Namespace
+    ) -> None:
         self.device = torch.device(device)
         on_gpu = self.device.type == "cuda"
         self.loader = DataLoader(data, args.batch_size, shuffle=True, drop_last=True, pin_memory=on_gpu)
@@ -42,7 +46,7 @@ class Worker:
         self.net.to(self.device)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=args.lr, momentum=0.9)
 
-    def batches(self):
+    def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each batch of this epoch, on the device."""
         for batch in self.loader:
             with torch.cuda.stream(self.copies):
@@ -54,7 +58,7 @@ class Worker:
                 labels.record_stream(compute)
             yield images, labels
 
-    def step(self, images, labels):
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         loss = F.cross_entropy(self.net(images), labels)
         self.optimizer.zero_grad()
         loss.backward()
@@ -62,13 +66,13 @@ class Worker:
         return loss.detach()
 
     @torch.no_grad()
-    def correct(self, images, labels):
-        guesses = self.net(images.to(self.device)).argmax(1)
-        return (guesses == labels.to(self.device)).sum().item()
+    def correct(self, images: torch.Tensor, labels: torch.Tensor) -> int:
+        guesses: torch.Tensor = self.net(images.to(self.device)).argmax(1)
+        return int((guesses == labels.to(self.device)).sum())
 
 
 @torch.no_grad()
-def average(workers):
+def average(workers: list[Worker]) -> None:
     """All networks go on from the mean of their weights."""
     for replicas in zip(*[w.net.parameters() for w in workers]):
         first = replicas[0]
@@ -79,9 +83,10 @@ def average(workers):
             other.copy_(first)
 
 
-def train(workers, args):
+def train(workers: list[Worker], args: argparse.Namespace) -> None:
     step = 0
     for epoch in range(args.epochs):
+        losses = []
         for batches in zip(*[w.batches() for w in workers]):
             losses = [w.step(*batch) for w, batch in zip(workers, batches)]
             if args.every and step % args.every == 0:
@@ -93,9 +98,9 @@ def train(workers, args):
         print(f"epoch {epoch + 1:2}  loss {losses[0].item():.4f}")
 
 
-def main():
+def main() -> None:
     gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--devices", nargs="+", default=gpus or ["cpu"])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=0, help="stop after so many steps")
@@ -108,10 +113,10 @@ def main():
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     torch.manual_seed(args.seed)
-    digits = load_digits()
-    order = torch.randperm(len(digits.target))
-    images = (torch.from_numpy(digits.images).float() / 16).unsqueeze(1)[order]
-    labels = torch.from_numpy(digits.target)[order]
+    pixels, target = load_digits(return_X_y=True)
+    order = torch.randperm(len(target))
+    images = (torch.from_numpy(pixels).float() / 16).view(-1, 1, 8, 8)[order]
+    labels = torch.from_numpy(target)[order]
     tests, answers = images[:TESTS], labels[:TESTS]
     start, count = Net().state_dict(), len(args.devices)
     parts = [TensorDataset(images[TESTS + i :: count], labels[TESTS + i :: count]) for i in range(count)]

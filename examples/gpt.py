@@ -6,6 +6,7 @@ from those before it.
 
 import argparse
 import math
+from collections.abc import Iterator
 from pydoc_data.topics import topics
 
 import torch
@@ -14,34 +15,36 @@ from torch.nn import functional as F
 
 
 class Attention(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         parts = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)  # each (batch, heads, length, width / heads)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.proj(y.transpose(1, 2).reshape(batch, length, width))
+        projected: torch.Tensor = self.proj(y.transpose(1, 2).reshape(batch, length, width))
+        return projected
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
         self.norm2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        x = x + self.mlp(self.norm2(x))
+        return x
 
 
 class GPT(nn.Module):
-    def __init__(self, symbols, context, width, heads, layers):
+    def __init__(self, symbols: int, context: int, width: int, heads: int, layers: int) -> None:
         super().__init__()
         self.context = context
         self.tokens = nn.Embedding(symbols, width)
@@ -53,12 +56,13 @@ class GPT(nn.Module):
             if p.dim() == 2:
                 nn.init.normal_(p, std=0.02 / math.sqrt(2 * layers) if name.endswith("proj.weight") else 0.02)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         places = torch.arange(x.shape[1], device=x.device)
-        return self.head(self.norm(self.blocks(self.tokens(x) + self.places(places))))
+        logits: torch.Tensor = self.head(self.norm(self.blocks(self.tokens(x) + self.places(places))))
+        return logits
 
     @torch.no_grad()
-    def write(self, x, count):
+    def write(self, x: torch.Tensor, count: int) -> torch.Tensor:
         """`count` more characters behind x (1, length), each drawn from the model's distribution."""
         for _ in range(count):
             odds = torch.softmax(self(x[:, -self.context :])[:, -1], dim=-1)
@@ -66,7 +70,7 @@ class GPT(nn.Module):
         return x
 
 
-def batches(data, args):
+def batches(data: torch.Tensor, args: argparse.Namespace) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Random windows of the text, and the same windows one character later. Drawn on the CPU."""
     for _ in range(args.steps):
         starts = torch.randint(len(data) - args.context, (args.batch_size,))
@@ -76,7 +80,7 @@ def batches(data, args):
         yield windows[:, :-1], windows[:, 1:]
 
 
-def train(model, data, optimizer, args):
+def train(model: GPT, data: torch.Tensor, optimizer: torch.optim.Optimizer, args: argparse.Namespace) -> None:
     for step, (x, y) in enumerate(batches(data, args)):
         logits = model(x)
         loss = F.cross_entropy(logits.view(-1, logits.shape[-1]), y.reshape(-1))
@@ -88,8 +92,8 @@ def train(model, data, optimizer, args):
             print(f"step {step:4}  loss {loss.item():.6f}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch-size", type=int, default=16)

@@ -5,6 +5,7 @@ scikit-learn ships them), shared too; each process says by a queue what it has r
 """
 
 import argparse
+from typing import Any
 
 import torch
 import torch.multiprocessing as mp
@@ -15,12 +16,19 @@ from torch.nn import functional as F
 TESTS = 297
 
 
-def digits():
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
     images, labels = load_digits(return_X_y=True)
     return torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
 
 
-def train(rank, model, images, labels, queue, args):
+def train(
+    rank: int,
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    queue: Any,
+    args: argparse.Namespace,
+) -> None:
     """One process: its own order of the digits, its own optimizer, everybody's parameters."""
     torch.manual_seed(args.seed + rank)
     torch.set_num_threads(1)
@@ -37,8 +45,8 @@ def train(rank, model, images, labels, queue, args):
     queue.put(None)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--start-method", default="spawn", choices=mp.get_all_start_methods())
     parser.add_argument("--epochs", type=int, default=8)

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 EPOCHS, BATCH, RATE = 12, 64, 0.5
 
 
-def pinned_batches(images, labels):
+def pinned_batches(images: torch.Tensor, labels: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Equal batches in page-locked memory, so that copies to a GPU run beside computation."""
     return [
         (images[i : i + BATCH].pin_memory(), labels[i : i + BATCH].pin_memory())
@@ -22,7 +22,7 @@ def pinned_batches(images, labels):
 class Worker:
     """One GPU: its part of the data, its copy of the weights, a stream to copy and a stream to compute."""
 
-    def __init__(self, index, images, labels):
+    def __init__(self, index: int, images: torch.Tensor, labels: torch.Tensor) -> None:
         self.device = torch.device("cuda", index)
         self.batches = pinned_batches(images, labels)
         self.copies = torch.cuda.Stream(self.device)
@@ -30,7 +30,7 @@ class Worker:
         with torch.cuda.stream(self.compute):
             self.weights = torch.zeros(images.shape[1], 10, device=self.device)
 
-    def epoch(self):
+    def epoch(self) -> None:
         for images, labels in self.batches:
             with torch.cuda.stream(self.copies):
                 x = images.to(self.device, non_blocking=True)
@@ -41,22 +41,22 @@ class Worker:
                 y.record_stream(self.compute)
                 self.step(x, y)
 
-    def step(self, x, y):
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """One step of gradient descent on the mean cross-entropy: d/dW = x^T (softmax(x W) - y) / n."""
         self.weights -= RATE / len(x) * (x.t() @ (self.probabilities(x) - y))
 
-    def probabilities(self, x):
+    def probabilities(self, x: torch.Tensor) -> torch.Tensor:
         scores = x @ self.weights
         scores = (scores - scores.amax(1, keepdim=True)).exp()
         return scores / scores.sum(1, keepdim=True)
 
-    def correct(self, images, labels):
+    def correct(self, images: torch.Tensor, labels: torch.Tensor) -> int:
         with torch.cuda.stream(self.compute):
             guesses = self.probabilities(images.to(self.device)).argmax(1)
-            return (guesses == labels.to(self.device)).sum().item()
+            return int((guesses == labels.to(self.device)).sum())
 
 
-def average(first, second):
+def average(first: Worker, second: Worker) -> None:
     """Both GPUs go on from the mean of their weights. Copies between GPUs are ordered on both current streams."""
     with torch.cuda.stream(second.compute), torch.cuda.stream(first.compute):
         first.weights += second.weights.to(first.device)
@@ -64,13 +64,13 @@ def average(first, second):
         second.weights.copy_(first.weights)
 
 
-def main():
-    digits = load_digits()
+def main() -> None:
+    pixels, target = load_digits(return_X_y=True)
     torch.manual_seed(0)
-    order = torch.randperm(len(digits.data))
-    images = (torch.from_numpy(digits.data).float() / 16)[order]
+    order = torch.randperm(len(pixels))
+    images = (torch.from_numpy(pixels).float() / 16)[order]
     images = torch.cat([images, torch.ones(len(images), 1)], 1)  # a constant pixel stands for the bias
-    labels = torch.from_numpy(digits.target)[order]
+    labels = torch.from_numpy(target)[order]
     one_hot = (labels[:, None] == torch.arange(10)).float()
 
     half, train = 750, 1500

@@ -6,10 +6,13 @@ tags are those of Python's own `tokenize`.
 """
 
 import argparse
-import importlib.util
+import importlib
+import inspect
 import io
 import keyword
 import tokenize
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +26,7 @@ PADDING = -100  # a tag that losses ignore
 MOST = 60  # characters of a line
 
 
-def tag_of(token):
+def tag_of(token: tokenize.TokenInfo) -> str:
     if token.type == tokenize.NAME:
         return "keyword" if keyword.iskeyword(token.string) else "name"
     kinds = {
@@ -35,10 +38,9 @@ def tag_of(token):
     return kinds.get(token.type, "nothing")
 
 
-def tagged_lines(name):
+def tagged_lines(name: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(characters, tags) of each line of a module's source that is not empty."""
-    with tokenize.open(importlib.util.find_spec(name).origin) as file:
-        text = file.read()
+    text = inspect.getsource(importlib.import_module(name))
     lines = text.splitlines()
     tags = [[0] * len(line) for line in lines]
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -54,28 +56,34 @@ def tagged_lines(name):
 
 
 class Tagger(nn.Module):
-    def __init__(self, width=24, hidden=48):
+    def __init__(self, width: int = 24, hidden: int = 48) -> None:
         super().__init__()
         self.characters = nn.Embedding(128, width)
         self.lstm = nn.LSTM(width, hidden, bidirectional=True, batch_first=True)
         self.scores = nn.Linear(2 * hidden, len(TAGS))
 
-    def forward(self, codes, lengths):
+    def forward(self, codes: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         packed = pack_padded_sequence(self.characters(codes), lengths, batch_first=True, enforce_sorted=False)
         read, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
-        return self.scores(read)
+        scores: torch.Tensor = self.scores(read)
+        return scores
 
 
-def together(lines):
+def together(
+    lines: list[tuple[torch.Tensor, torch.Tensor]],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Lines of several lengths as one batch: codes, tags, and the lengths, which stay on the CPU."""
     codes, tags = zip(*lines)
     lengths = torch.tensor([len(c) for c in codes])
     return pad_sequence(codes, batch_first=True), pad_sequence(tags, True, PADDING), lengths
 
 
-def train(model, loader, optimizer, args):
+def train(
+    model: Tagger, loader: DataLoader[Any], optimizer: torch.optim.Optimizer, args: argparse.Namespace
+) -> None:
     step = 0
     for epoch in range(args.epochs):
+        loss = torch.zeros(())
         for codes, tags, lengths in loader:
             codes = codes.to(args.device, non_blocking=True)
             tags = tags.to(args.device, non_blocking=True)
@@ -93,7 +101,7 @@ def train(model, loader, optimizer, args):
 
 
 @torch.no_grad()
-def share_right(model, loader, device):
+def share_right(model: Tagger, loader: DataLoader[Any], device: str) -> float:
     right = total = 0
     for codes, tags, lengths in loader:
         guesses = model(codes.to(device), lengths).argmax(-1).cpu()
@@ -102,8 +110,8 @@ def share_right(model, loader, device):
     return right / total
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--steps", type=int, default=0, help="stop after so many steps")

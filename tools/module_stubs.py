@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from functools import cache
 from importlib import import_module
 from inspect import unwrap
@@ -108,7 +109,8 @@ class _Bodiless(ast.NodeTransformer):
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
-        node.value = node.value if ast.unparse(node.annotation) == "TypeAlias" else None
+        if node.value is not None and ast.unparse(node.annotation) != "TypeAlias":
+            node.value = ast.Constant(...)  # a field of a dataclass may have a default
         return node
 
 
@@ -172,11 +174,14 @@ def shown_names(module: ModuleType) -> list[str]:
     }
     stated = set(getattr(module, "__all__", ()))
     names = [
-        name
-        for name in sorted(set(dir(module)))
-        if name[0] != "_" and name not in own and name != "annotations"
+        name for name in names_in(module) if name[0] != "_" and name not in own and name != "annotations"
     ]
     return [name for name in names if name in stated or is_flambeaus(getattr(module, name, None))]
+
+
+def names_in(module: ModuleType) -> list[str]:
+    """Return the names of a module, with those that it states and imports late."""
+    return sorted({*dir(module), *getattr(module, "__all__", ())})
 
 
 def is_flambeaus(value: Any) -> bool:
@@ -184,13 +189,15 @@ def is_flambeaus(value: Any) -> bool:
     if isinstance(value, ModuleType):
         return value.__name__.startswith("flambeau.")
     home = value.__module__ if isinstance(value, type | FunctionType) else type(value).__module__
-    return str(home).startswith(("flambeau", "torch")) or isinstance(value, bool | int | float | str | tuple)
+    return str(home).startswith(("flambeau", "torch")) or isinstance(
+        value, bool | int | float | str | tuple | set | timedelta | None
+    )
 
 
 def import_all(package: str) -> None:
     """Import what a package imports when it is first asked for."""
     module = import_module(package)
-    for name in dir(module):
+    for name in names_in(module):
         getattr(module, name, None)
 
 
@@ -228,7 +235,11 @@ def module_stub(name: str, describe: Describe) -> str:
 def flags_of(module: ModuleType) -> list[tuple[str, str]]:
     """Return (name, type) of the attributes that the class of a module defines."""
     attributes = vars(type(module)).items() if isinstance(module, FlaggedModule) else ()
-    return [(name, "bool" if type(value) is Flag else "Any") for name, value in attributes if name[0] != "_"]
+    return [
+        (name, value.kind.__name__ if type(value) is Flag else "Any")
+        for name, value in attributes
+        if name[0] != "_"
+    ]
 
 
 UNINSTALLED = ("flambeau.utils.tensorboard",)  # needs another package to be imported

@@ -263,7 +263,7 @@ def package_stub(name: str) -> str:
     described = re.search(r"\b_(int|bool|str|float|dtype|layout|memory_format|Number|TypedStorage)\b", text)
     aliases = f"{tensors}{ALIASES}" if described else ""
     version = "\n__version__: str\n" if name == "flambeau" else ""
-    used = [each for each in ("Any", "NoReturn") if not aliases and re.search(rf"[:>] {each}\b", text)]
+    used = [each for each in ("Any", "NoReturn") if not aliases and re.search(rf"\b{each}\b", text)]
     typing = f"\nfrom typing import {', '.join(used)}\n" if used else ""
     return (
         f"{HEADER.format(summary=f'The names of {public_name(name)}.')}{aliases}{typing}\n{text}\n{version}"
@@ -275,12 +275,16 @@ def public_name(module: str) -> str:
 
 
 MADE = {"_Constructor": "Tensor", "_StorageType": "_TypedStorage"}  # classes by name: torch.FloatTensor
+# Functions named as a package. Their stub is in another file: mypy's cache takes "flambeau.tensor" for the package.
+HIDDEN = ("tensor",)
 PREFIXES = {f"flambeau.{package}": f"{package}_" for package in ("fft", "linalg", "special")}
 
 
 def describe(package: str, name: str, value: Any, has_text: bool) -> list[str] | None:
     """Return the lines of a name of a package; None if its stub imports the name."""
     parsed = package in PREFIXES or (package == "flambeau" and public.functions.get(name) is value)
+    if package == "flambeau" and name in HIDDEN:
+        return [f"from flambeau.tensor.tensor_methods import {name} as {name}"]
     if parsed and isinstance(value, FunctionType):
         return function_stub(name, value, False, key=f"{PREFIXES.get(package, '')}{name}")
     if isinstance(value, dtype):
@@ -305,6 +309,8 @@ def made_class(name: str, *bases: str) -> list[str]:
 
 def type_of(value: Any) -> str:
     kind = type(value).__name__
+    if kind == "tuple":
+        return "tuple[Any, ...]"
     return "None" if value is None else TYPES.get(kind, "Any")
 
 
@@ -325,11 +331,10 @@ def tensor_stub() -> str:
         ):
             continue
         lines += member_stub(name, value)
-    body = "\n".join(lines)
-    return (
-        f"{HEADER.format(summary='The methods that are bound to Tensor.')}{ALIASES}"
-        f"from flambeau.tensor.tensor import Tensor\n\nclass TensorMethods:\n{body}\n"
-    )
+    hidden = [line for name in HIDDEN for line in function_stub(name, public.functions[name], False)]
+    body = "\n".join([*hidden, "", "class TensorMethods:", *lines])
+    summary = "The methods that are bound to Tensor, and functions named as a package."
+    return f"{HEADER.format(summary=summary)}{ALIASES}from flambeau.tensor.tensor import Tensor\n\n{body}\n"
 
 
 def members_in_text() -> set[str]:
@@ -365,6 +370,9 @@ from typing import Any
 from flambeau.tensor.tensor import Tensor
 
 class NamedResult(tuple[Any, ...]):
+    n_fields: int
+    n_sequence_fields: int
+    n_unnamed_fields: int
     fields: tuple[str, ...]
     stored: type[NamedResult]
     def __new__(cls, members: Iterable[Any]) -> NamedResult: ...
@@ -377,7 +385,8 @@ def return_types_stub() -> str:
     for name, value in sorted(vars(return_types).items()):
         if isinstance(value, type) and issubclass(value, return_types.NamedResult) and value.fields:
             members = [f"    @property\n    def {field}(self) -> Tensor: ..." for field in value.fields]
-            lines += ["", f"class {name}(NamedResult):", *members]
+            match = f"    __match_args__ = {value.__match_args__}"
+            lines += ["", f"class {name}(NamedResult):", match, *members]
     return HEADER.format(summary="`torch.return_types`.") + "\n".join(lines) + "\n"
 
 

@@ -1,24 +1,26 @@
 """A loader that copies the next batch to the GPU, on a stream of its own, while the present one is worked on."""
 
+from collections.abc import Iterable, Iterator
+
 import torch
 
 
 class Prefetcher:
     """Iterates over batches, each on the current device; the copy of the next one is under way meanwhile."""
 
-    def __init__(self, batches):
+    def __init__(self, batches: Iterable[torch.Tensor]) -> None:
         self._batches = iter(batches)
         self._stream = torch.cuda.Stream()
         self._next = self._start()
 
-    def _start(self):
+    def _start(self) -> torch.Tensor | None:
         batch = next(self._batches, None)
         if batch is None:
             return None
         with torch.cuda.stream(self._stream):
             return batch.pin_memory().to("cuda", non_blocking=True)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[torch.Tensor]:
         while self._next is not None:
             current = torch.cuda.current_stream()
             current.wait_stream(self._stream)

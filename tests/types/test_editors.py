@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,36 +70,73 @@ with torch.cuda.stream(torch.cuda.Stream()):
     w: torch.Tensor = (x + 1) @ torch.randn(3, 3, device="cuda") == 1
 """
 
-# What mypy says of lines that name no torch: `find_spec(...).origin`, and two imports of one name.
-OTHERS = re.compile(r"ModuleSpec|FileDescriptor|PathLike|already defined")
+EXAMPLES = [
+    ROOT / "examples",
+    ROOT / "examples" / "ci_without_gpu",
+    ROOT / "examples" / "ci_without_gpu" / "tests",
+]
+FILES = [path for folder in EXAMPLES for path in sorted(folder.glob("*.py"))]
 
 
-def test_mypy_finds_misspelled_names_and_no_error_in_the_examples(tmp_path: Path) -> None:
-    """Programs import torch, which is the stubs that `flambeau types` writes. Examples have no annotations."""
-    pytest.importorskip("mypy")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the stubs that `flambeau types` writes, and the program with misspelled names."""
+    found = tmp_path_factory.mktemp("typings")
     for path, text in typings.torch_stubs():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    program = tmp_path / "misspelled.py"
-    program.write_text(MISSPELLED)
-    examples = [*(ROOT / "examples").glob("*.py"), ROOT / "examples" / "ci_without_gpu" / "prefetch.py"]
-    found = mypy_errors([program, *examples], tmp_path)
+        (found / path).parent.mkdir(parents=True, exist_ok=True)
+        (found / path).write_text(text)
+    (found / "misspelled.py").write_text(MISSPELLED)
+    return found
+
+
+def test_mypy_finds_misspelled_names_and_no_error_in_the_examples(folder: Path) -> None:
+    pytest.importorskip("mypy")
+    program = folder / "misspelled.py"
+    found = mypy_errors([program, *FILES], folder)
     mine = [line for line in found if line.startswith(str(program))]
     assert {int(line.split(":")[1]) for line in mine} == {5, 6, 7, 8, 9, 10}, mine
-    assert [
-        line for line in found if line.startswith(str(ROOT / "examples")) and not OTHERS.search(line)
-    ] == []
+    assert [line for line in found if line not in mine] == []
+
+
+def test_mypy_finds_functions_named_as_a_package_in_its_cache(folder: Path) -> None:
+    """The second run reads `torch.tensor` from the cache, where `flambeau.tensor` is the name of a package, too."""
+    pytest.importorskip("mypy")
+    program = folder / "named.py"
+    for value in (1, 2):
+        program.write_text(f"import torch\nx = torch.tensor({value})\n")
+        assert mypy_errors([program], folder) == []
 
 
 def mypy_errors(files: list[Path], folder: Path) -> list[str]:
     command = [
-        sys.executable, "-m", "mypy", "--strict", "--allow-untyped-defs", "--allow-untyped-calls", "--no-error-summary",
-        "--ignore-missing-imports", "--no-warn-unused-ignores", "--cache-dir", str(folder / "cache"), "--config-file=",
-        *map(str, files),
+        sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--ignore-missing-imports",
+        "--cache-dir", str(folder / "cache"), "--config-file=", *map(str, files),
     ]  # fmt: skip
-    environment = {**os.environ, "MYPYPATH": f"{folder}{os.pathsep}{ROOT / 'src'}"}
+    environment = {**os.environ, "MYPYPATH": str(folder), "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
     assert not done.stderr, done.stderr
     return [
         os.path.normpath(folder / line) for line in done.stdout.splitlines() if re.search(r": error: ", line)
     ]
+
+
+def test_pyright_finds_misspelled_names_and_no_error_in_the_examples(folder: Path) -> None:
+    """CI installs pyright; elsewhere it is used where the command is found."""
+    pyright = shutil.which("pyright")
+    if pyright is None:
+        pytest.skip("pyright is not installed")
+    settings = {
+        "stubPath": ".",
+        "extraPaths": [str(ROOT / "src")],
+        "include": ["misspelled.py", "examples/**/*.py"],
+    }
+    (folder / "pyrightconfig.json").write_text(json.dumps({**settings, "exclude": ["examples/notes"]}))
+    (folder / "examples").symlink_to(ROOT / "examples")
+    command = [pyright, "--outputjson", "--pythonpath", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    found = [
+        (Path(each["file"]).name, each["range"]["start"]["line"] + 1, each["message"])
+        for each in json.loads(done.stdout)["generalDiagnostics"]
+    ]
+    assert {line for file, line, _ in found if file == "misspelled.py"} == {5, 6, 7, 8, 9, 10}, found
+    assert [each for each in found if each[0] != "misspelled.py"] == []

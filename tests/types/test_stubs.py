@@ -59,7 +59,6 @@ DIFFERENT = {
     "argsort": "without `out`, as documented",
     "set_num_threads": "PyTorch's runtime calls it `int`",
     "set_num_interop_threads": "PyTorch's runtime calls it `int`",
-    "tensor": BY_KEYWORD,
     "tril_indices": "Flambeau lacks layout, pin_memory and requires_grad",
     "triu_indices": "Flambeau lacks layout, pin_memory and requires_grad",
     **dict.fromkeys(("dequantize", "Tensor.to_mkldnn"), "can be named and raise when used"),

@@ -57,10 +57,11 @@ from flambeau.backends.products import say_tf32 as say_tf32
 
 enabled: bool
 benchmark: bool
-benchmark_limit: bool
+benchmark_limit: int
 deterministic: bool
 allow_tf32: Any
 fp32_precision: Any
+CUDNN_TENSOR_DTYPES: Any
 conv: Any
 flags_of: Any
 float16: _dtype

@@ -18,7 +18,7 @@ class Flag:
     def __init__(self, name: str, setter: str, kind: type = bool) -> None:
         self._name = name
         self._setter = setter
-        self._kind = kind
+        self.kind = kind
 
     def __get__(self, owner: object, kind: type | None = None) -> Any:
         return self if owner is None else getattr(flags, self._name)
@@ -29,8 +29,8 @@ class Flag:
 
     def check(self, value: Any) -> None:
         """Return True if it may be set to a value."""
-        if type(value) is not self._kind:
-            wanted = "an int" if self._kind is int else "a bool"
+        if type(value) is not self.kind:
+            wanted = "an int" if self.kind is int else "a bool"
             raise RuntimeError(f"{self._setter} expects {wanted}, but got {type(value).__name__}")
 
 

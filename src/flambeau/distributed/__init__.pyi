@@ -58,6 +58,8 @@ from flambeau.distributed import constants as constants
 from flambeau.distributed import ddp as ddp
 from flambeau.distributed import debug as debug
 from flambeau.distributed import debugger as debugger
+from flambeau.distributed.constants import default_pg_nccl_timeout as default_pg_nccl_timeout
+from flambeau.distributed.constants import default_pg_timeout as default_pg_timeout
 from flambeau.distributed.setup import destroy_process_group as destroy_process_group
 from flambeau.distributed import device_mesh as device_mesh
 from flambeau.distributed import distributed_c10d as distributed_c10d

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import count
-from types import GenericAlias
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from flambeau.core.errors import RaceError
 from flambeau.core.host.turn_scheduler import seat
@@ -16,8 +15,10 @@ from flambeau.runtime import current
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream
 
+T = TypeVar("T")
 
-class Future:
+
+class Future(Generic[T]):
     """PyTorch's `torch.futures.Future`.
 
     `stream` is the stream on which the value's tensors are written. Callbacks run with it as the current stream,
@@ -26,7 +27,6 @@ class Future:
     """
 
     __module__ = "flambeau.futures"
-    __class_getitem__ = classmethod(GenericAlias)  # Future[Tensor] in annotations
 
     def __init__(
         self, *, devices: Any = None, stream: Stream | None = None, drive: Callable[[], None] | None = None
@@ -37,19 +37,19 @@ class Future:
         self._done = False
         self._value: Any = None
         self._error: BaseException | None = None
-        self._callbacks: list[Callable[[Future], None]] = []
+        self._callbacks: list[Callable[[Future[T]], None]] = []
         self._changed = threading.Condition()
 
     def done(self) -> bool:
         """Return True if it has a value, or an error. Its tensors may still be computed."""
         return self._done
 
-    def wait(self) -> Any:
+    def wait(self) -> T:
         """Return the value once it is set, or raise its error. The current stream waits for the value's tensors."""
         self._settle()
         return self.value()
 
-    def value(self) -> Any:
+    def value(self) -> T:
         """Return the value.
 
         Raises:
@@ -65,13 +65,13 @@ class Future:
             self._event.wait(current.stream_at(self._stream.device_index))
         return self._value
 
-    def then(self, callback: Callable[[Future], Any]) -> Future:
+    def then(self, callback: Callable[[Future[T]], Any]) -> Future[Any]:
         """Return a future of what `callback(self)` returns, called once this one is done."""
-        child = Future(stream=self._stream, drive=self._settle)
+        child: Future[Any] = Future(stream=self._stream, drive=self._settle)
         self.add_done_callback(lambda parent: child._run(callback, parent))
         return child
 
-    def add_done_callback(self, callback: Callable[[Future], None]) -> None:
+    def add_done_callback(self, callback: Callable[[Future[T]], None]) -> None:
         """Call `callback(self)` once the future is done, in the order of additions; immediately if it is done.
 
         What it raises is printed, as in PyTorch: it would end whoever gives the value, and the other callbacks.
@@ -111,7 +111,7 @@ class Future:
         for callback in callbacks:
             self._call(callback)
 
-    def _call(self, callback: Callable[[Future], None]) -> None:
+    def _call(self, callback: Callable[[Future[T]], None]) -> None:
         try:
             callback(self)
         except RaceError:
@@ -119,7 +119,7 @@ class Future:
         except Exception as error:
             print(_text(error), file=sys.stderr)
 
-    def _run(self, callback: Callable[[Future], Any], parent: Future) -> None:
+    def _run(self, callback: Callable[[Future[Any]], Any], parent: Future[Any]) -> None:
         """Take what a callback of the parent gives, computed on its stream."""
         with self._stream if self._stream is not None else nullcontext():
             try:
@@ -158,12 +158,12 @@ def _text(error: Exception) -> str:
     return f"Got the following error when running the callback: {type(error).__name__}: {error}"
 
 
-def collect_all(futures: list[Future]) -> Future:
+def collect_all(futures: list[Future[Any]]) -> Future[list[Future[Any]]]:
     """Return a future of the list of the given ones, done when all are; of the first one's error, if there is one."""
-    result = Future(drive=lambda: [f._settle() for f in futures] and None)
+    result: Future[list[Future[Any]]] = Future(drive=lambda: [f._settle() for f in futures] and None)
     numbers = count(1)  # several threads may finish futures together: each takes another number
 
-    def over(_: Future) -> None:
+    def over(_: Future[Any]) -> None:
         if next(numbers) == len(futures):
             result._finish(futures, next((f._error for f in futures if f._error is not None), None))
 
@@ -174,6 +174,6 @@ def collect_all(futures: list[Future]) -> Future:
     return result
 
 
-def wait_all(futures: list[Future]) -> list[Any]:
+def wait_all(futures: list[Future[Any]]) -> list[Any]:
     """Return the values of all. The first error is raised."""
     return [future.wait() for future in collect_all(futures).wait()]

@@ -1,5 +1,5 @@
 # Written by tools/stubs.py. Edit the definitions, and run it again.
-"""The methods that are bound to Tensor."""
+"""The methods that are bound to Tensor, and functions named as a package."""
 
 
 from builtins import bool as _bool, complex as _complex, float as _float, int as _int, str as _str
@@ -27,6 +27,8 @@ _IntOrInts: TypeAlias = _int | Sequence[_int]
 _Tensors: TypeAlias = Sequence[Tensor]
 _Device: TypeAlias = _str | _int | _device | None
 from flambeau.tensor.tensor import Tensor
+
+def tensor(data: Any, *, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., pin_memory: _bool = ...) -> Tensor: ...
 
 class TensorMethods:
     @property

@@ -33,20 +33,20 @@ from dataclasses import dataclass
 from flambeau.core.dtype import dtype as _dtype
 @dataclass(frozen=True)
 class MixedPrecisionPolicy:
-    param_dtype: _dtype | None
-    reduce_dtype: _dtype | None
-    output_dtype: _dtype | None
-    cast_forward_inputs: bool
+    param_dtype: _dtype | None = ...
+    reduce_dtype: _dtype | None = ...
+    output_dtype: _dtype | None = ...
+    cast_forward_inputs: bool = ...
 @dataclass
 class OffloadPolicy:
     ...
 @dataclass
 class CPUOffloadPolicy(OffloadPolicy):
-    pin_memory: bool
+    pin_memory: bool = ...
 @dataclass(frozen=True)
 class DataParallelMeshDims:
-    shard: str | tuple[str, ...] | None
-    replicate: str | tuple[str, ...] | None
+    shard: str | tuple[str, ...] | None = ...
+    replicate: str | tuple[str, ...] | None = ...
 from flambeau.distributed.fsdp.api import BackwardPrefetch as BackwardPrefetch
 from flambeau.distributed.fsdp.api import CPUOffload as CPUOffload
 from flambeau.distributed.fsdp.api import FullOptimStateDictConfig as FullOptimStateDictConfig

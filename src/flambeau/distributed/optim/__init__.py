@@ -1,4 +1,4 @@
-"""torch.distributed.optim: optimizers of several ranks. They lie in the room of optimizers, above this one."""
+"""torch.distributed.optim: optimizers of several ranks, which `flambeau.optim` defines, a package above this one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ _absent: _Any = _lacking("torch.distributed.optim")
 
 _FILES = {"PostLocalSGDOptimizer": "post_local_sgd", "ZeroRedundancyOptimizer": "zero_redundancy"}
 _MODULES = ("post_localSGD_optimizer", "zero_redundancy_optimizer")
+
+__all__ = [
+    "PostLocalSGDOptimizer",
+    "ZeroRedundancyOptimizer",
+    "post_localSGD_optimizer",
+    "zero_redundancy_optimizer",
+]
 
 
 def __getattr__(name: str) -> _Any:

@@ -1,4 +1,4 @@
-"""torch.distributed.optim.post_localSGD_optimizer: see `flambeau/optim/post_local_sgd.py`, in a room above."""
+"""torch.distributed.optim.post_localSGD_optimizer, which `flambeau/optim/post_local_sgd.py` defines."""
 
 # ruff: noqa: N999  the module's name is PyTorch's
 
@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from importlib import import_module as _import_module
 from typing import Any as _Any
+
+__all__ = ["PostLocalSGDOptimizer"]  # noqa: F822
 
 
 def __getattr__(name: str) -> _Any:

@@ -2,4 +2,5 @@
 """The names of torch.distributed.optim.post_localSGD_optimizer."""
 
 
+from flambeau.optim.post_local_sgd import PostLocalSGDOptimizer as PostLocalSGDOptimizer
 

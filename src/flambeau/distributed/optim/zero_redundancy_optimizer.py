@@ -1,9 +1,11 @@
-"""torch.distributed.optim.zero_redundancy_optimizer: see `flambeau/optim/zero_redundancy.py`, in a room above."""
+"""torch.distributed.optim.zero_redundancy_optimizer, which `flambeau/optim/zero_redundancy.py` defines."""
 
 from __future__ import annotations
 
 from importlib import import_module as _import_module
 from typing import Any as _Any
+
+__all__ = ["ZeroRedundancyOptimizer"]  # noqa: F822
 
 
 def __getattr__(name: str) -> _Any:

@@ -2,4 +2,5 @@
 """The names of torch.distributed.optim.zero_redundancy_optimizer."""
 
 
+from flambeau.optim.zero_redundancy import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
 

@@ -2,6 +2,8 @@
 """The names of torch.nn.attention."""
 
 
+from typing import Any
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum

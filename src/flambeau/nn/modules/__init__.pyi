@@ -2,6 +2,8 @@
 """The names of torch.nn.modules."""
 
 
+from typing import Any
+
 from flambeau.nn.modules.pooling import AdaptiveAvgPool1d as AdaptiveAvgPool1d
 from flambeau.nn.modules.pooling import AdaptiveAvgPool2d as AdaptiveAvgPool2d
 from flambeau.nn.modules.pooling import AdaptiveAvgPool3d as AdaptiveAvgPool3d
@@ -191,4 +193,4 @@ from flambeau.nn.modules import transformer as transformer
 from flambeau.nn.modules import upsampling as upsampling
 from flambeau.nn.modules import utils as utils
 
-FILES: tuple
+FILES: tuple[Any, ...]

@@ -135,6 +135,19 @@ def _documented_lines() -> dict[str, str]:
 
 
 _LINES = """
+avg_pool1d(input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=None, padding: IntOrTuple=0,
+    ceil_mode: bool=False, count_include_pad: bool=True)
+celu(input: Tensor, alpha: Number=1.0)
+max_pool1d(input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=None, padding: IntOrTuple=0,
+    dilation: IntOrTuple=1, ceil_mode: bool=False)
+max_pool2d(input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=None, padding: IntOrTuple=0,
+    dilation: IntOrTuple=1, ceil_mode: bool=False)
+max_pool3d(input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=None, padding: IntOrTuple=0,
+    dilation: IntOrTuple=1, ceil_mode: bool=False)
+rrelu(input: Tensor, lower: Number=0.125, upper: Number=0.3333333333333333, training: bool=False,
+    generator: Generator | None=None)
+selu(input: Tensor)
+true_divide(input: Tensor, other: Tensor | Number, *, out: Tensor | None=None)
 as_strided_copy(input: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None=None, *,
     out: Tensor | None=None)
 alias_copy(input: Tensor, *, out: Tensor | None=None)
