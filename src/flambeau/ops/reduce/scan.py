@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,8 @@ from flambeau.core.dtype import (
 from flambeau.core.errors import devices_differ
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine, Scan, Work
+from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine, Scan, Work
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA, UNCHANGED, AutocastRule
-from flambeau.ops.cache_blocks import BLOCK, row_blocks
 from flambeau.ops.gradients import by_place, conj, refused
 from flambeau.ops.index_common import as_counted
 from flambeau.ops.op import (
@@ -62,6 +62,7 @@ def scanner(
     derivative: Derivative = MISSING,
     autocast: AutocastRule = UNCHANGED,
     work: Callable[[Launch], Work] = row_work.scan,
+    fast: HostRoutine | None = None,
 ) -> Op:
     """Define a scan. Its params are (dim, dtype or None). `join`: of states a and b in C++; floats of 16 bits are
     float32 there. `widens`: integers become int64. `places`: indices too, and a state has a value v and a place at.
@@ -77,20 +78,6 @@ def scanner(
         out = Meta.contiguous_of(x.shape, kind, x.device)
         return Signature((out, out.with_(dtype=int64)) if places else (out,), (x,), (dim, kind))
 
-    def host(launch: Launch) -> Body:
-        dim, kind = launch.params
-        source = launch.inputs[0]
-        assert isinstance(source, Meta)
-        convert = to_computing(kind, source.dtype)
-
-        def body(outputs: list[Array], inputs: list[Array]) -> None:
-            x = convert(inputs[0])
-            results = run(np.atleast_1d(x), dim)
-            for out, value in zip(outputs, results if places else (results,), strict=True):
-                np.copyto(out, value.reshape(out.shape), casting="unsafe")
-
-        return body
-
     def samples(make: Make, kind: dtype) -> Iterable[Sample]:
         yield (make(3, 4),), (0, None)
         yield (make(5),), (-1, None)
@@ -100,13 +87,28 @@ def scanner(
         Op(
             name,
             rule,
-            Kernel(name, host, _flops, cuda=form, work=work),
+            Kernel(name, partial(scan_body, run), _flops, cuda=form, work=work, fast=fast),
             dtypes,
             samples,
             derivative=derivative,
             autocast=autocast,
         )
     )
+
+
+def scan_body(run: Run, launch: Launch) -> Body:
+    """Return the body that runs a scan along the dimension of the launch."""
+    dim, kind = launch.params
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    convert = to_computing(kind, source.dtype)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        results = run(np.atleast_1d(convert(inputs[0])), dim)
+        for out, value in zip(outputs, results if isinstance(results, tuple) else (results,), strict=True):
+            np.copyto(out, value.reshape(out.shape), casting="unsafe")
+
+    return body
 
 
 def _placed_scan(join: str) -> Scan:
@@ -129,51 +131,13 @@ def _flops(launch: Launch) -> int:
     return launch.outputs[0].numel
 
 
-def _accumulating(x: Array) -> Any:
+def accumulating(x: Array) -> Any:
     """Return the dtype in which scans accumulate: PyTorch's CPU scans of float32 use doubles."""
     return {"f": np.float64, "c": np.complex128}.get(x.dtype.kind, x.dtype)
 
 
-def _folding(ufunc: np.ufunc) -> Run:
-    def run(x: Array, axis: int) -> Array:
-        kind = _accumulating(x)
-        if axis % x.ndim != x.ndim - 1 and 0 < x.shape[axis] * _LINE <= x.size:
-            return _by_lines(ufunc, x, axis, kind)
-        if x.dtype == kind or axis % x.ndim != x.ndim - 1 or x.size <= BLOCK:
-            return ufunc.accumulate(x, axis=axis, dtype=kind)
-        return _by_blocks(ufunc, np.ascontiguousarray(x).reshape(-1, x.shape[-1]), kind).reshape(x.shape)
-
-    return run
-
-
-_LINE = 64  # elements of a line from which one call per line is faster
-
-
-def _by_lines(ufunc: np.ufunc, x: Array, axis: int, kind: Any) -> Array:
-    """Return scans across long lines: NumPy's go down each column of its own. The same steps, and so the same bits."""
-    out = np.empty(x.shape, x.dtype)
-    lines, into = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
-    carried = lines[0].astype(kind)
-    into[0] = carried
-    for line, place in zip(lines[1:], into[1:], strict=True):
-        ufunc(carried, line, out=carried)
-        place[...] = carried
-    return out
-
-
-def _by_blocks(ufunc: np.ufunc, rows: Array, kind: Any) -> Array:
-    """Return scans of rows, carried in a wider dtype that stays in the cache: the same steps, and so the same bits."""
-    out = np.empty_like(rows)
-    for part in row_blocks(rows):
-        carried: Any = None
-        for start in range(0, rows.shape[1], BLOCK):
-            wide = rows[part, start : start + BLOCK].astype(kind)
-            if start:
-                wide[:, 0] = ufunc(carried, wide[:, 0])
-            ufunc.accumulate(wide, axis=1, out=wide)
-            carried = wide[:, -1]
-            out[part, start : start + BLOCK] = wide
-    return out
+def _accumulate(ufunc: np.ufunc, x: Array, axis: int) -> Array:
+    return ufunc.accumulate(x, axis=axis, dtype=accumulating(x))
 
 
 def _log_sums(x: Array, axis: int) -> Array:
@@ -182,7 +146,7 @@ def _log_sums(x: Array, axis: int) -> Array:
     Their angles are PyTorch's but for whole turns, which its own order of sums decides.
     """
     if x.dtype.kind != "c":
-        return _folding(np.logaddexp)(x, axis)
+        return _accumulate(np.logaddexp, x, axis)
     found = np.moveaxis(x.astype(np.complex128), axis, -1)
     found[np.isnan(found)] = complex(np.nan, np.nan)
     found[found.real == -np.inf] = -np.inf  # nothing: the angle does not matter
@@ -282,7 +246,7 @@ def _logcumsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
 
 cumsum = scanner(
     "cumsum",
-    _folding(np.add),
+    partial(_accumulate, np.add),
     ALL,
     "cumsum_out_cpu",
     "add(a, b)",
@@ -290,16 +254,18 @@ cumsum = scanner(
     derivative=Derivative(lambda grad, params: _back_sums(grad, params[0]), linear="together"),
     autocast=FLOAT32_ON_CUDA,
     work=row_work.cumulative_sum,
+    fast=HostRoutine("scan:cumsum"),
 )
 cumprod = scanner(
     "cumprod",
-    _folding(np.multiply),
+    partial(_accumulate, np.multiply),
     ALL,
     "cumprod_out_cpu",
     "mul(a, b)",
     widens=True,
     derivative=Derivative(_cumprod_back),
     autocast=FLOAT32_ON_CUDA,
+    fast=HostRoutine("scan:cumprod"),
 )
 cummax = scanner(
     "cummax",
@@ -326,6 +292,7 @@ logcumsumexp = scanner(
     "logcumsumexp_out_cpu",
     "log_join(a, b)",
     derivative=Derivative(_logcumsumexp_back),
+    fast=HostRoutine("scan:logcumsumexp"),
 )
 
 

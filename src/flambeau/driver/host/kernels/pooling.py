@@ -29,7 +29,7 @@ def max_pool(launch: Launch) -> Body | None:
     )
     origin = flat_places([at[0] for at in axes], size)
     away = flat_places([np.arange(k) * d for k, d in zip(how.kernel, how.dilation, strict=True)], size)
-    offsets = np.concatenate(([0], away.reshape(-1)))  # by the number of the tap, from 1
+    offsets = np.concatenate(([0], away.reshape(-1)))  # offset of each tap, by its number from 1
     number = np.min_scalar_type(away.size).type
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
@@ -37,7 +37,7 @@ def max_pool(launch: Launch) -> Body | None:
         low = lowest(x.dtype)
         whole = padded(x, how.pads(size, count), low)
         best = np.full(outputs[0].shape, low, x.dtype)
-        chosen = np.zeros(best.shape, number)  # the number of the tap; 0 where none is above the lowest
+        chosen = np.zeros(best.shape, number)  # number of the tap; 0 if none is above the lowest value
         for i, (_, place) in enumerate(taps(how.kernel, how.stride, how.dilation, count), 1):
             seen = np.ascontiguousarray(whole[place])
             better = (seen > best) | (seen != seen)
@@ -46,7 +46,7 @@ def max_pool(launch: Launch) -> Body | None:
         none = chosen == 0
         where = np.where(none, first, origin + offsets[chosen])
         samples = np.arange(0, x.size, math.prod(size)).reshape(*x.shape[:2], *(1,) * len(size))
-        found = x.reshape(-1).take(where + samples, mode="clip")  # a window may lie beside the input
+        found = x.reshape(-1).take(where + samples, mode="clip")  # a window may lie outside the input
         np.copyto(outputs[0], np.where(none, x.dtype.type(low), found), casting="unsafe")
         np.copyto(outputs[1], where)
 
