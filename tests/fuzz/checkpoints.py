@@ -68,6 +68,7 @@ def samples() -> tuple[tuple[bytes, dict[str, bytes]], ...]:
             "text",
             (1, (2,)),
         ],
+        [base.to_sparse(), base.to_sparse_csr(), torch.nn.Parameter(base.to_sparse_csc())],
     ]
     return tuple([_parts(value, protocol) for value in values for protocol in (2, 4)])
 
@@ -221,11 +222,29 @@ def check(found: Any) -> None:
             parts += [*part.keys(), *part.values()]
         elif isinstance(part, (list, tuple, set)):
             parts += part
+        elif isinstance(part, Tensor) and part.layout is not torch.strided:
+            _check_sparse(part)
         elif isinstance(part, Tensor):
             begin, end = part.memory.ptr, part.memory.ptr + part.memory.nbytes
             assert not part.numel() or begin <= part.ptr <= part.ptr + part.meta.span <= end, part.meta
             if part.numel() < 1 << 20:
                 part.tolist()
+
+
+def _check_sparse(t: Any) -> None:
+    """Raise AssertionError unless each value of a sparse tensor lies within it."""
+    if t.layout is torch.sparse_coo:
+        indices = [(row, size) for row, size in zip(t._indices(), t.shape, strict=False)]
+        check(t._values())
+    else:
+        csr = t.layout is torch.sparse_csr
+        begins, places = (t.crow_indices(), t.col_indices()) if csr else (t.ccol_indices(), t.row_indices())
+        indices = [(begins, places.numel() + 1), (places, t.shape[1 if csr else 0])]
+        check(t.values())
+    for row, size in indices:
+        assert all(0 <= at < size for at in row.tolist()), t
+    if t.numel() < 1 << 20:
+        t.to_dense()
 
 
 FUZZER = Fuzzer("checkpoints", draw, take, (pickle.UnpicklingError, RuntimeError), FILE)

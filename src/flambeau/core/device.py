@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core import errors
+from flambeau.core.brief import brief, brief_text
 from flambeau.core.callsite import warn_program
 
 # PyTorch's device types, in the order of its error. Tensors exist on "cpu", "cuda" and "meta" only.
@@ -12,6 +13,7 @@ _TYPES = (
     "cpu", "cuda", "ipu", "xpu", "mkldnn", "opengl", "opencl", "ideep", "hip", "ve", "fpga", "maia", "xla", "lazy",
     "vulkan", "mps", "meta", "hpu", "mtia", "privateuseone",
 )  # fmt: skip
+_MOST = (1 << 15) - 1  # the largest index; a name of each device is kept
 _interned: dict[tuple[str, int | None], device] = {}
 
 
@@ -24,6 +26,7 @@ class device:  # PyTorch's public name
 
     Raises:
         RuntimeError: unknown device type, malformed string, negative index.
+        ValueError: an index of more than 15 bits.
         TypeError: an argument of another type.
     """
 
@@ -72,9 +75,9 @@ class device:  # PyTorch's public name
 def _parse(text: str, index: int | None) -> tuple[str, int | None]:
     kind, colon, digits = text.partition(":")
     if not kind.replace("_", "a").isalpha():
-        raise RuntimeError(f"Invalid device string: '{text}'")
+        raise RuntimeError(f"Invalid device string: '{brief_text(text)}'")
     if kind not in _TYPES:
-        raise RuntimeError(errors.unknown_device_type(kind, _TYPES))
+        raise RuntimeError(errors.unknown_device_type(brief_text(kind), _TYPES))
     if kind == "mkldnn":
         warn_program(
             "'mkldnn' is no longer used as device type. So torch.device('mkldnn') will be deprecated and removed in "
@@ -85,16 +88,23 @@ def _parse(text: str, index: int | None) -> tuple[str, int | None]:
         return kind, None if index is None else _check_index(index)
     if index is not None:
         raise RuntimeError(
-            f"type (string) must not include an index because index was passed explicitly: {text}"
+            f"type (string) must not include an index because index was passed explicitly: {brief_text(text)}"
         )
     if not digits.isascii() or not digits.isdigit() or (len(digits) > 1 and digits[0] == "0"):
-        raise RuntimeError(f"Invalid device string: '{text}'")
+        raise RuntimeError(f"Invalid device string: '{brief_text(text)}'")
+    if len(digits) > 5 or int(digits) > _MOST:
+        raise RuntimeError(
+            f"Could not parse device index '{brief_text(digits)}' in device string '{brief_text(text)}': the largest is "
+            f"{_MOST}"
+        )
     return kind, int(digits)
 
 
 def _check_index(index: int) -> int:
     if index < 0:
-        raise RuntimeError(f"Device index must not be negative, got {index}")
+        raise RuntimeError(f"Device index must not be negative, got {brief(index)}")
+    if index > _MOST:
+        raise ValueError(f"Device index must be at most {_MOST}, got {brief(index)}")
     return int(index)
 
 

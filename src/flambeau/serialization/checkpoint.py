@@ -20,7 +20,7 @@ from flambeau.serialization.archive import ALIGNMENT, ArchiveReader, ArchiveWrit
 from flambeau.serialization.legacy import load_legacy
 from flambeau.serialization.machine import refused_names
 from flambeau.serialization.places import Restore, restorer
-from flambeau.serialization.reader import Read, StoredStorages, reader
+from flambeau.serialization.reader import Reader, StoredStorages, reader
 from flambeau.serialization.writer import Storages, pickle_object
 from flambeau.tensor.exchange.pickling import row_of
 from flambeau.tensor.exchange.transfer import host_array, on_host
@@ -123,9 +123,9 @@ def load(
         weights_only = pickle_module is None
     elif weights_only and pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
-    read = reader(weights_only, pickle_module or pickle, {"encoding": "utf-8"} | pickle_load_args)
+    machine = reader(weights_only, pickle_module or pickle, {"encoding": "utf-8"} | pickle_load_args)
     with _to_read(f) as file, _explaining(f, weights_only):
-        return _load(file, f, bool(mmap), restorer(map_location), read)
+        return _load(file, f, bool(mmap), restorer(map_location), machine)
 
 
 def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
@@ -152,14 +152,14 @@ def _to_read(f: Any) -> Iterator[Any]:
     yield f
 
 
-def _load(file: Any, path: Any, mapped: bool, restore: Restore, read: Read) -> Any:
+def _load(file: Any, path: Any, mapped: bool, restore: Restore, machine: Reader) -> Any:
     if not is_archive(file):
         if mapped:
             raise RuntimeError(
                 "mmap can only be used with files saved with `torch.save(_use_new_zipfile_serialization=True), "
                 "please torch.save your checkpoint with this option in order to use mmap."
             )
-        return load_legacy(file, restore, read)
+        return load_legacy(file, restore, machine)
     if mapped and not isinstance(path, (str, os.PathLike)):
         raise ValueError("f must be a file path in order to use the mmap argument")
     archive = ArchiveReader(file, os.fspath(path) if mapped else None)
@@ -172,7 +172,7 @@ def _load(file: Any, path: Any, mapped: bool, restore: Restore, read: Read) -> A
         raise Damaged("the pickle of the checkpoint is empty", archive.place("data.pkl"))
     storages = StoredStorages(archive, restore)
     try:
-        return read(io.BytesIO(data), storages.load)
+        return machine.read(io.BytesIO(data), storages.load)
     finally:
         storages.meter.clear()
 

@@ -16,6 +16,7 @@ from flambeau.serialization.places import Restore
 from flambeau.serialization.reader import (
     PersistentLoad,
     Read,
+    Reader,
     empty_storage,
     face_for,
     restore_storage,
@@ -31,13 +32,14 @@ MAGIC = 0x1950A86A20F9469CFC6C
 VERSION = 1001
 
 
-def load_legacy(file: Any, restore: Restore, read: Read) -> Any:
-    """Read an object; the file then stands behind its last storage.
+def load_legacy(file: Any, restore: Restore, machine: Reader) -> Any:
+    """Read an object; the file then stands behind its last storage. See Note [Storages behind their tensors].
 
     Raises:
         RuntimeError: If it is no checkpoint, of another version, or damaged.
         UnpicklingError: As `load`.
     """
+    read = machine.read
     if read(file, _no_storage) != MAGIC:
         raise RuntimeError("Invalid magic number; corrupt file?")
     version = _part(file, read)
@@ -45,11 +47,16 @@ def load_legacy(file: Any, restore: Restore, read: Read) -> Any:
         raise Damaged(f"Invalid protocol version: {brief(version)}", file.tell())
     system = _part(file, read)
     storages = _Storages(restore, size_of(file))
-    found = _part(file, read, storages.load)
+    begin = file.tell()
+    _part(file, machine.outline, storages.load)
     keys = _part(file, read)
     if not isinstance(keys, list) or not isinstance(system, dict):
         raise Damaged("the list of storages is missing", file.tell())
     storages.fill(file, keys, not system.get("little_endian", True))
+    end = file.tell()
+    file.seek(begin)
+    found = _part(file, read, storages.load)
+    file.seek(end)
     return found
 
 
@@ -66,7 +73,7 @@ def _part(file: Any, read: Read, persistent_load: PersistentLoad = _no_storage) 
 
 
 class _Storages:
-    """Storages that the pickle names before their bytes come.
+    """Storages that the pickle names before their bytes come, and none that it names afterwards.
 
     Args:
         restore: Returns a storage where it belongs.
@@ -77,9 +84,10 @@ class _Storages:
         self._restore = restore
         self._left = nbytes
         self._found: dict[str, tuple[StorageKind, int, Storage]] = {}
+        self._filled = False
 
     def load(self, pid: Any) -> Any:
-        """Return the storage that a persistent id names, where it belongs, without its bytes."""
+        """Return the storage that a persistent id names, where it belongs, without its bytes at first."""
         if type(pid) is tuple and pid and type(pid[0]) is str:
             if pid[0] == "module" and len(pid) > 1:  # a class with its source, which is not compared
                 return pid[1]
@@ -87,6 +95,8 @@ class _Storages:
                 raise RuntimeError("the checkpoint has views of storages, which PyTorch 0.3 and older wrote")
         kind, key, location, count = storage_id(pid)
         if key not in self._found:
+            if self._filled:
+                raise Refused(f"storage {brief(key)} is named in a way that hides it")
             self._left -= count * kind.itemsize
             if self._left < 0:
                 raise Damaged(f"storage {brief(key)} has more bytes than the file: {count} elements", None)
@@ -111,6 +121,7 @@ class _Storages:
             if swaps:
                 swap(data, kind)
             write(row_of(storage), over(data, dtypes.uint8))
+        self._filled = True
         if missing:
             raise Damaged(f"the list of storages lacks {brief([*missing])}", file.tell())
 

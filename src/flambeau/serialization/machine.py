@@ -19,10 +19,11 @@ from flambeau.core.brief import brief, brief_text
 from flambeau.core.device import device
 from flambeau.core.ipc.pickle_reader import GETS, PUTS, PickleReader, Refused, opcodes
 from flambeau.core.size import Size
-from flambeau.nn.parameter import _rebuild_parameter_with_state
+from flambeau.nn.parameter import Parameter, _rebuild_parameter_with_state
 from flambeau.serialization import names
 from flambeau.serialization.names import Name
 from flambeau.tensor.exchange import pickling
+from flambeau.tensor.storages import Face
 from flambeau.tensor.tensor import Tensor
 
 _PLAIN: dict[Name, Any] = {
@@ -37,6 +38,7 @@ _PLAIN: dict[Name, Any] = {
 _ALLOWED = _PLAIN | names.REBUILDERS | names.TYPES | names.VALUES
 _BY_NAME = {f"{module}.{name}": thing for (module, name), thing in _ALLOWED.items()}
 _Arguments = tuple[Any, ...]
+_COPIED = 3  # bytes of a storage that is copied, for a step of work
 
 
 class PickleMachine(PickleReader):
@@ -107,7 +109,17 @@ class PickleMachine(PickleReader):
         for part in arguments:  # sizes and strides are looked through, a state is copied
             if isinstance(part, tuple | list | dict):
                 self.spend(len(part))
+        if arguments and isinstance(arguments[-1], dict) and arguments[-1] and isinstance(arguments[0], Face):
+            self.spend(arguments[0].nbytes() // _COPIED)  # metadata: the storage is copied
         return define(*arguments)
+
+    def _rebuild_sparse(self, arguments: _Arguments) -> Any:
+        """Return a sparse tensor with indices of its own: memory that others share could change after the check."""
+        layout, parts = arguments
+        tensors = [part for part in _only(tuple, (parts,)) if isinstance(part, Tensor)]
+        self.spend(sum([part.numel() for part in tensors]))  # strides of zero can make many of few
+        indices = [part.clone() for part in tensors[:-1]]
+        return self._rebuild(pickling.rebuild_sparse, (layout, (*indices, *parts[len(indices) :])))
 
     def _rebuild_subclass(self, arguments: _Arguments) -> Any:
         """Return a tensor of a subclass: built by a function of the list, into a type of the list, its state a dict."""
@@ -119,11 +131,12 @@ class PickleMachine(PickleReader):
             raise Refused(f"Trying to make a tensor of unrecognized type {brief(kind)}")
         if not (isinstance(kind, type) and issubclass(kind, Tensor) and isinstance(of, tuple)):
             raise Refused(f"Trying to make a tensor of type {brief(kind)} of {brief(of)}")
-        self._check_state(state)
-        return self._rebuild(pickling.rebuild_subclass, arguments)
+        self._check_state(state, kind)
+        made = _CALLS[id(define)](self, of)
+        return pickling.rebuild_subclass(lambda: made, kind, (), state)
 
     def _rebuild_with_state(self, define: Any, arguments: _Arguments) -> Any:
-        self._check_state(arguments[3])
+        self._check_state(arguments[3], Parameter)
         return self._rebuild(define, arguments)
 
     def _set(self, arguments: _Arguments) -> Any:
@@ -195,7 +208,7 @@ class PickleMachine(PickleReader):
         state = self._pop()
         target = self._stack[-1]
         if type(target) is OrderedDict:
-            self._check_state(state)
+            self._check_state(state, OrderedDict)
             target.__dict__.update(state)
         elif self._is_declared(type(target)):
             self.spend(len(state) if isinstance(state, dict) else 0)
@@ -206,12 +219,16 @@ class PickleMachine(PickleReader):
                 f"`add_safe_globals`, but got {brief(type(target))}"
             )
 
-    def _check_state(self, state: Any) -> None:
-        if isinstance(state, dict):
-            self.spend(len(state))
-            if all(type(key) is str for key in state):
-                return
-        raise Refused(f"a state must be a dict of names, not {brief(state)}")
+    def _check_state(self, state: Any, kind: type[Any]) -> None:
+        """Require attributes that do not hide methods, except those of a class that the user declared."""
+        if not isinstance(state, dict) or not all(type(key) is str for key in state):
+            raise Refused(f"a state must be a dict of names, not {brief(state)}")
+        self.spend(len(state))
+        hidden = (
+            [] if self._is_declared(kind) else [key for key in state if callable(getattr(kind, key, None))]
+        )
+        if hidden:
+            raise Refused(f"an attribute of a {kind.__name__} would hide its method {brief_text(hidden[0])}")
 
 
 def _only(kinds: Any, arguments: _Arguments) -> Any:
@@ -228,6 +245,7 @@ def _rebuilder(define: Any) -> Callable[[PickleMachine, _Arguments], Any]:
 
 _CALLS: dict[int, Callable[[PickleMachine, _Arguments], Any]] = {
     **{id(define): _rebuilder(define) for define in names.REBUILDERS.values()},
+    id(pickling.rebuild_sparse): PickleMachine._rebuild_sparse,
     id(pickling.rebuild_subclass): PickleMachine._rebuild_subclass,
     id(_rebuild_parameter_with_state): lambda m, a: m._rebuild_with_state(_rebuild_parameter_with_state, a),
     id(OrderedDict): lambda m, a: m._dict(OrderedDict, a),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from flambeau.serialization.archive import ArchiveReader, Damaged, size_of
 from flambeau.serialization.checkpoint_options import LoadEndianness, get_default_load_endianness
 from flambeau.serialization.machine import PickleMachine
 from flambeau.serialization.names import StorageKind
+from flambeau.serialization.outline import OutlineReader
 from flambeau.serialization.places import Restore
-from flambeau.serialization.unpickler import PersistentLoad, unpickler
+from flambeau.serialization.unpickler import PersistentLoad, outline_unpickler, unpickler
 from flambeau.tensor.call import empty
 from flambeau.tensor.exchange.data import over
 from flambeau.tensor.exchange.pickling import face_of
@@ -33,17 +34,33 @@ Read = Callable[[Any, PersistentLoad], Any]
 """Reads one pickled object from a file; `persistent_load` gives the storages."""
 
 
-def reader(weights_only: bool, module: ModuleType, options: dict[str, Any]) -> Read:
+class Reader(NamedTuple):
+    """How the pickles of a checkpoint are read.
+
+    Attributes:
+        read: Returns the object.
+        outline: Gives the storages of the object to `persistent_load`, and makes nothing else.
+    """
+
+    read: Read
+    outline: Read
+
+
+def reader(weights_only: bool, module: ModuleType, options: dict[str, Any]) -> Reader:
     """Return the machine that runs what is allowed only, or `module`'s Unpickler."""
-    if weights_only:
-        return lambda file, persistent_load: _read_safely(file, persistent_load, options["encoding"])
+    if not weights_only:
+        return Reader(unpickler(module, options), outline_unpickler(options))
 
-    return unpickler(module, options)
+    def read(file: Any, persistent_load: PersistentLoad) -> Any:
+        bounded = Bounded(file)
+        declared = safety.declared_globals()
+        return PickleMachine(persistent_load, declared, bounded.nbytes, options["encoding"]).load(bounded)
 
+    def outline(file: Any, persistent_load: PersistentLoad) -> Any:
+        bounded = Bounded(file)
+        return OutlineReader(persistent_load, bounded.nbytes, options["encoding"]).load(bounded)
 
-def _read_safely(file: Any, persistent_load: PersistentLoad, encoding: str) -> Any:
-    bounded = Bounded(file)
-    return PickleMachine(persistent_load, safety.declared_globals(), bounded.nbytes, encoding).load(bounded)
+    return Reader(read, outline)
 
 
 class Bounded:

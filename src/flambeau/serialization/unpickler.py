@@ -23,6 +23,7 @@ from typing import Any
 from flambeau.core.brief import brief_text
 from flambeau.core.ipc.pickle_reader import Refused
 from flambeau.serialization import names
+from flambeau.serialization.outline import find_storage_class
 
 PersistentLoad = Callable[[Any], Any]
 _WINDOW = 1 << 16  # bytes of a file that are looked at first
@@ -57,18 +58,36 @@ def unpickler(module: ModuleType, options: dict[str, Any]) -> Callable[[Any, Per
     if not issubclass(Unpickler, (pickle.Unpickler, pickle._Unpickler)):  # of a format of its own
         return lambda file, persistent_load: Unpickler(file, persistent_load).load()
 
-    def read(file: Any, persistent_load: PersistentLoad) -> Any:
-        source = BytesIO(take_pickle(file))
-        try:
-            return Unpickler(source, persistent_load).load()
-        except Exception as error:
-            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-            if _is_damage(error, frames[1:]):
-                raise _damage_error(error, source.tell()) from error
-            error.add_note(f"while the pickle was read, before byte {source.tell()}")
-            raise
+    return lambda file, persistent_load: _read(Unpickler, file, persistent_load)
 
-    return read
+
+def outline_unpickler(options: dict[str, Any]) -> Callable[[Any, PersistentLoad], Any]:
+    """Return a function that reads a pickle from a file for the storages that it names, and imports nothing."""
+
+    class Unpickler(pickle.Unpickler):
+        def __init__(self, file: Any, persistent_load: PersistentLoad) -> None:
+            super().__init__(file, **options)
+            self._persistent_load = persistent_load
+
+        def persistent_load(self, pid: Any) -> Any:
+            return self._persistent_load(pid)
+
+        def find_class(self, module: str, name: str) -> Any:
+            return find_storage_class(module, name)
+
+    return lambda file, persistent_load: _read(Unpickler, file, persistent_load)
+
+
+def _read(unpickler: Callable[[Any, PersistentLoad], Any], file: Any, persistent_load: PersistentLoad) -> Any:
+    source = BytesIO(take_pickle(file))
+    try:
+        return unpickler(source, persistent_load).load()
+    except Exception as error:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if _is_damage(error, frames[1:]):
+            raise _damage_error(error, source.tell()) from error
+        error.add_note(f"while the pickle was read, before byte {source.tell()}")
+        raise
 
 
 def _is_damage(error: Exception, frames: list[FrameType]) -> bool:

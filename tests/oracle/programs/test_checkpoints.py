@@ -103,6 +103,39 @@ def test_strided_views_keep_their_layout(layout: Any, kind: str) -> None:
     assert torch.equal(back, view)
 
 
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_conjugates_and_negatives_are_read(is_zip: bool, weights_only: bool) -> None:
+    """PyTorch stores the elements of the base, and the operation beside them."""
+    base = torch.arange(6.0).to(torch.complex64) * (1 + 2j)
+    every = [
+        base.conj(), base[1:3].conj(), base.conj().reshape(2, 3).t(), base[:1].expand(4).conj(), torch.view_as_complex(torch.rand(2, 2)).conj().imag,
+        torch._neg_view(torch.arange(3)), torch.nn.Parameter(base.conj()), base,
+    ]  # fmt: skip
+    file = written_by_torch(every, _use_new_zipfile_serialization=is_zip)
+    for ours, expected in zip(flambeau.load(file, weights_only=weights_only), every, strict=True):
+        same(ours.detach().contiguous(), expected.detach().resolve_conj().resolve_neg().contiguous())
+        assert type(ours).__name__ == type(expected).__name__
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_sparse_tensors_are_read(is_zip: bool, weights_only: bool) -> None:
+    dense = torch.tensor([[0.0, 2, 0], [3, 0, 4]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of CSR, in beta state
+        every = [
+            dense.to_sparse(),
+            dense.to_sparse_csr(),
+            dense.to_sparse_csc(),
+            torch.nn.Parameter(dense.to_sparse()),
+        ]
+        file = written_by_torch(every, _use_new_zipfile_serialization=is_zip)
+    for ours, expected in zip(flambeau.load(file, weights_only=weights_only), every, strict=True):
+        same(ours.detach().to_dense(), expected.detach().to_dense())
+        assert str(ours.layout) == str(expected.layout)
+
+
 def test_views_share_memory_again() -> None:
     base = theirs("float32", (4, 4))
     found = flambeau.load(written_by_torch([base, base[1], base.t()]))

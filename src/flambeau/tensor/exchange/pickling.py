@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import dtype as dtypes
+from flambeau.core.brief import brief
 from flambeau.core.device import CPU, META
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import type_name
@@ -84,7 +85,9 @@ def rebuild(
     """Return a tensor over a storage. Raises TypeError or RuntimeError unless it lies within."""
     if not isinstance(storage, TypedStorage):
         raise TypeError(f"a tensor is rebuilt over a TypedStorage, not over {type_name(storage)}")
-    return rebuild_as(storage, storage_offset, size, stride, requires_grad, backward_hooks, storage.dtype)
+    return rebuild_as(
+        storage, storage_offset, size, stride, requires_grad, backward_hooks, storage.dtype, metadata
+    )
 
 
 def rebuild_as(
@@ -100,10 +103,25 @@ def rebuild_as(
         raise TypeError(f"dtype must be torch.dtype, not {type_name(dtype)}")
     if not isinstance(requires_grad, bool):
         raise RuntimeError("requires_grad must be a bool")
-    made = over_storage(storage._row, dtype, storage_offset, tuple(size), tuple(stride))
+    row = apply_bits(storage._row, dtype, metadata) if metadata else storage._row
+    made = over_storage(row, dtype, storage_offset, tuple(size), tuple(stride))
     if requires_grad:
         made.requires_grad_(True)
     return made
+
+
+def apply_bits(row: Tensor, dtype: dtype, metadata: Any) -> Tensor:
+    """Return a copy of a storage as conjugates or negatives: PyTorch stores that as a bit beside the elements."""
+    known = isinstance(metadata, dict) and metadata.keys() <= {"conj", "neg"}
+    if not known or not all(type(bit) is bool for bit in metadata.values()):
+        raise RuntimeError(f'metadata of a tensor must be a dict of "conj" and "neg", not {brief(metadata)}')
+    if metadata.get("conj") and not dtype.is_complex:
+        raise RuntimeError(f"a tensor of {dtype} cannot be a conjugate")
+    count = row.memory.nbytes // dtype.itemsize
+    made: Any = over_storage(row, dtype, 0, (count,), (1,))
+    made = made.conj() if metadata.get("conj") else made
+    made = -made if metadata.get("neg") else made
+    return made  # type: ignore[no-any-return]
 
 
 def rebuild_meta(dtype: dtype, size: Any, stride: Any, requires_grad: bool) -> Tensor:
