@@ -14,6 +14,7 @@ import pytest
 from rank_kit import run_ranks
 from test_launch import finish, script, start
 
+import flambeau.distributed as dist
 from flambeau.distributed.backends import processes
 from flambeau.distributed.backends.wait_reports import Wait, said_by
 from flambeau.distributed.launching import stalls
@@ -103,6 +104,22 @@ def test_ranks_that_disagree_on_their_number_are_told(tmp_path: Path) -> None:
     done = finish(start("-m", "flambeau", "launch", "--nproc-per-node", "2", program))
     assert done.status == 1
     assert "ValueError: the ranks disagree on their number: WORLD_SIZE or world_size is" in done.err
+
+
+@pytest.mark.parametrize("size", [1, 1 << 40])
+def test_a_rank_that_cannot_be_is_told(size: int) -> None:
+    with pytest.raises(ValueError, match=rf"rank 1 is out of range: .* here {size}, from 1 to"):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=1, world_size=size)
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_PORT"])
+def test_a_variable_that_is_no_number_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for variable, value in (sound | {name: "two"}).items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=f"{name} must be an int, not 'two'"):
+        dist.init_process_group("gloo")
 
 
 class Server:

@@ -94,8 +94,8 @@ def _parse(text: str, index: int | None) -> tuple[str, int | None]:
         raise RuntimeError(f"Invalid device string: '{brief_text(text)}'")
     if len(digits) > 5 or int(digits) > _MOST:
         raise RuntimeError(
-            f"Could not parse device index '{brief_text(digits)}' in device string '{brief_text(text)}': the largest is "
-            f"{_MOST}"
+            f"Could not parse device index '{brief_text(digits)}' in device string '{brief_text(text)}': the largest "
+            f"is {_MOST}"
         )
     return kind, int(digits)
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import ParseResult, urlparse
 
+from flambeau.core.brief import brief
 from flambeau.distributed.stores.file_store import FileStore
 from flambeau.distributed.stores.store import Store
 from flambeau.distributed.stores.tcp_store import TCPStore
@@ -107,9 +108,16 @@ def _from_environment(
             return found
         raise _problem("env", f"environment variable {name} expected, but not set")
 
-    rank = int(query.get("rank") or value("RANK"))
-    size = int(query.get("world_size") or value("WORLD_SIZE"))
-    host, port = value("MASTER_ADDR"), int(value("MASTER_PORT"))
+    def number(name: str, given: str | None = None) -> int:
+        text = given or value(name)
+        try:
+            return int(text)
+        except ValueError:
+            raise _problem("env", f"{name} must be an int, not {brief(text)}") from None
+
+    rank = number("RANK", query.get("rank"))
+    size = number("WORLD_SIZE", query.get("world_size"))
+    host, port = value("MASTER_ADDR"), number("MASTER_PORT")
     yield _tcp_store(host, port, rank, size, timeout, environ), rank, size
     raise RuntimeError("Unable to perform re-rendezvous using env:// method")
 

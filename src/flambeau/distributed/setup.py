@@ -120,7 +120,12 @@ def _met(
 
 
 def _agree_on_size(store: Store, rank: int, size: int) -> None:
-    """Raise ValueError if ranks were started with different world sizes."""
+    """Raise ValueError if ranks were started with different world sizes, or this is none of them."""
+    if not 0 <= rank < size < 1 << 31:
+        raise ValueError(
+            f"rank {rank} is out of range: RANK or rank must be from 0 to world_size - 1, and WORLD_SIZE or "
+            f"world_size, here {size}, from 1 to {(1 << 31) - 1}"
+        )
     if store.add("size/asked", 1) == 1:
         store.set("size/first", f"{size} {rank}")
         return

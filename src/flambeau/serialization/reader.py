@@ -1,4 +1,4 @@
-"""What unpickles a checkpoint, and what finds its storages."""
+"""`reader` and `StoredStorages`: the machines that unpickle a checkpoint, and its storages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Read = Callable[[Any, PersistentLoad], Any]
 
 
 class Reader(NamedTuple):
-    """How the pickles of a checkpoint are read.
+    """The two machines that read a pickle of a checkpoint.
 
     Attributes:
         read: Returns the object.

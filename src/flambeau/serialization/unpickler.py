@@ -64,7 +64,7 @@ def unpickler(module: ModuleType, options: dict[str, Any]) -> Callable[[Any, Per
 def outline_unpickler(options: dict[str, Any]) -> Callable[[Any, PersistentLoad], Any]:
     """Return a function that reads a pickle from a file for the storages that it names, and imports nothing."""
 
-    class Unpickler(pickle.Unpickler):
+    class OutlineUnpickler(pickle.Unpickler):
         def __init__(self, file: Any, persistent_load: PersistentLoad) -> None:
             super().__init__(file, **options)
             self._persistent_load = persistent_load
@@ -75,7 +75,7 @@ def outline_unpickler(options: dict[str, Any]) -> Callable[[Any, PersistentLoad]
         def find_class(self, module: str, name: str) -> Any:
             return find_storage_class(module, name)
 
-    return lambda file, persistent_load: _read(Unpickler, file, persistent_load)
+    return lambda file, persistent_load: _read(OutlineUnpickler, file, persistent_load)
 
 
 def _read(unpickler: Callable[[Any, PersistentLoad], Any], file: Any, persistent_load: PersistentLoad) -> Any:

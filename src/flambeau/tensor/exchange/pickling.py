@@ -121,7 +121,7 @@ def apply_bits(row: Tensor, dtype: dtype, metadata: Any) -> Tensor:
     made: Any = over_storage(row, dtype, 0, (count,), (1,))
     made = made.conj() if metadata.get("conj") else made
     made = -made if metadata.get("neg") else made
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def rebuild_meta(dtype: dtype, size: Any, stride: Any, requires_grad: bool) -> Tensor:
