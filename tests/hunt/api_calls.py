@@ -94,6 +94,30 @@ class Name(NamedTuple):
     name: str
 
 
+class Like(NamedTuple):
+    """A value as another type that may stand for it.
+
+    Attributes:
+        form: "numpy", "array", "tensor" (without dimensions), "vector" (a tensor of one element), "Size" or "Parameter".
+        value: A number, a sequence of ints, or a `T`.
+    """
+
+    form: str
+    value: Any
+
+    def build(self) -> Any:
+        if self.form == "Parameter":
+            return torch.nn.Parameter(self.value.build(), requires_grad=False)
+        if self.form == "Size":
+            return torch.Size(self.value)
+        array = np.asarray(self.value)
+        if self.form == "numpy":
+            return array[()]
+        return (
+            array if self.form == "array" else torch.from_numpy(array.reshape((1,) * (self.form == "vector")))
+        )
+
+
 class Call(NamedTuple):
     """A call: the room and the name of what is called, and its arguments as records."""
 
@@ -113,6 +137,8 @@ def _show(value: Any) -> str:
         return f"{value.dtype}{list(value.shape)}{'/'.join(['', *more])}"
     if isinstance(value, Name):
         return f"torch.{value.name}"
+    if isinstance(value, Like):
+        return f"{value.form}({_show(value.value)})"
     if isinstance(value, list | tuple):
         parts = ", ".join(map(_show, value))
         return f"[{parts}]" if isinstance(value, list) else f"({parts},)"
@@ -232,7 +258,7 @@ def draw(rng: random.Random, function: Function) -> Call:
     """Draw a call: the tensors of most calls have one shape and one dtype, and most arguments fit."""
     shape = rng.choice(_SHAPES)
     dtype = "float32" if rng.random() < 0.6 else rng.choice(DTYPES)
-    oddness = rng.choice([0.0, 0.0, 0.15, 0.4])
+    oddness, likeness = rng.choice([(0.0, 0.0), (0.0, 0.5), (0.15, 0.2), (0.4, 0.0)])
     positional, named = [], {}
     by_name = False
     for at, parameter in enumerate(function.parameters):
@@ -248,6 +274,8 @@ def draw(rng: random.Random, function: Function) -> Call:
         value = _value(rng, parameter, shape, dtype, at)
         if rng.random() < oddness and not (function.room == "Tensor" and at == 0):
             value = rng.choice(_ODD)
+        elif rng.random() < likeness and not (function.room == "Tensor" and at == 0):
+            value = _likeness(rng, value)
         if by_name or parameter.kind is parameter.KEYWORD_ONLY or (optional and rng.random() < 0.3):
             named[parameter.name] = value
             by_name = True
@@ -291,6 +319,35 @@ def _value(
     return _tensor(rng, shape, dtype)
 
 
+def _likeness(rng: random.Random, value: Any) -> Any:
+    """Return a value of another type that may mean the same: some of them PyTorch accepts, others not."""
+    if isinstance(value, bool):
+        return rng.choice([int(value), float(value), Like("numpy", value), Like("tensor", value), None])
+    if isinstance(value, int):
+        forms = [float(value), bool(value), (value,), [value], Like("numpy", value), Like("tensor", value)]
+        return rng.choice([*forms, Like("vector", value), Like("array", value), Like("numpy", float(value))])
+    if isinstance(value, float):
+        return rng.choice(
+            [int(value), complex(value), *(Like(form, value) for form in ("numpy", "tensor", "vector"))]
+        )
+    if type(value) is tuple and all(type(each) is int for each in value):
+        odd = [
+            bool(value[-1]),
+            Like("numpy", value[-1]),
+            Like("tensor", value[-1]),
+            Like("vector", value[-1]),
+        ]
+        changed = [*value[:-1], rng.choice(odd)] if value else []
+        return rng.choice(
+            [list(value), Like("Size", value), Like("array", value), changed, tuple(changed), changed[::-1]]
+        )
+    if isinstance(value, T):
+        return rng.choice([Like("Parameter", value), 2.0, 1, None, True, [1.0], (value, value)])
+    if isinstance(value, Name):
+        return rng.choice([float, int, bool, complex, value.name])
+    return value
+
+
 def _tensor(rng: random.Random, shape: tuple[int, ...], dtype: str, fill: str = "normal") -> T:
     if rng.random() < 0.06:
         dtype = rng.choice(DTYPES)
@@ -329,7 +386,7 @@ class Finding(NamedTuple):
 
 def _build(value: Any, made: dict[int, Any]) -> Any:
     """The arguments as PyTorch's."""
-    if isinstance(value, T):
+    if isinstance(value, T | Like):
         return value.build()
     if isinstance(value, Name):
         return getattr(torch, value.name)
@@ -340,6 +397,10 @@ def _build(value: Any, made: dict[int, Any]) -> Any:
 
 def _carry(value: Any, device: str) -> Any:
     """PyTorch's arguments as Flambeau's on a device."""
+    if isinstance(value, torch.Size):
+        return flambeau.Size(value)
+    if isinstance(value, torch.nn.Parameter):
+        return flambeau.nn.Parameter(_moved(from_torch(value.data), device), requires_grad=False)
     if isinstance(value, torch.Tensor):
         return _moved(from_torch(value), device)
     if isinstance(value, torch.dtype | torch.layout):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
+from numbers import Integral
 from operator import index
 from typing import Any
 
 from flambeau.core import errors
+from flambeau.core.dtype import INTEGRAL
 
 Shape = tuple[int, ...]
 Strides = tuple[int, ...]
@@ -183,9 +185,17 @@ def expand_strides(shape: Sequence[int], strides: Sequence[int], target: Sequenc
 
 
 def plain_dim(dim: Any) -> int:
-    """Return a dimension as an int. Raises TypeError for a bool, and for what is not an integer."""
-    if dim.__class__ is bool:
-        raise TypeError("a dimension must be int, not bool")
+    """Return a dimension as an int.
+
+    Raises:
+        TypeError: If `dim` is neither an integer of Python or NumPy nor an integer tensor without dimensions.
+    """
+    meta = getattr(dim, "meta", None)
+    whole = (
+        isinstance(dim, int | Integral) if meta is None else not meta.ndim and meta.dtype.category == INTEGRAL
+    )
+    if not whole or dim.__class__ is bool:
+        raise TypeError(f"a dimension must be int, not {errors.type_name(dim)}")
     return index(dim)
 
 

@@ -356,7 +356,7 @@ def test_errors_of_a_callback_stay_its_own() -> None:
     with pytest.raises(AttributeError, match="mine"):
         flambeau.ones(2).apply_(fails)
     with pytest.raises(AttributeError, match="mine"):
-        flambeau.sum(flambeau.ones(2), Failing())
+        flambeau.sum(flambeau.ones(2), (Failing(),))
 
 
 class Failing:

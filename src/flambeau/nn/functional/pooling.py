@@ -228,7 +228,7 @@ lp_pool3d = _lp(3, "lp_pool3d", avg_pool3d, max_pool3d)
 
 def _target(x: Any, size: Any, ndim: int, name: str) -> Ints:
     """Return the size asked for; None keeps the input's."""
-    one = int_or_none(size)
+    one = int_or_none(size) if ndim == 1 or isinstance(size, int) else None
     if one is not None:
         return (one,) * ndim
     if not isinstance(size, Sequence) or isinstance(size, (str, bytes)):

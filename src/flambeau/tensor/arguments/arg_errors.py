@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flambeau.core.dtype import bool_, dtype
+from flambeau.core.dtype import INTEGRAL, dtype
 from flambeau.core.errors import RaceError, type_name
 from flambeau.runtime.generator import Generator
-from flambeau.tensor.arguments.integers import int_or_none
+from flambeau.tensor.arguments.integers import int_or_none, is_int, refuse_bool_tensors
 from flambeau.tensor.signatures import signatures_of
 from flambeau.tensor.tensor import Tensor
 
@@ -80,15 +80,14 @@ def _always(value: Any) -> bool:
     return True
 
 
-def _is_int(value: Any) -> bool:
-    if isinstance(value, Tensor) and value.meta.dtype is bool_:
-        return False
+def _is_index(value: Any) -> bool:
+    """Return True for all that has `__index__`, which includes tensors of one element; a bool is not one.
+
+    A tensor of dtype bool fits, as in PyTorch: functions refuse it as a size, and take it as a dimension.
+    """
+    if isinstance(value, Tensor):
+        return value.meta.numel == 1 and value.meta.dtype.category <= INTEGRAL
     return int_or_none(value) is not None
-
-
-def _is_dimension(value: Any) -> bool:
-    """Return True for an int that can name a dimension: of tensors only those without dimensions."""
-    return _is_int(value) and not (isinstance(value, Tensor) and value.meta.ndim)
 
 
 def _is_real(value: Any) -> bool:
@@ -112,7 +111,8 @@ def _is_called(name: str) -> Callable[[Any], bool]:
 
 
 def _is_int_or_tuple(value: Any) -> bool:
-    return _is_int(value) or _is_int_tuple(value)
+    one = _is_index if isinstance(value, Tensor) else is_int
+    return one(value) or _is_int_tuple(value)
 
 
 def _is_int_tuple(value: Any) -> bool:
@@ -122,7 +122,7 @@ def _is_int_tuple(value: Any) -> bool:
 def _wrong_place(values: Any) -> int | None:
     """Return where the first element is that is not an int; of bools PyTorch's parser sees the first place alone."""
     wrong = (
-        at for at, each in enumerate(values) if not _is_int(each) and not (at and isinstance(each, bool))
+        at for at, each in enumerate(values) if not _is_index(each) and not (at and isinstance(each, bool))
     )
     return next(wrong, None)
 
@@ -134,8 +134,8 @@ def _all_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 KINDS: dict[str, Kind] = {
     "Tensor": Kind("Tensor", lambda kind: issubclass(kind, Tensor), _of(Tensor)),
     "bool": Kind("bool", _one_of(bool), _of(bool)),
-    "int": Kind("int", _one_of(int), _is_int),
-    "dimension": Kind("int", _one_of(int), _is_dimension),
+    "int": Kind("int", _one_of(int), is_int),
+    "index": Kind("int", _one_of(int), _is_index),
     "float": Kind("float", _one_of(float, int, bool), _is_real),
     "Number": Kind("Number", _one_of(float, int, bool, complex), _is_number),
     "str": Kind("str", _one_of(str), _of(str)),
@@ -155,12 +155,25 @@ KINDS: dict[str, Kind] = {
 _ANY = Kind("", _always, _always)
 
 
+# PyTorch's parser takes more for its type SymInt than for int: see `_is_index`. These are the names of such
+# parameters, and the functions that have one of these names for a plain int.
+_INDEX_NAMES = {
+    "N", "diagonal", "end", "groups", "high", "ignore_index", "index", "k", "length", "low", "m", "minlength", "n",
+    "num_samples", "output_size", "padding_idx", "repeats", "sections", "split_size", "split_size_or_sections",
+    "start", "storage_offset",
+}  # fmt: skip
+_WITHOUT_INDEX = {
+    "diag", "diff", "dsplit", "embedding_bag", "fft_fftfreq", "fft_rfftfreq", "hsplit", "istft", "linalg_matrix_power",
+    "matrix_power", "polygamma", "polygamma_", "rot90", "special_polygamma", "vander", "vsplit",
+}  # fmt: skip
+
+
 @cache
-def _kinds(name: str, annotation: str) -> tuple[Kind, ...]:
+def _kinds(function: str, name: str, annotation: str) -> tuple[Kind, ...]:
     """Return what may stand for a parameter with a name and an annotation."""
     names = annotation.replace("Given", "Tensor | None").split(" | ")
-    if name.startswith(("dim", "axis")):
-        names = ["dimension" if each == "int" else each for each in names]
+    if name in _INDEX_NAMES and function not in _WITHOUT_INDEX:
+        names = ["index" if each == "int" else each for each in names]
     return tuple([KINDS[name] for name in names]) if KINDS.keys() >= set(names) else (_ANY,)
 
 
@@ -220,7 +233,7 @@ class CallSignature:
             types_only: Look at types alone; Python reports arguments that are missing, unknown or too many.
             skipped: Names of kinds whose parameters may have any argument.
         """
-        if self.spreads and args and _is_int(args[0]):
+        if self.spreads and args and _is_index(args[0]):
             args = (args,)
         if len(args) > self.places and self.more is None:
             return None if types_only else self._too_many(len(args))
@@ -257,10 +270,18 @@ class CallSignature:
             return all(type(value) is int for value in args) and not given
         if len(args) > self.places:
             return False
+        return all(parameter.certain(type(value)) for parameter, value in self._pairs(args, given))
+
+    def refuse_bool_tensors(self, function: str, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        """Raise RuntimeError, as PyTorch does, if a tensor of dtype bool stands for an index or a count."""
+        for parameter, value in self._pairs(args, given):
+            if isinstance(value, Tensor) and parameter.kinds[0] is KINDS["index"]:
+                refuse_bool_tensors((value,), function, parameter.name)
+
+    def _pairs(self, args: tuple[Any, ...], given: dict[str, Any]) -> list[tuple[Expected, Any]]:
         named = {parameter.name: parameter for parameter in self.parameters}
         pairs = [*zip(self.parameters, args, strict=False)]
-        pairs += [(named[name], value) for name, value in given.items() if name in named]
-        return all(parameter.certain(type(value)) for parameter, value in pairs)
+        return pairs + [(named[name], value) for name, value in given.items() if name in named]
 
     def _too_many(self, count: int) -> str:
         least = sum(not (each.optional or each.by_keyword) for each in self.parameters)
@@ -294,7 +315,7 @@ def _objection(parameter: Expected, value: Any, place: str) -> str:
     return f"argument '{name}'{place} must be {expected}, not {type_name(value)}"
 
 
-def _parse_listed(text: str) -> CallSignature:
+def _parse_listed(function: str, text: str) -> CallSignature:
     """Return the signature that a line of `signatures.py` has."""
     parameters, by_keyword = [], False
     for part in filter(None, text.split(", ")):
@@ -302,7 +323,7 @@ def _parse_listed(text: str) -> CallSignature:
             by_keyword = True
             continue
         name, _, annotation = part.partition(": ")
-        kinds = _kinds(name, annotation.removesuffix("="))
+        kinds = _kinds(function, name, annotation.removesuffix("="))
         parameters.append(Expected(name, kinds, annotation.endswith("="), by_keyword))
     return CallSignature(text, parameters)
 
@@ -321,18 +342,19 @@ def stated_signature(define: Callable[..., Any]) -> Signature:
     return signature(bare)
 
 
-def _read_annotations(define: Callable[..., Any], method: bool) -> CallSignature:
+def _read_annotations(define: Callable[..., Any], function: str, method: bool) -> CallSignature:
     """Return the signature that a function's own annotations state, without the tensor of a method."""
     parameters, more, others = [], None, False
     for parameter in [*stated_signature(define).parameters.values()][method:]:
         if parameter.kind is Parameter.VAR_POSITIONAL:
-            more = Expected(parameter.name, _kinds(parameter.name, str(parameter.annotation)), True, False)
+            kinds = _kinds(function, parameter.name, str(parameter.annotation))
+            more = Expected(parameter.name, kinds, True, False)
         elif parameter.kind is Parameter.VAR_KEYWORD:
             others = True
         elif parameter.name != "out":
             optional = parameter.default is not Parameter.empty
             by_keyword = parameter.kind is Parameter.KEYWORD_ONLY
-            kinds = _kinds(parameter.name, str(parameter.annotation))
+            kinds = _kinds(function, parameter.name, str(parameter.annotation))
             parameters.append(Expected(parameter.name, kinds, optional, by_keyword))
     return CallSignature("", parameters, more, others)
 
@@ -360,9 +382,10 @@ class Parser:
     """
 
     def __init__(self, define: Callable[..., Any], name: str, method: bool, fitting: set[Any]) -> None:
-        own = _read_annotations(define, method)
         self.name, self.method, self.fitting = name.removeprefix("F."), method, fitting
-        self.signatures = [_parse_listed(text) for text in signatures_of(name, method)] or [own]
+        own = _read_annotations(define, self.name, method)
+        listed = signatures_of(name, method)
+        self.signatures = [_parse_listed(self.name, text) for text in listed] or [own]
         taken = {parameter.name for signature in self.signatures for parameter in signature.parameters}
         self.other_names = [
             {
@@ -382,7 +405,9 @@ class Parser:
             if (
                 len(named) == len(given) and each.refusal(args, named) is None
             ):  # two names may mean one parameter
-                if each.is_certain(args, named) and all(_lasts(kind) for kind in kinds):
+                if not each.is_certain(args, named):
+                    each.refuse_bool_tensors(self.name, args, named)
+                elif all(_lasts(kind) for kind in kinds):
                     self.fitting.add(kinds)
                 return None
         named = {self.other_names[0].get(name, name): value for name, value in given.items()}
@@ -443,5 +468,5 @@ def explain_mismatch(
 
     Parameters whose types are in `skipped` may have any argument.
     """
-    mistake = _read_annotations(define, method).refusal(args[method:], given, True, skipped)
+    mistake = _read_annotations(define, name, method).refusal(args[method:], given, True, skipped)
     return None if mistake is None else TypeError(f"{name}(): {mistake}")

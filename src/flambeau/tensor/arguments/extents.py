@@ -17,7 +17,7 @@ from flambeau.core.brief import brief
 from flambeau.core.device import META
 from flambeau.core.errors import type_name
 from flambeau.core.layout import span
-from flambeau.tensor.arguments.integers import int_or_none
+from flambeau.tensor.arguments.integers import int_or_none, refuse_bool_tensors
 from flambeau.tensor.storage import WrapperStorage
 
 _LIMIT = 1 << 63
@@ -111,6 +111,8 @@ def ints_of(values: Any, function: str, name: str, position: int) -> tuple[int, 
     """Return a sequence of ints, as PyTorch's argument parser reads one, as plain ints. Raises TypeError."""
     if not isinstance(values, (list, tuple)):
         values = (values,)
+    elif not name.startswith("dim"):
+        refuse_bool_tensors(values, function, name)
     return tuple([_unpack_size(value, at, function, name, position) for at, value in enumerate(values)])
 
 
@@ -136,7 +138,9 @@ def int_of(value: Any, function: str, name: str, position: int | None = None) ->
         TypeError: If `value` is not an integer; a bool is none.
         ValueError: If `value` has more than 63 bits.
     """
-    plain = int_or_none(value)
+    plain = value if value.__class__ is int else int_or_none(value)
+    if plain is not value:
+        refuse_bool_tensors((value,), function, name)
     if plain is None:
         where = "" if position is None else f" (position {position})"
         raise TypeError(f"{function}(): argument '{name}'{where} must be int, not {type_name(value)}")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import index
 from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import INTEGRAL, bool_
 
 
 def int_or_none(x: Any) -> int | None:
@@ -14,3 +19,24 @@ def int_or_none(x: Any) -> int | None:
         return index(x)
     except TypeError:
         return None
+
+
+def is_int(value: Any) -> bool:
+    """Return True for Python's and NumPy's integers, and for integer tensors without dimensions.
+
+    These are what PyTorch's parser takes for its type int. For SymInt it takes everything with `__index__`.
+    """
+    meta = getattr(value, "meta", None)
+    if meta is not None:
+        return not meta.ndim and meta.dtype.category == INTEGRAL
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def refuse_bool_tensors(sizes: Iterable[Any], function: str, name: str) -> None:
+    """Raise RuntimeError if a size is a tensor of dtype bool. As a dimension PyTorch takes one."""
+    for at, size in enumerate(sizes):
+        if getattr(size, "dtype", None) is bool_:
+            raise RuntimeError(
+                f"{function}(): argument '{name}' must consist of ints, but found a tensor of dtype bool at pos {at}. "
+                "Convert it by int() or Tensor.int()."
+            )

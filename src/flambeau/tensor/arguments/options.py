@@ -18,6 +18,7 @@ from flambeau.core.layout import Shape
 from flambeau.runtime import current, system
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.extents import int_of
+from flambeau.tensor.arguments.integers import int_or_none, refuse_bool_tensors
 from flambeau.tensor.arguments.typing import layout, strided
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -190,6 +191,7 @@ def checked_shape(size: Sequence[Any], function: str) -> Shape:
     for at, n in enumerate(size):
         if not _is_int(n) and not (at and isinstance(n, bool)):  # PyTorch's parser looks at the first alone
             raise TypeError(_not_a_size(function, n, at))
+    refuse_bool_tensors(size, function, "size")
     shape = tuple([index(n) for n in size])
     for n in shape:
         if not 0 <= n < 1 << 63:
@@ -205,7 +207,7 @@ def checked_shape(size: Sequence[Any], function: str) -> Shape:
 
 
 def _is_int(n: Any) -> bool:
-    return hasattr(n, "__index__") and not isinstance(n, bool) and getattr(n, "ndim", 0) == 0
+    return n.__class__ is int or int_or_none(n) is not None
 
 
 def _not_a_size(function: str, n: Any, at: int) -> str:

@@ -244,6 +244,10 @@ def _with_alpha(
 ) -> tuple[Pointwise, tuple[Any, ...]]:
     if alpha.__class__ is int and alpha == 1:
         return plain, (input, other)
+    if isinstance(alpha, Tensor) and alpha.meta.ndim:
+        raise TypeError(f"{plain.name}(): argument 'alpha' must be Number, not {type_name(alpha)}")
+    if isinstance(alpha, Tensor) and alpha.meta.dtype.category == BOOL:
+        alpha = alpha.item()  # which only bool results take
     return scaled, (input, other, operand(alpha, plain.name, "alpha", 3))
 
 

@@ -25,6 +25,7 @@ from flambeau.ops.random.dropout import EACH, native_dropout
 from flambeau.runtime import generator, system
 from flambeau.runtime.generator import Generator
 from flambeau.tensor import dispatch, interception
+from flambeau.tensor.arguments.extents import int_of
 from flambeau.tensor.arguments.options import creates, number
 from flambeau.tensor.arguments.public import both, function, functions, method
 from flambeau.tensor.autograd.composites import Composite, record_composite
@@ -379,6 +380,7 @@ def randperm(
     **options: Any,
 ) -> Tensor:
     """Return a random permutation of 0 .. n - 1, in the order that PyTorch gives for the seed, on CUDA too."""
+    n = int_of(n, "randperm", "n", 1)
     if n < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {n}: [{n}]")
     made = _make_empty((n,), out, options if out is not None else {**options, "dtype": dtype})

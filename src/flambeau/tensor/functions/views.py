@@ -13,7 +13,7 @@ from typing import Any
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import INTEGRAL, dtype
-from flambeau.core.errors import RaceError, type_name
+from flambeau.core.errors import RaceError, argument_type, type_name
 from flambeau.core.layout import Shape, broadcast_shapes, plain_dim, view_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.core.size import Size, size_of
@@ -22,7 +22,7 @@ from flambeau.tape.node import Leaf
 from flambeau.tensor import dispatch, interception, layouts
 from flambeau.tensor.arguments.arg_errors import IntTuple
 from flambeau.tensor.arguments.extents import int_of, ints_of, require_within
-from flambeau.tensor.arguments.integers import int_or_none
+from flambeau.tensor.arguments.integers import int_or_none, is_int, refuse_bool_tensors
 from flambeau.tensor.arguments.public import (
     alias,
     behind,
@@ -45,6 +45,8 @@ from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_ch
 from flambeau.tensor.autograd.leaves import release_leaf
 from flambeau.tensor.tensor import AutogradMeta, Tensor, make
 
+_ONLY_INTS = {int}
+
 
 def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
     """Return a tuple of ints from an int, a sequence of ints, or the varargs of a method. Raises TypeError."""
@@ -56,6 +58,8 @@ def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
         if values and values[0].__class__ is bool:
             raise TypeError
         plain = tuple(map(index, values))
+        if plain and set(map(type, values)) != _ONLY_INTS and not name.startswith("dim"):
+            refuse_bool_tensors(values, function, name)
     except TypeError:
         if isinstance(values[0], bool):
             raise TypeError(f"{function}(): argument '{name}' must be tuple of ints, not bool") from None
@@ -572,11 +576,12 @@ def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
     """Return `length` indices of a dimension from `start` on."""
     if input.meta.ndim == 0:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
+    length = _int(length)
     if length < 0:
         raise RuntimeError("narrow(): length must be non-negative.")
     if isinstance(start, Tensor) and (start.meta.ndim or start.dtype.category != INTEGRAL):
         raise RuntimeError("start must be an 0-dim integral Tensor.")
-    d, start, length = wrap_dim(dim, input.meta.ndim), _int(start), _int(length)
+    d, start = wrap_dim(dim, input.meta.ndim), _int(start)
     size = input.meta.shape[d]
     if not -size <= start <= size:
         raise IndexError(
@@ -655,7 +660,9 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
         return split_with_sizes(tensor, split_size_or_sections, dim)
     if tensor.meta.ndim == 0:
         raise RuntimeError("split expects at least a 1-dimensional tensor")
-    step = _int(split_size_or_sections)
+    if not isinstance(split_size_or_sections, int | Tensor):  # PyTorch's function in Python takes no others
+        raise TypeError(argument_type("split", "split_size", 2, "int", split_size_or_sections))
+    step = int(split_size_or_sections)
     if step < 0:
         raise RuntimeError(f"split expects split_size be non-negative, but got split_size={step}")
     d = wrap_dim(dim, tensor.meta.ndim)
@@ -674,6 +681,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Return at most `chunks` parts of one size along a dimension; the last may be smaller."""
     if input.meta.ndim == 0:
         raise RuntimeError("chunk expects at least a 1-dimensional tensor")
+    chunks = _int(chunks)
     if chunks <= 0:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     d = wrap_dim(dim, input.meta.ndim)
@@ -711,7 +719,7 @@ def tensor_split(
 
 def _split_at(args: tuple[Any, ...], keyword: Any, name: str) -> Any:
     """Return how many parts, or where each ends, as a method was given it."""
-    if len(args) == 1 and keyword is None:
+    if len(args) == 1 and keyword is None and (is_int(args[0]) or isinstance(args[0], list | tuple)):
         return args[0]
     return keyword if not args and keyword is not None else given_ints(args, keyword, name, "indices")
 
