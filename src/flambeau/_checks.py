@@ -31,7 +31,7 @@ def _check_with(error_type: type[Exception], cond: Any, message: Message | None 
         message: Returns the text of the error; called only if it is raised.
 
     Raises:
-        TypeError: `cond` is no bool, or `message` cannot be called.
+        TypeError: `cond` is not a bool, or `message` cannot be called.
     """
     if isinstance(cond, Tensor):
         raise TypeError(
@@ -70,7 +70,7 @@ def _check_tensor_all_with(error_type: type[Exception], cond: Any, message: Mess
     """Raise `error_type` unless all elements of the bool tensor `cond` are True. Waits for the tensor.
 
     Raises:
-        TypeError: `cond` is no tensor of bools.
+        TypeError: `cond` is not a tensor of bools.
     """
     if not isinstance(cond, Tensor):
         raise TypeError(f"cond must be a tensor, but got {type(cond)}")

@@ -89,7 +89,7 @@ def sym_ite(b: bool, t: Any, f: Any) -> Any:
     """Return `t` if `b`, else `f`.
 
     Raises:
-        AssertionError: `b` is no bool, or `t` and `f` are of two types.
+        AssertionError: `b` is not a bool, or `t` and `f` are of two types.
     """
     if not isinstance(b, bool):
         raise AssertionError(f"expected SymBool or bool, got {type(b)}")

@@ -41,7 +41,7 @@ def backward(
 
     Args:
         grad_tensors: the gradients of `tensors`, each of its shape; None for those of one element.
-        retain_graph: keep the graph for another walk (default: `create_graph`).
+        retain_graph: keep the graph for another backward (default: `create_graph`).
         create_graph: record the walk itself, for higher derivatives.
         inputs: accumulate into these only.
     """

@@ -212,7 +212,7 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Run `forward`, with a node on the tape where an argument requires a gradient."""
+        """Run `forward`, with a node in the autograd graph where an argument requires a gradient."""
         return _apply(cls, args, kwargs)
 
 

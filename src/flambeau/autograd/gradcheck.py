@@ -222,7 +222,7 @@ def _column(func: Callable[..., Any], args: Sequence[Any], moved: Any, step: Any
 
 
 def _to_real(t: Any) -> Any:
-    """Return a result as real numbers: real and imaginary part by turns, as `_analytic` asks for them."""
+    """Return a result as real numbers: real and imaginary part alternately, as `_analytic` asks for them."""
     flat = _flat(t)
     return np.stack((flat.real, flat.imag), axis=-1).reshape(-1) if t.meta.dtype.is_complex else flat
 

@@ -37,9 +37,10 @@ class ImperativeEngine:
 
 
 class Variable(metaclass=_AnyTensor):
-    """`Variable(data, requires_grad=False)` is a tensor with the memory of `data`, off the tape; every tensor is one.
+    """`Variable(data, requires_grad=False)` is a tensor with the memory of `data`, without recording; every tensor
+    is one.
 
-    Raises TypeError if `data` is no tensor. `volatile` has no effect, and warns.
+    Raises TypeError if `data` is not a tensor. `volatile` has no effect, and warns.
     """
 
     _execution_engine = ImperativeEngine()

@@ -161,7 +161,7 @@ def _check_devices(options: argparse.Namespace) -> None:
 def _status(found: Exploration, stopping: Stopping) -> int:
     if stopping.received:
         return stopping.status
-    if found.ended == _INTERRUPTED:  # by the program itself
+    if found.ended == _INTERRUPTED:  # the program interrupted itself
         return INTERRUPTED
     if not found.ok:
         return RACE_STATUS

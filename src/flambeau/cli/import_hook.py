@@ -120,7 +120,7 @@ def install() -> None:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flambeau":
             _say_torch(module)
-    flambeau.__name__ = "torch"  # libraries compare it with the first part of dotted names
+    flambeau.__name__ = "torch"  # libraries compare this name with the first part of dotted names
     if not any(isinstance(finder, TorchFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchFinder())
         sys.meta_path.insert(sys.meta_path.index(PathFinder), ExtensionFinder())

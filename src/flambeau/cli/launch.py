@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"flambeau launch: {why}", file=sys.stderr)
         return 2
     _set_environment(options)
-    import_hook.install()  # the ranks find it by their environment
+    import_hook.install()  # the ranks install it themselves, through their environment
     launcher = import_module("flambeau.distributed.run")
     reported = f"{import_module('flambeau.distributed.launching.workers').FOLDER}/{REPORT}"
     outcome: list[int] = []

@@ -118,9 +118,10 @@ def _install(count: int, profile: str | None) -> None:
     Outside of tests there are as many GPUs as in them: `skipif(not torch.cuda.is_available())` asks while tests
     are collected, and fixtures of a session before its first test.
     """
-    for name in ("FLAMBEAU_SCHEDULE", "FLAMBEAU_RACES", "FLAMBEAU_DRIVER"):  # the options decide
+    # the command line's options override these
+    for name in ("FLAMBEAU_SCHEDULE", "FLAMBEAU_RACES", "FLAMBEAU_DRIVER"):
         os.environ.pop(name, None)
-    handovers.unwatch_process()  # each test watches for itself
+    handovers.unwatch_process()  # each test records synchronization itself
     os.environ["FLAMBEAU_VIRTUAL_DEVICES"] = str(count)
     if profile is not None:
         os.environ["FLAMBEAU_VIRTUAL_PROFILE"] = profile

@@ -32,9 +32,9 @@ class Reports:
         self._root = source_root()
         self._races: dict[
             tuple[str, str], str
-        ] = {}  # by test and race: the schedule that it was reported under
+        ] = {}  # (test, race) -> the schedule under which it was reported
         self._tests: list[Document] = []
-        self._lines: list[str] = []  # about files
+        self._lines: list[str] = []  # lines about written files
         self._counts: dict[str, int] = {}
         self._fixes: dict[str, dict[str, None]] = {}  # test -> the fixes of its races, each once
         self._lacks_torch = False
@@ -65,7 +65,7 @@ class Reports:
             write_annotations(self._document(0), terminalreporter._tw._file, self._root)
 
     def _take(self, report: pytest.TestReport) -> None:
-        """Take up what a test's process found; a race that was reported under another schedule is no failure."""
+        """Take up what a test's process found; a race that was reported under another schedule is not a failure."""
         self._lacks_torch |= report.failed and lacks_torch(str(report.longrepr))
         found: dict[str, Any] | None = getattr(report, "flambeau", None)
         if found is None:
@@ -140,7 +140,7 @@ def lacks_torch(text: str) -> bool:
 
 def _fix_line(name: str, fixes: list[str]) -> str:
     more = f" (and {len(fixes) - 1} more)" if len(fixes) > 1 else ""
-    test = name.replace("[-", "[").replace("[]", "")  # without its schedule
+    test = name.replace("[-", "[").replace("[]", "")  # removes the schedule from the test's name
     return f"RACE {test} - {' '.join(fixes[0].split())}{more}"
 
 

@@ -8,7 +8,7 @@ from typing import TextIO
 from flambeau.core.status_line import StatusLine, clock_text, is_terminal
 from flambeau.testing.exploration import Exploration
 
-_ON_TERMINAL, _ELSEWHERE = 0.2, 10.0  # seconds between two lines
+_ON_TERMINAL, _ELSEWHERE = 0.2, 10.0  # seconds between two lines, on a terminal and elsewhere
 
 
 class Progress:

@@ -238,7 +238,7 @@ def _cap_blas() -> None:
     if any(os.environ.get(name) for name in _BLAS):
         return
     os.environ.update(dict.fromkeys(_BLAS, "1"))
-    with suppress(NotSupportedError):  # another library than OpenBLAS: its own to decide
+    with suppress(NotSupportedError):  # a BLAS library other than OpenBLAS uses its own default
         blas_threads.limit(1)
 
 
@@ -367,14 +367,15 @@ def _cut(shown: traceback.TracebackException | None) -> None:
     frames = shown.stack
     frames[:] = [
         frame for frame in frames if not frame.filename.startswith(_HANDOVERS)
-    ]  # between a program's own
+    ]  # frames between the program's own
     while frames and frames[-1].filename.startswith(_PACKAGE):
         del frames[-1]
     while frames and (frames[0].filename.startswith(_PACKAGE) or frames[0].filename in _RUNNERS):
         del frames[0]
     _cut(shown.__cause__)
     _cut(shown.__context__)
-    while shown.__context__ is not None and not shown.__context__.stack:  # caught within the package
+    # an exception that was caught within the package
+    while shown.__context__ is not None and not shown.__context__.stack:
         shown.__context__ = shown.__context__.__context__
     if shown.__cause__ is not None and not shown.__cause__.stack and str(shown.__cause__) == str(shown):
         shown.__cause__ = None  # the cause repeats the message
@@ -397,9 +398,7 @@ def _end_program(outer: ModuleType) -> None:
             sys.modules[name] = outer
     del ours
     gc.collect()
-    with suppress(
-        OSError, ValueError, AttributeError
-    ):  # closed, or None: the interpreter has the last word on it
+    with suppress(OSError, ValueError, AttributeError):  # stdout or stderr is closed or None
         sys.stdout.flush()
 
 

@@ -39,7 +39,8 @@ class Stopping:
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._outer.items():
-            if signal.getsignal(number) == self._receive:  # else the program has set another
+            # otherwise the program has installed another handler
+            if signal.getsignal(number) == self._receive:
                 signal.signal(number, handler)
 
     def check(self) -> None:

@@ -21,7 +21,7 @@ from flambeau.core.ipc.pickle_reader import read_plain
 _LIMIT = 1 << 63
 _MOST_DEVICES = 1024
 _LONGEST = 100  # letters of a state, an action or a kind
-_DEEPEST = 20  # levels of settings
+_DEEPEST = 20  # nesting levels of settings
 _MOST_SETTINGS = 10_000
 _MOST_PARTS, _PARTS_PER_BYTE = 1 << 20, 200  # the maximum number of parts of JSON data, and of parts per byte
 _TEXT, _PER_BYTE = 1 << 24, 64  # the maximum number of letters in stacks, and of letters per byte of the file
@@ -38,13 +38,13 @@ def load(path: Path, as_json: bool = False) -> dict[str, Any]:
         ValueError: If it is none.
     """
     try:
-        with without_collections():  # a million dictionaries
+        with without_collections():  # the file may contain a million dictionaries
             data = path.read_bytes()
             is_json = data[:1] in (b"{", b"[")
             found = json.loads(data) if is_json else read_plain(data)
     except (UnpicklingError, EOFError, RecursionError, ValueError) as error:
         raise ValueError(f"{path} is no memory snapshot: {error}") from None
-    if isinstance(found, list):  # memory_snapshot() gives segments alone
+    if isinstance(found, list):  # memory_snapshot() returns only segments
         found = {"segments": found, "device_traces": []}
     if not isinstance(found, dict) or "segments" not in found:
         raise ValueError(f"{path} is no memory snapshot: it has no segments")
@@ -85,7 +85,7 @@ class _Checker:
 
     def __init__(self, nbytes: int) -> None:
         self._letters = _TEXT + _PER_BYTE * nbytes
-        self._stacks: set[int] = set()  # ids of lists that were checked; a file has few that are not shared
+        self._stacks: set[int] = set()  # ids of checked lists; most lists of a file are shared
         self._once: set[int] = set()  # ids of objects that must not be shared
 
     def check(self, found: dict[str, Any]) -> None:

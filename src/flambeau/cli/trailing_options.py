@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 def take_last(options: argparse.Namespace, names: Sequence[str], fits: Callable[[str], bool]) -> str | None:
     """Remove an option at the end of the program's arguments and return its value, if `fits` accepts it.
 
-    Whoever calls asks for it where no such option stands before the program. Said, since it may be the program's.
+    The caller asks for it where no such option stands before the program. Said, since it may be the program's.
     """
     *rest, option, value = ("", *options.arguments) if options.arguments else ("", "")
     if "=" in value and value.startswith("--"):

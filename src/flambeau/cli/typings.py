@@ -10,7 +10,7 @@ from flambeau.core.files import replace_file
 from flambeau.core.names import is_inner
 
 _PACKAGE = Path(__file__).parents[1]
-_OWN = ("cli", "report", "shim")  # which no program imports
+_OWN = ("cli", "report", "shim")  # packages that no program imports
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

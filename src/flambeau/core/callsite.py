@@ -16,7 +16,7 @@ line of an instruction is found by a walk through a table, too slow to do once p
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COMMANDS = _PACKAGE + "cli" + os.sep
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
-_CALLERS = (_LIBRARY + "multiprocessing" + os.sep, _LIBRARY + "contextlib.py")  # by which we are called, too
+_CALLERS = (_LIBRARY + "multiprocessing" + os.sep, _LIBRARY + "contextlib.py")  # also used by our own calls
 _inside: dict[str, bool] = {}  # source file -> True if it is Flambeau's own; a cache of a pure function
 # source file -> True if it is the standard library's; a cache of a pure function
 _standard: dict[str, bool] = {}
@@ -166,7 +166,8 @@ def is_command(filename: str) -> bool:
 def warn_program(text: str, category: type[Warning]) -> None:
     """Issue a warning at the program's line, however deep in this package it arises."""
     frame = program_frame()
-    registry = frame.f_globals.setdefault("__warningregistry__", {})  # by which a line is warned of once
+    # the registry by which a line is warned of once
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
     warnings.warn_explicit(
         text, category, frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__"), registry
     )

@@ -134,7 +134,7 @@ ALIASES = {
 
 _COMPLEX = {"float16": complex32, "bfloat16": complex64, "float32": complex64, "float64": complex128}
 _REAL = {"complex32": float16, "complex64": float32, "complex128": float64}
-BORROWED = (bfloat16, float8_e4m3fn, float8_e5m2, complex32)  # their NumPy types are ml_dtypes'
+BORROWED = (bfloat16, float8_e4m3fn, float8_e5m2, complex32)  # ml_dtypes provides their NumPy types
 _by_numpy = {d.numpy: d for d in DTYPES if d not in BORROWED}
 
 

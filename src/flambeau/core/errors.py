@@ -71,7 +71,7 @@ def unknown_device_type(kind: str, known: Iterable[str]) -> str:
     return f"Expected one of {', '.join(known)} device type at start of device string: {kind}"
 
 
-_DISPATCH = {"vulkan": "Vulkan", "lazy": "Lazy"}  # device type -> PyTorch's name of it, where not in capitals
+_DISPATCH = {"vulkan": "Vulkan", "lazy": "Lazy"}  # device type -> PyTorch's name, if it is not in capitals
 _CAFFE2 = ("mkldnn", "opengl", "opencl", "ideep")
 
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 _UNNAMED: int = getattr(os, "O_TMPFILE", 0)
-_OPEN_FILES = "/proc/self/fd"  # how an unnamed file gets a name
+_OPEN_FILES = "/proc/self/fd"  # links an unnamed file to a name
 _ADVICE = (
     ". A file is replaced by one that is written beside it. Fix: make its folder writable, or pass an open file, "
     "which is written into"
@@ -129,7 +129,7 @@ class _Beside:
 
     def discard(self) -> None:
         """Close the file, and remove it unless it has taken its place."""
-        with suppress(OSError):  # the disk is full: that was raised before
+        with suppress(OSError):  # an earlier call has already raised for a full disk
             self.file.close()
         if self.name is not None:
             with suppress(OSError):
@@ -158,7 +158,7 @@ def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
 
 
 def _is_replaceable(path: str | os.PathLike[str], status: os.stat_result | None) -> bool:
-    """Return False for what is no file of its own: pipes and devices, and names of open files."""
+    """Return False for a value that is not its own file: pipes and devices, and names of open files."""
     if status is not None and not stat.S_ISREG(status.st_mode):
         return False
     path = os.fsdecode(path)
@@ -168,6 +168,6 @@ def _is_replaceable(path: str | os.PathLike[str], status: os.stat_result | None)
 def _keep_permissions(fd: int, before: os.stat_result) -> None:
     now = os.fstat(fd)
     if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
-        with suppress(OSError):  # only root may give files away
+        with suppress(OSError):  # only root may change the owner
             os.fchown(fd, before.st_uid, before.st_gid)
     os.fchmod(fd, stat.S_IMODE(before.st_mode))

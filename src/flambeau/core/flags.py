@@ -42,15 +42,15 @@ class Flags:
     cudnn_deterministic: bool
     deterministic: bool
     deterministic_warn_only: bool
-    fill_uninitialized: bool  # where algorithms are deterministic
+    fill_uninitialized: bool  # only under deterministic algorithms
     default_dtype: dtype
     launch_blocking: bool
     sync_debug_mode: int  # 1: warn of operations that wait for a device, 2: refuse them
     profiled: bool  # True if profilers subscribe to launches
-    witnessed: bool  # and memory
+    witnessed: bool  # True if profilers subscribe to memory events
     attention: frozenset[int]  # the numbers of torch.nn.attention's backends that may be used
-    attention_order: tuple[int, ...]  # in which they are tried
-    attention_reduced: bool  # the one by products may sum in 16 bits
+    attention_order: tuple[int, ...]  # the order in which they are tried
+    attention_reduced: bool  # True if attention by matrix products may sum in 16 bits
     mha_fastpath: bool  # only read by programs
     portable_random: bool  # in which grid CUDA generators draw travels in each launch's params
 

@@ -204,7 +204,7 @@ def wrap_dim(dim: int, ndim: int) -> int:
 
     Raises:
         IndexError: There is no such dimension.
-        TypeError: `dim` is no integer.
+        TypeError: `dim` is not an integer.
     """
     if dim.__class__ is not int:
         dim = plain_dim(dim)
@@ -234,7 +234,7 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], new: Sequence[int
                 return None
             if dim > 0:
                 chunk_stride, old_count, new_count = strides[dim - 1], 1, 1
-    if not shape:  # a 0-dim tensor read as ones
+    if not shape:  # a 0-dim tensor is viewed with dimensions of size 1
         return (1,) * len(new)
     return tuple(out) if at == -1 else None
 

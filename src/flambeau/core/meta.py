@@ -47,7 +47,7 @@ class _MetaReference(ref["Meta"]):
 _interned: dict[Key, _MetaReference] = {}
 _KEPT = 256  # the latest metas kept, because programs create tensors of few layouts
 _latest: deque[Meta] = deque(maxlen=_KEPT)
-_kinds: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # each kind itself, so that keys share one object
+_kinds: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # kind -> the kind itself, so that keys share one object
 _trace: Trace | None = None  # the running trace: see Note [Plans of a structure] in core/tracing/symbols.py
 
 
@@ -185,7 +185,7 @@ def _share(meta: Meta) -> None:
 
 
 def _forget(reference: _MetaReference) -> None:
-    if _interned.get(reference.key) is reference:  # a machine that was set aside may have another one now
+    if _interned.get(reference.key) is reference:  # a suspended machine may have another meta with this key
         _interned.pop(reference.key, None)
 
 
@@ -275,7 +275,7 @@ def _fill(
     if plain:
         meta.span = nbytes
         meta.contiguous = True
-    if _trace is None and (meta.span > _MOST or numel > _MOST):  # the code that a trace becomes checks it
+    if _trace is None and (meta.span > _MOST or numel > _MOST):  # traced code checks this itself
         raise _overflow(meta)
     return meta
 
@@ -283,7 +283,8 @@ def _fill(
 def _byte_strides(meta: Meta) -> tuple[int, ...]:
     strides = tuple([s * meta.itemsize for s in meta.strides])
     if strides and max(strides) > _MOST:
-        # NumPy counts 63 bits. Nothing steps along such a dimension, so its stride may be any.
+        # NumPy counts with 63 bits. A dimension of one element may have any stride, because it is never stepped
+        # along.
         strides = tuple(s if s <= _MOST else 0 for s in strides)
     return strides
 

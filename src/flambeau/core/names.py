@@ -16,7 +16,7 @@ from inspect import unwrap
 from types import FunctionType
 from typing import Any, NoReturn
 
-# The rooms that programs do not name.
+# Packages that programs do not name.
 _INNER = {"core", "data", "driver", "observe", "ops", "runtime", "tape", "tensor"}
 
 
@@ -35,7 +35,7 @@ def publish(namespace: dict[str, Any]) -> None:
             value.__module__, value.__qualname__ = namespace["__name__"], name
             within = unwrap(value)
             if within.__qualname__[0] == "_":
-                within.__qualname__ = name  # which errors name
+                within.__qualname__ = name  # errors show this name
 
 
 def _leads_back(value: FunctionType) -> bool:

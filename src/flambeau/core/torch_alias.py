@@ -45,7 +45,7 @@ class _Alias:
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(self._real)
-        self._spec = module.__spec__  # the import system is about to overwrite it
+        self._spec = module.__spec__  # saved, because the import system overwrites it next
         return module
 
     def get_code(self, fullname: str) -> CodeType | None:

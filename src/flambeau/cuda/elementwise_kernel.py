@@ -90,7 +90,8 @@ def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = 
             parameters, which may have numbers for defaults. Operators, comparisons, `a if c else b`, pi, inf, nan, the
             pointwise functions of torch (exp, atan2, erf, where, ...), min and max. A tuple gives several results.
         name: what race reports, timelines and profiles call it.
-        differentiable: record it on the tape, its gradients by the chain rule over the expression, all in one kernel,
+        differentiable: record it in the autograd graph, its gradients by the chain rule over the expression, all
+            in one kernel,
             and theirs in turn. Else going backward through it raises.
 
     Operands broadcast. All is computed in the dtype that PyTorch's promotion gives for all operands and numbers

@@ -1,4 +1,6 @@
-"""`make_graphed_callables`: a network's forward and backward pass, each as one launch, on the tape as any function."""
+"""`make_graphed_callables`: a network's forward and backward pass, each as one launch, in the autograd graph as any
+function.
+"""
 
 from __future__ import annotations
 

@@ -330,8 +330,8 @@ def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -
 
     `caching_allocator_delete` gives them back.
 
-    Raises TypeError: the size is no int, or the stream neither a Stream nor an int; RuntimeError: no such device;
-    OutOfMemoryError: a negative size too, as in PyTorch, which takes it for a huge one.
+    Raises TypeError: the size is not an int, or the stream neither a Stream nor an int; RuntimeError: no such
+    device; OutOfMemoryError: a negative size too, as in PyTorch, which takes it for a huge one.
     """
     size = operator.index(size)
     size = size if size >= 0 else 1 << 63

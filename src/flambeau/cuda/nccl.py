@@ -1,9 +1,9 @@
 """torch.cuda.nccl: collectives over several GPUs of one process, and of several where each brings its communicator.
 
-Each call queues one part per tensor, on the current stream of the tensor's device or on the stream given for it, and
-returns: what the tensors' streams were given before comes first, and what other streams do with the tensors is ordered
-by events, as ever. On real GPUs NCCL does it (`pip install 'flambeau[nccl]'`), on virtual ones the simulated links do.
-Complex numbers are summed as pairs; PyTorch refuses them.
+Each call queues one part per tensor, on the current stream of the tensor's device or on the stream given for it,
+and returns: what the tensors' streams were given before comes first, and what other streams do with the tensors
+is ordered by events, as usual. On real GPUs NCCL does it (`pip install 'flambeau[nccl]'`), on virtual ones the
+simulated links do. Complex numbers are summed as pairs; PyTorch refuses them.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ def version() -> tuple[int, ...]:
 
 
 def is_available(tensors: Sequence[Tensor]) -> bool:
-    """Return True if collectives take these tensors: contiguous, each on a GPU of its own. Warns where there is no
-    NCCL.
-    """
+    """Return True if collectives take these tensors: contiguous, each on its own GPU. Warns where there is no NCCL."""
     try:
         version()
     except NotSupportedError as error:
@@ -102,7 +100,7 @@ def all_reduce(
     """Every output becomes the sum (product, maximum, minimum, mean: op 1, 2, 3, 4) of all inputs, elementwise.
 
     Args:
-        inputs: contiguous tensors of one dtype and number of elements, each on a GPU of its own.
+        inputs: contiguous tensors of one dtype and number of elements, each on its own GPU.
         outputs: as `inputs`, on the same GPUs in order; default: the inputs.
         streams: for each tensor a Stream of its device, or None for the current one.
         comms: for each tensor what `init_rank` gave, where other members are elsewhere; default: these tensors are all.

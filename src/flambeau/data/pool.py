@@ -15,10 +15,10 @@ _PATIENCE = 5.0  # seconds that a worker has to end by itself
 
 
 class Pool:
-    """Worker processes, each with a channel of its own.
+    """Worker processes, each with its own channel.
 
-    A worker that dies is noticed at once, by the end of its channel and by its process: nothing is shared
-    between workers, so there is no lock that a dead one could hold.
+    A worker that dies is noticed at once, by the end of its channel and by its process: nothing is shared between
+    workers, so there is no lock that a dead one could hold.
     """
 
     def __init__(self, context: Any, orders: Orders) -> None:

@@ -62,7 +62,7 @@ class RandomSampler(Sampler[int]):
 
     @property
     def num_samples(self) -> int:
-        """Return how many indices a pass gives; the dataset's length unless told otherwise."""
+        """Return how many indices a pass gives; the dataset's length unless specified otherwise."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:

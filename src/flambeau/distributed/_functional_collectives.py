@@ -40,7 +40,7 @@ class AsyncCollectiveTensor:
 
 
 def wait_tensor(tensor: Any) -> Any:
-    """Return the tensor: what is queued after its collective comes after it."""
+    """Return the tensor: work enqueued after its collective is ordered after it."""
     return tensor
 
 
@@ -62,7 +62,7 @@ def all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Any:  # n
 
 
 def all_reduce_coalesced(self: list[Any], reduceOp: str, group: Any, tag: str = "") -> list[Any]:  # noqa: N803
-    """Return `all_reduce` of several tensors at once."""
+    """Return `all_reduce` of several tensors in one call."""
     return list(_AllReduce.apply(_resolved(group), reduceOp.lower(), "all_reduce_coalesced", *self))
 
 
@@ -74,7 +74,7 @@ def all_gather_single(self: Any, gather_dim: int, group: Any, tag: str = "") -> 
 
 
 def all_gather_single_coalesced(self: list[Any], group: Any, tag: str = "") -> list[Any]:
-    """Return `all_gather_single` along the first dimension of several tensors at once."""
+    """Return `all_gather_single` along the first dimension of several tensors in one call."""
     return list(_AllGather.apply(_resolved(group), *self))
 
 
@@ -105,7 +105,7 @@ def reduce_scatter_single_coalesced(
     group: Any,
     tag: str = "",
 ) -> list[Any]:
-    """Return `reduce_scatter_single` of several tensors at once, each along a dimension of its own."""
+    """Return `reduce_scatter_single` of several tensors in one call, each along its own dimension."""
     found = _resolved(group)
     if len(scatter_dim) != len(inputs):
         raise AssertionError(

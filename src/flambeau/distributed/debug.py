@@ -1,9 +1,9 @@
 """`DebugLevel`, and `Agreement`: with TORCH_DISTRIBUTED_DEBUG=DETAIL ranks compare collectives before they begin.
 
-Virtual GPUs and CPU tensors tell of ranks that disagree by themselves (`mpi_checks.py`); NCCL does not: it hangs.
-So at that level each rank leaves the kind, size, dtype, operation, root and line of its next collective in the
-group's store, and waits for the others'. That is slow, a store's round trip and a wait on the host for each
-collective: it is for looking for a mistake.
+For virtual GPUs and CPU tensors, backends detect ranks that disagree themselves (`mpi_checks.py`); NCCL does not:
+it hangs. So at that level each rank leaves the kind, size, dtype, operation, root and line of its next collective
+in the group's store, and waits for the others'. That is slow, a store's round trip and a wait on the host for
+each collective: it is for looking for a mistake.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DebugLevel(Numbers):
 
 
 def level_of(environment: Mapping[str, str]) -> DebugLevel:
-    """Return what TORCH_DISTRIBUTED_DEBUG says.
+    """Return the level that TORCH_DISTRIBUTED_DEBUG selects.
 
     Raises:
         ValueError: If the value is neither OFF, INFO nor DETAIL.
@@ -53,7 +53,7 @@ class Agreement:
         """Leave what this rank is about to queue, and look at the others'. Messages are not compared.
 
         Raises:
-            DistBackendError: If ranks disagree, or one has not come within the group's timeout.
+            DistBackendError: If ranks disagree, or a rank has not joined within the group's timeout.
         """
         mine = [call for call in calls if call.kind not in PAIRED]
         if mine:

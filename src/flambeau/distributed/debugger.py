@@ -29,7 +29,7 @@ class _RankPdb(Pdb):
 
 
 def breakpoint(rank: int = 0, skip: int = 0, timeout_s: float | None = 3600) -> None:
-    """Start the debugger on one rank; the others wait in a barrier until it goes on. All ranks call.
+    """Start the debugger on one rank; the others wait in a barrier until it continues. All ranks call.
 
     skip: nothing in so many calls at first, of each line that calls. timeout_s: of all groups from now on.
     """

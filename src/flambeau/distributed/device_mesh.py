@@ -1,7 +1,7 @@
 """torch.distributed.device_mesh: ranks in rows and columns, with a process group along each dimension.
 
-A mesh is some axes (`mesh_layout.py`) over a flat list of ranks. Slices and flattened meshes have the list of the mesh
-that they were made from, their root, with axes of their own; they share its groups, which are found by name.
+A mesh is some axes (`mesh_layout.py`) over a flat list of ranks. Slices and flattened meshes have the list of the
+mesh that they were made from, their root, with their own axes; they share its groups, which are found by name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class DeviceMesh:
         device_type: "cuda" or "cpu": of the tensors that the groups are for.
         mesh: ranks, as a tensor or nested lists.
         mesh_dim_names: a name for each dimension, by which the mesh can be sliced.
-        backend_override: for each dimension (backend, options) of its groups; None: those of the group of all ranks.
+        backend_override: for each dimension (backend, options) of its groups; None: the backends of the group of
+            all ranks.
 
     Raises:
         RuntimeError: If more ranks than there are.
@@ -157,7 +158,7 @@ class DeviceMesh:
         """Return this rank's group along a dimension, by index or name. A mesh of one dimension needs none.
 
         Raises:
-            RuntimeError: If of several dimensions none is said.
+            RuntimeError: If the mesh has several dimensions and none is named.
             KeyError: If there is none of this name.
         """
         if not hasattr(self, "_dim_group_names"):
@@ -195,7 +196,7 @@ class DeviceMesh:
         """Return the ranks, int32 on the CPU.
 
         Raises:
-            RuntimeError: For of a slice, on a rank that is not in the mesh.
+            RuntimeError: If the mesh is a slice and this rank is not in it.
         """
         found: Tensor = new_tensor(self._mine(None), dtype=int32, device="cpu").reshape(self.shape)
         return found
@@ -224,7 +225,7 @@ class DeviceMesh:
         """Return this rank's number in its group along a dimension.
 
         Raises:
-            RuntimeError: If of several dimensions none is said.
+            RuntimeError: If the mesh has several dimensions and none is named.
         """
         if mesh_dim is None and self.ndim > 1:
             raise RuntimeError(
@@ -381,7 +382,7 @@ class DeviceMesh:
         """Return a mesh of groups that there are: of one, or of one along each dimension of `mesh`.
 
         Raises:
-            ValueError: If there is no groups; of several no `mesh` or names, or other dimensions; of one another
+            ValueError: If there are no groups; of several no `mesh` or names, or other dimensions; of one another
                 `mesh`.
         """
         groups = [group] if isinstance(group, ProcessGroup) else list(group)

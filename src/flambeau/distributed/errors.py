@@ -22,7 +22,7 @@ class DistNetworkError(DistError):
 
 
 class DistStoreError(DistError):
-    """A store could not do what was asked of it, in time."""
+    """A store could not complete a request in time."""
 
     __module__ = "flambeau.distributed"
 

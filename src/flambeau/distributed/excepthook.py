@@ -23,7 +23,7 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
 class RankHook:
-    """A `sys.excepthook` over the one that was there before. `then` is called when all is said."""
+    """A `sys.excepthook` over the one that was there before. `then` is called after the output."""
 
     def __init__(self, rank: int, before: Hook, then: Callable[[], None]) -> None:
         self.rank = rank
@@ -48,7 +48,7 @@ def tell_by_rank(rank: int, then: Callable[[], None]) -> None:
 
 
 def by_rank(rank: int, text: str) -> str:
-    """Return a text whose lines say whose they are."""
+    """Return a text whose lines begin with the rank."""
     return "\n".join([f"[rank{rank}]: {line}" if line else "" for line in text.split("\n")])
 
 

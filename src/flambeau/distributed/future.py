@@ -74,7 +74,8 @@ class Future(Generic[T]):
     def add_done_callback(self, callback: Callable[[Future[T]], None]) -> None:
         """Call `callback(self)` once the future is done, in the order of additions; immediately if it is done.
 
-        What it raises is printed, as in PyTorch: it would end whoever gives the value, and the other callbacks.
+        What it raises is printed, as in PyTorch: otherwise it would stop the caller that sets the value, and the
+        other callbacks.
         """
         with self._changed:
             if not self._done:

@@ -53,7 +53,7 @@ def is_torchelastic_launched() -> bool:
 
 
 def is_backend_available(backend: str) -> bool:
-    """Return True if a backend, or each of "cpu:gloo,cuda:nccl", can be asked for.
+    """Return True if a backend, or each of "cpu:gloo,cuda:nccl", is available.
 
     Raises:
         TypeError: If it is not a str.
@@ -110,7 +110,7 @@ def get_default_backend_for_device(device: Any) -> str:
     """
     kind = (
         device.split(":")[0] if isinstance(device, str) else _type_of(device)
-    )  # kinds that only PyTorch has, too
+    )  # kinds of backends that only PyTorch has
     found = Backend.default_device_backend_map.get(kind)
     if found is None:
         raise ValueError(f"Default backend not registered for device : {device}")
@@ -130,7 +130,7 @@ def set_debug_level(level: DebugLevel) -> None:
 
 
 def set_debug_level_from_env() -> None:
-    """Set it as TORCH_DISTRIBUTED_DEBUG says.
+    """Set the debug level that TORCH_DISTRIBUTED_DEBUG selects.
 
     Raises:
         ValueError: If the value is neither OFF, INFO nor DETAIL.

@@ -1,8 +1,8 @@
 """The layout of a mesh's dimensions in a flat list of ranks: slicing, flattening and splitting without the ranks.
 
 An `Axis` is one dimension: pairs (size, stride) from the outermost to the innermost, merged where they can be,
-those of size 1 left out. So two axes are equal if they number the same places in the same order. One pair, but
-for dimensions that were flattened together though others lie between.
+without axes of size 1. So two axes are equal if they enumerate equal positions in equal order. One pair, but for
+dimensions that were flattened together though others lie between.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def length(one: Axis) -> int:
 
 
 def row_major(shape: Sequence[int]) -> tuple[Axis, ...]:
-    """Return the axes of a mesh of its own."""
+    """Return the axes of a mesh that is not a slice."""
     return tuple([axis([(size, prod(shape[place + 1 :]))]) for place, size in enumerate(shape)])
 
 

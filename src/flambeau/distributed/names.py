@@ -53,7 +53,7 @@ class BackendType(Numbers):
 
 
 class BackendConfig:
-    """Which backend serves which kind of device, as a word or pairs "cpu:gloo,cuda:nccl" say; ValueError: wrongly."""
+    """The backend of each kind of device, from a word or pairs "cpu:gloo,cuda:nccl"; ValueError: wrongly."""
 
     __module__ = "flambeau.distributed"
 

@@ -1,7 +1,7 @@
-"""`rendezvous`: how ranks find each other: from a URL to a store, a rank and the number of ranks.
+"""`rendezvous`: return a store, a rank and the number of ranks for a URL.
 
-`env://` reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, `tcp://host:port` and `file:///path` say where the store
-is. Handlers are generators, as PyTorch's: a program may register its own.
+`env://` reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, `tcp://host:port` and `file:///path` name the store.
+Handlers are generators, as PyTorch's: a program may register its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rendezvous(
     `rank` and `world_size` may stand in the URL instead, or for env:// in the environment.
 
     Raises ValueError: something is missing; RuntimeError: an argument of another type, an unknown scheme;
-    AssertionError: what is given stands in the URL, too.
+    AssertionError: given values are also in the URL.
     """
     if not isinstance(url, str | bytes):
         raise RuntimeError(f"`url` must be a string. {type(url)}: {url!r}")
@@ -133,7 +133,7 @@ def _place(scheme: str, parts: ParseResult) -> tuple[int, int]:
 def _tcp_store(
     host: str, port: int, rank: int, size: int, timeout: timedelta, environ: Mapping[str, str]
 ) -> Store:
-    """Return the launcher serves it where the environment says so, else rank 0."""
+    """Return the TCP store, served by the launcher if the environment says so, else by rank 0."""
     if not 0 <= port < 1 << 16:
         raise ValueError(f"port must have value from 0 to 65535 but was {port}.")
     if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":

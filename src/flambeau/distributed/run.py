@@ -79,7 +79,7 @@ def run(
 
 
 def plan_of(args: argparse.Namespace, folder: Path, prog: str, runner: Sequence[str] = ()) -> Plan:
-    """Return what the arguments ask for, with what a scheduler's environment says where they say nothing."""
+    """Return the plan of the arguments, completed by a scheduler's environment."""
     _check(args)
     told = placed(os.environ)
     nodes = _nodes(args.nnodes)

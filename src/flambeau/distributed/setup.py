@@ -49,11 +49,11 @@ def init_process_group(
         backend: "nccl" (CUDA tensors, of virtual GPUs too), "gloo" or "mpi" (CPU tensors), "cpu:gloo,cuda:nccl";
             None: that of the device of `device_id`, or gloo for CPU tensors and nccl for CUDA tensors.
         timeout: how long an operation may take: 10 minutes with nccl, else 30.
-        device_id: the CUDA device of this rank; nccl's communicator is made at once.
+        device_id: the CUDA device of this rank; nccl's communicator is created immediately.
         pg_options: a ProcessGroupNCCL.Options, of nccl. group_name: nothing, as in PyTorch.
 
     Raises:
-        ValueError: If a group is there already, something is missing or of no use.
+        ValueError: If a group is present already, something is missing or of no use.
         RuntimeError: For no such backend here.
     """
     mine = world()
@@ -147,7 +147,7 @@ def _left_if_it_fails(mine: World, made: ProcessGroup) -> Iterator[None]:
 
 
 def _bound_device(where: Any) -> device | None:
-    """Return the device that a rank says is its own."""
+    """Return the device that a rank declares as its own."""
     if where is None:
         return None
     found = (

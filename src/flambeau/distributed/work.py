@@ -16,7 +16,8 @@ from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import because
 
-_SPIN_S, _PAUSE_S = 2e-3, 5e-5  # how long a wait with a limit only asks, and how long it sleeps between then
+# seconds that a wait with a limit only polls, and that it sleeps between later polls
+_SPIN_S, _PAUSE_S = 2e-3, 5e-5
 
 
 class Work:
@@ -139,7 +140,7 @@ class Several(Work):
 
 
 def wait_on_host(work: Event | Stream, timeout: timedelta) -> None:
-    """Wait until a device has come so far.
+    """Block the host until a device has reached this point.
 
     Raises:
         DistBackendError: If a real one has not, in time.
@@ -191,7 +192,7 @@ class StreamWork(Work):
         return None if self._begun is None else self._begun.error
 
     def get_future(self) -> Future:
-        """Return a future that is done at once: its tensors are there for streams that wait, as callbacks' do."""
+        """Return a future that is done immediately: its tensors are there for streams that wait, as callbacks' do."""
         if self._future is None:
             self._future = Future(stream=self._stream)
             self._future.set_result(self._results)

@@ -1,4 +1,4 @@
-"""`World`: what one rank knows of its groups. Owner of the process groups.
+"""`World`: the process groups of one rank. Owner of the process groups.
 
 A process is one rank, and all its threads see one world. Ranks that are threads (`testing.ranks`) have one each.
 """
@@ -46,10 +46,10 @@ class ProcessGroup:
         self._hub = hub
         self._engines: dict[str, Backend] = {}
         self._detail = world().debug is DebugLevel.DETAIL
-        self._left = ""  # how it was left
+        self._left = ""  # how the group was left; empty while it is open
         self.group_desc = description
         self.bound_device_id: Any = None
-        self.splits = 0  # so far
+        self.splits = 0  # number of splits so far
 
     def rank(self) -> int:
         """Return this rank's number in the group."""
@@ -84,7 +84,7 @@ class ProcessGroup:
             engine.set_timeout(timeout)
 
     def abort(self) -> None:
-        """Leave all its communicators at once: what waits for other ranks fails."""
+        """Leave all communicators of the group immediately: what waits for other ranks fails."""
         self._left = "was aborted"
         for engine in self._engines.values():
             engine.abort()
@@ -175,11 +175,11 @@ class World:
         self.store: Any = None
         self.served: Any = None  # the coordinator or address that other ranks need while this rank lives
         self._debug: DebugLevel | None = None
-        self.begun = 0  # how often there was a group of all ranks
+        self.begun = 0  # how often a group of all ranks was created
         # (file, line) -> how often its breakpoint was reached
         self.breakpoints: dict[tuple[str, int], int] = {}
         self.coalescing: dict[str, Any] = {}  # group name -> operations held back by a coalescing manager
-        self.meshes: list[Any] = []  # that `with` has made current, the innermost last
+        self.meshes: list[Any] = []  # meshes made current by `with`, the innermost last
 
     @property
     def debug(self) -> DebugLevel:
@@ -263,5 +263,5 @@ local = Local()
 
 
 def world() -> World:
-    """Return the world of the rank that asks."""
+    """Return the calling rank's world."""
     return local.world or process

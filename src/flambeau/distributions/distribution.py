@@ -104,7 +104,7 @@ class Distribution:
     # -- what it does -----------------------------------------------------------------------------------
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Draw, off the tape."""
+        """Draw, without recording."""
         with no_grad():
             return self.rsample(sample_shape)
 

@@ -41,7 +41,7 @@ def register_kl(type_p: type, type_q: type) -> Callable[[Formula], Formula]:
     classes that only look like distributions are taken, too.
 
     Raises:
-        TypeError: If there is no classes.
+        TypeError: If there are no classes.
     """
     for kind, name in ((type_p, "type_p"), (type_q, "type_q")):
         if not isinstance(kind, type):

@@ -63,7 +63,7 @@ def probs_to_logits(probs: Tensor, is_binary: bool = False) -> Tensor:
 
 
 class lazy_property:
-    """A property that is computed once, on the tape, and then is an attribute."""
+    """A property that is computed once, in the autograd graph, and then is an attribute."""
 
     def __init__(self, wrapped: Callable[[Any], Any]) -> None:
         self.wrapped = wrapped

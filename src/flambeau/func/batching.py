@@ -3,7 +3,7 @@
 # Note [vmap as a loop]
 Problem: `vmap(f)` must give what `f` gives for each sample, for any `f`, with gradients.
 Rule: `f` is called once for each sample; the results are stacked.
-Why: a loop is exact for every operator, and samples, stacks and gradients need no rules of their own, also nested.
+Why: a loop is exact for every operator, and samples, stacks and gradients need no their own rules, also nested.
 Consequences: Python side effects of `f` happen once for each sample. Programs that branch on values or call `item()`
 run, where PyTorch raises. The cost grows with the number of samples.
 """
@@ -41,7 +41,7 @@ def vmap(
         in_dims: The dimension of each input that counts samples: one for all, or nested as the inputs are. None leaves
             an input whole. Keyword arguments are always left whole.
         out_dims: The dimension of each output that counts samples; None for an output that is equal for all samples.
-        randomness: "error" refuses random numbers, "same" draws the same for each sample, "different" draws anew.
+        randomness: "error" refuses random numbers, "same" draws the same for each sample, "different" draws again.
         chunk_size: The number of samples to compute at a time. All values give equal results.
 
     Returns:

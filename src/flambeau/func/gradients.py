@@ -2,7 +2,7 @@
 
 # Note [Gradients of functions]
 The function is given new tensors in the place of its arguments: views of those that are on a tape already, so that
-gradients of gradients reach them, else leaves of its own. Its walk is recorded. If nothing but those leaves comes into
+gradients of gradients reach them, else its own leaves. Its walk is recorded. If nothing but those leaves comes into
 the graph of the result, nobody can ask for more, and the result leaves the tape: that frees the graph.
 """
 

@@ -44,7 +44,7 @@ class _Call:
         self.wanted = [leaf for i in places for leaf in leaves(self.inputs[i])]
 
     def pull_back(self, outputs: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
-        """Return the gradients of the weighted sum of outputs, on the tape."""
+        """Return the gradients of the weighted sum of outputs, in the autograd graph."""
         pairs = [(o, w) for o, w in zip(outputs, weights, strict=True) if o.requires_grad]
         if not pairs:
             return [t.new_zeros(t.shape) for t in self.wanted]
@@ -52,7 +52,7 @@ class _Call:
             return list(run_grad(*_columns(pairs, self.wanted), True, True, True, True))
 
     def detach_results(self, results: Sequence[Any]) -> list[Any]:
-        """Return results as the program gets them: off the tape, unless more than this call comes into them."""
+        """Return results as the program gets them: without recording, unless more than this call comes into them."""
         keep = self.recording and reaches_others(results, self.own)
         return list(results) if keep else [detach(t, self.own) for t in results]
 

@@ -1,4 +1,4 @@
-"""torch.nn: modules, parameters and functions of neural networks. Modules are imported when first asked for."""
+"""torch.nn: modules, parameters and functions of neural networks. Modules are imported on first use."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Footprint:
 
 MANY = 16  # cells of a block that are kept through all lifetimes
 _LAYOUTS = 256  # layouts in one lifetime of a block before unused cells are dropped
-_LIMIT = 8192  # commands whose cells are remembered, so that programs of ever new addresses stay bounded
+_LIMIT = 8192  # commands whose cells are kept, which bounds programs that use ever new addresses
 
 
 class _Ranged(Protocol):
@@ -279,7 +279,7 @@ class Cell:
         self.polled: Clock = NOTHING
         self.write: Command | None = None
         self.read: Command | None = None
-        # instead of `read`, if several reads are unordered
+        # used instead of `read` if several reads are unordered
         self.reads: dict[LogicalThread, Command] | None = None
         self.neighbours: list[Cell] = []
 

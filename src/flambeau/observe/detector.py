@@ -289,7 +289,7 @@ class Detector(Lifetimes):
                 if cell.sole is not agent:
                     self._command(writers, readers, cells, command, access)
                     break
-            # As in `check_of`.
+            # The same comparison as in `check_of`.
             else:
                 for cell in readers:
                     last = cell.write

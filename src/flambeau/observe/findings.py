@@ -45,7 +45,7 @@ class Findings:
         self._polls: dict[str, None] = {}  # queries of host threads about each other
         self._relied: dict[str, None] = {}  # assumptions about the program's own synchronization
         self.has_threads = False  # True if the program started threads
-        # call sites where the program learnt of an earlier failure on a device
+        # call sites where a poll reported an earlier failure of a device
         self._late: dict[str, None] = {}
         self.unseen = UnseenUses()
         self.on_race: Callable[[int], None] | None = None  # called with the number of races at each new one
@@ -208,7 +208,7 @@ class Findings:
         return bool(self._shared)
 
     def freed_early(self, site: Site, text: str) -> None:
-        """Record that memory was freed that may still be in use; `site` uses it."""
+        """Record that memory was freed that may still be in use; `site` is the use."""
         self._early.setdefault(place(site), text)
 
     def unwritten(self, site: Site, text: str) -> None:

@@ -21,7 +21,7 @@ class AutocastRule(Record):
             precision. "float32": to float32. "widest": to float32 if one of them is of float32, else to the
             lower precision. "volumes": to float32 if the first one has five dimensions. "as_is": nothing, nor
             for the operators inside of the function. "refuse": it raises.
-        cpu: The same for tensors on the CPU.
+        cpu: The class of the operator for tensors on the CPU.
     """
 
     cuda: Policy = ""

@@ -71,15 +71,15 @@ def _copy(out: Array, x: Array) -> None:
     if x.size >= BLOCK and transposes(out, x):
         copy_tiles(out, x)
     else:
-        out[...] = x  # casts unsafely, and costs less than np.copyto
+        out[...] = x  # casts unsafely, and is faster than np.copyto
 
 
 def _saturate(out: Array, x: Array) -> None:
-    largest = _largest(float8_e4m3fn)  # the type has no infinity, and PyTorch clips
+    largest = _largest(float8_e4m3fn)  # the type has no infinity, so PyTorch clips
     np.copyto(out, np.clip(x, -largest, largest), casting="unsafe")
 
 
-_LARGE = BLOCK // 4  # elements from which arithmetic on bits pays
+_LARGE = BLOCK // 4  # elements from which arithmetic on bits is faster
 
 # Of a float32, the upper 16 bits less the sign, doubled: of the smallest number that is normal in float16, and of one
 # near the largest there. What the exponent's bias differs by, less half of the last bit that is kept.
@@ -113,7 +113,7 @@ def _to_half(out: Array, x: Array) -> None:
         u <<= 1
         u -= _LEAST  # smaller numbers have wrapped around
         other = u >= _MOST - _LEAST
-        if np.count_nonzero(other) > n // 32:  # zeros, as after relu: of them only the sign is kept
+        if np.count_nonzero(other) > n // 32:  # many zeros, as after relu, of which only the sign is kept
             there = given << 1 != 0
             part *= there
             part |= s
@@ -137,7 +137,7 @@ def _from_half(out: Array, x: Array) -> None:
     for start in range(0, x.size, BLOCK):
         given, part = halves[start : start + BLOCK], numbers[start : start + BLOCK]
         w = word[: given.size]
-        w[...] = given.view(np.int16)  # with the sign in all bits above
+        w[...] = given.view(np.int16)  # extends the sign to all bits above
         w <<= 13
         w &= _SIGN_AND_NUMBER
         np.multiply(w.view(np.float32), _REBIASED, out=part)
@@ -150,7 +150,7 @@ def _from_half(out: Array, x: Array) -> None:
 def _same(kind: dtype) -> Store:
     if kind.numpy.isbuiltin == 1:
         return _copy
-    bits = _BITS[kind.itemsize]  # NumPy copies its own types faster, and leaves the bits of NaNs alone
+    bits = _BITS[kind.itemsize]  # NumPy copies its own types faster, and keeps the bits of NaNs
 
     def store(out: Array, x: Array) -> None:
         _copy(out.view(bits), x.view(bits))

@@ -81,7 +81,7 @@ def by_place(grad: Any, places: Any, meta: Meta, dim: int) -> Any:
 
 
 def shared_among(mask: Any, grad: Any, dims: Any) -> Any:
-    """Return `grad` in equal parts to the elements of `mask`, of those that a result is made of."""
+    """Return `grad` divided equally among the elements of `mask` that belong to one result."""
     listed = None if dims is None or dims == () else dims
     counts = mask.sum(listed, True) if mask.meta.ndim else mask
     return mask * (grad / counts)

@@ -39,7 +39,7 @@ def indexes(host: Callable[[Launch], Body]) -> Callable[[Launch], Body]:
 
 
 def by_value(x: Operand, like: Meta) -> Meta | dtype:
-    """Return a value operand: by value if it is a Python scalar or a 0-dim CPU tensor beside CUDA tensors."""
+    """Return a value operand: by value if it is a Python scalar or a 0-dim CPU tensor among CUDA tensors."""
     if isinstance(x, Meta) and not (x.ndim == 0 and x.device is CPU):
         return x
     return like.dtype
@@ -63,7 +63,7 @@ def contiguous(meta: Meta) -> Meta:
 
 
 def start_from(out: Array, x: Array) -> None:
-    """Begin with the tensor that is changed; in place it is there already."""
+    """Begin with the tensor that is changed; in place it is present already."""
     if not np.may_share_memory(out, x):
         np.copyto(out, x)
 
@@ -72,7 +72,7 @@ def fit(launch: Launch, out: Array, found: Array, rest: int = 0) -> None:
     """Return results whose number the host read when `out` was created, shortened or extended to that number.
 
     Where another stream changes the input meanwhile there may be more, which are left out, or fewer: `rest`
-    follows. That is a race, for the detector to tell; this only stays within the memory. Raises RuntimeError on
+    follows. That is a race, which the detector reports; this only stays within the memory. Raises RuntimeError on
     the CPU, where no stream does.
     """
     as_counted(launch, len(found) == len(out))

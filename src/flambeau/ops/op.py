@@ -105,7 +105,8 @@ class Derivative:
 
 
 def names_of(formula: Formula) -> tuple[str, ...]:
-    """Return the names of a formula's parameters: what it needs. One that is no function says so itself, as `names`.
+    """Return the names of a formula's parameters: what it needs. An object other than a function has an attribute
+    `names`.
 
     A `whole` formula may have `bound(needs)`: the formula where these inputs require a gradient.
     """
@@ -164,7 +165,7 @@ def define(op: Op) -> Op:
 
 
 def note(op: Op, public: str = "", *, overwrites: bool = False) -> None:
-    """Note what reports say of an operator's kernel, where its name does not say it.
+    """Register a description of an operator's kernel for reports, for kernels whose name is not enough.
 
     Args:
         op: The operator.

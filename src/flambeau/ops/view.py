@@ -175,7 +175,7 @@ def expand(meta: Meta, target: Shape) -> Layout:
         want = target[dim]
         if dim >= lead:
             have, stride = meta.shape[dim - lead], meta.strides[dim - lead]
-        else:  # a new dimension of size 1, laid out as if it stood there
+        else:  # a new dimension of size 1, with the stride that it would have there
             have, stride = 1, (shape[dim + 1] * strides[dim + 1] if dim + 1 < len(target) else 0)
         if want == -1 and dim < lead:
             raise RuntimeError(
@@ -250,7 +250,7 @@ def squeeze(meta: Meta, dims: tuple[int, ...] | None) -> Layout:
 
 
 def distinct(dims: Sequence[int], ndim: int) -> list[int]:
-    """Return wrapped dims. Raises RuntimeError where one comes twice."""
+    """Return wrapped dims. Raises RuntimeError if a dim is repeated."""
     wrapped: list[int] = []
     for dim in dims:
         d = wrap_dim(dim, ndim)
@@ -354,7 +354,8 @@ def _scattered(grad: Any, meta: Meta, run: Any, shape: Shape, strides: Strides, 
     flat = grad.new_zeros((length,))
     flat.index_add_(0, _index_like(flat, there), grad.reshape((-1,)))
     given = flat.index_select(0, _index_like(flat, here))
-    if may_self_overlap(meta.shape, meta.strides):  # each share of an element of memory gets its part
+    # elements that share memory each get a part of its gradient
+    if may_self_overlap(meta.shape, meta.strides):
         counts = np.bincount(here, minlength=length)[here]
         given = given / _index_like(flat, counts).to(given.dtype)
     return given.reshape(meta.shape)

@@ -13,7 +13,7 @@ class ByParameter(Optimizer):
 
     @unrecorded
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change each parameter that has a gradient. A closure evaluates the model anew and returns the loss."""
+        """Change each parameter that has a gradient. A closure evaluates the model again and returns the loss."""
         loss = evaluated(closure)
         for group in self.param_groups:
             lr = float(group["lr"])

@@ -21,7 +21,7 @@ Cells = tuple[list[Tensor], list[Window]]  # counters, and the memory of each
 
 
 class Counters:
-    """The counters of parameters. They are looked up anew where a state holds other tensors than before."""
+    """The counters of parameters. They are looked up again where a state holds other tensors than before."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Cells] = {}

@@ -121,7 +121,7 @@ class Elementwise(Optimizer):
 
     @unrecorded
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change each parameter that has a gradient. A closure evaluates the model anew and returns the loss."""
+        """Change each parameter that has a gradient. A closure evaluates the model again and returns the loss."""
         loss = evaluated(closure)
         for group in self.param_groups:
             if group.get("capturable") or group.get("differentiable"):
@@ -277,7 +277,7 @@ _dtype = attrgetter("meta.dtype")
 
 
 def _as_real(t: Tensor) -> Tensor:
-    """Return real and imaginary parts as elements of their own."""
+    """Return real and imaginary parts as their own elements."""
     return public["view_as_real"](t) if t.meta.dtype.is_complex else t
 
 

@@ -61,7 +61,7 @@ class LBFGS(Optimizer):
         return self.param_groups[0]["params"]
 
     def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]
-        """Up to `max_iter` iterations. `closure` evaluates the model anew, calls backward and returns the loss."""
+        """Up to `max_iter` iterations. `closure` evaluates the model again, calls backward and returns the loss."""
         with recording(False):
             return self._step(closure)
 

@@ -57,11 +57,11 @@ class Optimizer:
     """Base of the optimizers.
 
     Args:
-        params: tensors, (name, tensor) pairs, or dicts that each say a group: its "params" and options of its own.
+        params: tensors, (name, tensor) pairs, or dicts that each say a group: its "params" and its own options.
         defaults: the options of groups that do not say.
 
-    Raises TypeError and ValueError as PyTorch does: no iterable, no tensors, tensors that are not leaves, a tensor in
-    two groups.
+    Raises TypeError and ValueError as PyTorch does: no iterable, no tensors, tensors that are not leaves, a
+    tensor in two groups.
     """
 
     param_groups: list[dict[str, Any]]
@@ -101,7 +101,7 @@ class Optimizer:
     # -- a step -----------------------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change each parameter by its gradient. A closure evaluates the model anew and returns the loss."""
+        """Change each parameter by its gradient. A closure evaluates the model again and returns the loss."""
         raise NotImplementedError
 
     def zero_grad(self, set_to_none: bool = True) -> None:

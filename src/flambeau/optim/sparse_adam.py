@@ -55,7 +55,7 @@ class SparseAdam(Optimizer):
 
     @unrecorded
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change each parameter that has a gradient. A closure evaluates the model anew and returns the loss.
+        """Change each parameter that has a gradient. A closure evaluates the model again and returns the loss.
 
         Raises:
             RuntimeError: If a gradient is strided.

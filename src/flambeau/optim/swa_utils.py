@@ -148,7 +148,7 @@ class AveragedModel(Module):
 
 
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
-    """Find the running statistics of a model's batch normalizations anew, by one pass over `loader`.
+    """Find the running statistics of a model's batch normalizations again, by one pass over `loader`.
 
     Batches are tensors, or lists and tuples whose first is given to the model; `device` is where they are put.
     """

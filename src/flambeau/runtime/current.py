@@ -86,7 +86,7 @@ def index_of(where: Any, optional: bool = False) -> int:
         if where.index is not None:
             return where.index
     elif where is not None:
-        guarded = getattr(where, "idx", None)  # a torch.cuda.device guard names its device
+        guarded = getattr(where, "idx", None)  # a torch.cuda.device guard has the index
         if isinstance(guarded, int):
             return guarded
         optional = False

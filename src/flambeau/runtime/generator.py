@@ -3,8 +3,8 @@
 Unlike PyTorch, whose default generators start from the operating system's entropy, ours start from PyTorch's
 documented default seed: a run without `manual_seed` repeats exactly, as each run on virtual GPUs must.
 
-Ranks that are threads take turns at the generators (`Defaults`): each has its own, as processes have. Whose turn comes
-first may depend on the schedule, and what a rank draws must not.
+Ranks that are threads take turns at the generators (`Defaults`): each has its own, as processes have. The order
+of ranks may depend on the schedule, but the numbers that a rank draws must not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Generator:
     Args:
         device: "cpu" (the default; None is the same), "cuda" or "cuda:1".
 
-    A copy, and what is unpickled, has a state of its own that begins as this one's is.
+    A copy or unpickled generator has an independent state that begins as this one's.
 
     Raises:
         RuntimeError: If there is no such device, or it is of another type.
@@ -46,12 +46,12 @@ class Generator:
         self.device: device = CPU if device is None else _as_device(device)
         self.lock = threading.Lock()
         self.engine = MersenneTwister(DEFAULT_SEED) if self.device is CPU else None
-        self.philox = Philox(DEFAULT_SEED)  # which other generators may share
+        self.philox = Philox(DEFAULT_SEED)  # other generators may share it
 
     def __repr__(self) -> str:
         return f"<torch.Generator device={self.device}>"
 
-    if not TYPE_CHECKING:  # a checker should find misspelt names
+    if not TYPE_CHECKING:  # otherwise a type checker would not find misspelled names
         __getattr__ = lacks
 
     def manual_seed(self, seed: int) -> Generator:
@@ -123,7 +123,7 @@ class Generator:
     def graphsafe_get_state(self) -> Generator:
         """Return a generator that shares its state with this one: a draw from either advances both. CUDA only.
 
-        It may be asked for in the capture of a graph.
+        The call is allowed during a graph capture.
 
         Raises:
             NotImplementedError: For the CPU's generator.
@@ -233,7 +233,7 @@ def reserve(philox: Philox, where: device, increment: int) -> tuple[int, int]:
     return philox.take(increment) if draws is None else draws.take(philox, increment)
 
 
-_captures: list[Draws] = []  # that are underway, the latest last
+_captures: list[Draws] = []  # captures under way, the latest last
 
 
 def begin_capture() -> Draws:
@@ -324,7 +324,7 @@ def _unpack_cpu_state(engine: MersenneTwister, state: bytes) -> None:
 
 default_cpu = Generator()
 _default_cuda: dict[Context, Generator] = {}
-_early_seeds: dict[int, int] = {}  # given before the device was opened
+_early_seeds: dict[int, int] = {}  # device index -> seed set before the device was opened
 _cuda_seed = DEFAULT_SEED  # the initial seed of the other CUDA generators
 
 

@@ -312,8 +312,8 @@ def virtual(
         strict: with races, what the host may do to pinned memory unseen withholds the certificate; by default it is
             named among the assumptions.
 
-    Returns a context manager: leaving it closes the machine and goes back to the one before. A plain call lasts
-    until the next one. See Note [Machines].
+    Returns a context manager: leaving it closes the machine and resumes the former one. A plain call lasts until
+    the next one. See Note [Machines].
 
     Raises RuntimeError while real GPUs are open; ValueError for a malformed argument.
     """

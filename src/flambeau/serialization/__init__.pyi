@@ -58,6 +58,7 @@ from flambeau.serialization import machine as machine
 from flambeau.serialization.checkpoint_options import mkdtemp as mkdtemp
 from flambeau.serialization import names as names
 from flambeau.serialization.checkpoint_options import normalize_storage_type as normalize_storage_type
+from flambeau.serialization import outline as outline
 from flambeau.serialization import places as places
 from flambeau.serialization import reader as reader
 from flambeau.serialization.places import register_package as register_package

@@ -116,7 +116,7 @@ def load(
         mmap: map the storages from the file, copy-on-write, and read them when they are used. Paths only.
         pickle_load_args: `encoding` and `errors` for strings of Python 2.
 
-    Raises UnpicklingError: something is refused (the text names it), or this is no checkpoint; RuntimeError:
+    Raises UnpicklingError: something is refused (the text names it), or this is not a checkpoint; RuntimeError:
     the file is damaged, or a storage's place is not here; EOFError: the file is empty.
     """
     if weights_only is None:

@@ -102,7 +102,7 @@ def find(module: str, name: str) -> Any:
 
 
 def pytorch_name_of(what: Any, name: str | None) -> Name | None:
-    """Return PyTorch's name for a thing of ours; None if it is no thing of ours."""
+    """Return PyTorch's name for a thing of ours; None if it is not a thing of ours."""
     found = _WRITTEN.get(id(what))
     if found is not None:
         return found

@@ -6,7 +6,7 @@ A memo number of 4 bytes makes it fill an array of that many places: 64 GiB for 
 Rule: the instructions are followed first, without being run. Lengths, names and memo numbers must lie within the file.
 An error of the unpickler, or of a function of Flambeau or of Python's library that the pickle calls, means damage.
 Errors of the user's own classes, and names that cannot be imported, stay as they are, with a note.
-Consequences: this is no protection. A pickle that is well-formed runs what it names.
+Consequences: this is not a protection. A pickle that is well-formed runs what it names.
 """
 
 from __future__ import annotations

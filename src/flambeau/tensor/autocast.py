@@ -7,7 +7,7 @@ left alone.
 
 The casts of weights are kept in a cache as PyTorch's is: one for all threads and all streams, cleared by every
 thread that leaves its outermost block. It orders nothing: a stream that uses a cast of another stream must wait
-for it, and the other stream must wait before the cast is freed. A change of the weight makes it be cast anew; in
+for it, and the other stream must wait before the cast is freed. A change of the weight makes it be cast again; in
 PyTorch it is not.
 
 Calls outside of autocast pay nothing for it: the engine's warm path looks in a cache of plans that is empty while

@@ -208,7 +208,7 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     """Run `op` on tensors and Python scalars. Returns a new tensor, or a tuple for several outputs.
 
     The launch goes to the current stream of the tensors' device. Raises what the operator's rule raises; then
-    nothing was allocated or launched. Where a tensor has a history, the call goes on the tape.
+    nothing was allocated or launched. Where a tensor has a history, the call goes in the autograd graph.
     """
     metas: list[Any] = []
     tracked = False
@@ -391,7 +391,7 @@ def _key_into(
 def _plan_into(
     op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> CallPlan | None:
-    """Return the plan of a call into `outputs`, resized if that is wanted; None if a dtype needs a temporary."""
+    """Return the plan of a call into `outputs`, resized if requested; None if a dtype needs a temporary."""
     for target in outputs:
         system.require_open(target.memory.context)
     operands = (*_operands(args), *[target.meta for target in outputs])

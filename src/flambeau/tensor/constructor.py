@@ -167,7 +167,7 @@ def new(self: Tensor, *args: Any, device: Any = None) -> Tensor:
 def set_default_tensor_type(t: Any) -> None:
     """Make new floating tensors of an old type, "torch.cuda.FloatTensor", and all new tensors on its kind of device.
 
-    Raises TypeError for a type of integers, or for what is no type of tensors.
+    Raises TypeError for a type of integers, or for a value that is not a type of tensors.
     """
     try:
         kind, where = parse_type(t if isinstance(t, str) else t.torch_type_name)

@@ -6,7 +6,7 @@ PyTorch's stubs.
 
 A line is one signature. Types are those of `mistakes.KINDS`; `=` marks a parameter that may be left out; `**made`
 stands for the keywords of functions that make tensors. A method takes the line of its function without the first
-parameter, unless it has a line of its own, `Tensor.name`. `F.name` is a function of `torch.nn.functional`.
+parameter, unless it has its own line, `Tensor.name`. `F.name` is a function of `torch.nn.functional`.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _mark_short(looking: Sequence[Tensor | SavedTensor], storage: Storage) -> No
 
 
 def copy_resized(old: Storage, nbytes: int) -> Storage:
-    """Return a storage of another size that begins with the bytes of `old`; what is more is uninitialized."""
+    """Return a storage of another size that begins with the bytes of `old`; additional elements are uninitialized."""
     if isinstance(old, ForeignStorage):
         raise RuntimeError("Trying to resize storage that is not resizable")
     context, stream = old.context, current.local.streams[old.context.index]

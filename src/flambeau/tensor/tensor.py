@@ -59,7 +59,7 @@ class ViewMeta(AutogradMeta):
 
     base, steps: what it is a view of, and by which views. seen: the node of `base` when `node` was made: where
     another has taken its place, `base` was changed in place, and `node` is out of date. made: how, where the view
-    may not be changed in place on the tape; version: of the counter at that time. Made in
+    may not be changed in place in the autograd graph; version: of the counter at that time. Made in
     tensor/autograd/autograd_meta.py.
     """
 

@@ -16,8 +16,8 @@ class Exploration:
     schedules: orders looked at; runs: how many of them ran the program; outcomes: distinct ones; orders: distinct
     ways round of the `pairs` conflicting pairs; commands: in the recorded graph; complete: whether every way
     round was run. answers: of a program that asks whether work is done, in how many ways it was answered, each
-    with orders of its own; `patience`: how often at most it was told no where it asked the same again and again,
-    0 where it did not. `whole` says why each schedule was a run of the whole program; empty where graphs were
+    with its own orders; `patience`: how often at most it was told no where it asked the same again and again, 0
+    where it did not. `whole` says why each schedule was a run of the whole program; empty where graphs were
     enough. `ended` says why the exploration ended before it had looked at all that it was asked to; empty if it
     did not.
     """

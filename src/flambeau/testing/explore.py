@@ -49,7 +49,7 @@ def explore(
         policies: "exhaustive" (each way in which the host's questions can be answered, and each order that can differ
             once, while conflicting pairs are few), "random", "pct:DEPTH", "adversarial": taken in turns with rising
             seeds from `seed` on.
-        check: run each order twice; two different runs are a failure of their own.
+        check: run each order twice; two different runs are their own failure.
         shrink: reduce a failure to the fewest forced reorderings.
         stop: after so many kinds of failures.
         seconds: the time after which no further order is looked at; None: any time.

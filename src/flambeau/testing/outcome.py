@@ -67,7 +67,7 @@ def frozen(value: Any) -> Any:
 def without_addresses(outcome: Outcome, range: tuple[int, int]) -> Outcome:
     """Return an outcome whose texts name addresses relative to their device.
 
-    Each machine has addresses of its own, and each object of Python's, so that no two runs print the same.
+    Each machine has its own addresses, and each object of Python's, so that no two runs print the same.
 
     Args:
         outcome: The outcome of a run.

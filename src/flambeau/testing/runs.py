@@ -5,7 +5,7 @@ Problem: a program that prints a time, an address or a random number gives anoth
 of "1 order, 11 outcomes" helps nobody.
 Rule: each run belongs to a class: the commands that the program requested, the answers that it got to its own
 questions, and the conflicting pairs that ran the other way round than requested. By docs/determinism.md the memory is
-the same after all runs of a class. So two runs of one class with two outcomes are a failure with a cause of its own,
+the same after all runs of a class. So two runs of one class with two outcomes are a failure with its own cause,
 never one of the order: the first of the two is run again, which shows whether anything that a schedule controls
 decides the outcome.
 Consequences: there are no more distinct outcomes than distinct orders unless the report says why.

@@ -1,4 +1,4 @@
-"""torch.utils: data loading and exchange with other libraries, each imported when it is first asked for."""
+"""torch.utils: data loading and exchange with other libraries, each imported on first use."""
 
 from __future__ import annotations
 

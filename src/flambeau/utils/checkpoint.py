@@ -1,4 +1,4 @@
-"""`torch.utils.checkpoint`: activations computed again in the walk backward instead of kept."""
+"""`torch.utils.checkpoint`: activations computed again in backward instead of kept."""
 
 from __future__ import annotations
 
@@ -136,10 +136,11 @@ def checkpoint(
     early_stop: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """Run `function(*args)`, keeping its arguments alone; what its nodes saved is computed again when it is asked for.
+    """Run `function(*args)`, keeping its arguments alone; what its nodes saved is computed again when it is asked
+    for.
 
     Args:
-        use_reentrant: True runs a walk of its own inside the walk (then at least one argument must require a
+        use_reentrant: True runs its own walk inside the walk (then at least one argument must require a
             gradient, and `autograd.grad` is not supported); False keeps the graph and fills it in.
         context_fn: gives two context managers, for the first computation and for the second.
         determinism_check: "default" compares shapes, dtypes and devices of both computations; "none" does not.

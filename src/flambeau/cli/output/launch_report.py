@@ -37,7 +37,7 @@ def _ranks(attempt: Path, number: int, first: int, partial: list[Document]) -> l
     for folder in sorted(attempt.iterdir(), key=lambda path: int(path.name)):
         local_rank = int(folder.name)
         report: Document | None = None
-        with suppress(OSError, ValueError):  # it was ended before it wrote
+        with suppress(OSError, ValueError):  # the rank was ended before it wrote the file
             report = json.loads((folder / REPORT).read_text())
         mine = [p for p in partial if (p["rank"], p["attempt"]) == (first + local_rank, number)]
         if report is None:

@@ -21,8 +21,8 @@ _MOST_LIVES = 400_000  # rectangles in the picture; the smallest are left out, a
 _MOST_SPANS = 50_000
 _MOST_POINTS = 20_000  # points of the curves
 _MOST_PLACES = 10  # lines shown: those that held the most memory
-_MOST_SEGMENTS = 400  # in the map, the largest
-_MOST_PIECES = 500  # that a segment is drawn in
+_MOST_SEGMENTS = 400  # segments in the map, the largest ones
+_MOST_PIECES = 500  # parts in which a segment is drawn
 _MOST_OOMS = 1_000
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +63,7 @@ class _Stacks:
         self.frames: dict[str, int] = {}
         self.numbers: dict[tuple[int, ...], int] = {(): 0}
         self._known: dict[int, int] = {}  # id of a list of the snapshot -> stack; most lists are shared
-        self._firsts: dict[tuple[int, ...], int] = {}  # by innermost line
+        self._firsts: dict[tuple[int, ...], int] = {}  # innermost line -> number of the first stack
         self._places: list[int] = []
 
     def number(self, frames: Sequence[dict[str, Any]] | None) -> int:
@@ -179,11 +179,12 @@ def _lives(segments: Sequence[dict[str, Any]], events: _Events, stacks: _Stacks)
     found = found[np.argsort(events.addr[found], kind="stable")]  # by address, then by time
     edges = found[events.action[found] != REQUESTED]
     is_alloc = events.action[edges] == ALLOC
-    same = np.append(events.addr[edges[1:]] == events.addr[edges[:-1]], False)  # as the next one's address
-    ends = same & ~np.append(is_alloc[1:], False)  # the next one ends it
+    # True where the next event has an equal address
+    same = np.append(events.addr[edges[1:]] == events.addr[edges[:-1]], False)
+    ends = same & ~np.append(is_alloc[1:], False)  # True where the next event ends the lifetime
     end = np.where(ends, np.append(edges[1:], 0), last)
     freed = end.copy()
-    # A request belongs to the edge before it, if that is an allocation at its address.
+    # A request belongs to the edge before it, if that edge is an allocation at its address.
     asked = found[events.action[found] == REQUESTED]
     owner = np.cumsum(events.action[found] != REQUESTED)[events.action[found] == REQUESTED] - 1
     of_life = (owner >= 0) & (events.addr[edges[owner]] == events.addr[asked]) if len(edges) else owner >= 0
@@ -261,7 +262,7 @@ class _Spans:
 
     def end(self, addr: int, size: int, at: int, stream: int) -> None:
         touched = self._find_overlapping(addr, size)
-        if not touched:  # reserved before the trace begins
+        if not touched:  # the segment was reserved before the trace began
             self.begin(addr, size, 0, stream)
             touched = [self._open[addr]]
         for span in touched:

@@ -8,7 +8,7 @@ from flambeau.cli.output.console import GREEN, Screen, time_text
 from flambeau.cli.output.race_entries import write_races, write_uncertified
 from flambeau.runtime.memory.statistics import format_size
 
-_MOST = 8  # processes shown one by one
+_MOST = 8  # processes shown individually
 
 Named = tuple[str, dict[str, Any]]
 """A process's name and a machine of it, as the report's JSON has it."""

@@ -11,7 +11,7 @@ from flambeau.cli.output.console import GREEN, MARGIN, RED, YELLOW, Screen
 RaceFields = dict[str, Any]
 """A race as the report's JSON has it (`race_fields`); of several processes with the name of its own as "process"."""
 
-_KINDS = 4  # as many kinds are shown whole
+_KINDS = 4  # kinds of races that are shown in full
 _LIKE = 3  # further races of a kind that are named
 
 

@@ -16,7 +16,7 @@ from flambeau.observe.reports import Race, RaceAccess
 from flambeau.observe.tracing.range_recorder import AnnotatedRange
 from flambeau.observe.tracing.trace import TraceData
 
-_MOST = 500_000  # slices on a page: a browser holds them; the format for Perfetto has no bound
+_MOST = 500_000  # slices on a page that a browser can show; Perfetto's format has no limit
 _MOST_POINTS = 6_000  # points of a memory curve
 _SCRIPTS = ("trace_model.js", "trace_draw.js", "trace_hands.js")
 
@@ -115,7 +115,7 @@ def _curve(trace: TraceData, index: int) -> dict[str, list[int]]:
     points = [(at, used, reserved) for at, device, used, reserved in trace.memory if device == index]
     points = list(
         {at: (at, used, reserved) for at, used, reserved in points}.values()
-    )  # the last of each moment
+    )  # keeps the last value of each moment
     stretch = -(-len(points) // _MOST_POINTS)
     kept = [max(points[i : i + stretch], key=lambda p: (p[1], p[2])) for i in range(0, len(points), stretch)]
     return {"at": [p[0] for p in kept], "used": [p[1] for p in kept], "reserved": [p[2] for p in kept]}

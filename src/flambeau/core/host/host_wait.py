@@ -6,7 +6,7 @@ import selectors
 from socket import socket
 from typing import Protocol
 
-_LOOK_S = 0.1  # between looks at whether Ctrl-C was pressed
+_LOOK_S = 0.1  # seconds between checks for Ctrl-C
 
 
 class Awaited(Protocol):

@@ -35,8 +35,8 @@ class Seat:
         self._what: Callable[[], str] = str
         self._site: Site | None = None
         self._lazy = False
-        self._limit: float | None = None  # how long it waits at most, in seconds
-        self._mine = False  # it has the baton
+        self._limit: float | None = None  # the time limit of its wait in seconds
+        self._mine = False  # True if the thread has the turn
         self._refused = ""  # why its wait will never end; empty while it may
         self._bell = threading.Condition()
 
@@ -151,13 +151,13 @@ class Baton:
     ) -> None:
         self.seats = [Seat(self, number) for number in range(size)]
         self.error: BaseException | None = None  # the exception of the first thread that failed
-        self.failed = -1  # its number
-        self._turns = 0  # how many have begun
+        self.failed = -1  # the failed thread's number
+        self._turns = 0  # number of turns so far
         self._choose = choose
         self._switched = switched
 
     def run(self, bodies: Sequence[Callable[[], None]]) -> BaseException | None:
-        """Run each body in a thread of its own until all have ended; the first error of any."""
+        """Run each body in a separate thread until all have ended; the first error of any."""
         threads = [
             threading.Thread(target=self._body, args=(seat, body), name=f"rank {seat.number}", daemon=True)
             for seat, body in zip(self.seats, bodies, strict=True)
@@ -167,7 +167,7 @@ class Baton:
         self.seats[0 if self._choose is None else self._choose(range(len(bodies)))].give()
         try:
             self._join(threads)
-        except BaseException as error:  # Ctrl-C: each thread ends where it waits next
+        except BaseException as error:  # Ctrl-C: each thread ends at its next wait
             self.error = self.error or error
             raise
         return self.error

@@ -27,7 +27,7 @@ from typing import Any
 
 from flambeau.core.brief import brief, brief_text
 
-_PER_BYTE, _BEFORE = 20, 100_000  # steps of work
+_PER_BYTE, _BEFORE = 20, 100_000  # steps of work per byte, and in addition
 _DEEPEST = 100  # nesting levels of a key
 _MOST_ALIKE = 100  # keys of a container with one hash
 _MARK = object()
@@ -132,7 +132,7 @@ class PickleReader:
     def _pop_to_mark(self) -> list[Any]:
         stack = self._stack
         at = len(stack) - 1
-        while stack[at] is not _MARK:  # below the first there is none: IndexError
+        while stack[at] is not _MARK:  # without a mark this raises IndexError
             at -= 1
             if at < 0:
                 raise IndexError("no mark")
@@ -235,7 +235,7 @@ def opcodes(file: Any) -> Iterator[tuple[Any, Any, int]]:
             return
         except (EOFError, OSError):
             raise
-        except Exception as error:  # pickletools' words for bytes that are no instruction
+        except Exception as error:  # pickletools' error for bytes that are not an instruction
             if "exhausted" in str(error):
                 raise EOFError from None
             raise Refused(f"this is no pickle, or it is damaged: {brief_text(str(error))}") from None
@@ -346,7 +346,7 @@ def _is_plain(data: bytes) -> bool:
         code = data[at : at + 1]
         if code == b".":
             return True
-        if code == b"\x80":  # the protocol
+        if code == b"\x80":  # the protocol instruction
             at += 2
         elif code == b"\x95":  # a frame: all of the data has been read already
             at += 9

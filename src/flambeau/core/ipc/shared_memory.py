@@ -53,7 +53,7 @@ def anonymous(nbytes: int) -> int:
 def _create_unnamed() -> int:
     if sys.platform == "linux":
         return os.memfd_create("flambeau", os.MFD_CLOEXEC)
-    import tempfile  # takes time, and Linux needs none
+    import tempfile  # imported here because Linux does not need it
 
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

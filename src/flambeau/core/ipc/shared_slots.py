@@ -14,7 +14,7 @@ from functools import lru_cache
 from flambeau.core.ipc.shared_memory import Anonymous, Door, Mapping, anonymous, birth
 from flambeau.core.memory import bytes_at
 
-_SLOT = struct.Struct("<iiQ")  # state, the receiver's process id, when that began
+_SLOT = struct.Struct("<iiQ")  # state, the receiver's process id, the start time of that process
 _SENT, _HELD = 1, 2
 _COUNT = 1 << 16
 _NBYTES = _COUNT * _SLOT.size

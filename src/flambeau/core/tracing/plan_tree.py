@@ -106,12 +106,12 @@ class PlanTree:
         """Write the function of a trace, from where it leaves the tree."""
         parameters = ", ".join([f"m{i}" for i in range(len(metas))] + [f"n{i}" for i in range(numbers)])
         writer = _PlanWriter(trace, metas, parameters, self._namespace)
-        returned = writer.write(result)  # may fix symbols, which are guards as well
+        returned = writer.write(result)  # this may fix symbols, which adds guards
         fork, answer, events = self._start, True, iter(trace.events)
         while answer in fork.following:
             following, event = fork.following[answer], next(events, None)
             if event is None or following is None:
-                return  # the tree has this case
+                return  # the tree contains this case already
             if following.question != event[:2]:
                 raise Untraceable(
                     f"planning asks {event[:2]} after the answers that led to {following.question}"

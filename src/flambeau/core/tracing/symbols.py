@@ -209,7 +209,7 @@ def _least_result(sign: str, x: float, y: float) -> float:
 
 
 def _simplify(trace: Trace, sign: str, x: Any, y: Any) -> Any:
-    """Return the node or number that `x sign y` of integers is equal to; None if it needs a node of its own."""
+    """Return the node or number that `x sign y` of integers is equal to; None if it needs its own node."""
     if y.__class__ is int and ((y == 0 and sign in "+-") or (y == 1 and sign == "//")):
         return x
     if x.__class__ is int and x == 0 and sign == "+":

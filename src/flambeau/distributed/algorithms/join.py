@@ -20,7 +20,7 @@ __all__ = ["Join", "JoinHook", "Joinable"]
 
 explain_absent_names(globals(), "torch.distributed.algorithms.join")
 
-_SKEW = 1000  # inputs less than others: then a warning says so
+_SKEW = 1000  # missing inputs of a rank from which a warning is issued
 
 
 class JoinHook:
@@ -74,12 +74,12 @@ class Join:
 
     Args:
         joinables: in the order of their collectives in an iteration; all of one group.
-        enable: False: nothing is done.
+        enable: False disables the context manager.
         throw_on_early_termination: raise RuntimeError on all ranks when the first runs out of inputs.
         kwargs: go to each joinable's `join_hook`.
 
     Raises:
-        ValueError: For no joinables, or of several groups.
+        ValueError: If there are no joinables, or they belong to several groups.
     """
 
     def __init__(

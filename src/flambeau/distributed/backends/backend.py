@@ -21,7 +21,8 @@ from flambeau.distributed.work import Work
 class Place:
     """Where an engine stands: `rank` of `size` in the group `name`, whose members' global ranks are `ranks`.
 
-    `store` is the group's own part of the store that all ranks share; `priority` that of streams of its own.
+    `store` is the group's own part of the store that all ranks share; `priority` is the priority of the group's
+    own streams.
     """
 
     rank: int
@@ -42,7 +43,9 @@ DEFAULT = "0"  # the name of the group of all ranks
 
 
 class Backend:
-    """An engine. `name` is PyTorch's word for it, `kind` what it really is (reports say both), of `device_type`."""
+    """An engine. `name` is PyTorch's name, `kind` the actual implementation (reports show both), `device_type` its
+    devices.
+    """
 
     name = "undefined"
     kind = "undefined"
@@ -61,7 +64,7 @@ class Backend:
 
     # -- all ranks --------------------------------------------------------------------------------------
     def all_reduce(self, tensors: Sequence[Any], op: Any, async_op: bool = False) -> Work:
-        """Reduce each tensor over all ranks, in place; several at once (coalesced)."""
+        """Reduce each tensor over all ranks, in place; several together (coalesced)."""
         self._lacks("allreduce")
 
     def broadcast(self, tensor: Any, root: int, async_op: bool = False) -> Work:
@@ -116,7 +119,7 @@ class Backend:
         self._lacks("send")
 
     def recv(self, tensor: Any, origin: int | None, tag: int = 0) -> Work:
-        """Receive into a tensor; from any rank where `origin` is None: the work's `source_rank` says which."""
+        """Receive into a tensor; from any rank where `origin` is None: the work's `source_rank` is the sender."""
         self._lacks("recv")
 
     def batch(self, messages: Sequence[tuple[str, Any, int, int]]) -> list[Work]:
@@ -131,7 +134,7 @@ class Backend:
         """Leave the group after pending operations."""
 
     def abort(self) -> None:
-        """Leave at once: what waits for other ranks fails."""
+        """Leave immediately: what waits for other ranks fails."""
 
     def _lacks(self, what: str) -> NoReturn:
         raise RuntimeError(f"Backend {self.name} does not support {what}")

@@ -108,7 +108,7 @@ def check(word: str) -> None:
 
 
 def is_nccl_available() -> bool:
-    """Return True if "nccl" can be asked for: wherever there are CUDA devices, virtual ones too."""
+    """Return True if the backend "nccl" is available: wherever there are CUDA devices, virtual ones too."""
     return system.is_available()
 
 

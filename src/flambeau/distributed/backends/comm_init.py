@@ -1,7 +1,7 @@
 """`join`: how the ranks of a communicator find each other: by an id that the first of them leaves in the store.
 
-NCCL waits for ever for a rank that does not come. So on real GPUs all of them meet in the store first, for as long as
-the group's timeout says, and NCCL's own part is given up after as long.
+NCCL waits forever for a missing rank. So on real GPUs all ranks first meet in the store, within the group's
+timeout, and NCCL's own part is aborted after an equal time.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def join(
 ) -> tuple[int, Whereabouts | None]:
     """Create the communicator of a group's ranks, or of two, for this rank's device.
 
-    number: of the rank's devices that have joined before: its second meets the others' second.
+    number: of the rank's devices that have joined before: its second communicator pairs with the others' second.
 
     Raises:
-        DistBackendError: If a rank has not come in time, or NCCL has failed.
+        DistBackendError: If a rank has not joined in time, or NCCL has failed.
     """
     ranks = range(place.size) if pair is None else (*dict.fromkeys(pair),)  # one rank for a message to itself
     rank, called = ranks.index(place.rank), [place.ranks[other] for other in ranks]
@@ -60,7 +60,7 @@ def join(
 def _met(
     store: Any, key: str, called: Sequence[int], rank: int, wait: Callable[[Sequence[str]], None]
 ) -> Whereabouts:
-    """Wait until all have come."""
+    """Wait until all ranks have joined."""
     keys = [f"{key}/{number}" for number in range(len(called))]
     store.set(keys[rank], processes.here())
     wait(keys)
@@ -93,7 +93,7 @@ def _gone(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> str:
 
 
 def _in_time(create: Callable[[], list[int]], place: Place, timeout: timedelta) -> list[int]:
-    """Return NCCL's part: a member that ends meanwhile would keep it for ever."""
+    """Return NCCL's part: a member that ends meanwhile would keep it forever."""
     found: list[Any] = []
 
     def attempt() -> None:

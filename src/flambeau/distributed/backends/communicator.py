@@ -25,7 +25,7 @@ from flambeau.runtime.streams.stream import Stream
 
 Pair = tuple[int, int]
 _KEPT = 256  # pending collectives kept; a host farther ahead of its device detects a hang later
-_SHOWN = 3  # collectives that were queued as one, in a report
+_SHOWN = 3  # collectives of one group that a report shows
 
 
 class Begun:
@@ -69,9 +69,10 @@ class Line:
         self.begun: deque[Begun] = deque(maxlen=_KEPT)
         self.newest: Begun | None = None
         self.count = 0  # number of all collectives so far
-        self.error: Exception | None = None  # why it was given up
+        self.error: Exception | None = None  # why the communicator was given up
         if whereabouts is not None:
-            self._driver: Any = system.bare_driver()  # the runtime's own events are nothing for observers
+            # without observers, which must not see the runtime's own events
+            self._driver: Any = system.bare_driver()
             index = context.driver_index
             marks = [UseEvent(context, self._driver.event_create(index, timing=False)) for _ in range(_KEPT)]
             self._marks = cycle(marks)
@@ -90,7 +91,7 @@ class Line:
     def note(self, calls: Sequence[Collective], stream: Stream, event: Event | None) -> Begun | None:
         """Return what was just queued on `stream`, and behind it `event`, if there is one. None: a graph records it.
 
-        Each collective of real GPUs comes here.
+        Each collective of real GPUs is recorded here.
         """
         if self.context.orders.capturing:
             return None
@@ -102,7 +103,7 @@ class Line:
         self.count = number = self.count + 1
         self.newest = begun = Begun(number, calls, caller(2), mark)
         self.begun.append(begun)
-        begun.error = self.error  # it may have been given up since it was queued
+        begun.error = self.error  # the communicator may have failed meanwhile
         return begun
 
     # -- what the watch asks, from its thread -----------------------------------------------------------------
@@ -141,7 +142,7 @@ class Line:
         return begun[0] if begun else None
 
     def failure(self) -> str | None:
-        """Return what NCCL says of a communicator that cannot go on, or cannot be asked any more."""
+        """Return NCCL's text for a communicator that failed, or an error of the query itself."""
         try:
             return self.context.backing.comm_error(self.comm)
         except DriverError as error:
@@ -189,7 +190,7 @@ class Line:
             raise self.error
 
     def fail(self, error: Exception) -> bool:
-        """Leave the group's communicators at once; whether what was under way has ended with that."""
+        """Leave the group's communicators immediately; whether what was under way has ended with that."""
         return self.backend.fail(error)  # type: ignore[no-any-return]
 
     def give_up(self, error: Exception) -> None:

@@ -1,7 +1,7 @@
 """`FlatBackend`: all collectives expressed by a few that act on flat memory, as in NCCL.
 
-A subclass runs groups of `driver.api.Collective` (`_run`). Lists of equal sizes go through one buffer; those of
-unequal sizes, and what has a root that NCCL lacks, are groups of broadcasts, reductions or messages.
+A subclass runs groups of `driver.api.Collective` (`_run`). Lists of equal sizes go through one buffer; lists of
+unequal sizes, and collectives with a root that NCCL lacks, are groups of broadcasts, reductions or messages.
 
 What acts on a tensor in place takes its numbers in the order of its memory, channels last too, as PyTorch does:
 the ranks' tensors have the same strides. Lists of equal sizes are copied by index, whatever the strides.
@@ -43,8 +43,7 @@ class FlatBackend(Backend):
         """Run the group of collectives that `build` returns, then `after`. Both may launch kernels in order with it.
 
         tensors: the caller's, used by the group, of one device. results: of the work; `tensors` if not given.
-        pair: the peer of messages that the rest of the group knows nothing of. channel: messages meet those of
-        the same channel.
+        pair: the peer of messages that involve no other rank. channel: messages match those of the same channel.
         """
         raise NotImplementedError
 

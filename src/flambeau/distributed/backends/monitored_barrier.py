@@ -1,4 +1,4 @@
-"""`Monitored`: barriers over a group's store, by which rank 0 finds out who has not come, as PyTorch's does."""
+"""`Monitored`: barriers over a group's store, in which rank 0 detects missing ranks, as in PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GRACE_S = 2.0  # rank 0's answer arrives after the timeout
 
 
 class Monitored:
-    """Those of one group. `dead`: why a rank, by its number among all, will never come; "" if it may."""
+    """Those of one group. `dead`: why a rank, by its global number, will never join; "" if it may."""
 
     def __init__(self, place: Place, dead: Callable[[int], str]) -> None:
         self._place = place
@@ -23,7 +23,7 @@ class Monitored:
         self._number = 0
 
     def pass_through(self, timeout: timedelta, wait_all_ranks: bool) -> None:
-        """Return when all have come.
+        """Return when all ranks have joined.
 
         Raises:
             RuntimeError: If some have not; rank 0 says who (all of them, or the first).
@@ -63,7 +63,7 @@ class Monitored:
             )
 
     def _came(self, key: str, rank: int, until: float) -> bool:
-        """Return True if a rank leaves its word before the time is over, and before it ends."""
+        """Return True if a rank joins before the timeout and before its process ends."""
         place = self._place
         while True:
             left = until - time.monotonic()

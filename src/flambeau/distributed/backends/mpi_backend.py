@@ -1,9 +1,9 @@
 """`MpiBackend`: collectives of CPU tensors between processes, by MPI. PyTorch's words for it are "gloo" and "mpi".
 
-Numbers that MPI cannot compute with (float16, bfloat16, the float8s, complex32) are reduced in float32 and rounded
-once. What only moves goes as bytes, so that every dtype can. An average is the sum divided once; of integers,
-truncating. Booleans: sums and maxima are "or", products and minima "and". MPI's calls are the nonblocking ones: a wait
-can be late, be interrupted, and see that a rank's process has ended.
+Numbers that MPI cannot compute with (float16, bfloat16, the float8s, complex32) are reduced in float32 and
+rounded once. Data that is only moved is sent as bytes, so that every dtype works. An average is the sum divided
+once; of integers, truncating. Booleans: sums and maxima are "or", products and minima "and". MPI's calls are the
+nonblocking ones: a wait can be late, be interrupted, and see that a rank's process has ended.
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ class MpiBackend(FlatBackend):
         self._comm = comm.Create_group(members, _tag(place.name))
         for group in (members, everybody):
             group.Free()
-        self._aside = self._comm.Dup()  # collectives of messages, apart from the program's own
+        # a communicator for collectives of messages, separate from the program's own
+        self._aside = self._comm.Dup()
         self._comm.Set_errhandler(mpi.ERRORS_RETURN)
         self._aside.Set_errhandler(mpi.ERRORS_RETURN)
         self._comparisons = Comparisons(self._comm.Dup(), mpi, place)
         self._monitored = Monitored(place, self.transport.dead)
         self.aborted = False
-        self._mismatch = ""  # the report of ranks that disagreed: the end of this group
+        self._mismatch = ""  # the report of ranks that disagreed, which ends the group
         self._lost: list[Any] = []
 
     def barrier(self, device: Any = None, async_op: bool = False) -> Work:
@@ -249,7 +250,7 @@ class MpiWork(ProcessWork):
         self._steps = steps
         self._keep = keep
         self._backend = backend
-        self._moved = False  # MPI is done with it
+        self._moved = False  # MPI has finished the operation
         backend.transport.begun.add(self)
 
     def __del__(self) -> None:

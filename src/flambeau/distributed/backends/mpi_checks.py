@@ -1,9 +1,9 @@
 """`Comparison`: a check that all ranks of a group pass the same collective to MPI, made while it runs.
 
 MPI does not look: ranks that differ hang, or go on with what they have. So each collective takes along one of 16
-bytes, on a communicator of its own, that brings the largest and the smallest checksum of what the ranks asked
-for. It never waits for the collective that it goes with: if they differ it is over all the same, and every rank
-that waits knows.
+bytes, on a separate communicator, that brings the largest and the smallest checksum of what the ranks asked for.
+It never waits for the collective that it goes with: if they differ it is over all the same, and every rank that
+waits knows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.errors import DistError
 
-_PATIENCE = timedelta(seconds=5)  # with a rank that says nothing, because it does not wait for its work
+# the wait for a rank that does not report, because it does not wait for its work
+_PATIENCE = timedelta(seconds=5)
 
 
 class Comparisons:
@@ -44,7 +45,7 @@ class Comparisons:
 
 
 class Comparison:
-    """One collective's. `request` is MPI's."""
+    """The comparison of one collective. `request` is MPI's."""
 
     def __init__(self, all_of: Comparisons, number: int, sent: Any, text: str) -> None:
         self._all = all_of
@@ -55,7 +56,7 @@ class Comparison:
         self.request = all_of.sum(sent, self._found)
 
     def differ(self, patience_s: float = 0.0) -> bool:
-        """Return True if ranks are known to disagree, or will be soon."""
+        """Return True if ranks disagree, or if the comparison shows that they will."""
         end = time.monotonic() + patience_s
         while not (over := self.request.Test()) and time.monotonic() < end:
             time.sleep(1e-4)

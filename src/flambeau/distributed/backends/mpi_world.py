@@ -5,7 +5,7 @@ that serves CPU tensors; see Note [How ranks join MPI]. An MPI that was started 
 
 # Note [What MPI does while nobody asks]
 MPI moves numbers while somebody is in a call of its. A rank that has begun a work and then waits elsewhere, in the
-store for a rank that waits for that work, would wait for ever. So a thread asks MPI whether there is a message, now and
+store for a rank that waits for that work, would wait forever. So a thread asks MPI whether there is a message, now and
 then while works are under way: that lets it go on. It ends before MPI does.
 """
 
@@ -36,7 +36,7 @@ from flambeau.distributed.stores.tcp_store import TCPStore
 
 TRANSPORT = "FLAMBEAU_GLOO"  # environment variable: "tcp" keeps this process out of MPI
 _THREAD_MULTIPLE = 3
-_NEAR_S, _FAR_S = 2e-3, 5e-2  # between calls that let MPI go on: while works are there, else
+_NEAR_S, _FAR_S = 2e-3, 5e-2  # seconds between polls of MPI, with and without pending works
 _SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _LACKS = (
     "{} moves CPU tensors between processes through MPI, and mpi4py cannot be used: install Flambeau's extra 'mpi' "
@@ -55,7 +55,7 @@ class MpiWorld:
         self.comm = module.COMM_WORLD
         self.name = name
         self.processes = processes
-        self.begun: weakref.WeakSet[Any] = weakref.WeakSet()  # works
+        self.begun: weakref.WeakSet[Any] = weakref.WeakSet()  # pending works
         self._orphans: list[tuple[list[Any], object]] = []
         self._over = threading.Event()
         self.share(store)
@@ -72,7 +72,7 @@ class MpiWorld:
                     self.comm.Iprobe()
 
     def _stop(self) -> None:
-        if self._thread.is_alive():  # not in a forked child, where its lock may be held for ever
+        if self._thread.is_alive():  # not in a forked child, where another thread may have held its lock
             self._over.set()
             self._thread.join()
 
@@ -107,7 +107,7 @@ class MpiWorld:
         """Wait for the ranks of a group.
 
         Raises:
-            DistBackendError: If one has ended, or not all came in time.
+            DistBackendError: If a rank has ended, or not all joined in time.
         """
         store.set(f"{key} {rank}", "here")
         keys = [f"{key} {other}" for other in range(len(ranks))]
@@ -175,7 +175,7 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
     identity = shared.compare_set("name", "", uuid.uuid4().hex).decode()
     _world = MpiWorld(module, identity, _processes(shared, rank, size), store)
     if started_together():
-        atexit.register(_world.end)  # before MPI's end, and before the store's
+        atexit.register(_world.end)  # runs before MPI's and the store's finalization
     return True
 
 
@@ -237,9 +237,9 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
     here = socket.gethostname()
     name = (
         "127.0.0.1" if {*comm.allgather(here)} == {here} else here
-    )  # a name may lead nowhere, on one machine too
+    )  # a name may not resolve, even on one machine
     _unlink_shared_memory()  # all ranks are here; mpiexec cleans up after those that it has to kill
-    os.environ[SECRET] = comm.bcast(os.environ.get(SECRET) or new_secret())  # rank 0's, for every host
+    os.environ[SECRET] = comm.bcast(os.environ.get(SECRET) or new_secret())  # rank 0's secret, for all hosts
     store = TCPStore(name, 0, None, True, timeout) if comm.rank == 0 else None
     host, port = comm.bcast(None if store is None else (store.host, store.port))
     return store or TCPStore(host, port, None, False, timeout), comm.rank, comm.size

@@ -67,9 +67,9 @@ class DeviceBackend(FlatBackend):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._lines: dict[tuple[int, Pair | None], Line] = {}
-        self._early = False  # its communicator was made with the group, and serves all messages
+        self._early = False  # True if its communicator was created with the group and serves all messages
         self._warns = watchdog.flag(os.environ, "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "1")
-        self._failed: Exception | None = None  # it was left, because a collective did not end
+        self._failed: Exception | None = None  # why the group was left: a collective did not end
         self._blocks = watchdog.blocks(os.environ)
         self.handling = watchdog.handling_of(os.environ)
 
@@ -94,7 +94,7 @@ class DeviceBackend(FlatBackend):
         """
         used = sorted(
             self._lines, key=lambda line: line[1] is not None
-        )  # before devices of messages between two ranks
+        )  # devices of collectives are before those of messages between two ranks
         if used:
             return used[0][0]
         index = self.place.ranks[self.place.rank] % system.device_count()
@@ -282,7 +282,7 @@ class BlockingWork(BarrierWork):
 
 
 def _queue(line: Line, calls: Sequence[Collective], stream: Stream) -> None:
-    """Queue one group."""
+    """Enqueue one group of collectives."""
     for call in calls:
         if call.op in _TEXTS:
             raise ValueError(_TEXTS[call.op])

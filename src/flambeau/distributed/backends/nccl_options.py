@@ -1,4 +1,4 @@
-"""`ProcessGroupNCCL.Options`: what `pg_options` of groups of GPUs may say."""
+"""`ProcessGroupNCCL.Options`: the options that `pg_options` of GPU groups may contain."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`connect_peers`: one TCP connection from this rank to each other member of a group.
 
 Members exchange their addresses and a secret through the group's store. A connection is admitted by the store's
-handshake (Note [Who may connect to a store]) with that secret, so whoever may read the store may join, and nobody else.
-Members of one host use the loopback device. Otherwise a member listens at the address of the interface that
+handshake (Note [Who may connect to a store]) with that secret, so only processes that can read the store can
+join. Members of one host use the loopback device. Otherwise a member listens at the address of the interface that
 GLOO_SOCKET_IFNAME names, or at the one from which it reaches the store.
 """
 
@@ -137,7 +137,7 @@ def _dial(place: Place, rank: int, secret: str, end: float) -> socket.socket:
 def _accept(
     listener: socket.socket, secret: str, absent: Callable[[], str], end: float
 ) -> tuple[int, socket.socket]:
-    """Return the next member that connects and proves that it knows the secret; others are turned away."""
+    """Return the next member that connects and proves knowledge of the secret; others are turned away."""
     while True:
         try:
             connection, _ = listener.accept()

@@ -25,10 +25,10 @@ from flambeau.distributed.work import Work
 from flambeau.driver.registry import ask_around, go_on
 
 _LAST_TRIES = 100
-_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # macOS has none
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # macOS lacks sched_yield
 # seconds that a wait only polls; seconds between checks that the other ranks live
 _SPIN_S, _LOOK_S = 2e-3, 0.25
-_LONGEST_PAUSE_S = 1e-3  # between two polls
+_LONGEST_PAUSE_S = 1e-3  # the longest pause between two polls, in seconds
 ANY = -1  # the peer of a message from any source
 
 
@@ -156,7 +156,8 @@ class ProcessWork(Work):
         if self._engine.aborted:
             self._fail("the process group was aborted")
         why = self._why_hopeless()
-        if why and not any(self._test() for _ in range(_LAST_TRIES)):  # it may have done its part before
+        # it may have done its part before it ended
+        if why and not any(self._test() for _ in range(_LAST_TRIES)):
             self._fail(why)
 
     def _why_hopeless(self) -> str:

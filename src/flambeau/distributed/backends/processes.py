@@ -19,7 +19,7 @@ def here() -> str:
 
 
 def announce(store: Any, rank: int) -> None:
-    """Leave this process in a group's store, for those who wait for the rank."""
+    """Publish this process in a group's store, for ranks that wait for this one."""
     store.set(_key(rank), here())
 
 

@@ -1,7 +1,6 @@
-"""`serve_meetings`: lets ranks that no launcher started meet for the collectives of their virtual GPUs.
-
-Rank 0 serves, and says in the store where; its process ends after the others. Under `flambeau launch` the launcher
-does.
+"""`serve_meetings`: serves the collectives of virtual GPUs for ranks that no launcher started. Rank 0 is the
+coordinator and publishes its address in the store; its process ends after the others. Under `flambeau launch` the
+launcher does.
 """
 
 from __future__ import annotations
@@ -23,9 +22,11 @@ from flambeau.distributed.stores.tcp_store import TCPStore
 from flambeau.driver.registry import meet_at
 from flambeau.runtime import system
 
-_PATIENCE_S, _LOOK_S = 60.0, 0.005  # with ranks that outlive rank 0; between looks at them
+_PATIENCE_S, _LOOK_S = 60.0, 0.005  # seconds to wait for ranks that outlive rank 0, and between checks
 _FIRST = (
-    100  # among multiprocessing's finalizers, which alone run in its children: machines are closed after it
+    # the priority among multiprocessing's finalizers, the only ones that run in its children; machines
+    # close later
+    100
 )
 
 
@@ -63,7 +64,7 @@ def _outlast(server: StoreServer) -> None:
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until and any(not p.ended for p in list(server.meetings.participants.values())):
         time.sleep(_LOOK_S)
-    server.meetings = None  # that was all
+    server.meetings = None  # no answers are left
 
 
 def _fails() -> bool:

@@ -45,8 +45,8 @@ from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, common_arguments, describe
 
 _CALL, _READY, _DATA, _OFFER, _ACCEPT, _REFUSE, _MESSAGE = range(1, 8)  # kinds of frames
-_LONGEST_TEXT = 1 << 24  # bytes of an announcement or an offer
-_PATIENCE_S = 5.0  # for the lines of ranks that disagree
+_LONGEST_TEXT = 1 << 24  # the maximum bytes of an announcement or an offer
+_PATIENCE_S = 5.0  # seconds to wait for the call sites of ranks that disagree
 _PAUSE_S = 0.05  # seconds; the longest sleep of a waiting host
 _CALL_SCHEMA = [str, str, ([int, str],), ([int, str],)]
 _OFFER_SCHEMA = [int, int, str, str, Either(None, bytes)]
@@ -56,7 +56,7 @@ Key = tuple[int, int, int]
 
 
 class TcpTransport:
-    """The process's part of all groups over TCP: what it waits for, and what is under way."""
+    """The process's part of all groups over TCP: its waits, and its pending operations."""
 
     def __init__(self, store: Store | None, reports: Store, rank: int, size: int) -> None:
         self.store = store  # the store of all ranks
@@ -91,7 +91,7 @@ class TcpOperation:
         self.source = ANY
         self.done = threading.Event()
         self._engine = engine
-        self._open = 1  # frames and tasks that are not over, and the caller that begins it
+        self._open = 1  # unfinished frames and tasks, and the caller that begins the operation
         engine.transport.pending.add(self)
         engine.operations.add(self)
 
@@ -183,7 +183,7 @@ class _OpenCall:
         self, operation: TcpOperation, announcement: Callable[[int], list[Any]], others: set[int]
     ) -> None:
         self.operation = operation
-        self.announcement = announcement  # for a rank
+        self.announcement = announcement  # sent to every other rank
         self.missing = others
 
 
@@ -199,11 +199,12 @@ class TcpBackend(FlatBackend):
         self.aborted = False
         self.operations: set[TcpOperation] = set()
         self._mismatch = ""  # report of ranks that disagreed, which ends the group
-        self._differs = False  # ranks have disagreed: data may not fit
+        self._differs = False  # True after ranks have disagreed: data may not fit
         self._number = self._messages = 0
-        self._open_calls: dict[int, _OpenCall] = {}  # by number
+        self._open_calls: dict[int, _OpenCall] = {}  # number -> open call
         self._announced: dict[int, dict[int, list[Any]]] = {}  # number -> rank -> announcement
-        self._expected: dict[Key, tuple[Array, Callable[[], None]]] = {}  # memory for data
+        # key -> memory for data and its callback
+        self._expected: dict[Key, tuple[Array, Callable[[], None]]] = {}
         self._early: dict[Key, bytearray] = {}  # small data whose receiver is late
         self._held: dict[Key, tuple[Array, Callable[[], None]]] = {}  # large data whose receiver is late
         self._ready: set[Key] = set()  # large data that the receiver awaits
@@ -312,7 +313,7 @@ class TcpBackend(FlatBackend):
             self._open_calls[self._number] = _OpenCall(operation, announcement, {*others})
             with self._links.together():
                 for peer in others:
-                    operation.hold(peer)  # its announcement
+                    operation.hold(peer)  # until its announcement arrives
                     operation.hold(peer)  # this one
                     ends = partial(operation.release, peer)
                     self._links.send(peer, _CALL, self._number, 0, pack(announcement(peer)), ends)
@@ -536,7 +537,7 @@ class TcpBackend(FlatBackend):
 
     def _take_accept(self, key: Key, body: bytearray) -> None:
         end = self._offered.pop(key[1])
-        if end.memory.nbytes <= SMALL:  # it went with the offer
+        if end.memory.nbytes <= SMALL:  # the data was sent with the offer
             self._end_message(end)
             return
         self._links.send(*_frame(_MESSAGE, key), end.memory, partial(self._end_message, end))

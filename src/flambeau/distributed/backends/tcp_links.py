@@ -39,7 +39,7 @@ class Receiver(Protocol):
         ...
 
     def lose(self, rank: int, why: str) -> None:
-        """Note that no more frames will arrive from a rank."""
+        """Handle that no more frames will arrive from a rank."""
         ...
 
 
@@ -54,11 +54,11 @@ class _Link:
         self.body: Bytes | None = None  # rest of the body under way
         self.whole: Callable[[], None] = _nothing
         self.outbox: deque[tuple[Bytes, Callable[[], None] | None]] = deque()
-        self.lost = ""  # why nothing more arrives
+        self.lost = ""  # why nothing more arrives; empty while the connection lives
         self.closed = False
-        self.has_left = False  # it sent BYE
-        self.writable = False  # the selector watches for room to write
-        self.writing = False  # a caller further down the stack writes
+        self.has_left = False  # True after the rank sent BYE
+        self.writable = False  # True while the selector watches for room to write
+        self.writing = False  # True while a caller further up the stack writes
 
 
 class PeerLinks:
@@ -106,7 +106,7 @@ class PeerLinks:
         )
         if view.nbytes:
             link.outbox.append((view, sent))
-        if not link.writable and not self._gathers:  # else the thread writes
+        if not link.writable and not self._gathers:  # otherwise the thread writes
             self._write(link)
 
     @contextmanager
@@ -142,7 +142,7 @@ class PeerLinks:
                     self.send(link.rank, BYE, 0, 0, sent=partial(self._shut, link))
 
     def close(self) -> None:
-        """Close all connections at once. The lock must be held."""
+        """Close all connections immediately. The lock must be held."""
         for link in self._links.values():
             self.send(link.rank, BYE, 0, 0)
             self._close(link, "the process group was aborted")
@@ -180,7 +180,7 @@ class PeerLinks:
                 break
             except OSError:
                 link.outbox.clear()
-                break  # the reading side says why
+                break  # the reading side reports the reason
             self._pop_sent(link, count)
 
     def _pop_sent(self, link: _Link, count: int) -> None:
@@ -244,7 +244,8 @@ class PeerLinks:
             except BlockingIOError:
                 return
             except OSError as error:
-                reset = isinstance(error, ConnectionResetError | BrokenPipeError)  # it ended with unread data
+                # the peer ended without reading all data
+                reset = isinstance(error, ConnectionResetError | BrokenPipeError)
                 self._close(link, "" if reset else f"the connection broke: {error.strerror}")
                 return
             if not count:

@@ -23,7 +23,7 @@ from flambeau.driver.meetings import reduce_arrays
 Array = np.ndarray[Any, Any]
 SMALL = 1 << 15  # bytes of the largest message that is sent before its receiver is ready
 _SEGMENT = 1 << 20  # bytes that a rank reduces at once
-_EXCHANGES = 1 << 63  # sub-numbers of messages that the program lists itself begin here
+_EXCHANGES = 1 << 63  # the first sub-number of messages that the program lists itself
 
 
 class Transfer(NamedTuple):
@@ -76,7 +76,7 @@ def _broadcast(call: Collective, sub: int, rank: int, size: int) -> Steps:
 
 def _all_gather(call: Collective, sub: int, rank: int, size: int) -> Steps:
     source, rows = _bytes(call.source, call), _bytes(call.target, call, size).reshape(size, -1)
-    rows[rank] = source  # may be the same memory
+    rows[rank] = source  # may be a copy of memory to itself
     yield [
         transfer
         for peer in range(size)

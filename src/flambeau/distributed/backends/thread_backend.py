@@ -1,7 +1,8 @@
 """`ThreadBackend`: collectives of CPU tensors between ranks that are threads; of a group of one, anywhere.
 
-Such ranks take turns (`core/host/turn_scheduler.py`). A part is kept until the last rank has come with its own; that
-one does what the operation does, so results do not depend on who comes when. Whoever waits gives the baton away.
+Such ranks take turns (`core/host/turn_scheduler.py`). A contribution is kept until the last rank has contributed.
+That rank computes the results, which therefore do not depend on the order of arrival. Whoever waits gives the
+baton away.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class Part:
         self.called = called  # the program's name for the group's ranks
         self.call = call
         self.site = site
-        self.keep = keep  # the tensors whose memory it names
+        self.keep = keep  # keeps the tensors alive whose addresses the call holds
         self.peer = call.peer  # a message's peer; for a receive from any rank, once it is known
         self.done = False
         self.error = ""
-        self.waits = ""  # for whom, in words
+        self.waits = ""  # text that names the ranks it waits for
 
     def __str__(self) -> str:
         return f"rank {self.called[self.rank]} at {place(self.site)}: {self.asks}"
@@ -48,10 +49,10 @@ class Part:
 
 
 class Hub:
-    """Where the parts of one group meet."""
+    """The local coordinator of one group, which pairs contributions."""
 
     def __init__(self) -> None:
-        self._collectives: dict[int, dict[int, Part]] = {}  # by number: by rank
+        self._collectives: dict[int, dict[int, Part]] = {}  # number of the instance -> rank -> contribution
         self._counts: dict[int, int] = {}  # rank -> number of its collectives so far
         self._messages: dict[object, list[Part]] = {}  # channel -> message ends without a partner
 
@@ -154,7 +155,7 @@ class ThreadWork(Work):
         super().__init__(results)
         self._parts = parts
         self._after = after
-        self._group = group  # its name, for reports
+        self._group = group  # the group's name, for reports
 
     def _test(self) -> bool:
         return all(part.done for part in self._parts)

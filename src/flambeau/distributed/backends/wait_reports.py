@@ -34,10 +34,10 @@ _FORM = {  # the schema of each field of a `Wait` in the store
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait of one rank. Ranks are those of all.
+    """A wait of one rank. Ranks are global numbers.
 
     Attributes:
-        mark: Number of the wait among those of its rank.
+        mark: Sequence number of the wait in its rank.
         text: The rank, the line of its program and what it waits for.
         group: Name of the group.
         number: Number of the collective in its group; 0 for messages and keys of the store.
@@ -90,7 +90,7 @@ class Confirmation:
     """A counter of polls that found the same ranks blocked in the same waits, each of which had polled again."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, int]] = {}  # mark and looks of each rank
+        self._seen: dict[int, tuple[int, int]] = {}  # rank -> number of its wait, its polls
         self._sure = 0
 
     def clear(self) -> None:
@@ -158,13 +158,13 @@ class Waits:
     def _others(self) -> dict[int, Wait]:
         others: Iterable[int] = [rank for rank in range(self._size) if rank != self._rank]
         if not self._store.check([key_of(rank) for rank in others]):
-            return {}  # one has not begun
+            return {}  # a rank has not published a wait yet
         told = map(said_by, self._store.multi_get([key_of(rank) for rank in others]))
         return {rank: wait for rank, wait in zip(others, told, strict=True) if wait}
 
 
 def key_of(rank: int) -> str:
-    """Return the key in the ranks' store under which a rank says what it waits for."""
+    """Return the key in the ranks' store under which a rank publishes its wait."""
     return f"waits/{rank}"
 
 

@@ -1,7 +1,7 @@
 """`Watch`: the watchdog, a thread that checks whether collectives of real GPUs finish. Owner of the process's.
 
 # Note [Collectives that do not end]
-NCCL waits on the device for ever for a rank that does not come, and with it whoever waits for the device. So a thread
+NCCL waits on the device forever for a rank that does not come, and with it whoever waits for the device. So a thread
 looks ten times a second at what each communicator was given last (one question to the driver, which waits for nothing),
 asks NCCL how the communicator is, and has patience as long as the group's timeout says; half a minute, once the process
 of a member has ended. Then it says which collective does not end, where the program queued it, and what the other ranks
@@ -69,7 +69,7 @@ def blocks(environment: Mapping[str, str]) -> bool:
 
 
 def flag(environment: Mapping[str, str], name: str, default: str) -> bool:
-    """Return a variable that says yes or no.
+    """Return the value of a boolean environment variable.
 
     Raises:
         RuntimeError: If the variable has any other value.
@@ -81,7 +81,7 @@ def flag(environment: Mapping[str, str], name: str, default: str) -> bool:
 
 
 class Watched(Protocol):
-    """A communicator, as the watch knows it: see `Line`."""
+    """The interface of a communicator for the watchdog: see `Line`."""
 
     @property
     def rank(self) -> int: ...
@@ -138,7 +138,7 @@ class Watch:
         self._lines: dict[Watched, float] = {}  # communicator -> time of its last progress report
         self._lock = threading.RLock()  # reentrant, because a finalizer may interrupt a call
         self._runs = False
-        self._failed = False  # the program has, and ends
+        self._failed = False  # True after the program failed and is about to end
 
     def add(self, line: Watched) -> None:
         """Look at a communicator from now on."""
@@ -175,7 +175,7 @@ class Watch:
         with self._lock:
             lines, self._lines = list(self._lines), {}
         left: list[Watched] = []
-        with suppress(RuntimeError):  # since Python 3.12 an interpreter that ends starts no threads
+        with suppress(RuntimeError):  # since Python 3.12 no thread can start while the interpreter ends
             within(*[line.tell for line in lines])
             leaving = [] if self._failed else [line for line in lines if not line.ended()]
             if within(*[partial(line.close, False) for line in leaving]):
@@ -196,7 +196,7 @@ class Watch:
             return self._runs
 
     def look(self) -> None:
-        """Ask each communicator once; where one does not go on, do what is to be done."""
+        """Ask each communicator once; act on those that make no progress."""
         with self._lock:
             now = self._clock()
             found = [(line, why) for line in self._lines if (why := self._trouble(line, now))]

@@ -1,8 +1,8 @@
 """`_coalescing_manager`: several collectives of one kind as one, as programs that shard models write them.
 
-Within it `all_reduce`, `all_gather_single` and `reduce_scatter_single` (by their older names, too) of its group are
-kept, and go as one group when it ends. With `device`, messages go as one batch, too; other collectives begin at once,
-and it waits for their works as well.
+Within it `all_reduce`, `all_gather_single` and `reduce_scatter_single` (by their older names, too) of its group
+are kept, and go as one group when it ends. With `device`, messages go as one batch, too; other collectives begin
+immediately, and the manager waits for their works too.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def root(rank: Any, size: int, what: str) -> int:
 
 
 def tag(number: Any) -> int:
-    """Return a message's.
+    """Return the tag of a message.
 
     Raises:
         TypeError: If it is not a whole number.

@@ -339,7 +339,7 @@ def monitored_barrier(
 ) -> None:
     """Run a barrier of CPU ranks that names missing ranks: the first, or with `wait_all_ranks` all of them.
 
-    A rank that never can come is named at once, timeout or not.
+    A rank that can never join is reported immediately, before the timeout.
     """
     if is_outside(group, "monitored_barrier"):
         return
@@ -371,7 +371,7 @@ def _root(group: ProcessGroup, rank: int | None, group_rank: int | None) -> int:
 
 
 def _parts(tensor: Any, sizes: Sequence[int] | None, count: int) -> list[Any]:
-    """Return a tensor cut along its first dim: as `sizes` say, or evenly."""
+    """Return a tensor cut along its first dim: of the given `sizes`, or equal ones."""
     length = tensor.shape[0] if tensor.dim() else 0
     if not sizes:
         if length % count:

@@ -1,7 +1,7 @@
 """Methods of `ProcessGroup`: the collectives as backends have them, which hooks and older programs call.
 
-Ranks are the group's own. All return a `Work` at once. A tensor may be given alone, or as a list of one: as PyTorch
-takes it, one tensor of each rank.
+Ranks are the group's own. All return a `Work` immediately. A tensor may be given alone, or as a list of one: as
+PyTorch takes it, one tensor of each rank.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def all_to_all_single(
 def allreduce_coalesced(
     group: ProcessGroup, tensors: Sequence[Any], op: Any = ReduceOp.SUM, timeout: Limit = None
 ) -> Work:
-    """Call `torch.distributed.all_reduce` for this group: of several tensors of one dtype at once."""
+    """Call `torch.distributed.all_reduce` for this group: with several tensors of one dtype."""
     given = _several(tensors, "tensors")
     collective_checks.same_dtype(given)
     word = collective_checks.operation(op, given, "all_reduce")
@@ -121,7 +121,7 @@ def allreduce_coalesced(
 def all_gather_single_coalesced(
     group: ProcessGroup, outputs: Sequence[Any], inputs: Sequence[Any], timeout: Limit = None
 ) -> Work:
-    """Call `torch.distributed.all_gather_single` for this group: of several tensors at once."""
+    """Call `torch.distributed.all_gather_single` for this group: with several tensors."""
     wide, narrow = _several(outputs, "outputs"), _several(inputs, "inputs")
     engine = group.engine_for(narrow[0])
     for output, tensor in zip(wide, narrow, strict=True):
@@ -136,7 +136,7 @@ def reduce_scatter_single_coalesced(
     op: Any = ReduceOp.SUM,
     timeout: Limit = None,
 ) -> Work:
-    """Call `torch.distributed.reduce_scatter_single` for this group: of several tensors at once."""
+    """Call `torch.distributed.reduce_scatter_single` for this group: with several tensors."""
     narrow, wide = _several(outputs, "outputs"), _several(inputs, "inputs")
     engine, word = group.engine_for(wide[0]), collective_checks.operation(op, narrow, "reduce_scatter")
     for output, tensor in zip(narrow, wide, strict=True):
@@ -196,7 +196,7 @@ def _list(tensors: Any, beside: Any) -> list[Any]:
 
 
 def _limited(work: Work | None, timeout: Limit) -> Work:
-    assert work is not None  # this rank is in the group: it has it
+    assert work is not None  # not None, because this rank is a member
     work.limit = collective_checks.timeout(timeout)
     return work
 

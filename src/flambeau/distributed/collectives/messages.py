@@ -14,7 +14,7 @@ from flambeau.distributed.work import Work
 def isend(
     tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
 ) -> Work | None:
-    """Begin to send a tensor to rank `dst` (of all ranks; `group_dst`: of the group). nccl knows no tags."""
+    """Begin to send a tensor to rank `dst` (of all ranks; `group_dst`: of the group). nccl has no tags."""
     if is_outside(group, "isend"):
         return None
     found = group_or_default(group)

@@ -35,8 +35,8 @@ class _Either(type):
 class ReduceOp(metaclass=_Either):
     """`ReduceOp.SUM`, `AVG`, `PRODUCT`, `MIN`, `MAX`, and of integers on the CPU `BAND`, `BOR`, `BXOR`.
 
-    An operation made by `ReduceOp(...)` equals the one that it was made of. Those of type PREMUL_SUM come from
-    `_make_nccl_premul_sum` alone, and have a `factor`.
+    An operation made by `ReduceOp(...)` equals the one that it was made of. Operations of type PREMUL_SUM are
+    created only by `_make_nccl_premul_sum`, and have a `factor`.
     """
 
     __module__ = "flambeau.distributed.distributed_c10d"

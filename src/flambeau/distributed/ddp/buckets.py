@@ -1,4 +1,5 @@
-"""`Bucket`: gradients that are reduced together, as parts of one flat tensor. `assign` says which belong together.
+"""`Bucket`: gradients that are reduced together, as parts of one flat tensor. `assign` divides parameters into
+buckets.
 
 `GradBucket` is what communication hooks see of one.
 """
@@ -29,8 +30,8 @@ def assign(
     """Assign tensors to buckets of one dtype and device, each up to its limit of bytes.
 
     limits: of the first, second, ... bucket of each dtype and device; the last one holds for all that follow.
-    expect_sparse: tensors (by index) that are alone. indices: what the tensors are called; they are ordered then,
-    as gradients come. Without it, buckets are sorted by their first tensor.
+    expect_sparse: tensors (by index) that are alone. indices: what the tensors are called; the tensors are then
+    ordered like the gradients. Without it, buckets are sorted by their first tensor.
 
     Returns the indices in each bucket, and each bucket's limit. Raises RuntimeError for no tensors.
     """
@@ -76,8 +77,8 @@ class _Filling:
 class Bucket:
     """The gradients of some parameters, one behind the other in `flat`; `views` shows each as its parameter lies.
 
-    pending: how many gradients are still to come in this backward. streams: those on which they came to rest.
-    outcome: the reduction under way.
+    pending: the number of gradients that are missing in this backward. streams: the streams on which gradients
+    were accumulated. outcome: the reduction under way.
     """
 
     outcome: Any
@@ -147,9 +148,7 @@ def _as_floats(x: Any) -> Any:
 
 
 def parts_of(flat: Any, metas: Sequence[Meta]) -> list[Any]:
-    """Return parts of a flat tensor, one behind the other, of these shapes. For copies: autograd knows nothing of
-    them.
-    """
+    """Return parts of a flat tensor, one behind the other, of these shapes. For copies: without autograd history."""
     parts, ptr = [], flat.ptr
     for meta in metas:
         dense = meta if meta.contiguous else meta.with_(strides=contiguous_strides(meta.shape))

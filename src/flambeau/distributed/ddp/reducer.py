@@ -67,7 +67,7 @@ class Reducer:
         batched_grad_copy: nothing: gradients are always copied a bucket at a time.
 
     Raises:
-        RuntimeError: If there is no parameters.
+        RuntimeError: If there are no parameters.
         NotSupportedError: For sparse gradients.
     """
 
@@ -101,7 +101,7 @@ class Reducer:
         self._hook_state: Any = None
         self._rebuilt = False
         self._order: list[int] = []  # parameters in the order of their gradients, until buckets are rebuilt
-        self._walks = 0  # backwards that were reduced
+        self._walks = 0  # number of reduced backward passes
         self._visits = [0] * len(self.params)  # visits of each leaf in the first backward of a static graph
         self._unused: list[int] = []
         self._used = [0] * len(self.params)
@@ -154,7 +154,7 @@ class Reducer:
         """Prepare for a forward whose gradients will be reduced."""
 
     def _rebuild_buckets(self) -> bool:
-        """Make the buckets again, in the order in which gradients came; whether that was done.
+        """Rebuild the buckets in the order in which gradients arrived; whether that was done.
 
         Raises RuntimeError if the backward before did not give every parameter a gradient.
         """
@@ -259,7 +259,7 @@ class Reducer:
             self._mark(index)
 
     def _mark(self, index: int) -> None:
-        """Mark one gradient as ready, and reduce the complete buckets whose turn it is."""
+        """Mark one gradient as ready, and reduce the complete buckets in order."""
         if index in self._marked:
             raise RuntimeError(already_marked(index, self.names))
         self._marked.add(index)
@@ -277,7 +277,7 @@ class Reducer:
         while self._next < count and not self.buckets[self._next].pending:
             self._reduce(self._next)
             self._next += 1
-        if self._next == count:  # after all buckets, and so at one place on all ranks
+        if self._next == count:  # after all buckets, which is at one place on all ranks
             if self._seeks and not self.skips_unused:
                 with recording(False):
                     self._start_map()
@@ -301,8 +301,8 @@ class Reducer:
         """Copy gradients into the flat tensor, divided unless a hook divides them; zeros where there is none."""
         _gather_streams(bucket)
         share = None if self._hook is not None else 1 / self.divisor
-        views, grads = [], []  # gradients that do not lie in the flat tensor yet, and where they will
-        old = []  # views that gradients lie in
+        views, grads = [], []  # gradients outside of the flat tensor, and their places in it
+        old = []  # views that already hold their gradients
         as_views = self.as_views
         for p, view in zip(bucket.params, bucket.views, strict=True):
             grad = p.grad
@@ -333,7 +333,7 @@ class Reducer:
         return self._divisor
 
     def _set_forward_pass_work_handle(self, work: Any, use_static_world_size: bool) -> None:
-        """Divide by the number that `work` sums up, or by the number of ranks as ever."""
+        """Divide by the number that `work` sums up, or by the number of ranks as usual."""
         self._joined = (work, use_static_world_size)
 
     # -- when backward is over ------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ class Reducer:
         self._finalize()
 
     def _ddp_graph_static(self) -> bool:
-        """Return True if every backward so far visited the same leaves."""
+        """Return True if every backward so far visited equal leaves."""
         return self.static or self._rebuilt
 
     # -- hooks ----------------------------------------------------------------------------------------------

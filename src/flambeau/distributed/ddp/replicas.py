@@ -88,7 +88,7 @@ def same_buckets(
     if group.size() == 1:
         return [list(some) for some in indices], list(limits)
     count = sum(map(len, indices))
-    room = 2 * count + 1  # at most as many buckets as parameters
+    room = 2 * count + 1  # there are at most as many buckets as parameters
     mine = [len(indices), *[i for some in indices for i in some], *[len(some) for some in indices]]
     told = _from_first(group, (mine + [0] * room)[:room], _place(group, where))
     flat, sizes = iter(told[1 : 1 + count]), told[1 + count : 1 + count + told[0]]
@@ -99,7 +99,7 @@ def same_buckets(
 def _broadcast_coalesced(process_group: Any, tensors: Sequence[Any], buffer_size: int, src: int = 0) -> None:
     """Copy these tensors from rank `src` of the group to all ranks, in messages of about `buffer_size` bytes.
 
-    Autograd does not count it as a change in place: what nodes have saved is for who saved it to look after.
+    Autograd does not count it as a change in place: values that nodes have saved are not protected.
     """
     if process_group.size() == 1:
         return

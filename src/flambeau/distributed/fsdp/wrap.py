@@ -1,7 +1,7 @@
 """torch.distributed.fsdp.wrap: policies that choose the submodules to wrap, and wrapping by them.
 
-A policy `policy(module, recurse, nonwrapped_numel)` is asked twice for each module: with `recurse` whether to look at
-its children, and without whether to wrap the module itself.
+A policy `policy(module, recurse, nonwrapped_numel)` is called twice for each module: with `recurse` whether to
+look at its children, and without whether to wrap the module itself.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def size_based_auto_wrap_policy(
 
 
 def _or_policy(module: Module, recurse: bool, nonwrapped_numel: int, policies: Iterable[Policy]) -> bool:
-    """Return whether one of the policies says yes."""
+    """Return True if one of the policies returns True."""
     return any(
         policy(module=module, recurse=recurse, nonwrapped_numel=nonwrapped_numel) for policy in policies
     )

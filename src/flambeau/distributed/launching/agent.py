@@ -1,7 +1,7 @@
 """`Agent`: the launcher of one node's ranks. It joins other nodes' agents, and ends all ranks when one has failed.
 
 Node 0's agent serves the store, for the agents and for the ranks (TORCHELASTIC_USE_AGENT_STORE). An attempt
-begins when all nodes have come to it and ends when all ranks have ended, or with the first that failed; then
+begins when all nodes have joined it and ends when all ranks have ended, or with the first failure; then
 everything is stopped everywhere, and if there is a restart left the next attempt begins.
 """
 
@@ -41,7 +41,8 @@ class Plan:
 
     prog: str
     command: tuple[str, ...]
-    local_rank_argument: bool  # the old launch's --local-rank=N, before the program's own arguments
+    # pass --local-rank=N before the program's own arguments, like the older launcher
+    local_rank_argument: bool
     arguments: tuple[str, ...]
     nproc: int
     nodes: int
@@ -62,7 +63,7 @@ class Plan:
 
 
 class Interrupted(Exception):
-    """A signal asks to end."""
+    """A signal requested the end of the launcher."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -75,9 +76,9 @@ class Agent:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.news: SimpleQueue[Any] = SimpleQueue()  # workers that ended; None for a signal
-        self.extra: dict[str, str] = {}  # for the ranks' environment
-        self.first = 0  # rank of this node
-        if plan.nodes == 1:  # several nodes share one that the user has set
+        self.extra: dict[str, str] = {}  # additional environment variables of the ranks
+        self.first = 0  # the first rank of this node
+        if plan.nodes == 1:  # several nodes use the secret that the user has set
             os.environ.setdefault(SECRET, new_secret())
         self._server = self._serve()
         self._store = PrefixStore(_KEPT, self._server)
@@ -235,7 +236,7 @@ class Agent:
                 return FAILED_ELSEWHERE
             time.sleep(self.plan.interval)
         if self._server._server is not None:
-            time.sleep(2 * self.plan.interval)  # the others ask once more
+            time.sleep(2 * self.plan.interval)  # the other agents poll once more
         return 0
 
     # -- the other nodes --------------------------------------------------------------------------------------

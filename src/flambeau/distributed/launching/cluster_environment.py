@@ -1,4 +1,6 @@
-"""`placed`: where a scheduler (Slurm, an mpirun) has put this process: which of how many tasks, and who is first."""
+"""`placed`: where a scheduler (Slurm, an mpirun) has put this process: the task's number, the number of tasks, and
+the first host.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ class Placed:
     by: str
 
 
-_TASKS = (  # who, its rank, its number of tasks
+_TASKS = (  # scheduler, variable of the rank, variable of the number of tasks
     ("Slurm", "SLURM_PROCID", "SLURM_NTASKS"),
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

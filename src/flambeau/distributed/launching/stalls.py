@@ -1,4 +1,4 @@
-"""`Stalls`: what is reported about ranks that wait: for how long, for whom, and that none of them can go on.
+"""`Stalls`: reports about ranks that wait: for how long, for whom, and that none of them can go on.
 
 The launcher of one node looks, or rank 0 if it serves the store of ranks that no launcher started.
 
@@ -25,9 +25,9 @@ from flambeau.distributed.backends.wait_reports import Confirmation, Wait, key_o
 from flambeau.distributed.stores.coordinator import children_of
 from flambeau.distributed.stores.store_server import StoreServer
 
-_EVERY_S = 30.0  # between two lines about one wait
-_SHORT_S = 10.0  # a wait that ends by itself within this time is not given up
-_GAPS = 3  # looks at which a rank that asks again and again may not be seen waiting
+_EVERY_S = 30.0  # seconds between two lines about one wait
+_SHORT_S = 10.0  # a wait that ends within this many seconds is not given up
+_GAPS = 3  # polls at which a rank that repeats its request may be missing
 _STATES = {"R": "runs", "D": "runs", "S": "sleeps", "T": "is stopped", "t": "is stopped", "Z": "has ended"}
 
 
@@ -52,7 +52,7 @@ class RankProcess(Protocol):
 
 
 class _Wait:
-    """A rank's wait, as seen from look to look; it may be absent for a moment where the rank asks again and again."""
+    """A rank's wait, as seen from look to look; it may be absent briefly if the rank repeats its request."""
 
     def __init__(self, words: str, which: object, since: float) -> None:
         self.words = words
@@ -61,7 +61,7 @@ class _Wait:
         self._absent = 0
 
     def ends(self) -> bool:
-        """Note that the rank is not seen in this wait. Return True if it is over."""
+        """Note that the rank is not seen in this wait. Return True if the wait has ended."""
         self._absent += 1
         return self._absent >= _GAPS or not self.words
 
@@ -165,7 +165,7 @@ def _line(member: RankProcess, words: dict[int, str]) -> str:
 
 
 def _state(member: RankProcess) -> str:
-    """Return what a rank's process does, as far as the system says."""
+    """Return the state of a rank's process, if the system reports it."""
     if member.code is not None:
         return f"rank {member.rank} has ended ({member.ended})"
     state = "R"

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 _PR_SET_PDEATHSIG = 1
 OUT, ERR = 1, 2
-FOLDER = "\0"  # in a command: the rank's own folder
+FOLDER = "\0"  # stands for the rank's own folder in a command
 
 
 @dataclass(frozen=True)

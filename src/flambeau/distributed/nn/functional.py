@@ -40,7 +40,7 @@ def gather(tensor: Any, dst: int = 0, group: Any = None) -> tuple[Any, ...]:
 
 
 def scatter(tensors: Sequence[Any], src: int = 0, group: Any = None) -> Any:
-    """Rank `src`'s n-th tensor on rank n. The other ranks' tensors, as many, of the same size, say the shape.
+    """Rank `src`'s n-th tensor on rank n. The tensors of the other ranks, of equal number and sizes, give the shape.
 
     Raises:
         AssertionError: If sizes differ.

@@ -1,17 +1,18 @@
 """`MeetingPlace`: the coordinator, which pairs the contributions of virtual GPUs in separate processes.
 
 Each process simulates its own devices (Note [Members of other processes] in
-driver/virtual/collectives/collectives.py); here parts are kept until all have come, and those who wait are
-answered. Nothing here depends on which process is faster:
+driver/virtual/collectives/collectives.py); contributions are kept here until all have arrived; then waiting
+processes are answered. Nothing here depends on which process is faster:
 
 # Note [What a waiting rank is told]
-A rank that can run nothing more is told of meetings when all those that it has come to are complete; or, if some can
+A rank that can run nothing more is notified of meetings when all those that it has come to are complete; or, if
+some can
 only be completed by what it does next, when every rank waits (for a meeting, in a poll, in the store, or has ended):
 then what is complete is told, the lowest rank first. Only then is one told that makes a communicator or waits in the
 store or in MPI, where devices go on without their host. What MPI has done is not seen here: a rank that waits there is
 asked to look again, together with the others that do, until all have looked some times in vain. Meetings are told in
 the order in which the rank came to them, whichever was complete first. Where nothing is complete either, a rank that
-polls learns that nothing has happened yet; and if no rank polls, all wait in vain: each is told so, with every rank's
+polls learns that nothing has happened yet; and if no rank polls, all wait forever: each is told so, with every rank's
 line. A rank may wait where nobody sees it (for a file, a socket, another thread): when those that run have done
 nothing for seconds, ranks that poll, or have something complete, are answered all the same. Only such programs depend
 on the machine's speed.
@@ -34,16 +35,16 @@ Answer = list[Any]
 Place = tuple[bytes, tuple[int, ...]]  # a collective instance: the communicator's id and the instance's key
 # seconds without working processes before a wait is answered; the same after the first answer
 _PATIENCE_S, _HURRY_S = 10.0, 0.5
-_LONGEST_S = 120.0  # that a rank is kept back where others work
+_LONGEST_S = 120.0  # the longest time in seconds that a rank is kept waiting while others work
 _WORKS = 0.1  # the share of a core below which a process does not work
 _ASK_BACK: Answer = ["why", "why"]
-_SURE = 3  # looks of all ranks that wait in MPI, with nothing else between them
+_SURE = 3  # fruitless polls of all ranks inside MPI, with no other request between them
 
 
 class Participant:
     """One process and its pending request.
 
-    Other words may be "" at first: it is asked for them before it is told that it waits in vain.
+    Other words may be "" at first: the coordinator requests them before it reports a deadlock.
     """
 
     def __init__(self, rank: int, process: int) -> None:
@@ -56,13 +57,13 @@ class Participant:
         self.begun = self.since = 0.0  # time of the request; time at which others were last seen to work
         self.used = 0.0  # processor seconds at the last check
         self.idles = False  # True if it was answered while its host was idle and continues with the instances
-        self.site = ""  # where its program joined a communicator last
+        self.site = ""  # where the program last joined a communicator
         self.looks = 0  # fruitless polls inside MPI since the last other request
         self.came = 0  # number of instances it has joined
         self.pending: dict[Place, int] = {}  # instance that it waits for -> its number
         # number -> result of a complete instance that was not sent to it yet
         self.outcomes: dict[int, Any] = {}
-        self.reserved: dict[tuple[int, int], int] = {}  # bytes of each allocation, by device and a number
+        self.reserved: dict[tuple[int, int], int] = {}  # (device, number) -> bytes of the allocation
 
     def held(self, device: int) -> int:
         """Return bytes of a device."""
@@ -73,7 +74,7 @@ class Participant:
 
 
 class Circle:
-    """One communicator: who brings which rank, on which device; the parts that have come, by meeting.
+    """One communicator: rank -> process and device; instance -> contributions that have arrived.
 
     called: what reports call each rank.
     """
@@ -84,14 +85,14 @@ class Circle:
         self.owners: dict[int, Participant] = {}
         self.devices: dict[int, int] = {}
         self.meetings: dict[tuple[int, ...], dict[int, list[Any]]] = {}
-        self.failed = ""  # why it cannot be
+        self.failed = ""  # why the communicator cannot be created; empty if it can
 
     @property
     def full(self) -> bool:
         return len(self.owners) == self.size
 
     def expects(self, participant: Participant, key: tuple[int, int, int], slot: int) -> bool:
-        """Return True if this part of a meeting is the participant's to bring, and is not there yet."""
+        """Return True if the participant still has to contribute this part of an instance."""
         if not self.full or (key[0] >= 0 and not (key[0] < self.size and 0 <= key[1] < self.size)):
             return False
         ranks = self.ranks(key)
@@ -103,7 +104,7 @@ class Circle:
         return list(range(self.size)) if key[0] < 0 else [key[0], key[1]]
 
     def late(self, key: tuple[int, ...]) -> list[int]:
-        """Return the ranks that have not come to a meeting."""
+        """Return the ranks that have not contributed to an instance."""
         parts = self.meetings.get(key, {})
         return [rank for slot, rank in enumerate(self.ranks(key)) if slot not in parts]
 
@@ -130,7 +131,7 @@ class MeetingPlace:
         self._clock = clock
         self._used = used or processor_seconds
         self._patience = _PATIENCE_S
-        self.participants: dict[int, Participant] = {}  # by process
+        self.participants: dict[int, Participant] = {}  # process -> participant
         self._circles: dict[bytes, Circle] = {}
 
     # -- what processes say ---------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ class MeetingPlace:
         """Return the answer to a request; None if `settle` will answer it.
 
         Raises:
-            ValueError: If no rank of ours asks for this.
+            ValueError: If no rank of this process requested it.
         """
         if not fits(args, REQUESTS.get(operation, False)):
             raise ValueError(f"a request {operation[:40]!r} with arguments of other types")
@@ -262,7 +263,7 @@ class MeetingPlace:
 
     # -- what they are told ---------------------------------------------------------------------------------
     def settle(self, elsewhere: Mapping[int, str]) -> list[tuple[int, Answer]]:
-        """Return (process, answer) of those whose wait is over. `elsewhere`: what processes wait for in the store."""
+        """Return (process, answer) for each wait that has ended. `elsewhere`: what processes wait for in the store."""
         told: list[tuple[int, Answer]] = []
         while True:
             answered = self._ready() or self._stuck(elsewhere)
@@ -285,7 +286,7 @@ class MeetingPlace:
         return sorted(found, key=lambda p: p.rank)
 
     def _ready(self) -> list[tuple[Participant, Answer]]:
-        """Return those whose wait is over, whatever the others do."""
+        """Return the processes whose wait has ended, independent of the others."""
         found: list[tuple[Participant, Answer]] = []
         for mine in self._waiting():
             kind, what = mine.request  # type: ignore[misc]
@@ -342,7 +343,7 @@ class MeetingPlace:
             if mine.request[0] == "look":  # type: ignore[index]
                 return [(mine, _news(mine))]
         silent = [mine for mine in waiting if mine.request == ("wait", "")]
-        if silent:  # the words take them time, which most waits need not spend
+        if silent:  # the text costs time, so it is requested only from silent processes
             return [(mine, _ASK_BACK) for mine in silent]
         report = "\n  ".join(["deadlock: no rank can go on", *self._lines(elsewhere)])
         for mine in waiting:
@@ -409,7 +410,7 @@ def _news(mine: Participant) -> Answer:
 def _is_blocked(mine: Participant, elsewhere: Mapping[int, str]) -> bool:
     """Return True if it does nothing before others do."""
     if mine.process in elsewhere:
-        goes_on = mine.outcomes or mine.idles  # or asks for them in a moment
+        goes_on = mine.outcomes or mine.idles  # or it will request them soon
         return mine.request is not None or not goes_on
     return mine.request is not None and mine.request != ("idle", "") and mine.alone
 
@@ -422,12 +423,12 @@ def _unsure(waiting: list[Participant]) -> list[Participant]:
 
 
 def processor_seconds(process: int, root: Path = Path("/proc")) -> float:
-    """Return what a process and its children (who load data for it) have used so far; infinitely much where one
+    """Return the processor time that a process and its children (data loaders) have used; infinitely much where one
     works right now, or where that cannot be known.
     """
     try:
         fields = (root / str(process) / "stat").read_text().rpartition(")")[2].split()
-        if fields[0] in ("R", "D"):  # it would work, if the machine let it
+        if fields[0] in ("R", "D"):  # the process is ready to run
             return math.inf
         mine = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
@@ -436,7 +437,7 @@ def processor_seconds(process: int, root: Path = Path("/proc")) -> float:
 
 
 def children_of(process: int, root: Path = Path("/proc")) -> list[int]:
-    """Return the processes that a process has started and that have not ended, as far as the system says."""
+    """Return the processes that a process has started and that have not ended, if the system reports them."""
     found: list[int] = []
     for thread in (root / str(process) / "task").glob("*/children"):  # not all systems have this file
         with suppress(OSError, ValueError):
@@ -445,7 +446,7 @@ def children_of(process: int, root: Path = Path("/proc")) -> list[int]:
 
 
 def _impatient(mine: Participant) -> bool:
-    """Return True if a rank is answered after a while, come what may."""
+    """Return True if a wait is answered after a time limit in any case."""
     return mine.request is not None and (mine.request[0] == "look" or bool(mine.outcomes))
 
 

@@ -29,8 +29,8 @@ _LARGEST = 1 << 40
 class FileStore(Inner, Store):
     """A store in the file `file_name`, which is created if it is missing and otherwise kept.
 
-    With a `world_size` of 0 or more the file is deleted when so many stores have used it and the last one has
-    gone. There are no queues.
+    With a `world_size` of 0 or more the file is deleted after the last of that many stores is closed. There are
+    no queues.
 
     Raises:
         OSError: If the file cannot be made.

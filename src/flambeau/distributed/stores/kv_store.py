@@ -1,4 +1,4 @@
-"""`Table`: what a store holds, values and queues by their keys, and what can be asked of it. It waits for nothing."""
+"""`Table`: a store's values and queues by key, and the operations on them. It waits for nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""`Store`, where ranks leave values for each other under keys, `HashStore` within a process, `PrefixStore` in a part.
+"""`Store`, where ranks leave values for each other under keys, `HashStore` within a process, `PrefixStore` in a
+part.
 
-A store has one primitive, `_ask`: an operation of its table, done as soon as the keys that it needs are there. What
-PyTorch documents is made of it here, for all stores alike. Ranks that are threads under a baton wait by its seat: one
-of them runs at a time, and a wait that nothing can end is a deadlock told at once, not a timeout.
+A store has one primitive, `_ask`: an operation of its table, done as soon as the keys that it needs are there.
+PyTorch's documented methods are built on it here, for all stores. Ranks that are threads under a baton wait by
+its seat: one of them runs at a time, and a wait that nothing can end is reported as a deadlock immediately.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Store:
 
     @property
     def timeout(self) -> timedelta:
-        """Return how long `get` and `wait` wait; zero is for ever."""
+        """Return how long `get` and `wait` wait; zero is forever."""
         return self._timeout
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -94,7 +95,7 @@ class Store:
         return self._ask("get_all", names, needs=names)
 
     def multi_set(self, keys: Sequence[Text], values: Sequence[Text]) -> None:
-        """Set all at once.
+        """Set all values in one step.
 
         Raises:
             DistStoreError: If there are more of the one than of the other.
@@ -120,14 +121,14 @@ class Store:
         return self._ask("length", self._key("queue_len", key))
 
     def num_keys(self) -> int:
-        """Return how many values there are, those too by which a store counts who uses it."""
+        """Return how many values there are, including the internal ones that count users."""
         return self._ask("num_keys")
 
     def list_keys(self) -> list[str]:
         return self._ask("list_keys")
 
     def barrier(self, key: Text, world_size: int, timeout: timedelta | None = None) -> None:
-        """Wait until `world_size` callers have come to this key. It serves once."""
+        """Wait until `world_size` callers have called it with this key. It serves once."""
         name = _text("barrier", key)
         if self.add(f"{name}/num_members", 1) == _int("barrier", world_size):
             self.set(f"{name}/last_member", "1")
@@ -308,7 +309,7 @@ class Inner:
 def turn(store: Store, key: str) -> Iterator[int]:
     """Return the number of an action of all ranks. Each rank counts at its own `key`, so the numbers agree.
 
-    It does not count if what is within raises: a rank that tries again alone meets those that come late.
+    A failed action does not count, so that a rank that tries again alone joins ranks that are late.
     """
     number = store.add(key, 1)
     try:
@@ -324,7 +325,7 @@ def missed(
 ) -> str | None:
     """Wait for keys that other ranks set. Returns None if they are set, else the reason; "" for a timeout.
 
-    gone: asked now and then why they will not come; "" as far as anyone knows.
+    gone: called repeatedly for the reason why the keys will not be set; "" if none is known.
 
     Raises DistNetworkError: the store has gone; DeadlockError, or DriverError of ranks that are threads: a
     deadlock.
@@ -336,7 +337,7 @@ def missed(
             return None
         except (DeadlockError, DistNetworkError):
             raise
-        except RuntimeError as error:  # not every store's is a DistStoreError
+        except RuntimeError as error:  # some stores raise other errors than DistStoreError
             if isinstance(error.__cause__, DriverError):
                 raise error.__cause__ from None
             if (why := gone()) or time.monotonic() >= end:

@@ -1,4 +1,4 @@
-"""`StoreServer`: one table, served to the ranks of a machine or of many over TCP by a thread of its own.
+"""`StoreServer`: one table, served to the ranks of a machine or of many over TCP by a separate thread.
 
 # Note [A store survives its clients]
 Problem: one thread serves all ranks, and anything may connect to its port.
@@ -59,7 +59,7 @@ class _Client:
         inbox: Bytes of a message that is not whole yet.
         outbox: Answers that are not sent yet.
         unread: Bytes in `outbox`.
-        process: The process that the client says it is; 0 before it is admitted.
+        process: The process id that the client sent; 0 before it is admitted.
         meets: True if it is the connection of a rank's virtual GPUs.
         waits: The request that waits for keys, if any.
         active: When the connection last moved a byte, on the monotonic clock; before the greeting: when it began.
@@ -106,7 +106,7 @@ class _Request:
         deadline: When it is too late for the keys; None means never.
         patience: When its program stops waiting for them, which may repeat the request; infinite means never.
         alone: True if no other thread of its process could set the keys.
-        site: The line of the program that asks.
+        site: The call site of the request.
     """
 
     __slots__ = ("alone", "args", "begun", "deadline", "needs", "operation", "patience", "site")
@@ -151,7 +151,7 @@ class StoreServer:
 
     Args:
         listener: A socket that listens.
-        secret: What clients of other hosts must know (Note [Who may connect to a store]); None admits no other host.
+        secret: The secret for clients of other hosts (Note [Who may connect to a store]); None admits no other host.
     """
 
     def __init__(self, listener: socket.socket, secret: str | None = None) -> None:
@@ -161,8 +161,8 @@ class StoreServer:
         self._secret = os.environ.get(SECRET) if secret is None else secret
         self._listener = listener
         self.meetings: MeetingPlace | None = None  # the coordinator of the ranks' virtual GPUs
-        self.watch: Callable[[], None] | None = None  # called now and then while clients wait
-        self._watched = 0.0  # when it was called last
+        self.watch: Callable[[], None] | None = None  # called repeatedly while clients wait
+        self._watched = 0.0  # time of the last call
         self._table = Table()
         self._calls: deque[Callable[[], None]] = deque()
         self._clients: dict[_Client, None] = {}
@@ -285,7 +285,8 @@ class StoreServer:
         try:
             connection, _ = self._listener.accept()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):  # it would be asked for again and again
+            # otherwise the selector would report it again and again
+            if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._make_room()
             return
         connection.setblocking(False)

@@ -34,17 +34,17 @@ from flambeau.distributed.stores.store import (
 from flambeau.distributed.stores.store_server import StoreServer
 from flambeau.driver.registry import go_on
 
-_MEMBERS = "init/"  # how many have joined
-_ALL_HERE = "init/all"  # a queue, which counts as no key
+_MEMBERS = "init/"  # counter of the ranks that have joined
+_ALL_HERE = "init/all"  # a queue, because queues do not count as keys
 _ERRORS = {error.__name__: error for error in (DeadlockError, QueueEmptyError, ValueError, TypeError)}
 _BACKLOG = 1024
 _ANY = {
     "0.0.0.0": "127.0.0.1",
     "::": "127.0.0.1",
-}  # how this process reaches a server that listens everywhere
+}  # the address at which this process reaches a server that listens on all interfaces
 _GRACE = 30.0  # seconds that an answer may take beyond its time limit before the server counts as lost
 
-# Servers that several stores of this process may use, by port.
+# port -> server that several stores of this process may share.
 _shared_servers: weakref.WeakValueDictionary[int, Served] = weakref.WeakValueDictionary()
 
 
@@ -117,7 +117,7 @@ class TCPStore(Inner, Store):
         limit = seconds(self._timeout)
         deadline = None if limit is None else time.monotonic() + limit
         turns, found = seat(), list[socket.socket]()
-        if turns is not None:  # the rank that serves must have its turn
+        if turns is not None:  # the rank that serves must be able to run
             turns.wait(
                 lambda: bool(found or self._try(found)), lambda: f"waits for a store at port {self.port}"
             )
@@ -127,11 +127,11 @@ class TCPStore(Inner, Store):
                     f"The client socket has timed out after {milliseconds(self._timeout)}ms while trying to connect "
                     f"to ({self.host}, {self.port})."
                 )
-            time.sleep(0.01 + 0.04 * random.random())  # many ranks start at once
+            time.sleep(0.01 + 0.04 * random.random())  # spreads the attempts of many ranks
         return found[0]
 
     def _try(self, found: list[socket.socket]) -> bool:
-        """Return True if a server answers; the connection goes to `found`."""
+        """Return True if a server answers; the connection is appended to `found`."""
         address = self._server.address if self._server else self.host
         with contextlib.suppress(OSError):
             found.append(
@@ -148,7 +148,7 @@ class TCPStore(Inner, Store):
             raise DistNetworkError(
                 f"The store at {self.host}:{self.port} refused this process: {error}"
             ) from None
-        except (OSError, ValueError) as error:  # something else listens there
+        except (OSError, ValueError) as error:  # another program listens on the port
             connection.close()
             raise ConnectionError from error
         connection.settimeout(None)
@@ -195,7 +195,7 @@ class TCPStore(Inner, Store):
             self._connection.settimeout(None if patience is None else patience + _GRACE)
             try:
                 if limit is not None:
-                    go_on()  # it may wait for a rank that waits for this one's GPUs
+                    go_on()  # the awaited rank may wait for this one's GPUs
                 send(self._connection, message)
                 if limit is not None and alone():
                     go_on(Readable(self._connection))
@@ -219,7 +219,8 @@ class Served:
 
     def __init__(self, server: StoreServer) -> None:
         self.port = server.port
-        self.address = _ANY.get(server.address, server.address)  # where this process reaches it
+        # the address at which this process reaches it
+        self.address = _ANY.get(server.address, server.address)
         self.server = server
         weakref.finalize(self, server.close)
 

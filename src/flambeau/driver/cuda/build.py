@@ -1,4 +1,4 @@
-"""`build`: from a launch's CUDA form to a program, or to a function that calls a library."""
+"""`build`: create the kernel program of a launch's CUDA implementation, or the function that calls a library."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def build(launch: Launch, device: CudaDevice, driver: Any) -> KernelProgram | Ru
 
 
 def build_kernels(launch: Launch, device: CudaDevice) -> KernelProgram | multi_kernel.KernelPlan | None:
-    """Return the one kernel or several that a launch is; None if a library runs it, or nothing does."""
+    """Return the kernels of a launch; None if a library runs it, or nothing does."""
     form = launch.kernel.cuda
     if isinstance(form, Expression):
         return pointwise.program(launch, form)

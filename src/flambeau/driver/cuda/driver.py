@@ -1,6 +1,6 @@
 """`CudaDriver`: the driver's contract on real GPUs, over NVIDIA's cuda-bindings.
 
-Its contexts, memory, loaded kernels and host functions have owners of their own; here are streams, events, graphs and
+Its contexts, memory, loaded kernels and host functions have separate owners; here are streams, events, graphs and
 launches.
 
 # Note [Handles of real GPUs]
@@ -54,7 +54,7 @@ from flambeau.driver.cuda.device.virtual_memory import page_of
 from flambeau.driver.cuda.libraries import handles, nvml
 from flambeau.driver.cuda.libraries.nccl import NcclCommunicators
 
-_FIRST_HANDLE = 4096  # default streams are 1 + index
+_FIRST_HANDLE = 4096  # handles of default streams are 1 + index
 _NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
 
 _ABORTED = (
@@ -86,7 +86,7 @@ class _Event:
         self.device = device
         self.timing = timing
         self.recorded = False
-        self.capture: CudaCapture | None = None  # that it was last recorded in
+        self.capture: CudaCapture | None = None  # the capture that recorded the event last
 
 
 def _complete(late: Late, queue: _CudaStream, stream: int) -> None:
@@ -110,7 +110,8 @@ class CudaDriver:
 
     def __init__(self, kernel_cache: Path | None = None) -> None:
         self._contexts = contexts = Contexts()
-        self._several, self._thread = contexts.several, contexts.thread  # each launch asks them
+        # local copies, because each launch reads them
+        self._several, self._thread = contexts.several, contexts.thread
         self._handles = itertools.count(_FIRST_HANDLE)
         self._queues = {
             1 + d.index: _CudaStream(1 + d.index, cu.CUstream(0), d, default=True) for d in contexts.devices
@@ -120,7 +121,7 @@ class CudaDriver:
         ] = {}  # stream handle -> stream whose device had a failed assertion and runs nothing more
         self._events: dict[int, _Event] = {}
         self._graphs: dict[int, CudaGraph] = {}
-        self._captures: dict[int, CudaCapture] = {}  # by the stream where they began
+        self._captures: dict[int, CudaCapture] = {}  # stream that began the capture -> capture
         self._memory = CudaAllocations(contexts, self._outside_capture)
         self.functions = Functions(kernel_cache)  # also used by the builders of kernels
         self._host_calls = HostCalls()
@@ -149,7 +150,7 @@ class CudaDriver:
         return nvml.processes(self.device_properties(index).uuid)
 
     def close(self) -> None:
-        """Errors of unfinished work are not raised here: `device_sync` before it says them."""
+        """Close all devices. Errors of unfinished work are not raised here; call `device_sync` before."""
         if self._contexts.closed:
             return
         self._contexts.leave()
@@ -165,7 +166,7 @@ class CudaDriver:
             table.clear()
 
     def _give_back(self, device: CudaDevice) -> None:
-        """Everything of one device, in the order that its work may need it; what fails is lost with the context."""
+        """Free everything of one device, in the order in which its work may need it. Failures are ignored."""
         self._contexts.enter(device)
         cu.cuCtxSynchronize()
         for graph in [g for g in self._graphs.values() if g.device is device]:
@@ -360,7 +361,7 @@ class CudaDriver:
         self._raise_late(found.device)
 
     def event_mark(self, event: int, stream: int) -> None:
-        """`event_record` behind a collective that was just queued on the stream: its device's context is current."""
+        """Record an event after a collective on the stream, whose device's context is current."""
         (code,) = cu.cuEventRecord(self._events[event].native, self._queues[stream].native)
         if code:
             raise error_of(code)
@@ -369,7 +370,7 @@ class CudaDriver:
         """Return True if an event is done, for a thread that only looks on: it neither raises nor takes what others
         wait for.
 
-        Another thread's capture goes on. True of an event that there is no more, or on a device that has failed.
+        Another thread's capture goes on. True for a destroyed event, and on a device that has failed.
         """
         found = self._events.get(event)
         if found is None:
@@ -442,7 +443,7 @@ class CudaDriver:
             if built is None:
                 return None
             if isinstance(built, KernelPlan):
-                if launch.kernel.draws:  # no capture takes these
+                if launch.kernel.draws:  # captures cannot contain these
                     return None
                 numbers, run_of_shape = sequence(launch, built, device, self.functions.of)
                 return numbers, lambda *given: self._launcher_of_run(run_of_shape(*given))
@@ -468,8 +469,8 @@ class CudaDriver:
         return exe.launch_on
 
     def _launcher_of_kernel(self, exe: CudaExecutable) -> Launcher:
-        """Return all that a launch looks at is bound here: the time of each look is a tenth of what a launch may
-        take.
+        """Return a launcher with everything bound that a launch needs: each attribute lookup takes a tenth of a
+        launch.
         """
         queues, contexts = self._queues, self._contexts
         several, thread, enter = contexts.several, contexts.thread, contexts.enter
@@ -482,7 +483,7 @@ class CudaDriver:
             with lock:
                 if scalars:
                     pack(*ptrs, *(scalars if flat else flatten_scalars(scalars)))
-                else:  # the time of one more unpacking shows
+                else:  # written out, because one more unpacking takes measurable time
                     pack(*ptrs)
                 if late is not None:
                     _complete(late, queue, stream)
@@ -494,7 +495,9 @@ class CudaDriver:
         return launch
 
     def _launcher_of_shapes(self, kernel: GenericKernel, flat: bool) -> Callable[..., Launcher]:
-        """Return what makes the launch of a shape; all shapes share the kernel's buffer of parameters."""
+        """Return a function that creates the launcher of a shape. All shapes share the kernel's buffer of
+        parameters.
+        """
         queues, contexts, lock = self._queues, self._contexts, kernel.lock
         several, thread, enter = contexts.several, contexts.thread, contexts.enter
         pack, guards, address = kernel.pack, kernel.guards, kernel.address
@@ -528,7 +531,7 @@ class CudaDriver:
     def _draws_of_shapes(
         self, kernel: GenericKernel, device: CudaDevice, launcher: Callable[..., Launcher]
     ) -> Callable[..., Launcher]:
-        """Return `_launcher_of_draws` of each shape."""
+        """Return a function that creates the launcher of a shape of a kernel that draws random numbers."""
 
         def launcher_of_draws(grid: tuple[int, int, int], scratch: int, tail: bytes) -> Launcher:
             plain = launcher(grid, scratch, tail)
@@ -551,7 +554,7 @@ class CudaDriver:
     def _launcher_of_draws(
         self, exe: CudaExecutable | KernelOfShape, device: CudaDevice, plain: Launcher
     ) -> Launcher:
-        """A capture takes note of each kernel that draws: launches of its graph give it other seeds."""
+        """Return a launcher that reports kernels with random draws to captures, whose graphs update the seeds."""
         captures = device.captures
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
@@ -629,7 +632,7 @@ class CudaDriver:
 
     def graph_destroy(self, graph: int) -> None:
         found = self._graph(graph)
-        if found.capture.calls:  # launches that are underway may yet call them
+        if found.capture.calls:  # launches under way may still call them
             check(cu.cuCtxSynchronize())
         found.destroy()
         self._forget_capture(found.capture)
@@ -648,7 +651,7 @@ class CudaDriver:
         self._host_calls.forget(capture)
 
     def _outside_capture(self) -> AbstractContextManager[None]:
-        """Return what may be done amid a capture without being part of it: see `Driver.capture_begin`."""
+        """Return a context in which driver calls do not become part of a capture; see `Driver.capture_begin`."""
         return relax_capture_mode() if self._captures else nullcontext()
 
     # -- collectives ----------------------------------------------------------------------------------
@@ -683,7 +686,7 @@ class CudaDriver:
         self._communicators.leave(comm, abort)
 
     def comm_forget(self, comm: int) -> None:
-        """Leave a communicator to the end of the process: `comm_destroy` may wait for members that never do it."""
+        """Drop a communicator at the end of the process: `comm_destroy` may wait for members that never call it."""
         self._communicators.forget(comm)
 
     def comm_error(self, comm: int) -> str | None:
@@ -715,11 +718,11 @@ class CudaDriver:
         return True
 
     def _raise_late(self, device: CudaDevice) -> None:
-        """What kernels and host functions had to say, once they are done."""
+        """Raise the errors of assertions in kernels and of host functions, after the device's work is done."""
         if device.assertions.words[0]:
             for queue in [queue for queue in list(self._queues.values()) if queue.device is device]:
                 self._stopped[queue.handle] = queue
-                self._queues.pop(queue.handle, None)  # another thread may be here, too
+                self._queues.pop(queue.handle, None)  # another thread may run this too
             raise device.assertions.error(device.index)
         if self._host_calls.raised:
             raise self._host_calls.raised.pop(0)

@@ -39,8 +39,8 @@ def _has(module: str) -> bool:
 
 
 def driver_versions() -> tuple[str | None, str | None]:
-    """Return the NVIDIA driver's version ("580.82.07") and the newest CUDA that it runs ("13.0"), each None where
-    nobody says.
+    """Return the NVIDIA driver's version ("580.82.07") and the newest CUDA that it runs ("13.0"), each None if
+    unknown.
 
     Initializes nothing.
     """

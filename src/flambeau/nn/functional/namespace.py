@@ -1,7 +1,7 @@
-"""The forms that the torch namespace has under names of torch.nn.functional, with arguments of its own.
+"""The forms that the torch namespace has under names of torch.nn.functional, with its own arguments.
 
-Their order differs, and losses take a number for the reduction: 0 none (as PyTorch has it by default here), 1 mean,
-2 sum.
+Their order differs, and losses take a number for the reduction: 0 none (as PyTorch has it by default here), 1
+mean, 2 sum.
 """
 
 from __future__ import annotations

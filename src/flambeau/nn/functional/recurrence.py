@@ -31,7 +31,7 @@ _BACKWARD = {"RNN_TANH": backward.tanh_backward, "RNN_RELU": backward.relu_backw
 
 
 def joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Return tensors one after the other, in memory of their own."""
+    """Return tensors one after the other, in separate memory."""
     result: Tensor = call(cat, parts, (dim,))
     return result
 
@@ -95,7 +95,7 @@ class Running:
         return state
 
     def all(self, state: Tensor) -> Tensor:
-        """Return the last state of every sequence, in memory of its own."""
+        """Return the last state of every sequence, in separate memory."""
         return joined((state, *reversed(self.aside)))
 
 
@@ -117,7 +117,7 @@ def _product_into(out: Tensor, a: Tensor, b: Tensor, added: Given = None) -> Ten
 
 
 def _shares(mode: str, x: Tensor, w_ih: Tensor, b_ih: Given, b_hh: Given) -> Tensor:
-    """Return the input's share of all gates, with the biases: a GRU's state has a bias of its own."""
+    """Return the input's share of all gates, with the biases: a GRU's state has its own bias."""
     bias = b_ih if mode == "GRU" or b_ih is None else b_ih + b_hh
     return _product(x, w_ih.t(), bias)
 

@@ -1,5 +1,6 @@
 """The modules of torch.nn. Each file is one family, as in PyTorch. `NAMES` says where each class is; a file is
-imported when one of its classes is first asked for."""
+imported on first use.
+"""
 
 from __future__ import annotations
 

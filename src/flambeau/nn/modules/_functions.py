@@ -1,4 +1,4 @@
-"""`SyncBatchNorm` on the tape: statistics of the batches of all ranks, forward and backward.
+"""`SyncBatchNorm` in the autograd graph: statistics of the batches of all ranks, forward and backward.
 
 # Note [Statistics of all ranks]
 A rank sends its channels' means and variances and how many numbers they are of. The variance of all of them is the mean

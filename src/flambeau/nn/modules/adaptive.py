@@ -61,7 +61,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             self.tail.append(Sequential(first, Linear(width, high - low, bias=False, **made)))
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Draw all parameters again."""
         self.head.reset_parameters()
         for first, second in self.tail:
             first.reset_parameters()

@@ -24,7 +24,7 @@ def _place(length: int, idx: Any) -> int:
 
 
 class Container(Module):
-    """The name of old for a module with submodules given by keyword. Deprecated."""
+    """The old name for a module with submodules given by keyword. Deprecated."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class ModuleDict(Module):
 
         Raises:
             TypeError: For no such thing.
-            ValueError: If there is no pairs.
+            ValueError: If there are no pairs.
         """
         for key, module in _pairs(modules, "ModuleDict", "ModuleDict"):
             self[key] = module

@@ -215,7 +215,7 @@ def _backward_of(module: Module) -> _Watch | None:
 
 
 class BackwardHookFunctionBackward(Node):
-    """Hands gradients on. It marks where a module begins or ends on the tape."""
+    """Hands gradients on. It marks where a module begins or ends in the autograd graph."""
 
     __slots__ = ()
 

@@ -141,7 +141,7 @@ class NLLLoss(_WeightedLoss):
 
 
 class NLLLoss2d(NLLLoss):
-    """`NLLLoss` under its name of old for images. Deprecated."""
+    """`NLLLoss` under its old name for images. Deprecated."""
 
     def __init__(
         self, weight: Tensor | None = None, size_average: Flag = None, ignore_index: int = -100,
@@ -275,7 +275,7 @@ class HingeEmbeddingLoss(_Loss):
 
 
 class MultiLabelMarginLoss(_Loss):
-    """How far each class that is no target comes within 1 of each that is; targets end with -1."""
+    """How far each class that is not a target comes within 1 of each that is; targets end with -1."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.multilabel_margin_loss(input, target, reduction=self.reduction)

@@ -113,7 +113,7 @@ class Module(Stateful):
     # -- registering ------------------------------------------------------------------------------------
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Add a tensor that is no parameter. If not `persistent`, it is left out of the state.
+        """Add a tensor that is not a parameter. If not `persistent`, it is left out of the state.
 
         Raises:
             KeyError: If a name that is taken, empty or has a dot.

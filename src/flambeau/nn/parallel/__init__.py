@@ -1,4 +1,6 @@
-"""torch.nn.parallel: a module on several GPUs of one process, and the copies between them, plain and on the tape."""
+"""torch.nn.parallel: a module on several GPUs of one process, and the copies between them, plain and in the autograd
+graph.
+"""
 
 from importlib import import_module as _import_module
 from typing import Any

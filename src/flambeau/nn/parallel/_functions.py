@@ -1,4 +1,4 @@
-"""The copies of `comm` on the tape: each one's backward is another one."""
+"""The copies of `comm` in the autograd graph: each one's backward is another one."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Gather(Function):
 
 
 class Scatter(Function):
-    """`apply(devices, chunk_sizes, dim, tensor)`: chunks, each on a device; from the CPU on streams of their own."""
+    """`apply(devices, chunk_sizes, dim, tensor)`: chunks, each on a device; from the CPU on their own streams."""
 
     @staticmethod
     def forward(ctx: Any, target_gpus: Any, chunk_sizes: Any, dim: int, input: Any) -> tuple[Any, ...]:

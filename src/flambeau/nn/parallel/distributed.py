@@ -68,7 +68,7 @@ class _BufferCommHook:
 
 
 def _check(group: Any, flags: Sequence[Any]) -> None:
-    """Raise TypeError where the group is none, or a flag is no truth value: "False" would pass for True."""
+    """Raise TypeError where the group is none, or a flag is not a truth value: "False" would pass for True."""
     collective_checks.process_group(group, "process_group")
     for flag in flags:
         if not isinstance(flag, bool | int | float | None):
@@ -78,7 +78,7 @@ def _check(group: Any, flags: Sequence[Any]) -> None:
 
 
 def _check_parameters(params: Sequence[Any], delayed: Sequence[Any]) -> None:
-    """Raise RuntimeError where there is nothing to reduce, or nobody knows yet what."""
+    """Raise RuntimeError where there is nothing to reduce, or it is unknown yet what."""
     if not delayed and not any(p.requires_grad for p in params):
         raise RuntimeError(
             "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient."

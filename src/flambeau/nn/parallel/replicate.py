@@ -22,8 +22,9 @@ T = TypeVar("T", bound=Module)
 def replicate(network: T, devices: Sequence[Any], detach: bool = False) -> list[T]:
     """Return `network` on each of several GPUs. Its parameters and buffers must be on one GPU.
 
-    A replica's parameters are copies on the tape, plain attributes of it: gradients sum up in those of `network`.
-    On the GPU of `network` they, and the buffers, share its memory, so that changes in place are seen there.
+    A replica's parameters are copies in the autograd graph, plain attributes of it: gradients sum up in those of
+    `network`. On the GPU of `network` they, and the buffers, share its memory, so that changes in place are seen
+    there.
 
     Args:
         devices: torch.device, str or int.

@@ -1,6 +1,6 @@
 """torch.nn.utils: gradients clipped, parameters as vectors and reparametrized, sequences packed, layers fused.
 
-Most files are imported when one of their names is first asked for.
+Most files are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parametrizations: a parameter or buffer as what modules make of an unconstrained tensor.
 
-The module gets a class of its own, a property for the tensor, and a ModuleDict `parametrizations`: for each name a
+The module gets its own class, a property for the tensor, and a ModuleDict `parametrizations`: for each name a
 `ParametrizationList` with the tensor `original`, or `original0`, `original1`, ... where there are several.
 """
 
@@ -97,7 +97,7 @@ class ParametrizationList(ModuleList):
         unsafe: dtype and shape may change, and are not checked.
 
     Raises:
-        ValueError: If there is no modules, or what they give does not fit.
+        ValueError: If there are no modules, or what they give does not fit.
     """
 
     original: Tensor

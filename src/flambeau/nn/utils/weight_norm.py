@@ -1,4 +1,4 @@
-"""The older form of weight normalization: a weight made anew before each call of its module."""
+"""The older form of weight normalization: a weight made again before each call of its module."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Polled:
         )
 
     def change(self) -> None:
-        """This thread changes the state."""
+        """Record that this thread changes the state."""
         for detector in listening():
             for (what, site, agent), time in self._questions.pop(detector, {}).items():
                 if not detector.knows((agent, time)):
@@ -91,7 +91,7 @@ class Polled:
             self._changes[detector] = unknown | dict([detector.here()])
 
     def ask(self, what: str, site: Site | None) -> None:
-        """This thread asks for the state; `site`: the line of the program, None: the program does not ask."""
+        """Record that this thread queries the state, at call site `site`; None if the program does not query it."""
         for detector in listening() if site is not None else ():
             agent, time = detector.here()
             if all(detector.knows(change) for change in self._changes.get(detector, {}).items()):
@@ -101,6 +101,6 @@ class Polled:
                 detector.findings.thread_asked(what, site)  # type: ignore[arg-type]
 
     def name_open(self, detector: Detector) -> None:
-        """The state may still change: name the questions that nothing orders before that."""
+        """Name the queries that no synchronization orders before a possible later change of the state."""
         for what, site, _ in self._questions.pop(detector, {}):
             detector.findings.thread_asked(what, site)

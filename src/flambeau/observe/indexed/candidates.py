@@ -1,4 +1,6 @@
-"""`Candidate`: two unordered accesses of which one names its places by indices: a race if they meet."""
+"""`Candidate`: two unordered accesses, one of which selects elements by indices. If both access one element, it is a
+race.
+"""
 
 from __future__ import annotations
 

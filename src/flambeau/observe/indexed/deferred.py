@@ -290,7 +290,7 @@ class Deferred:
     def _take_up(self, access: PartialAccess, copies: list[Array] | None, why: str) -> None:
         access.map.defining.pop(access, None)
         access.indices = copies
-        if access.asks is not None:  # before its own writes count
+        if access.asks is not None:  # because its own writes are added next
             self.unwritten.places_read(access, access.asks)
         if copies is not None:
             access.map.add(access)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _UNITS = 1 << 24  # units of the largest map
 _BYTES = 1 << 29  # bytes of all maps together; untouched memory takes no pages
-_LOGGED = 32  # accesses, and
-_LOGGED_BYTES = 1 << 20  # bytes of their indices, that wait to be added to the arrays
+_LOGGED = 32  # accesses that wait to be added to the arrays, and
+_LOGGED_BYTES = 1 << 20  # bytes of their indices
 _CHUNK = 1 << 20
 _PARTS = 256  # accesses kept by number before those that no unit refers to are dropped
 

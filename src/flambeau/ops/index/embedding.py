@@ -1,4 +1,4 @@
-"""`embedding`: rows of a table by index. `index_select` with a gradient of its own."""
+"""`embedding`: rows of a table by index. `index_select` with its own gradient."""
 
 from __future__ import annotations
 

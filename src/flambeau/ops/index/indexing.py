@@ -1,9 +1,9 @@
 """Indexing kernels: reading and writing at places that tensors name.
 
 Every writing operator is a function of the tensor that it changes: `scatter(self, index, src)` gives a new
-tensor, and its in-place form stores into `self`, so that one record serves both. A body checks every
-index before it writes; an index out of range raises IndexError (or RuntimeError, as PyTorch does): at once
-on the CPU, as a device-side assertion at the next synchronization on a virtual GPU.
+tensor, and its in-place form stores into `self`, so that one record serves both. A body checks every index before
+it writes; an index out of range raises IndexError (or RuntimeError, as PyTorch does): immediately on the CPU, as
+a device-side assertion at the next synchronization on a virtual GPU.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _index_put_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         x, values, *indices = inputs
-        places = _selection(x, [index.copy() for index in indices], dims)  # they may lie in x
+        places = _selection(x, [index.copy() for index in indices], dims)  # indices may share the memory of x
         start_from(outputs[0], x)
         if accumulate:
             fold_at(np.add, outputs[0], places, np.asarray(values).astype(x.dtype))
@@ -434,7 +434,8 @@ def _index_copy_host(launch: Launch) -> Body:
 
 
 _reduce_rule = _along_rule("index_reduce")
-_UNREDUCED = {"amax": "maximum_cpu", "amin": "minimum_cpu", "mean": "add_stub"}  # PyTorch's kernels of it
+# PyTorch's names of its kernels
+_UNREDUCED = {"amax": "maximum_cpu", "amin": "minimum_cpu", "mean": "add_stub"}
 
 
 def _index_reduce_rule(operands: Sequence[Operand], params: Params) -> Signature:

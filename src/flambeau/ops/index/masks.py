@@ -87,8 +87,8 @@ TILE = 8192  # elements; a second launch starts from the counts before each tile
 
 
 def _count_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Infer the results. Results: how many elements are not zero; how many of them come before each tile, in
-    row-major order.
+    """Infer the results. Results: how many elements are not zero; how many of them precede each tile, in row-major
+    order.
     """
     x = operands[0]
     assert isinstance(x, Meta)

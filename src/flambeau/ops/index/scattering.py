@@ -54,7 +54,7 @@ def _grid_of(launch: Launch) -> Callable[[Sequence[Array]], Any]:
     shape, dim = tensor_at(launch, 0).shape or (1,), launch.params[0]
 
     def places(indices: Sequence[Array]) -> Any:
-        if not indices[0].size:  # which may have any number of dimensions
+        if not indices[0].size:  # an empty index may have any number of dimensions
             return slice(0)
         return _grid(np.atleast_1d(indices[0]), shape[dim], dim)
 
@@ -195,7 +195,7 @@ def _scatter_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         x, index, source = inputs
-        if not index.size:  # which may have any number of dimensions
+        if not index.size:  # an empty index may have any number of dimensions
             return start_from(outputs[0], x)
         out = outputs[0] if outputs[0].ndim else outputs[0].reshape(1)
         index = np.atleast_1d(index)

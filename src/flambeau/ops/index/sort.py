@@ -227,7 +227,7 @@ def _unique_host(launch: Launch) -> Body:
         np.copyto(into[:count], ordered[first].reshape(count, *into.shape[1:]), casting="unsafe")
         into[count:] = 0  # deterministic contents, also for unread elements
         if with_inverse:
-            inverse.reshape(-1)[order] = group  # the output is contiguous: a view
+            inverse.reshape(-1)[order] = group  # reshape gives a view, because the output is contiguous
         if with_counts:
             counts[:count], counts[count:] = np.bincount(group, minlength=count), 0
         found[...] = count

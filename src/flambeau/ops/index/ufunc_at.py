@@ -1,7 +1,8 @@
 """`fold_at`: what `ufunc.at` does, at several times its speed where the places allow.
 
 # Note [How repeated places add up]
-Very long rows go one by one, where they lie. Long ones go by turns: the first occurrences of all places at once, then
+Very long rows go one by one, where they lie. Long ones go alternately: the first occurrences of all places at
+once, then
 the second ones, and so on; what few places have left of many is then reduced place by place. So each place sees its
 values in the order in which they stand, bit for bit as `ufunc.at` would have it. Single elements go to the flat array,
 for which NumPy has a fast loop, and so do those of few or short rows.
@@ -16,8 +17,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 _WIDE = 16  # elements of a row from which a loop over rows is faster
-_LONG = 1024  # those from which a call for each row is the least of it
-_FEW = 1 << 14  # elements that are added one by one before turns are arranged
+_LONG = 1024  # elements of a row for which the cost of one call per row is negligible
+_FEW = 1 << 14  # elements that are added one by one before they are arranged in rounds
 
 
 def fold_at(ufunc: np.ufunc, out: Array, places: tuple[Any, ...], source: Any) -> None:
@@ -60,8 +61,9 @@ def _by_turns(ufunc: np.ufunc, rows: Array, places: Array, given: Array) -> None
     order = None if (places[1:] >= places[:-1]).all() else np.argsort(places, kind="stable")
     firsts, counts = _runs(places if order is None else places[order])
     here = places[firsts if order is None else order[firsts]]
-    active = len(counts) - np.cumsum(np.bincount(counts))  # places that have more than so many
-    turns = int(np.argmin(np.arange(len(active)) + active))  # a turn takes as long as a place
+    # number of indices that occur more often than each count
+    active = len(counts) - np.cumsum(np.bincount(counts))
+    turns = int(np.argmin(np.arange(len(active)) + active))  # one round takes as long as one index
     sums = rows[here]
     for turn in range(turns):
         at = firsts[: active[turn]] + turn
@@ -70,7 +72,8 @@ def _by_turns(ufunc: np.ufunc, rows: Array, places: Array, given: Array) -> None
     for place in range(active[turns]):
         rest = slice(firsts[place] + turns, firsts[place] + counts[place])
         more = given[rest if order is None else order[rest]]
-        lines = np.empty((1 + len(more), *sums.shape[1:]), sums.dtype)  # in this order: summed line by line
+        # copied in this order, so that rows are summed line by line
+        lines = np.empty((1 + len(more), *sums.shape[1:]), sums.dtype)
         lines[0], lines[1:] = sums[place], more
         ufunc.reduce(lines, axis=0, dtype=sums.dtype, out=sums[place])
     rows[here] = sums

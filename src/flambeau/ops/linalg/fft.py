@@ -1,8 +1,8 @@
 """Discrete Fourier transforms: complex to complex, real to half a spectrum, half a spectrum to real.
 
-Each runs over any dims of any strides at once. What `torch.fft` offers besides (sizes, names of the
-scalings, Hermitian inputs) is argument normalizing in `tensor/functions/fft.py`. On CUDA devices an executable is a
-plan of the device's bounded cache, as cuFFT's (`Op.planned`).
+Each transforms any dims of any strides in one call. What `torch.fft` offers besides (sizes, names of the
+scalings, Hermitian inputs) is argument normalizing in `tensor/functions/fft.py`. On CUDA devices an executable is
+a plan of the device's bounded cache, as cuFFT's (`Op.planned`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 NONE, ROOT, WHOLE = "1", "1/sqrt(n)", "1/n"
 """What a transform of n points scales its result by."""
 
-_FORWARD = {NONE: "backward", ROOT: "ortho", WHOLE: "forward"}  # SciPy names the direction that is scaled
+_FORWARD = {NONE: "backward", ROOT: "ortho", WHOLE: "forward"}  # SciPy's name of the direction that is scaled
 _BACKWARD = {NONE: "forward", ROOT: "ortho", WHOLE: "backward"}
 
 

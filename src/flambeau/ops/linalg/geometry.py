@@ -90,8 +90,8 @@ def _cdist_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     return Signature((Meta.contiguous_of((*a.shape[:-1], b.shape[-2]), a.dtype, a.device),), (a, b), params)
 
 
-_BLOCK = 1 << 17  # differences that are held at a time: they stay in a core's cache
-_SHORT = 32  # columns up to which sums run across rows, not along them
+_BLOCK = 1 << 17  # differences held together, so that they stay in a core's cache
+_SHORT = 32  # columns up to which sums run across rows instead of along them
 
 
 @indexes

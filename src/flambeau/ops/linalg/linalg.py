@@ -150,7 +150,7 @@ def pair_of(operands: Sequence[Operand]) -> tuple[Meta, Meta]:
 
 
 def _in_known_dtypes(inputs: Sequence[Array]) -> list[Array]:
-    """Return matrices in dtypes that LAPACK knows; those without elements may have another (`_UNREACHED`)."""
+    """Return matrices in dtypes that LAPACK supports; those without elements may have another (`_UNREACHED`)."""
     return [x if x.size or x.dtype.char in "fdFD" else x.astype(np.float64) for x in inputs]
 
 
@@ -251,7 +251,7 @@ def _square_samples(*params: tuple[Any, ...]) -> Callable[[Make, dtype], Iterabl
         for own in params or ((),):
             yield (make(3, 3),), own
             yield (make(2, 1, 3, 3),), own
-        yield (np.zeros((2, 3, 3), kind.numpy),), own  # singular, of equal eigenvalues
+        yield (np.zeros((2, 3, 3), kind.numpy),), own  # singular matrices, with equal eigenvalues
 
     return samples
 
@@ -539,7 +539,7 @@ note(lu_rows, "linalg.lu")
 
 def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     """Return a and B of AX = B. Params: whether A is upper triangular, whether its diagonal is ones (and not read);
-    and that the result lies in memory row by row, for who turns it.
+    and that the result lies in memory row by row, for callers that transpose it.
     """
     a, b = pair_of(operands)
     name = "linalg.solve_triangular"
@@ -560,7 +560,7 @@ def _triangular_host(launch: Launch) -> Body:
         return lambda outputs, inputs: _substitute(outputs[0], inputs[0], inputs[1], upper, ones)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        from scipy.linalg import blas  # see _lapack
+        from scipy.linalg import blas  # imported here because it is slow to import
 
         trsm = blas.get_blas_funcs("trsm", inputs)
         _each(outputs, inputs, lambda a, b: (trsm(1, a, b, lower=not upper, diag=ones),))
@@ -725,7 +725,7 @@ def _of_finite(run: Run) -> Callable[[Launch], Body]:
 
     def run_finite(a: Array, *rest: Any) -> Any:
         read = a
-        if rest and isinstance(rest[0], str):  # the triangle that is read
+        if rest and isinstance(rest[0], str):  # names the triangle that is read
             read = np.tril(a) if rest[0].upper() == "L" else np.triu(a)
         if not np.isfinite(read).all():
             raise np.linalg.LinAlgError("the matrix is not finite")

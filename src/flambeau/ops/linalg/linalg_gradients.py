@@ -130,7 +130,9 @@ def _triangle(x: Any, upper: bool, ones: bool) -> Any:
 
 
 def lu_factor(grad: Any, out: Any, out1: Any, call: Call) -> Any:
-    """Return a square block, and what is below or to the right of it: of A = P L U that is L2 U or L U2."""
+    """Return the gradient of an LU factorization: a square block, and the rows below or columns right of it: of A =
+    P L U that is L2 U or L U2.
+    """
     m, n = out.meta.shape[-2:]
     k = min(m, n)
     square, below, right = _blocks(out, k)
@@ -149,7 +151,7 @@ def lu_factor(grad: Any, out: Any, out1: Any, call: Call) -> Any:
 
 
 def _blocks(x: Any, k: int) -> tuple[Any, Any, Any]:
-    """Return the first k rows and columns; what is below and what is to the right of them."""
+    """Return the first k rows and columns; the rows below and the columns right of them."""
     m, n = x.meta.shape[-2:]
     left, top = x.narrow(-1, 0, k), x.narrow(-2, 0, k)
     return left.narrow(-2, 0, k), left.narrow(-2, k, m - k), top.narrow(-1, k, n - k)

@@ -211,7 +211,7 @@ def _added_host(launch: Launch) -> Body:
         result = product(a, b).reshape(outputs[0].shape)
         if alpha != 1:
             result = result * number(alpha)
-        if beta != 0:  # at 0 the added tensor is not read: its NaNs do not spread
+        if beta != 0:  # with beta 0 the added tensor is not read, so its NaNs do not spread
             added = widen(added) if beta == 1 else widen(added) * number(beta)
             result = np.add(result, added, out=outputs[0] if native else None)
         if result is not outputs[0]:

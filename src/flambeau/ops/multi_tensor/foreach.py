@@ -113,7 +113,7 @@ def foreach(
 
 
 def _computed(launch: Launch) -> dtype:
-    """Return what is computed in: the first list's dtype, or float32 for what is narrower."""
+    """Return the dtype of computation: the first list's, or float32 for narrower ones."""
     return wide(launch.outputs[0].dtype)
 
 
@@ -183,7 +183,7 @@ def _body(launch: Launch, formula: Formula, count: int, options: Any, several: i
 
 
 def _all_alike(metas: Sequence[Meta]) -> bool:
-    """Return True if tensors can be taken as flat, but for those of one element."""
+    """Return True if all tensors, except those of one element, can be processed as flat memory."""
     return all(x.numel == 1 or alike(x, metas[0]) for x in metas)
 
 
@@ -197,7 +197,7 @@ def _parts(size: int) -> Iterator[slice]:
 
 
 def _taken(whole: Array, part: slice, load: Store | None, kind: dtype) -> Array:
-    """Return a part of a list's tensor (all of a single element), as what is computed in."""
+    """Return a part of a list's tensor (all of a single element), in the dtype of computation."""
     taken = whole[part] if whole.size > 1 else whole
     if load is None:
         return taken

@@ -89,7 +89,7 @@ def _clipped(f: Any, options: Any, x: Sequence[Any], s: Sequence[Any]) -> Sequen
 
 foreach_clip = foreach("_foreach_clip", _clipped, lambda o: 2, lambda o: (1.5,), positive=lambda o: (1,))
 note(foreach_clip, "clip_grad_norm_")
-# Scalars: the least and the greatest value.
+# Scalars: the smallest and the greatest value.
 foreach_clamp = foreach(
     "_foreach_clamp", lambda f, options, x, s: (f.minimum(f.maximum(x[0], s[0]), s[1]),), lambda o: 1,
     lambda o: (-1.0, 1.5),

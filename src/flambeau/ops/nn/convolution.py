@@ -91,7 +91,7 @@ def _is_last(x: Meta, weight: Meta) -> bool:
 
 
 def _check_kinds(x: Meta, weight: Meta, bias: Sequence[Operand]) -> None:
-    """Raise PyTorch's error for a CPU tensor that meets a CUDA tensor."""
+    """Raise PyTorch's error for a CPU tensor together with a CUDA tensor."""
     for name, y in zip(("weight", "bias"), (weight, *bias), strict=False):
         if isinstance(y, Meta) and {x.device.type, y.device.type} == {"cpu", "cuda"}:
             one, other = (
@@ -244,7 +244,7 @@ def _at_tap(weight: Array, tap: Ints) -> Array:
 
 
 def _by_group(x: Array, how: Geometry, axis: int) -> Array:
-    """Divide an axis into groups and what is in each."""
+    """Divide an axis into groups and elements of a group."""
     return x.reshape(*x.shape[:axis], how.groups, x.shape[axis] // how.groups, *x.shape[axis + 1 :])
 
 
@@ -255,7 +255,7 @@ def _flops(launch: Launch) -> int:
 
 
 def _meetings(narrow: Meta, weight: Meta) -> int:
-    """Return each element of the side that windows lie at meets all weights of its channel."""
+    """Return the number of products: each element at a window meets all weights of its channel."""
     return 2 * narrow.numel * weight.numel // max(weight.shape[0], 1)
 
 

@@ -1,6 +1,6 @@
 """Losses that are one kernel: elementwise ones, the likelihood of a class, margins over classes.
 
-Their means and sums are reductions of their own; nll_loss alone divides by a weight that it computes.
+Their means and sums are separate reductions; nll_loss alone divides by a weight that it computes.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _nll_host(launch: Launch) -> Body:
         if x.ndim == 1:
             x, target = x[None], target[None]
         valid = target != ignored
-        bad = valid & (target.view(np.uint64) >= x.shape[1])  # negative ones are large ones
+        bad = valid & (target.view(np.uint64) >= x.shape[1])  # as unsigned numbers, negative ones are large
         if bad.any():
             raise IndexError(f"Target {target[bad][0]} is out of bounds.")
         places = np.where(valid, target, 0)

@@ -96,7 +96,7 @@ def _infer_back(grad: Any, a: Any, b: Any, c: Any, d: Any, params: Any) -> list[
     inner = g * scale
     by_x = (
         laid(inner, x.meta) if x.meta.device.type != "cuda" else inner.contiguous()
-    )  # as PyTorch's kernel for GPUs
+    )  # as in PyTorch's kernel for GPUs
     listed = [by_x, -inner.sum(dims), (g * away * scale**3).sum(dims) * -0.5]
     if given[0]:
         listed.append((grad * away * scale).sum(dims))

@@ -131,7 +131,7 @@ def _rule_of(
 
 
 def _vector(seen: Seen) -> Ints:
-    """Return the shape of a bias that has no weight beside it: channels are one dimension."""
+    """Return the shape of a bias without a weight: channels are one dimension."""
     shape = tuple([seen.shape[d] for d in seen.weighted])
     return shape if seen.weighted == seen.dims else (math.prod(shape),)
 
@@ -224,7 +224,7 @@ def _back_of(see: See, centered: bool) -> Callable[..., Any]:
             by_weight = grad * scale * turned
             shared = (
                 by_weight.sum(seen.others) if seen.others else by_weight
-            )  # a sum over no dims is one over all
+            )  # for NumPy, a sum over no dims is one over all
             found.append(shared.reshape(c.shape))
         return found
 

@@ -235,7 +235,7 @@ def _adaptive_avg_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
 
 
 def _is_one(size: Ints) -> bool:
-    """Return True if one window holds all: to PyTorch the mean, which has a layout of its own, and its gradient."""
+    """Return True if one window holds all: to PyTorch the mean, which has its own layout, and its gradient."""
     return math.prod(size) == 1
 
 

@@ -87,9 +87,7 @@ def _max_host(launch: Launch) -> Body:
         grad = widen(inputs[0])
         out = np.zeros(outputs[0].size, grad.dtype)
         planes = np.arange(math.prod(grad.shape[:2])).reshape(*grad.shape[:2], *(1,) * (grad.ndim - 2))
-        held = (inputs[1] >= 0) & (
-            inputs[1] < volume
-        )  # a window that lies in the padding alone holds nothing
+        held = (inputs[1] >= 0) & (inputs[1] < volume)  # a window within the padding contains no element
         np.add.at(out, (inputs[1] + planes * volume)[held], grad[held])
         np.copyto(outputs[0], out.reshape(outputs[0].shape), casting="unsafe")
 

@@ -140,7 +140,7 @@ class Field:
         return self.planes.take(flat, 1)
 
 
-_OUTSIDE = -(1 << 60)  # no other dimensions' elements bring it back to 0
+_OUTSIDE = -(1 << 60)  # so negative that no offset of other dimensions makes it valid
 
 
 def _held(tap: Tap, n: int, step: int) -> Tap:
@@ -297,7 +297,7 @@ def _backward_host(launch: Launch) -> Body:
             outputs[0], np.moveaxis(planes.reshape(len(planes), batch, *field.size), 0, 1), casting="unsafe"
         )
         for d, (at, n, slope) in enumerate(zip(places, field.size, slopes, strict=True)):
-            if mode != "bicubic":  # its taps are padded one by one, its places are not
+            if mode != "bicubic":  # for bicubic, each tap is padded by itself, not the position
                 slope = slope * _padded_turn(at, n, padding, align)
             slope = slope * (slope.dtype.type(n - 1 if align else n) / slope.dtype.type(2))
             np.copyto(outputs[1][..., -1 - d], slope.reshape(batch, *spatial), casting="unsafe")

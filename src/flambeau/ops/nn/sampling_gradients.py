@@ -73,7 +73,7 @@ def _along(grid: Any, n: int, mode: str, padding: str, align: bool) -> tuple[Tap
     """Return the taps, and how far the place moves with the grid."""
     scale = (n - 1 if align else n) / 2
     place = (grid + 1) * scale if align else ((grid + 1) * n - 1) / 2
-    if mode == "bicubic":  # its taps are padded one by one
+    if mode == "bicubic":  # each tap is padded by itself
         low = place.floor()
         return _cubic(low, place - low, n, padding, align), scale + 0 * low
     at, turn = _padded(place, n, padding, align)

@@ -37,7 +37,7 @@ class Windows(NamedTuple):
         return tuple(out)
 
     def reaching(self, size: Sequence[int]) -> Windows:
-        """Return the same windows without the ends of kernels that lie behind the input of every window."""
+        """Return the windows without those ends of the kernel that lie beyond the input in every window."""
         ends = zip(size, self.kernel, self.padding, self.dilation, strict=True)
         return self._replace(kernel=tuple([min(k, -(-(n + p) // d)) for n, k, p, d in ends]))
 

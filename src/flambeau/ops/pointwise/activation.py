@@ -1,4 +1,4 @@
-"""Activations of torch.nn.functional that are one pointwise kernel, beside those in `pointwise_functions`."""
+"""Activations of torch.nn.functional that are one pointwise kernel, in addition to `pointwise_functions`."""
 
 from __future__ import annotations
 

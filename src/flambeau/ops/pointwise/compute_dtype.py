@@ -18,7 +18,8 @@ Array = np.ndarray[Any, Any]
 def computing_steps(kind: dtype, source: dtype) -> Steps:
     """Return the dtypes that `source` is converted through to what a body for `kind` computes in."""
     target = wide(kind)
-    if kind is not target and source is not kind:  # dtype=: rounded to it first, as PyTorch converts
+    # with dtype=, operands are rounded to it first, as in PyTorch
+    if kind is not target and source is not kind:
         return kind, target
     return () if target is source else (target,)
 

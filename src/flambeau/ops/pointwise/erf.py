@@ -46,7 +46,8 @@ def _erf(x: Array) -> Array:
     return np.tanh(r, out=r)
 
 
-# r(x^2) = a x^2 + b + (c x^2 + d) / (x^4 + e x^2 + f), fitted as the polynomial of erf was, to 1.4e-7: fewer passes
+# r(x^2) = a x^2 + b + (c x^2 + d) / (x^4 + e x^2 + f), fitted like the polynomial of erf, to 1.4e-7. It needs
+# fewer passes.
 _A, _B, _C, _D, _E, _F = (
     np.float32(c)
     for c in (

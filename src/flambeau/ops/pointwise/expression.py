@@ -44,7 +44,7 @@ from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
 from flambeau.ops.pointwise.pointwise_body import Array, Into, Lazy
 from flambeau.ops.pointwise.pointwise_several import together
 
-MOST = 8  # tensors
+MOST = 8  # the maximum number of tensors
 LETTERS = "abcdefghjklmnopqrstuvwxyz"  # names of operands in C++
 _Number = bool | int | float | complex
 _EITHER = {logic.logical_and, logic.logical_or, logic.logical_xor, logic.logical_not, logic.eq, logic.ne}
@@ -60,7 +60,7 @@ _OF_TRUTHS = {
 
 
 class Node:
-    """A part of an expression. `place` says where in the text it is, for errors; `truth` whether it is a truth value.
+    """A part of an expression. `place` is its position in the text, for errors; `truth` whether it is a truth value.
 
     It answers to what derivatives' formulas do with tensors: arithmetic, comparisons, records by name as methods.
     """
@@ -69,7 +69,7 @@ class Node:
     truth = False
     meta = SimpleNamespace(shape=())
     dtype = float32  # formulas ask whether it is complex
-    requires_grad = True  # and whether its own derivative may be asked for
+    requires_grad = True  # its own derivative may be requested
 
     def __add__(self, other: Any) -> Node:
         return self if type(other) is int and other == 0 else applied(arithmetic.add, self, other)
@@ -191,9 +191,7 @@ def applied(record: Pointwise, *args: Any, place: str = "") -> Node:
 
 
 def _usable(record: Any) -> bool:
-    """Return True if expressions may name it: it takes no static params, and its C++ text is the same for every
-    call.
-    """
+    """Return True if expressions may name it: it takes no static params, and its C++ text is equal for every call."""
     if not isinstance(record, Pointwise) or record.static or not record.name.isidentifier():
         return False
     if record.promotion.common not in (result_type, TO_FLOAT.common) or record.name.endswith("_backward"):
@@ -314,7 +312,9 @@ _PARTS = (TO_REAL, FLOAT_TO_REAL)  # their results are real where the operand is
 
 
 def _computes_in(node: Applied, kind: dtype, floats: bool) -> bool:
-    """Return True if a record computes in a dtype, its numbers too. Without `floats` integers may meet no floats."""
+    """Return True if a record computes in a dtype, its numbers too. Without `floats`, integers and floats may not be
+    mixed.
+    """
     whole = kind.category < FLOATING and not floats
     if whole and (node.record.promotion.common is TO_FLOAT.common or any(map(_is_float, node.args))):
         return False
@@ -445,7 +445,7 @@ def _computes(record: Pointwise | None, launch: Launch) -> Callable[..., Any]:
 
 
 def _text(root: Node, arity: int) -> str:
-    """Return the statements in C++, as an expression: a function that is called at once."""
+    """Return the statements in C++, as an expression: an immediately called function."""
     numbers, steps, last = _steps(root, arity)
     names = list(LETTERS[:arity])
     lines = []

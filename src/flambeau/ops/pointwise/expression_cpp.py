@@ -65,7 +65,7 @@ _quotient = pointwise(
     derivative=NOT_DIFFERENTIABLE,
     listed=False,
 )
-_BINARY = [  # by precedence, the loosest first
+_BINARY = [  # by precedence, the lowest first
     {"||": logic.logical_or}, {"&&": logic.logical_and}, {"|": logic.bitwise_or}, {"^": logic.bitwise_xor},
     {"&": logic.bitwise_and}, {"==": logic.eq, "!=": logic.ne},
     {"<": logic.lt, "<=": logic.le, ">": logic.gt, ">=": logic.ge},
@@ -118,7 +118,7 @@ _OF_INTEGERS = (arithmetic.add, arithmetic.sub, arithmetic.mul, arithmetic.neg, 
 
 
 class _Whole(Number):
-    """An integer as C++ writes it: an int until it meets a T, so that 1 / 2 is 0."""
+    """An integer as C++ writes it: an int until it is combined with a T, so that 1 / 2 is 0."""
 
 
 def _is_int(node: Node) -> bool:
@@ -163,7 +163,7 @@ class _Token:
 
 
 def functions_of(text: str) -> list[Function] | None:
-    """Return the functions of a text, the last of which is the kernel; None: it is no sequence of function
+    """Return the functions of a text, the last of which is the kernel; None: it is not a sequence of function
     templates.
     """
     found = []
@@ -506,7 +506,7 @@ class _Body:
         return left
 
     def _joined(self, mark: _Token, record: Pointwise, left: Node, right: Node) -> Node:
-        """Return two operands. Ints make ints, of which a T knows nothing: they are folded."""
+        """Return two operands. Two ints are folded to an int, without conversion to T."""
         if isinstance(left, _Whole) and isinstance(right, _Whole) and mark.text in _FOLDED:
             if mark.text == "/" and not right.value:
                 self.refuse("a division by 0", mark)

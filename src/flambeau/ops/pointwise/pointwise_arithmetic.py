@@ -443,7 +443,7 @@ def _no_complex_clamp(common: dtype, operands: Sequence[Operand]) -> None:
 
 
 def _clamp(x: Any, low: Any, high: Any, out: Any = None) -> Any:
-    if x.dtype.kind == "b":  # NumPy clips none
+    if x.dtype.kind == "b":  # NumPy cannot clip bools
         return np.minimum(np.maximum(x, low), high, out=out)
     return x.clip(low, high, out=out)
 
@@ -584,7 +584,7 @@ def _one_dtype(common: dtype, operands: Sequence[Operand]) -> None:
 
 
 def _lerp(start: Any, end: Any, weight: Any) -> Any:
-    gap = end - start  # from the nearer end, so that weight 1 gives end exactly
+    gap = end - start  # computed from the nearer end, so that weight 1 gives `end` exactly
     near = np.abs(weight) < 0.5
     if np.ndim(near):
         return np.where(near, start + weight * gap, end - gap * (1 - weight))

@@ -33,7 +33,7 @@ relu_backward: Pointwise = pointwise(
 
 
 def straight(slope: Any, a: Any, call: Any) -> Any:
-    """Return the gradient of what is straight by pieces in `a`. Recorded, it depends on `a`, with zeros, as
+    """Return the gradient of a function that is piecewise linear in `a`. Recorded, it depends on `a`, with zeros, as
     PyTorch's does.
     """
     return slope + call(relu_backward, (zeros(slope), a)) if a.requires_grad else slope
@@ -71,7 +71,7 @@ def _gelu_slope(x: Any, approximate: str) -> Any:
         inner = root(2 / pi) * (x + 0.044715 * x * x * x)
         t = np.tanh(inner)
         return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root(2 / pi) * (1 + 3 * 0.044715 * x * x)
-    from scipy.special import erf  # as gelu itself
+    from scipy.special import erf  # as in gelu itself
 
     return 0.5 * (1 + erf(x * root(0.5))) + x * np.exp(-0.5 * x * x) * (1 / root(2 * pi))
 

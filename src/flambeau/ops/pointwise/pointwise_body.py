@@ -64,7 +64,7 @@ def load_body(
 def _direct(ufunc: np.ufunc, prepare: list[Prepare | None], inputs: Sequence[Any]) -> Body:
     """Return a body in which a ufunc writes the output itself."""
     ready = [p is None or not isinstance(x, Meta) for p, x in zip(prepare, inputs, strict=True)]
-    if all(ready) and any(isinstance(x, Meta) for x in inputs):  # a Python scalar takes an array's dtype
+    if all(ready) and any(isinstance(x, Meta) for x in inputs):  # a Python scalar has the dtype of the arrays
         if len(inputs) == 2:
             return lambda outputs, inputs: ufunc(inputs[0], inputs[1], out=outputs[0])
         return lambda outputs, inputs: ufunc(*inputs, out=outputs[0])

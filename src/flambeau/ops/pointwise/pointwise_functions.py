@@ -330,9 +330,9 @@ erfinv = _special(
 
 
 def _lgamma(launch: Launch) -> Any:
-    from scipy.special import gammaln  # see _special
+    from scipy.special import gammaln  # imported here because it is slow to import
 
-    return lambda x: np.where(x == -np.inf, -x, gammaln(x))  # SciPy's is -inf there
+    return lambda x: np.where(x == -np.inf, -x, gammaln(x))  # SciPy gives -inf there
 
 
 lgamma = pointwise(
@@ -359,7 +359,7 @@ digamma = _special(
 
 
 def _logit(x: Any, eps: float | None) -> Any:
-    if eps is not None:  # the lower bound first: it wins where eps is above a half
+    if eps is not None:  # the lower bound is applied first, so that it wins if eps exceeds a half
         low, high = x.dtype.type(eps), x.dtype.type(1) - x.dtype.type(eps)
         x = np.where(x < low, low, np.where(x > high, high, x))
     return np.log(x / (1 - x))
@@ -556,7 +556,8 @@ def _rounding(name: str, compute: Callable[[Any], Any], summary: str, forms: Pub
 
 
 def _power_of_ten(decimals: int) -> float:
-    return 10.0 ** abs(decimals) if abs(decimals) <= 308 else math.inf  # beyond, Python's power raises
+    # for larger numbers Python's power raises
+    return 10.0 ** abs(decimals) if abs(decimals) <= 308 else math.inf
 
 
 def _round_decimals(x: Any, decimals: int) -> Any:
@@ -783,7 +784,8 @@ def _softplus(x: Any, beta: Any, threshold: Any) -> Any:
 
 def _leaky(x: Any, slope: Any, out: Any = None) -> Any:
     scaled = x * slope
-    if not np.ndim(slope) and 0 < slope <= 1:  # the greater of both: no choice for each element
+    # computed as the greater of both, without a choice for each element
+    if not np.ndim(slope) and 0 < slope <= 1:
         return np.maximum(x, scaled, out=out)
     return choose(x > 0, x, scaled, out)
 

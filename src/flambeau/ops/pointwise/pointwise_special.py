@@ -26,7 +26,7 @@ from flambeau.ops.pointwise.pointwise_body import Lazy
 WIDE_FLOATS = (float32, float64)
 _special = partial(
     pointwise, header="special", flops=40, derivative=NOT_DIFFERENTIABLE
-)  # as most are in PyTorch
+)  # as for most functions in PyTorch
 
 
 def scipys(name: str, change: Callable[..., Any] | None = None) -> Lazy:

@@ -220,7 +220,7 @@ def _philox_uniform(words: Array, dtype: dtype, bounds: Sequence[Any]) -> Array:
     # PyTorch computes the range in the tensor's dtype
     span = (high - low).astype(dtype.numpy).astype(np.float32)
     stored = _fused(_philox_unit(words, dtype), span, low).astype(dtype.numpy)
-    # cuRAND's interval is (0, 1]; PyTorch's [0, 1): the bound is turned round after rounding to the dtype.
+    # cuRAND's interval is (0, 1], PyTorch's [0, 1): a value that rounds to the bound becomes the other bound.
     return np.where(stored == dtype.numpy.type(high), dtype.numpy.type(low), stored)
 
 
@@ -273,7 +273,7 @@ def _twist_normal(engine: MersenneTwister, count: int, dtype: dtype, parameters:
     unit, kind = (_unit_double, np.float64) if wide else (_unit_float, np.float32)
     whole = count // 16 * 16
     values = np.empty(count, kind)
-    # float32 and float64 draw for every element first, the narrow ones for whole vectors only.
+    # float32 and float64 draw for every element first; narrower dtypes for whole vectors only.
     drawn = count if dtype.itemsize >= 4 else whole
     values[:drawn] = unit(engine, drawn)
     values[:whole] = _box_muller(values[:whole].reshape(-1, 2, 8), kind(mean), kind(std))
@@ -519,7 +519,7 @@ randperm = define(
 # -- numbers of distributions whose parameters are an input: by rejection ------------------------------------
 
 TURNS = 128  # the maximum number of draws for each number; more rejections are practically impossible
-REJECTION_DRAWS = 4 * TURNS  # how far a kernel advances the generator
+REJECTION_DRAWS = 4 * TURNS  # numbers by which a kernel advances the generator
 Draw = Callable[[int], tuple[Array, Array]]  # two uniform numbers in (0, 1] for each element, of each turn
 
 
@@ -581,7 +581,7 @@ def _pairs(policy: Policy | None, count: int, *source: Any) -> Draw:
 
 # -- Poisson: of an input of rates ------------------------------------------------------------------------
 
-_STEP = 10.0  # rates from which on numbers are drawn by rejection
+_STEP = 10.0  # rates from which numbers are drawn by rejection
 
 
 def _poisson(rates: Array, draw: Draw) -> Array:

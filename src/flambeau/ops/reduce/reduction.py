@@ -173,7 +173,7 @@ def _normed(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
 
 
 def _whole_or_default(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
-    assert asked is not None  # the default dtype
+    assert asked is not None  # the default dtype of the computation
     out = asked if kind.category <= INTEGRAL else kind
     return out, out
 

@@ -149,7 +149,7 @@ def _log_sums(x: Array, axis: int) -> Array:
         return _accumulate(np.logaddexp, x, axis)
     found = np.moveaxis(x.astype(np.complex128), axis, -1)
     found[np.isnan(found)] = complex(np.nan, np.nan)
-    found[found.real == -np.inf] = -np.inf  # nothing: the angle does not matter
+    found[found.real == -np.inf] = -np.inf  # zero, whatever its angle is
     step = 1
     while step < found.shape[-1]:
         found[..., step:] = log_add(found[..., :-step], found[..., step:])
@@ -212,7 +212,8 @@ def _cumprod_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
 def _sums_of_products(grad: Any, a: Any, dim: int) -> Any:
     """Return s with s[k] = grad[k] + a[k + 1] s[k + 1] along a dimension, in log2(length) steps.
 
-    Each step joins what lies twice as far. There are no divisions, so that an element may be 0.
+    Each step doubles the distance between the combined elements. There are no divisions, so that an element may
+    be 0.
     """
     size = a.meta.shape[dim]
     sums, factors = grad, a * 0
@@ -313,7 +314,8 @@ def _bincount_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x, bins = inputs[0], len(outputs[0])
         weights = inputs[1].astype(np.float64) if len(inputs) == 2 else None
-        if x.size and (x.min() < 0 or x.max() >= bins):  # a race, as in `fit`: the host had looked
+        # a race, as in `fit`: the host checked the input before
+        if x.size and (x.min() < 0 or x.max() >= bins):
             as_counted(launch, False)
             inside = (x >= 0) & (x < bins)
             x, weights = x[inside], None if weights is None else weights[inside]
@@ -368,7 +370,7 @@ def _histc_host(launch: Launch) -> Body:
             x = x[(x >= least) & (x <= most)]
             at = (
                 _places(x, least, most, bins) if least < most else np.full(x.size, bins // 2)
-            )  # 1e30 - 1 is 1e30
+            )  # in float32, 1e30 - 1 equals 1e30
         outputs[0][...] = np.bincount(np.minimum(at, bins - 1), minlength=bins)
 
     return body

@@ -169,12 +169,12 @@ def _roll_rule(operands: Sequence[Operand], params: Params) -> Signature:
     if len(shifts) != len(dims) and not (len(shifts) == 1 and not dims):
         counted = f"shifts: {len(shifts)}, dims:{len(dims)}"
         raise RuntimeError(f"shifts and dimensions must align. {counted}")
-    if x.numel == 0:  # PyTorch looks at no dim then
+    if x.numel == 0:  # PyTorch checks no dim then
         return Signature((x.with_(strides=dense_strides(x.shape, x.strides)),), (x,), (shifts, ()))
     if dims and not x.ndim:
         raise IndexError(f"Dimension specified as {dims[0]} but tensor has no dimensions")
     dims = tuple([wrap_dim(d, x.ndim) for d in dims])
-    last = bool(dims) and x.channels_last and x.device.type != "cuda"  # where PyTorch rolls by joining
+    last = bool(dims) and x.channels_last and x.device.type != "cuda"  # PyTorch rolls by joining then
     return Signature((Meta.laid(x.shape, x.dtype, x.device, last),), (x,), (shifts, dims))
 
 
@@ -229,7 +229,7 @@ def _triangle_rule(name: str) -> Any:
         assert isinstance(x, Meta)
         if x.ndim < 2:
             raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
-        rows, columns = x.shape[-2:]  # diagonals beyond them are like the first beyond
+        rows, columns = x.shape[-2:]  # all diagonals outside of the matrix are equivalent
         diagonal = max(-rows - 1, min(params[0], columns + 1))
         return Signature((Meta.contiguous_of(x.shape, x.dtype, x.device),), (x,), (diagonal,))
 

@@ -39,7 +39,7 @@ def _padded(x: Meta, shape: tuple[int, ...], mode: str, pads: Sequence[tuple[int
     """Return a padded meta in the format of x; contiguous for circular padding, a copy if it only crops."""
     if mode == "constant" and all(before <= 0 and after <= 0 for before, after in pads):
         return x.with_(shape, dense_strides(shape, x.strides))
-    # Circular padding is made of parts; PyTorch's kernels for GPUs give the other two contiguous.
+    # Circular padding is composed of parts; PyTorch's GPU kernels return the other two contiguous.
     kept = mode == "constant" or (mode != "circular" and x.device.type != "cuda")
     return Meta.laid(shape, x.dtype, x.device, x.channels_last and kept)
 

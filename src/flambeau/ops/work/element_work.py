@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch, Work, distinct_bytes
 
-_LONG_FORMULA = 4  # statements, more than which PyTorch computes by several kernels
+_LONG_FORMULA = 4  # statements beyond which PyTorch uses several kernels
 
 CYCLES_OF_A_MICROSECOND = 1755.0
 """Of an H100 under load, on which the times of these modules were measured."""

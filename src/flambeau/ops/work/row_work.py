@@ -40,11 +40,12 @@ def _at_least(launch: Launch, latency: float, microseconds: float, instructions:
 
 # -- reductions -------------------------------------------------------------------------------------------------------
 
-_TOGETHER = 264  # results above which no row is split among blocks
+_TOGETHER = 264  # results from which no row is split among blocks
 
 
 def reduction(instructions: int = 12, moments: bool = False) -> Callable[[Launch], Work]:
-    """Return the work of a reduction. Long rows of few results are split among blocks, which then meet.
+    """Return the work of a reduction. Long rows of few results are split among blocks, whose results are then
+    combined.
 
     Args:
         instructions: Instructions for each element.
@@ -58,7 +59,7 @@ def reduction(instructions: int = 12, moments: bool = False) -> Callable[[Launch
         length = count // results
         each = instructions
         if source.itemsize < 4:
-            each = round(1.45 * each) + 3  # conversions
+            each = round(1.45 * each) + 3  # includes conversions
         parts = max(length // 2048, 1)
         threads = results * min(parts, _TOGETHER) * 256 if length > 256 else count // 4
         microseconds = 1.1 + (0.9 if moments else 0.0)
@@ -141,7 +142,7 @@ def scan(launch: Launch) -> Work:
 
 
 def cumulative_sum(launch: Launch) -> Work:
-    """Return the work of `cumsum`: for elements of up to four bytes a kernel of its own."""
+    """Return the work of `cumsum`: for elements of up to four bytes a separate kernel."""
     rows, columns = _rows_and_columns(launch)
     source = _source(launch)
     if source.itemsize > 4:

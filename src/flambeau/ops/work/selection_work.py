@@ -16,7 +16,7 @@ def _indices(launch: Launch) -> list[Meta]:
 def _work(
     launch: Launch, count: int, passes: int, itemsize: int, instructions: float, microseconds: float
 ) -> Work:
-    """Return the work of `count` selected elements that move `passes` times, beside the indices."""
+    """Return the work of `count` selected elements that move `passes` times, in addition to the indices."""
     nbytes = float(passes * count * itemsize + sum([distinct_bytes(x) for x in _indices(launch)]))
     cycles = microseconds * CYCLES_OF_A_MICROSECOND
     return Work(nbytes, nbytes, max(count, 1), instructions * count, cycles)
@@ -46,7 +46,7 @@ def write_rows(launch: Launch) -> Work:
 
 
 def add_rows(launch: Launch) -> Work:
-    """Return the work of `index_add` and `index_reduce`, whose sums meet in atomic operations."""
+    """Return the work of `index_add` and `index_reduce`, whose sums use atomic operations."""
     return _work(launch, _given(launch).numel, 3, launch.outputs[0].itemsize, 90.0, 1.2)
 
 

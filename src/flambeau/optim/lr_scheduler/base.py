@@ -31,7 +31,7 @@ class LRScheduler:
 
     Args:
         optimizer: whose groups' "lr" is set.
-        last_epoch: the number of steps already made, less one; -1 starts anew. From 0 on the groups must have an
+        last_epoch: the number of steps already made, less one; -1 starts again. From 0 on the groups must have an
             "initial_lr" (KeyError).
 
     A subclass gives `_next`, the rate that follows a group's rate, or `get_lr`, the rates of all groups; and
@@ -194,7 +194,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def copied(value: Rate) -> Rate:
-    """Return a value of its own: tensors are changed in place."""
+    """Return its own value: tensors are changed in place."""
     return value.clone() if isinstance(value, Tensor) else value
 
 

@@ -1,7 +1,7 @@
-"""`Settings`: where devices come from. A call's wish goes before the environment's.
+"""`Settings`: which devices a machine has. Arguments of a call override the environment.
 
-`flambeau run` writes its options into the environment of the program that it runs, so the order of
-precedence (call, command line, environment) needs no third source here.
+`flambeau run` writes its options into the environment of the program that it runs, so the order of precedence
+(call, command line, environment) needs no third source here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VARIABLES = (
 class Settings(Value):
     """The settings with which one machine is opened.
 
-    driver: "virtual", "cuda" (real GPUs), or "none" where nothing was asked for and there are no real GPUs. data:
+    driver: "virtual", "cuda" (real GPUs), or "none" if nothing was requested and there are no real GPUs. data:
     False: virtual GPUs of shapes and times alone, whose kernels do not run. placement: how the caching allocators
     choose among free blocks (see `placement.py`). strict: with races, what the host may do to pinned memory
     unseen withholds the certificate. said: the environment's variables that decided, as `NAME='value'`, for
@@ -114,7 +114,7 @@ def kernel_cache() -> Path | None:
 
     None too for a user without a home, as a container's may be.
     """
-    from pathlib import Path  # at import it would cost milliseconds that most programs need not pay
+    from pathlib import Path  # imported here because most programs do not need it
 
     asked = _get("FLAMBEAU_KERNEL_CACHE")
     if asked == "0":
@@ -126,7 +126,7 @@ def kernel_cache() -> Path | None:
 
 
 def launch_blocking() -> bool:
-    """Return True if CUDA_LAUNCH_BLOCKING asks that each launch be waited for."""
+    """Return True if CUDA_LAUNCH_BLOCKING makes the host wait for each launch."""
     return os.environ.get("CUDA_LAUNCH_BLOCKING", "").strip() not in ("", "0")
 
 
@@ -215,7 +215,7 @@ def unknown_variables() -> list[str]:
 
 
 def _hint(name: str) -> str:
-    from difflib import get_close_matches  # only here: it takes milliseconds to import
+    from difflib import get_close_matches  # imported here because it is slow to import
 
     ends = [known.removeprefix("FLAMBEAU_") for known in VARIABLES]
     near = get_close_matches(name.removeprefix("FLAMBEAU_"), ends, 1)

@@ -1,4 +1,4 @@
-"""Device memory that goes to other processes and comes from them. Owner of what was sent and received.
+"""Device memory shared with other processes. Owner of the blocks that were sent and received.
 
 # Note [Sharing CUDA tensors]
 What is sent is a block of the caching allocator: the handle of the whole segment that it lies in, as CUDA has
@@ -37,9 +37,9 @@ from flambeau.runtime.memory.pending_frees import UseEvent
 from flambeau.runtime.memory.reentrant_lock import AllocatorLock
 from flambeau.runtime.streams.wait_reason import because
 
-_UUID = 16  # bytes
+_UUID = 16  # bytes of a UUID
 _EVENTS = 1000  # sendings with a separate event; further ones wait for their stream instead
-_MANY = 1000  # blocks in limbo
+_MANY = 1000  # blocks in IPC limbo from which receivers are checked
 
 FROM_ANOTHER = (
     "Attempted to send CUDA tensor received from another process; this is not currently supported. Consider cloning "
@@ -154,7 +154,7 @@ class _State:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.sent: dict[int, Sent] = {}  # by address
+        self.sent: dict[int, Sent] = {}  # address -> sent block
         self.limbo: dict[int, Sent] = {}
         self.own: Slots | None = None
         self.segments: WeakValueDictionary[tuple[Context, bytes], Segment] = WeakValueDictionary()
@@ -162,7 +162,7 @@ class _State:
         self.uuids: WeakKeyDictionary[Context, bytes] = WeakKeyDictionary()
         self.receipts: WeakSet[Received] = WeakSet()
         self.dead: deque[tuple[Received, Iterable[int]]] = deque()
-        self.later: list[tuple[Received, Iterable[int]]] = []  # could not be done when it was tried
+        self.later: list[tuple[Received, Iterable[int]]] = []  # releases that could not be done immediately
         self.turn = AllocatorLock(self.dead, lambda: _bury())
         self.events = 0  # events of sendings that the receiver has not finished with
         self.watching = False
@@ -189,7 +189,7 @@ _state = _State()
 def send(ptr: int, nbytes: int, context: Context, block: Block) -> Parcel:
     """Return what another process needs to use `nbytes` bytes at `ptr`, a block of the caching allocator.
 
-    Whoever calls keeps the block until `retire`.
+    The caller keeps the block until `retire`.
 
     Raises:
         NotSupportedError: If the memory cannot be shared.
@@ -266,7 +266,7 @@ def collect(thoroughly: bool = True) -> None:
 def returned(parcel: Parcel) -> Sent:
     """Return the block of a parcel that this same process sent, out of IPC limbo if it was freed since.
 
-    The current stream waits for the sending, which is over.
+    The current stream waits for the work before the sending, which ends here.
 
     Raises:
         RuntimeError: If the memory was given back.
@@ -312,7 +312,7 @@ def receive(parcel: Parcel) -> tuple[Context, int, Received]:
         except BaseException as error:  # the parcel will not be used
             finish(counters, parcel.slot)
             if isinstance(error, DriverError) and not birth(Door.unpack(parcel.counter).pid):
-                raise _ended(parcel) from error  # to CUDA its handles are merely invalid
+                raise _ended(parcel) from error  # CUDA reports only an invalid handle
             raise
 
 
@@ -404,9 +404,9 @@ def _try_end(receipt: Received, streams: Iterable[int]) -> bool:
             if segment.holders > 1:
                 _wait(context, streams)
             else:
-                context.backing.ipc_close(segment.ptr)  # which waits for the device
+                context.backing.ipc_close(segment.ptr)  # this waits for the device
                 _state.segments.pop(segment.key, None)
-        except DriverError:  # amid a command
+        except DriverError:  # another driver call is under way
             return False
         segment.holders -= 1
     receipt.end()

@@ -1,4 +1,6 @@
-"""`examine`: what this process's devices are, why these, where their memory is; `doctor` says it in words."""
+"""`examine`: the devices of this process, the reason for their choice, and their memory. `doctor` returns it as
+text.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,7 @@ def _device(context: Context) -> dict[str, Any]:
 
 
 def doctor(try_peers: bool = False) -> str:
-    """Return what is there and in what state, for a person: versions, devices and why these, memory, peers, flags.
+    """Return the state of devices and libraries as text: versions, devices and why these, memory, peers, flags.
 
     Args:
         try_peers: initialize CUDA, and let every pair of devices copy a test pattern.
@@ -194,7 +196,7 @@ def _kernel_cache() -> dict[str, Any] | None:
     if folder is None:
         return None
     sizes = []
-    with suppress(OSError):  # not there yet
+    with suppress(OSError):  # the file does not exist yet
         sizes = [file.stat().st_size for file in folder.glob("*.cubin")]
     there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     return {

@@ -47,7 +47,7 @@ class PlanCache:
         with self._lock:
             plan = self._plans.setdefault(key, plan)
             out = self._overflow()
-        del out  # unloads, without the lock
+        del out  # unloads the plan after the lock was released
         return plan
 
     @property

@@ -30,7 +30,7 @@ UNKNOWN, DIRECT, HOST, CORRUPT = "not used yet", "direct", "through the host", "
 _pairs: dict[tuple[Context, Context], str] = {}
 _buffers: dict[
     Context, int
-] = {}  # where a device's pattern lies; to free it would wait for the device's work
+] = {}  # device -> address of its pattern, never freed, because a free would wait for the device
 _pinned: WeakKeyDictionary[Driver, HostMemory] = WeakKeyDictionary()  # driver -> pinned host buffer
 _lock = threading.Lock()
 
@@ -46,7 +46,7 @@ def direct(giver: Context, taker: Context, look: bool = False) -> bool:
 
 
 def state(giver: Context, taker: Context) -> str:
-    """Return what is known of a pair, in words."""
+    """Return the known state of a pair, as text."""
     return _pairs.get((giver, taker), UNKNOWN)
 
 

@@ -40,26 +40,26 @@ class CUDAGraph:
     Raises RuntimeError from each call that needs a capture where there is none.
     """
 
-    if not TYPE_CHECKING:  # a checker should find misspelt names
+    if not TYPE_CHECKING:  # otherwise a type checker would not find misspelled names
         __getattr__ = lacks
         __reduce_ex__ = not_copied
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._keep_graph = keep_graph
-        self._ready = False  # whether it was made launchable since the capture
+        self._ready = False  # True if the graph was instantiated since the capture
         self._context: Context | None = None
-        self._stream: Stream | None = None  # while it captures
+        self._stream: Stream | None = None  # the stream, during a capture
         self._handle = 0
         self._pool: MemPool | None = None
         self._before: PrivatePool | None = None
         self._thread = 0
         self._registered: list[Philox] = []
-        self._draws: Draws | None = None  # while it captures
+        self._draws: Draws | None = None  # the draws, during a capture
         self._liveness: Any = None  # the check of memory, if it was requested
         self._drawn: list[tuple[Philox, int]] = []  # how much each launch takes of which states of generators
 
     def register_generator_state(self, generator: Generator) -> None:
-        """Let a generator beside the device's default one be used in the capture; before it begins.
+        """Register a generator other than the device's default one for the capture, before it begins.
 
         As in today's PyTorch this is not needed: a generator's state is the graph's from its first number on.
 
@@ -90,8 +90,8 @@ class CUDAGraph:
             check_input_liveness: watch the memory that launches of the capture use and that is not the graph's own:
                 `replay` raises RuntimeError once some of it was freed. It costs time as long as the graph lives.
 
-        Raises RuntimeError: the current stream is the default stream, or captures already, or the graph has a capture;
-        TypeError, ValueError: `pool` is no id of a pool.
+        Raises RuntimeError: the current stream is the default stream, or captures already, or the graph has a
+        capture; TypeError, ValueError: `pool` is not an id of a pool.
         """
         if capture_error_mode not in MODES:
             raise RuntimeError(
@@ -121,7 +121,7 @@ class CUDAGraph:
         part = memory.part_of(context)
         self._before = allocator.route(part)
         memory._uses += 1
-        if watched:  # imported then: few ask
+        if watched:  # imported here because few programs need it
             self._liveness = import_module("flambeau.runtime.graphs.graph_memory_check").Liveness(
                 context, part
             )
@@ -199,8 +199,8 @@ class CUDAGraph:
     def replay(self) -> None:
         """Launch the graph on the current stream of its device. Returns immediately.
 
-        In a capture it becomes part of what is captured: keep it as long as that. Real GPUs do so only with
-        graphs that draw no random numbers.
+        During a capture it becomes part of the captured graph, which must not outlive it. Real GPUs do so only
+        with graphs that draw no random numbers.
 
         Raises:
             RuntimeError: If nothing was captured.
@@ -218,7 +218,7 @@ class CUDAGraph:
         stream.queue.busy = True
 
     def reset(self) -> None:
-        """Give the graph and its memory back; it may capture anew.
+        """Free the graph and its memory. The object may capture again.
 
         Raises:
             RuntimeError: If it is capturing.
@@ -264,8 +264,8 @@ class CUDAGraph:
         self._registered, self._drawn = [], []
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # the constructor raised
-            if self._draws is not None:  # its capture was never ended
+        with suppress(AttributeError):  # the constructor may have raised
+            if self._draws is not None:  # the capture was never ended
                 end_capture(self._draws)
             self._release()
 

@@ -27,9 +27,9 @@ class Liveness:
     def __init__(self, context: Context, part: PrivatePool) -> None:
         self._context = context
         self._part = part
-        self._used: dict[int, tuple[str, Site]] = {}  # by address: the first operator that used it, and where
+        self._used: dict[int, tuple[str, Site]] = {}  # address -> first operator that used it, call site
         self._own: list[tuple[int, int]] = []  # (address, bytes) allocated during the capture
-        self._dead: dict[int, Site] = {}  # by address: where it was freed
+        self._dead: dict[int, Site] = {}  # address -> call site of the free
         launch_hooks.subscribe(self)
         memory_hooks.subscribe(self, [context])
 
@@ -87,5 +87,5 @@ class Liveness:
 
 
 def _part_of(block: Block) -> PrivatePool | None:
-    pool = getattr(block, "pool", None)  # CPU memory has none
+    pool = getattr(block, "pool", None)  # CPU memory has no pool
     return None if pool is None else pool.private

@@ -26,9 +26,10 @@ class MemPool:
     Args:
         allocator: a resource (see `flambeau.runtime.memory.resources`) that its segments come from; None: the device's.
         use_on_oom: its free blocks also serve others, on the same stream, where nothing else is left.
-        no_split: each block is a segment of its own.
+        no_split: each block is a separate segment.
 
-    Its segments go back when it is gone and they are free; `empty_cache` leaves them while it lives.
+    Its segments are released when the MemPool is deleted and they are free; `empty_cache` leaves them while it
+    lives.
 
     Raises:
         TypeError: If `allocator` is not a resource.
@@ -110,9 +111,9 @@ def pool_of(given: PoolId | None) -> MemPool:
 
 @contextmanager
 def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
-    """Let what this thread allocates on a device (default: the current one) come from `pool`.
+    """Serve this thread's allocations on a device (default: the current one) from `pool`.
 
-    Other threads' allocations, those of a thread started inside too, do not.
+    Other threads are not affected, even if they are started inside.
 
     Raises:
         RuntimeError: If there is no such device.

@@ -49,7 +49,7 @@ def heard() -> bool:
 
 @contextmanager
 def within(name: str) -> Iterator[None]:
-    """Return what is launched inside is part of `name`, a function of the tape."""
+    """Report launches inside the block as part of `name`, a node of the autograd graph."""
     recorders = _recorders
     for recorder in recorders:
         recorder.on_scope_begin(name)

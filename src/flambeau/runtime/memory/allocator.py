@@ -249,7 +249,8 @@ class CachingAllocator:
         context, orders, entries, notify = self.context, self._orders, self._entries, self._driver.block_free
 
         def free(block: Block) -> None:
-            if not block.uses and block.size and not context.closed:  # else when these uses have finished
+            # else freed when these uses have finished
+            if not block.uses and block.size and not context.closed:
                 notify(block.ptr, block.requested, block.stream)
             block.freed = block.pool.queue.freed(orders.now, block.freed)
             entries.append(block.free_entry)
@@ -343,7 +344,7 @@ class CachingAllocator:
         """Release segments that could not be released before, because the driver failed or a capture was under way."""
         late = self._unreleased
         while late and not self._orders.capturing:
-            self._segments.release(late[-1])  # if that fails it stays there
+            self._segments.release(late[-1])  # if this fails, the block stays in the list
             late.pop()
 
     def _poll(self, wait: bool = False) -> None:

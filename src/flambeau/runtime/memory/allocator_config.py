@@ -1,7 +1,7 @@
-"""`Policy`: how an allocator rounds, cuts, keeps and gives back. PyTorch's settings, under PyTorch's names.
+"""`Policy`: how an allocator rounds, splits, caches and releases memory. PyTorch's settings, under PyTorch's names.
 
-A policy is read from a text like `max_split_size_mb:128,roundup_power2_divisions:8`, which the environment gives as
-PYTORCH_ALLOC_CONF or, by its older name, PYTORCH_CUDA_ALLOC_CONF.
+A policy is read from a text like `max_split_size_mb:128,roundup_power2_divisions:8`, which the environment gives
+as PYTORCH_ALLOC_CONF or, by its older name, PYTORCH_CUDA_ALLOC_CONF.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Policy(Value):
         them. 0: no limit.
     divisions: requests round up to this many steps per power of two; one number, or one for each power from
         1 MiB on. () rounds to 512 bytes.
-    collect_above: when more than this share of the allowed memory is reserved, blocks that have lain idle for long
-        go back to the driver before more is asked for. 0: never.
+    collect_above: when more than this share of the allowed memory is reserved, blocks that were idle for long
+        are returned to the driver before more is requested. 0: never.
     oversize_slack: how much larger than the request an oversize block may be.
     large_segment: what requests between 1 and 10 MiB are cut from.
     fraction: of the device's memory that may be reserved.
@@ -64,7 +64,7 @@ class Policy(Value):
         return -nbytes // ROUND * -ROUND
 
     def segment_size(self, size: int) -> int:
-        """Return the size of the segment that a rounded request asks the driver for."""
+        """Return the size of the segment that the driver allocates for a rounded request."""
         if size <= SMALL_REQUEST:
             return SMALL_SEGMENT
         return self.large_segment if size < LARGE_REQUEST else -size // ROUND_SEGMENT * -ROUND_SEGMENT

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from flambeau.runtime.memory.pending_frees import UseEvent
     from flambeau.runtime.streams.accelerator_stream import Stream
 
-_MAX_SIZE_CLASSES: Final = 512  # per pool; coalescing examines each
-_MAX_RECENT_SIZES: Final = 1024  # per kind of pool
+_MAX_SIZE_CLASSES: Final = 512  # size classes per pool; coalescing examines each
+_MAX_RECENT_SIZES: Final = 1024  # recent sizes per kind of pool
 
 
 class FreeDestination(Protocol):

@@ -30,7 +30,7 @@ from itertools import islice
 from flambeau.runtime.memory.blocks import Block, Pool, last_users, move_to_pool, pop_newest, prepare_entries
 from flambeau.runtime.streams.stream_order import NEVER, StreamClocks
 
-_MAX_DONORS = 128  # pools that one search for blocks of other streams looks at
+_MAX_DONORS = 128  # pools that one search of other streams' blocks examines
 
 
 class HappensBefore:

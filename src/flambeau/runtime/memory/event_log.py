@@ -23,7 +23,7 @@ from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, Ledger, all
 LONG: Final = 2048
 """So many entries are to be settled."""
 
-_FEW = 24  # entries that plain loops add up faster than NumPy
+_FEW = 24  # entries that a plain loop adds faster than NumPy
 
 
 class EventLog:
@@ -44,7 +44,7 @@ class EventLog:
         self._history = History()
         self._settling = False
         self._summed = 0  # the number of entries in the ledger
-        self._added = 0  # to so many allocated bytes
+        self._added = 0  # the allocated bytes of these entries
         self._turn = turn
 
     def book(self, block: Block) -> None:
@@ -80,7 +80,7 @@ class EventLog:
         """Return bytes of the blocks that are handed out, rounded as they are."""
         with self._turn:
             count = len(self.entries)
-            if count > self._summed:  # figures of all kinds would take longer
+            if count > self._summed:  # computing all statistics would take longer
                 self._added += allocated_bytes_of(self.entries[self._summed : count])
                 self._summed = count
             return self._ledger.current[ALL][ALLOCATED_BYTES] + self._added
@@ -97,7 +97,7 @@ class EventLog:
             return self._history.read()
 
     def record(self, recording: Recording | None) -> None:
-        """Note who asks for memory from now on; None: note it no longer."""
+        """Record the call sites of requests from now on; None: note it no longer."""
         self.settle()
         self.recording = recording
         self._history.begin(recording)

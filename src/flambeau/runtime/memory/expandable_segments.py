@@ -1,15 +1,17 @@
 """`Ranges`: segments that grow. Addresses are reserved once, and memory is put behind them page by page.
 
-With `expandable_segments:True` a pool that needs more does not ask for another segment, which would leave the free end
-of the last one to small requests for ever: it puts more pages behind its range, and the end of the last block grows.
-Free pages in the middle of a range go back to the device alone. So little is lost to fragments
+With `expandable_segments:True` a pool that needs more does not ask for another segment, which would leave the
+free end of the last one to small requests forever: it puts more pages behind its range, and the end of the last
+block grows. Free pages in the middle of a range go back to the device alone. So little is lost to fragments
 (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf).
 
 A range is made for one stream. Those that know something of its order let it grow too, once they have no range of
-their own that can: what they free then lies side by side, and the last page is not cut off anew for each of them.
+their own that can: what they free then lies side by side, and the last page is not cut off again for each of
+them.
 
 A range is a chain of blocks like a segment. What has no memory behind it is a `Gap`, which is in no list of free
-blocks. The last one stays for good, empty if need be: so each block of a range has a neighbour, and counts as a part.
+blocks. The last one stays for good, empty if need be: so each block of a range has a neighbour, and counts as a
+part.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class Ranges:
     def grow(self, pool: Pool, size: int, now: int, room: int | None) -> Block | None:
         """Put memory behind more of the pool's addresses: a free block of `size` bytes or more, taken out.
 
-        room: bytes that may be asked for at most. None: the device has no such calls, or no addresses left.
+        room: the largest number of bytes to map. None: the device has no such calls, or no addresses left.
         OutOfMemoryError leaves all as it was.
         """
         own = [held for held in self._ranges if held.pool is pool]
@@ -137,7 +139,7 @@ class Ranges:
         for held in list(self._ranges):
             for run in list(_free_runs(held, pools)):
                 self._empty(held, run)
-            if held.first.next is None:  # the last gap alone
+            if held.first.next is None:  # only the last gap is left
                 self._driver.range_release(held.ptr)
                 self._ranges.remove(held)
 
@@ -151,7 +153,7 @@ class Ranges:
         self._driver.range_unmap(low, high - low)
         touched = [hole for hole in run if hole.ptr < high and hole.ptr + hole.size > low]
         pool, following = touched[0].pool, touched[-1].next
-        assert following is not None  # the last gap at least
+        assert following is not None  # the last gap always follows
         gap = Gap(low, high - low, held.pool, 0)
         _insert_before(held, following, gap)
         held.gaps.append(gap)
@@ -239,7 +241,7 @@ def _remove(held: Range, block: Block) -> None:
 
 
 def _unite_gaps(held: Range, gap: Gap) -> None:
-    """A new gap becomes one with those beside it; the last of them stays."""
+    """Merge a new gap with its neighbours; the last one of them stays."""
     before, following = gap.previous, gap.next
     if isinstance(before, Gap):
         gap.ptr = before.ptr

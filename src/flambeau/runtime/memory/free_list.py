@@ -46,8 +46,8 @@ class FreeList(Generic[T]):
     __slots__ = ("_sizes", "_tops")
 
     def __init__(self) -> None:
-        self._sizes: list[int] = []  # in order
-        self._tops: list[T] = []  # the newest block of each
+        self._sizes: list[int] = []  # sizes, sorted
+        self._tops: list[T] = []  # the newest block of each size
 
     def __iter__(self) -> Iterator[T]:
         for top in self._tops:

@@ -37,7 +37,7 @@ class Heap:
         self.pools: dict[Key, Pool] = {}
         self.size_classes: dict[tuple[int, int], list[Block]] = {}
         self.searches = 0
-        self._seen: tuple[set[int], set[int]] = (set(), set())  # recent sizes, by kind of pool
+        self._seen: tuple[set[int], set[int]] = (set(), set())  # recent sizes of each kind of pool
         self._entries, self._orders, self._index = entries, orders, index
 
     # -- pools --------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Heap:
             merge_right(left, block)
             block = left
             absorbed += 1
-        if block.previous is None and block.next is None:  # a whole segment
+        if block.previous is None and block.next is None:  # the block is a whole segment
             block.idle = self.searches
             if absorbed:
                 self._entries.append(pool.entry(CUT, -block.size, -1 - absorbed, 0))

@@ -1,4 +1,4 @@
-"""`History`: what an allocator did lately. `Recording`: who asked for it, while a program has that recorded.
+"""`History`: what an allocator did lately. `Recording`: the call site of the request, if the program records it.
 
 # Note [Stacks]
 A stack is kept as the ids of its code objects and the places in them: numbers, which hash fast. A stack that was met
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from flambeau.runtime.memory_reports.memory_metadata import Labels
 
 _KEPT = 1 << 15  # entries that are kept without a recording
-_PACKED = 256  # entries that are worth a batch
-_DEEPEST = 64  # frames
+_PACKED = 256  # entries from which a batch is built
+_DEEPEST = 64  # frames of a recorded stack
 
 
 class Stack:
@@ -54,11 +54,12 @@ class Stack:
 
 
 class Recording:
-    """What `torch.cuda.memory._record_memory_history` asked for.
+    """The settings of `torch.cuda.memory._record_memory_history`.
 
-    enabled: "state" (live memory only) or "all" (a history too). context: of whom to keep stacks: None, "state" and
-    "alloc" (who asked for memory), "all" (who freed it too). max_entries: how many events are kept. clock: the time
-    in nanoseconds. skip: actions that histories leave out. `labels`: the ranges that the program names meanwhile.
+    enabled: "state" (live memory only) or "all" (a history too). context: of whom to keep stacks: None, "state"
+    and "alloc" (call sites of allocations), "all" (of frees too). max_entries: how many events are kept. clock:
+    the time in nanoseconds. skip: actions that histories leave out. `labels`: the ranges that the program names
+    meanwhile.
     """
 
     def __init__(

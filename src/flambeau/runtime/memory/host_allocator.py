@@ -1,7 +1,7 @@
 """`HostAllocator`: memory of CPU tensors. Small freed blocks are kept for the next request of the same size.
 
 Sizes round up to 64 bytes, addresses are aligned to 64. Freed blocks of at most 1 MiB are kept: at most 1 MiB per
-size, at most 64 sizes, so at most 64 MiB in all. Larger memory goes back to the system at once.
+size, at most 64 sizes, so at most 64 MiB in all. Larger memory is returned to the system immediately.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class HostAllocator:
 
     allocate, allocate_output: a block of at least so many bytes for a stream; 0 bytes are at address 0.
         OutOfMemoryError: there is none.
-    free: take a block back, anywhere, also in a destructor in the middle of `allocate`.
+    free: free a block, also from a destructor that interrupts `allocate`.
     """
 
     __slots__ = (
@@ -61,8 +61,8 @@ class HostAllocator:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._driver = context.driver
-        self._shelves: dict[int, Shelf] = {}  # by rounded size
-        self._lock = threading.RLock()  # guards which shelves there are
+        self._shelves: dict[int, Shelf] = {}  # rounded size -> shelf
+        self._lock = threading.RLock()  # protects the dictionary of shelves
         self._nowhere = Shelf(0)
         self.allocate: Allocate = self._allocate
         self.allocate_output: Allocate = self._allocate
@@ -86,7 +86,7 @@ class HostAllocator:
         shelf = block.shelf
         if len(shelf) < shelf.room:
             shelf.append(block)
-            if not shelf.room:  # given up in between
+            if not shelf.room:  # the shelf was closed meanwhile
                 self._clear(shelf)
         elif block.size and not self._context.closed:
             self._driver.mem_free(block.ptr)

@@ -59,7 +59,7 @@ body: Final = _BODY.pack
 
 HEADS = [Struct("=q").pack(code) for code in CODES]
 
-_SHOWN = np.array([code & ~1 not in (CUT, ORDER) for code in CODES])  # in histories
+_SHOWN = np.array([code & ~1 not in (CUT, ORDER) for code in CODES])  # actions that histories show
 
 
 def codes_and_sizes(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:

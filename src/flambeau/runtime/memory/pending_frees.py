@@ -150,7 +150,7 @@ class PendingFrees(Generic[T]):
 
 
 def _is_done(event: int, context: Context, block_host: bool) -> bool:
-    if context.closed:  # its work was finished then
+    if context.closed:  # closing the context waited for the work
         return True
     if block_host:
         context.backing.event_sync(event, internal=True)

@@ -2,8 +2,8 @@
 
 Pinning is expensive, so freed memory is kept. Sizes round up to 512 bytes, never to a power of two, and a kept
 block serves a request only if at most an eighth of it (or 4 KiB) is wasted. A block that asynchronous copies use
-waits, when freed, for an event on each stream of those copies; any other is reused at once. The setting
-pinned_max_cached_size_mb caps what is kept: what is too much goes back at once, the largest blocks first; in the
+waits, when freed, for an event on each stream of those copies; any other block is reused immediately. The setting
+pinned_max_cached_size_mb caps what is kept: excess blocks are released immediately, the largest first; in the
 capture of a CUDA graph, where the system can be given nothing back, with the first request or free after it.
 """
 

@@ -125,7 +125,7 @@ class RandomHeap(Heap):
         """Join all: nothing may be refused that fits when its neighbours join."""
         super().coalesce(pool, enough)
         for hole in list(pool.free_list):
-            if hole.is_free:  # else a neighbour has absorbed it
+            if hole.is_free:  # a neighbour may have absorbed it
                 pool.free_list.remove(hole)
                 super().coalesce_block(pool, hole)
 

@@ -42,9 +42,9 @@ def unpacked(owner: int) -> PoolId:
 class PrivatePool:
     """Segments that serve only the requests that are routed to one MemPool.
 
-    source: where they come from; None: from where the allocator has its own. use_on_oom: its free blocks also
-    serve others, as a last resort. no_split: a block is always a whole segment. open: its MemPool lives;
-    afterwards its free segments go back like all others.
+    source: the resource of the segments; None: the allocator's own. use_on_oom: its free blocks also serve
+    others, as a last resort. no_split: a block is always a whole segment. open: its MemPool lives; afterwards its
+    free segments go back like all others.
     """
 
     __slots__ = ("id", "no_split", "open", "source", "use_on_oom")

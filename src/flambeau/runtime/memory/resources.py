@@ -1,8 +1,8 @@
 """`Resource`: a source of an allocator's segments. Resources wrap resources: limits, logs, statistics, failures.
 
 The default is the driver. A MemPool may bring its own, and `torch.cuda.memory.change_current_allocator` puts one
-in the place of the whole caching allocator: each tensor's memory is then asked of it. A resource is any object
-with `allocate` and `free`; those here wrap another one, as in `Logged(Limited(DriverMemory(), 1 << 30))`.
+in the place of the whole caching allocator: each tensor's memory is then requested from it. A resource is any
+object with `allocate` and `free`; those here wrap another one, as in `Logged(Limited(DriverMemory(), 1 << 30))`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ ALIGNED = 256
 
 
 class Resource(Protocol):
-    """A source of device memory. `driver` and `index` say of which device, `stream` is the handle that asks."""
+    """A source of device memory. `driver` and `index` identify the device; `stream` is the requesting stream's
+    handle.
+    """
 
     def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
         """Return the address of `nbytes` new bytes, a multiple of ALIGNED. OutOfMemoryError leaves all as it was."""

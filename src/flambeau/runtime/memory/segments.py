@@ -1,7 +1,8 @@
 """`Segments`: the device memory of an allocator, its limit, and the rules by which it is released.
 
-A segment is a chain of blocks, found by its first one. It comes from a resource (`resources.py`) and goes back
-whole. Where the policy says so, segments grow instead, and go back page by page (`expandable_segments.py`).
+A segment is a chain of blocks, found by its first one. A resource (`resources.py`) allocates and frees it as a
+whole. With the policy's expandable segments, segments grow and shrink page by page instead
+(`expandable_segments.py`).
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from flambeau.runtime.memory.statistics import ALL, POOLS, Tally
 
 
 class Segments:
-    """The segments of one device's allocator. Not locked: the allocator sees to that.
+    """The segments of one device's allocator, protected by the allocator's lock.
 
-    source: where they come from. limit: the most bytes that may be reserved; None: what the device has. reserved: bytes
-    of all of them. calls: how often the device was asked for memory (`allocated`), and given some back (`freed`).
-    oversize: how many there are that the policy called so when they came. follows: see `Heap.follows`.
+    source: where they come from. limit: the most bytes that may be reserved; None: what the device has. reserved:
+    bytes of all of them. calls: how often the device was asked for memory (`allocated`), and given some back
+    (`freed`). oversize: how many there are that the policy called so when they came. follows: see `Heap.follows`.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Segments:
         self.calls, self.oversize = Tally(), Tally()
         self._oversize: set[int] = set()  # addresses of segments that were oversize when they were created
         self._driver, self._index, self._event_log = driver, index, journal
-        self._firsts: dict[int, Block] = {}  # each segment's first block, by address
+        self._firsts: dict[int, Block] = {}  # address -> first block of the segment
         self._ranges = Ranges(driver, index, self._count_pages, follows)
         self._private: dict[
             PoolId, tuple[Tally, Tally, Tally]
@@ -46,7 +47,7 @@ class Segments:
 
     # -- memory comes -------------------------------------------------------------------------------------
     def grow(self, pool: Pool, size: int, policy: Policy, now: int) -> Block:
-        """Return memory that `size` fits in, as a block that is no hole yet: of a segment, new or grown.
+        """Return memory that `size` fits in, as a block that is not in a free list yet: of a segment, new or grown.
 
         now: the tick at which it counts as freed. OutOfMemoryError leaves all as it was.
         """

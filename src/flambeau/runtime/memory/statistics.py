@@ -51,7 +51,7 @@ _EFFECTS = {
     ORDER: (0, 0, 0, 0, 0), MAP: (0, 0, 0, 0, 1), UNMAP: (0, 0, 0, 0, -1),
 }  # fmt: skip
 _OF_CODE = np.array([_EFFECTS[code & ~1] for code in CODES], np.int64).T
-_HOLDS = _OF_CODE[0].tolist()  # by code: change of allocations
+_HOLDS = _OF_CODE[0].tolist()  # code -> change of the number of allocations
 
 
 class Ledger:

@@ -12,8 +12,8 @@ from flambeau.runtime.memory.statistics import format_size
 from flambeau.runtime.memory_reports.replay import Event, Outcome, events_of, play
 from flambeau.runtime.memory_reports.snapshot import pool_id, segments, trace
 
-_MOST = 8192  # events that are replayed, the latest: an error must not take long
-_AMPLE = 1 << 50  # bytes that no device has
+_MOST = 8192  # latest events that are replayed, so that an error does not take long
+_AMPLE = 1 << 50  # more bytes than any device has
 _FULL = 0.95  # above this share, a setting that helps now will not help for long
 
 
@@ -73,7 +73,7 @@ def _played(events: Sequence[Event], capacity: int, total: int, policy: Policy) 
     """Replay events on a device of `total` bytes of which `capacity` may be reserved. Expandable segments reserve
     all of it.
     """
-    share = (capacity + 0.5) / total  # so that rounding takes no byte away
+    share = (capacity + 0.5) / total  # half a byte more, so that rounding does not lose one
     return play(events, max(capacity, total), policy.with_(fraction=min(share, 1.0)))
 
 

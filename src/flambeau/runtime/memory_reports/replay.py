@@ -2,8 +2,8 @@
 
 A trace is a list of `Event`s, from this process's history or from a snapshot file, PyTorch's own included. It is
 played on a real `CachingAllocator` over a driver that has addresses and a capacity, and nothing else. Snapshot
-files do not say which waits ordered streams, so their replays hand no memory from stream to stream; this
-process's history does.
+files do not say which waits ordered streams, so their replays move no memory between streams; this process's
+history does.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def play(
             continue
         try:
             held[event.key] = allocator.allocate(event.nbytes, stream)
-            stream.queue.busy = True  # work that uses it
+            stream.queue.busy = True  # marks work that uses the memory
         except OutOfMemoryError:
             failed_at = number
             break
@@ -194,10 +194,10 @@ def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | 
 
     What was allocated before the trace begins is found from its frees and from what lives at its end, and comes
     first. What was refused is asked for, and given back at once: the program went on without it. A private pool
-    that has no segment at the end is gone after the last that is told of it; None: nobody knows which have.
+    that has no segment at the end is gone after the last that is notified of it; None: it is unknown which have.
     """
     events: list[Event] = []
-    begun: dict[int, int] = {}  # by address: its life's key
+    begun: dict[int, int] = {}  # address -> key of the open lifetime
     early: list[Event] = []
     count = 0
     wheres = _Wheres()

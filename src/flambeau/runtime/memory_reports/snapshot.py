@@ -1,8 +1,8 @@
 """Snapshots: the state and the history of allocators, in the form that PyTorch's own memory viewer reads.
 
-A snapshot is a dictionary: `segments`, each with its blocks, and `device_traces`, one list of events per device. Sizes
-are in bytes, times in microseconds. `frames` are lists of {"filename", "line", "name"}, innermost first; they are empty
-where nobody recorded them.
+A snapshot is a dictionary: `segments`, each with its blocks, and `device_traces`, one list of events per device.
+Sizes are in bytes, times in microseconds. `frames` are lists of {"filename", "line", "name"}, innermost first;
+they are empty if they were not recorded.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _block(block: Block, state: str) -> dict[str, Any]:
         frames = shown["frames"] = block.frames.frames()
         shown["history"] = [
             {"addr": block.ptr, "real_size": block.requested, "frames": frames}
-        ]  # as PyTorch 2.0
+        ]  # in the form of PyTorch 2.0
     return shown
 
 
@@ -192,7 +192,7 @@ class _Names:
         if found is None:
             try:
                 found = self._driver.stream_native(handle)
-            except RuntimeError:  # it has ended
+            except RuntimeError:  # the stream was destroyed
                 found = handle
             self._known[handle] = found
         return found

@@ -126,7 +126,7 @@ class Trace(NamedTuple):
         numbers.
         """
         names, pools, stacks = (
-            np.array([numbers.get(id(value), 0) for value in values])  # 0: of no event
+            np.array([numbers.get(id(value), 0) for value in values])  # 0 for values that no event has
             for values in (_NAMES, self.pools, self.frames)
         )
         form = _Form(numbers)
@@ -143,7 +143,7 @@ class _Form:
 
     def __init__(self, numbers: dict[int, int]) -> None:
         self._fixed = bytearray(pickle.EMPTY_DICT + pickle.MARK)
-        self._columns: list[tuple[int, str, Array]] = []  # where, as what, which
+        self._columns: list[tuple[int, str, Array]] = []  # position, format, values of a column
         self._numbers = numbers
 
     def refer(self, name: str, column: Array) -> None:
@@ -187,7 +187,7 @@ class Parts:
         self._buffer.seek(0)
         self._buffer.truncate()
         self._pickler.dump(value)
-        return self._buffer.getvalue()[len(self.head) : -1]  # without STOP
+        return self._buffer.getvalue()[len(self.head) : -1]  # without the opcode STOP
 
     def numbers(self) -> dict[int, int]:
         """Return the number under which the pickle knows each object, by the object's id."""
@@ -207,7 +207,7 @@ def trace_of(
     if pool is not None:
         columns = columns.at(columns.numbers[:, 5] == packed(pool))
     code, size, requested, addr, handle, owner = columns.numbers.T
-    actions = _table(skip, orders)[code]  # an entry is up to two events
+    actions = _table(skip, orders)[code]  # an entry gives up to two events
     entry, _ = np.nonzero(actions >= 0)
     streams, stream = _numbered(handle, stream_named)
     pools, place = _numbered(owner, unpacked)
@@ -249,7 +249,8 @@ def _numbered(column: Array, value: Callable[[int], Any]) -> tuple[list[Any], Ar
 def _firsts(column: Array) -> Array:
     """Return the first index of each of a column's small numbers."""
     found = np.full(column.max(initial=-1) + 1, -1)
-    found[column[::-1]] = np.arange(len(column))[::-1]  # the last to be written stays
+    # of repeated numbers, the write of the first row is last
+    found[column[::-1]] = np.arange(len(column))[::-1]
     return found[found >= 0]
 
 

@@ -34,16 +34,16 @@ class Event:
     """
 
     __slots__ = ("__weakref__", "_blocking", "_interprocess", "_lent", "_mark", "_point", "_timing")
-    if not TYPE_CHECKING:  # a checker should find misspelt names
+    if not TYPE_CHECKING:  # otherwise a type checker would not find misspelled names
         __getattr__ = lacks
         __reduce_ex__ = not_copied
 
     _timing: bool
     _blocking: bool
     _interprocess: bool
-    _mark: UseEvent | None  # the driver's event, once there is one
+    _mark: UseEvent | None  # the driver's event, after the first record
     _lent: bool  # True if a caller waits for the present mark: the next record needs another event
-    _point: RecordedTime | None  # where in its stream it was recorded, see Note [Ticks] in stream_order.py
+    _point: RecordedTime | None  # the recorded time, see Note [Ticks] in stream_order.py
 
     def __new__(
         cls,
@@ -67,9 +67,9 @@ class Event:
             stream = current.stream_at(current.local.device)
         try:
             mark = self._mark_on(stream)
-        except AttributeError:  # nothing has been done yet
+        except AttributeError:  # the constructor has not run
             raise _no_stream("record", stream) from None
-        self._point = None  # others may wait for the event meanwhile
+        self._point = None  # other threads may wait for the event meanwhile
         point = stream.context.orders.mark(stream.queue)
         stream.context.driver.event_record(mark.handle, stream.handle)
         self._point = point

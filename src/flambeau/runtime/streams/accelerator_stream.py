@@ -2,7 +2,7 @@
 
 # Note [Streams are not pooled]
 PyTorch hands out streams from pools of 32 per device and priority, so its 33rd stream is the first again.
-Here each Stream is a stream of its own, given back when it is collected (its queued work still runs). So no
+Here each Stream is its own stream, given back when it is collected (its queued work still runs). So no
 two streams of a program are in order by accident: an order that depends on how many streams other code has
 made would hide races from the race detector.
 
@@ -43,7 +43,7 @@ class Stream:
     """
 
     __slots__ = ("__weakref__", "_owned", "_saved", "context", "device_index", "handle", "priority", "queue")
-    if not TYPE_CHECKING:  # a checker should find misspelt names
+    if not TYPE_CHECKING:  # otherwise a type checker would not find misspelled names
         __getattr__ = lacks
         __reduce_ex__ = not_copied
 
@@ -151,7 +151,7 @@ class Stream:
         return self.context.backing.stream_native(self.handle)
 
     def __del__(self) -> None:
-        if getattr(self, "_owned", False) and not self.context.closed:  # False: the constructor raised
+        if getattr(self, "_owned", False) and not self.context.closed:  # False if the constructor raised
             self.context.dead_streams.append(self.handle)
 
 

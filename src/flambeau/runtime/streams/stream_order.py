@@ -71,7 +71,8 @@ class StreamClocks:
         self._host: Mapping[int, int] = _NOTHING
         # device index -> the tick up to which its work is known to be done
         self._devices: dict[int, int] = {}
-        self._queues: WeakValueDictionary[int, StreamActivity] = WeakValueDictionary()  # by stream
+        # stream handle -> activity
+        self._queues: WeakValueDictionary[int, StreamActivity] = WeakValueDictionary()
         self._lock = threading.RLock()  # reentrant, because a finalizer may interrupt a call and wait itself
 
     def queue(self, stream: int) -> StreamActivity:

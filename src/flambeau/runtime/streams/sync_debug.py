@@ -1,4 +1,4 @@
-"""`announce`: an operation is about to make the host wait for a device; what `set_sync_debug_mode` asks is done."""
+"""`announce`: an operation is about to make the host wait for a device; the mode of `set_sync_debug_mode` applies."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The wait reason: why the runtime itself makes streams wait, for traces. Owner of each thread's reason.
 
-A reason is a function and its arguments: its text is made when a trace asks for it, and never otherwise.
+A reason is a function and its arguments: its text is created only when a trace reads it.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def refuse(form: layout | None) -> None:
 def shape_of(size: Any, function: str) -> Shape:
     """Return the sizes passed to a creation function, as varargs or as one sequence.
 
-    Raises TypeError for what is no int, RuntimeError for a negative size.
+    Raises TypeError for a value that is not an int, RuntimeError for a negative size.
     """
     if not size:
         raise TypeError(f'{function}() missing 1 required positional arguments: "size"')

@@ -21,7 +21,7 @@ functions: dict[str, Any] = {}
 
 
 class PublicSignature(Signature):
-    """The documented signature of a public function, read from its definition when it is first needed."""
+    """The documented signature of a public function, read from its definition on first use."""
 
     __slots__ = ("_built", "_define", "_method", "_name")
 

@@ -1,4 +1,4 @@
-"""`layout` and `memory_format`, and the tensor types of old: 'torch.cuda.FloatTensor'."""
+"""`layout` and `memory_format`, and the legacy tensor types: 'torch.cuda.FloatTensor'."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ def wants_node(args: Sequence[Any]) -> bool:
 def record_composite(
     composite: Any, args: Sequence[Any], run: Callable[[], Tensor], params: tuple[Any, ...] = ()
 ) -> Tensor:
-    """Return what `run` computes of `args` off the tape, as one call on it. `params`: what its formulas see as such."""
+    """Return what `run` computes of `args` without recording, as one call on it. `params`: what its formulas see as
+    such.
+    """
     with recording(False):
         found = run()
     record_result(composite, params, args, (found,))

@@ -31,7 +31,7 @@ class RecordPlan:
     record, params, node: the record, the call's static params, the class of its nodes. metas, outputs: of the
     inputs (None: a scalar) and outputs; index: the outputs' device's. places: of the inputs that gradients may
     pass to. given: the outputs that may require a gradient. uses: by which inputs require a gradient, a bit each.
-    erases: whether the last input is no operand but what the call overwrites: see `erasing`.
+    erases: whether the last input is not an operand but what the call overwrites: see `erasing`.
     """
 
     __slots__ = (
@@ -146,7 +146,7 @@ def finish_recording(node: Any, outputs: Sequence[Tensor]) -> None:
 
 
 def record_result(op: Any, params: tuple[Any, ...], args: Sequence[Any], outputs: Sequence[Tensor]) -> None:
-    """Put on the tape what was computed otherwise than by a plan, if an input requires a gradient."""
+    """Put in the autograd graph what was computed otherwise than by a plan, if an input requires a gradient."""
     if not mode.recording:
         return
     metas = tuple([t.meta for t in outputs])

@@ -48,7 +48,7 @@ def tensor(
     """Return a new tensor with a copy of `data`: nested sequences, a number, a NumPy array or a tensor.
 
     The dtype is inferred from the data unless given: Python floats give the default dtype, ints int64. Raises
-    ValueError for ragged sequences, TypeError or RuntimeError for what is no number.
+    ValueError for ragged sequences, TypeError or RuntimeError for a value that is not a number.
     """
     _warn_of_tensor(data, "torch.tensor")
     made = _copy_detached(

@@ -34,7 +34,8 @@ Array = np.ndarray[Any, Any]
 def from_numpy(ndarray: Array) -> Tensor:
     """Return a CPU tensor over the array's memory. Both show changes of either.
 
-    Raises TypeError for what is no array or of a dtype that PyTorch lacks, ValueError for negative strides.
+    Raises TypeError for a value that is not an array or of a dtype that PyTorch lacks, ValueError for negative
+    strides.
     """
     if not isinstance(ndarray, np.ndarray):
         raise TypeError(f"expected np.ndarray (got {type(ndarray).__name__})")

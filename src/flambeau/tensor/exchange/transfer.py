@@ -622,7 +622,7 @@ def record_use(self: Tensor, event: Event) -> None:
     """Record that work up to a recorded event uses this memory. After its free, reuse waits for that event alone.
 
     More exact than `record_stream`, which waits for all that the stream was given until the memory is freed. The
-    event may be recorded anew afterwards.
+    event may be recorded again afterwards.
 
     Raises:
         RuntimeError: If the event was never recorded.

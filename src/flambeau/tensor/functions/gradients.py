@@ -281,13 +281,13 @@ def backward(
 
     Args:
         gradient: the gradient of this tensor, of its shape; may be left out for a tensor of one element.
-        retain_graph: keep the graph for another walk (default: `create_graph`).
+        retain_graph: keep the graph for another backward (default: `create_graph`).
         create_graph: record the walk itself, for higher derivatives.
         inputs: accumulate into these leaves only.
 
     Raises:
         RuntimeError: If it does not require a gradient, is not a scalar and no gradient is given, or
-            the graph was freed by an earlier walk.
+            the graph was freed by an earlier backward.
     """
     run_backward((self,), gradient, retain_graph, create_graph, inputs)
 

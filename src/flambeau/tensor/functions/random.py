@@ -425,7 +425,7 @@ def normal(
 
 
 def _no_gradients(metas: Any, grad: Any) -> list[Any]:
-    """Return what is drawn is no function of the parameters."""
+    """Return what is drawn is not a function of the parameters."""
     return [None if meta is None else grad.new_zeros(meta.shape) for meta in metas]
 
 

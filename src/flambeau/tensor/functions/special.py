@@ -121,7 +121,7 @@ def ldexp(input: Tensor, other: Tensor, *, out: Any = None) -> Any:
 
 
 def _scales_by_power(x: Tensor, exponent: Tensor) -> bool:
-    """Return True if 2 ** exponent is a number of its own, which may overflow where the product does not."""
+    """Return True if 2 ** exponent is its own number, which may overflow where the product does not."""
     return x.dtype.category != FLOATING or exponent.dtype.category > INTEGRAL
 
 

@@ -613,7 +613,7 @@ def as_strided(input: Tensor, size: IntTuple, stride: IntTuple, storage_offset: 
 
 @both
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """Return every index of a dimension as a tensor of its own."""
+    """Return every index of a dimension as its own tensor."""
     d = _dim(input, dim)
     return run_several(
         UnbindBackward0, input, d, [(records.select, (d, i)) for i in range(input.meta.shape[d])]

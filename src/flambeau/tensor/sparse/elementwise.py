@@ -195,7 +195,7 @@ def _add_to_dense(dense: Tensor, t: Tensor, alpha: Any) -> Tensor:
 
 
 def add_into(dense: Any, t: Tensor, alpha: Any) -> Any:
-    """Add `alpha` times a sparse tensor to a strided one in place, off the tape."""
+    """Add `alpha` times a sparse tensor to a strided one in place, without recording."""
     if dense.meta.shape != t.meta.shape:
         raise RuntimeError(
             f"add: expected 'self' and 'other' to have same size, but self has size {list(dense.meta.shape)} while "

@@ -29,7 +29,9 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _record_view(name: str, back: Callable[..., Any], define: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a view that computes `define(t, *params)` off the tape; `back(grad, metas, params)` is its derivative."""
+    """Return a view that computes `define(t, *params)` without recording; `back(grad, metas, params)` is its
+    derivative.
+    """
     known = record(name, back)
 
     def run(t: Tensor, *params: Any) -> Tensor:

@@ -157,7 +157,7 @@ class SummaryWriter:
         global_step: Any = None,
         walltime: float | None = None,
     ) -> None:
-        """Write numbers that are drawn in one diagram, each to a folder of its own.
+        """Write numbers that are drawn in one diagram, each to its own folder.
 
         Args:
             main_tag: The name of the diagram.

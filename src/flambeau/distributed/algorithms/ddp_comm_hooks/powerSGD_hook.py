@@ -91,7 +91,7 @@ class PowerSGDState:
         self.rng = np.random.RandomState(random_seed)
         self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
         self.error_dict: dict[int, Any] = {}  # bucket -> the error of the compressed gradients
-        self.p_memory_dict: dict[int, Any] = {}  # by bucket: all P, one after the other
+        self.p_memory_dict: dict[int, Any] = {}  # bucket -> all matrices P in one tensor
         self.q_memory_dict: dict[int, Any] = {}
         self.iter = 0
         self.total_numel_before_compression = 0

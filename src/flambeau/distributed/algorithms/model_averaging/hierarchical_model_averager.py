@@ -18,7 +18,7 @@ explain_absent_names(globals(), "torch.distributed.algorithms.model_averaging.hi
 
 
 class HierarchicalModelAverager(ModelAverager):
-    """Averages over groups of several sizes, each with a period of its own, from `warmup_steps` on.
+    """Averages over groups of several sizes, each with its own period, from `warmup_steps` on.
 
     period_group_size_dict: the sizes of groups by their periods, both growing; the last one's is the whole
     group's. In a step that is a multiple of several periods the last of them counts. All ranks make it.
@@ -58,7 +58,7 @@ class HierarchicalModelAverager(ModelAverager):
         self.warmup_steps = warmup_steps
 
     def _find_process_group(self) -> Any:
-        """Return the group whose turn it is; None: no group's."""
+        """Return the group that averages in this step; None: no group's."""
         for period in reversed(self._periods):
             if self.step % period == 0:
                 return self.period_process_group_dict[period]

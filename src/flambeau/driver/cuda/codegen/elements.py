@@ -22,12 +22,12 @@ def file(name: str) -> str:
 
 
 def carrier(itemsize: int) -> str:
-    """Return the C++ type of an element that is moved and not looked at."""
+    """Return the C++ type of an element that is only moved."""
     return _CARRIERS[itemsize]
 
 
 def whole_word(counts: Sequence[int]) -> int:
-    """Return the most bytes, up to 16, of which all numbers of bytes are multiples."""
+    """Return the largest word size, up to 16 bytes, that divides all these sizes."""
     word = 16
     while any(count % word for count in counts):
         word //= 2
@@ -51,7 +51,7 @@ class Walked:
         self.operands = len(strides)
 
     def locate(self, at: str, name: str) -> str:
-        """Declare `name`, the places of element `at`, of the walk in the parameter `walk_{name}`."""
+        """Return C++ that declares `name` as the offsets of element `at` in the parameter `walk_{name}`."""
         return f"{self.index} {name}[{self.operands}]; walk_{name}.locate(({self.index})({at}), {name});"
 
     def parameter(self, name: str) -> str:
@@ -67,10 +67,10 @@ def blocks(count: int, per_block: int = THREADS) -> tuple[int, int, int]:
 
 
 def without(strides: Sequence[int], dim: int) -> tuple[int, ...]:
-    """Return the strides with dimension `dim` standing still."""
+    """Return the strides with a stride of 0 for dimension `dim`."""
     return tuple([0 if d == dim else s for d, s in enumerate(strides)])
 
 
 def vector_like(meta: Meta) -> Meta:
-    """Return a 0-dim meta as a vector of one element; any other itself."""
+    """Return a 0-dim meta as a vector of one element; other metas unchanged."""
     return meta if meta.ndim else meta.with_(shape=(1,), strides=(1,))

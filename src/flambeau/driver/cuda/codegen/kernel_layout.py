@@ -14,7 +14,7 @@ Dims = list[tuple[int, tuple[int, ...]]]
 
 
 def merge_dims(shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = True) -> Dims:
-    """Return the dimensions of operands of one shape, as few as they can be.
+    """Return the merged dimensions of operands of one shape, as few as possible.
 
     ordered: by the first operand's strides, so that its memory is walked in order; else as they are.
     """
@@ -45,7 +45,8 @@ def _largest_indices(dims: Dims) -> list[int]:
 
 
 def pack_walk(dims: Dims, wide: bool) -> bytes:
-    """Return a prelude's `Walk<D, K>` (32 bits) or `WideWalk<D, K>`: sizes, then strides per operand.
+    """Return the parameter `Walk<D, K>` (32 bits) or `WideWalk<D, K>` of a kernel: sizes, then strides for each
+    operand.
 
     The 32-bit form divides by multiplying: quotient = (mulhi(x, magic) + x) >> shift, for x below 2 ** 31.
     """

@@ -1,7 +1,7 @@
 """`KernelSteps`: a launch that is several kernels and library calls, over its operands and temporary memory.
 
-Building it loads the kernels and says how much memory is needed; a launch takes that memory from the device's pool,
-runs the steps in order on the stream, and gives the memory back in the stream's order.
+Building it loads the kernels and determines how much memory is needed; a launch takes that memory from the
+device's pool, runs the steps in order on the stream, and gives the memory back in the stream's order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Step = Callable[[Places, Any, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An operand or temporary memory: its number among the places, its layout, and how many bytes in it begins."""
+    """An operand or temporary memory: its index among the addresses, its layout, and its offset in bytes."""
 
     place: int
     meta: Meta
@@ -40,7 +40,7 @@ COPY = Kernel("copy", device_only, cuda=Expression("a"))
 
 
 class KernelSteps:
-    """See the module's docstring."""
+    """A sequence of kernels and library calls that implements one launch."""
 
     def __init__(self, launch: Launch, device: CudaDevice, driver: Any) -> None:
         self.launch, self.device, self.driver = launch, device, driver
@@ -66,7 +66,7 @@ class KernelSteps:
         return self.temp(Meta.contiguous_of(shape, kind, self.launch.outputs[0].device))
 
     def run(self, kernel: Kernel, out: Array, *inputs: Array, params: tuple[Any, ...] = ()) -> None:
-        """Add a kernel of ours with one output."""
+        """Add a launch of one of our kernels with one output."""
         self.run_all(kernel, (out,), inputs, params)
 
     def run_all(
@@ -88,11 +88,11 @@ class KernelSteps:
         self.call(lambda places, native, stream: launch(exe, [places[i] + n for i, n in at], values, stream))
 
     def copy(self, out: Array, x: Array) -> None:
-        """Add a copy, converted to the output's dtype."""
+        """Add a copy with conversion to the output's dtype."""
         self.run(COPY, out, x)
 
     def call(self, step: Step) -> None:
-        """Add a call."""
+        """Add a library call."""
         self._steps.append(step)
 
     def on_close(self, closer: Callable[[], None]) -> None:
@@ -111,7 +111,8 @@ class KernelSteps:
             for step in self._steps:
                 step(places, native, stream)
         finally:
-            for ptr in places[: len(ptrs) - 1 : -1]:  # so that the next launch takes them in this order
+            # reversed, so that the next launch takes them in this order
+            for ptr in places[: len(ptrs) - 1 : -1]:
                 self.device.give(ptr, native)
 
     def close(self) -> None:

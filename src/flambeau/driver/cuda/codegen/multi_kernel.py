@@ -1,7 +1,7 @@
 """Launches of several kernels: `Pass`, `KernelPlan`, and `sequence`, which makes a plan a `Run`.
 
-A pass is a program whose addresses come from the launch or from a workspace: device memory that the launch takes
-from the device's pool and gives back, in the stream's order.
+A pass is a program whose addresses come from the launch or from a workspace: device memory that the launch
+allocates from the device's pool and frees, in stream order.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ _ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
-    """One kernel: its program, and for each address its position among the launch's operands and bytes to add.
+    """One kernel of a plan: its program, and for each address the index of the launch's operand and an offset in
+    bytes.
 
-    scalars: the launch's scalars follow the addresses. unless_same: two positions; where their addresses are equal,
-    the pass is left out (the copy of a tensor that is changed in place).
+    scalars: the launch's scalars follow the addresses. unless_same: two positions; where their addresses are
+    equal, the pass is left out (the copy of a tensor that is changed in place).
     """
 
     program: KernelProgram
@@ -50,7 +51,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelPlan:
-    """Passes in their order, the bytes of workspace that they share, how many of the first are zeroed before."""
+    """Passes in order, the bytes of workspace that they share, and how many of the first bytes are zeroed before."""
 
     passes: tuple[Pass, ...]
     workspace: int = 0
@@ -58,7 +59,7 @@ class KernelPlan:
 
 
 class WorkspaceLayout:
-    """Hands out places of a workspace; what must be zeroed comes first."""
+    """An allocator of ranges in a workspace. Ranges that must be zeroed come first."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -70,7 +71,7 @@ class WorkspaceLayout:
 
 
 def copying(out: Meta, x: Meta, at: int, source: int, unless_same: bool = False) -> Pass:
-    """Return the pass that copies operand `source`, of layout `x`, to operand `at`."""
+    """Return a pass that copies operand `source`, with layout `x`, to operand `at`."""
     launch = Launch(Kernel("copy", no_host, cuda=_COPY), (out,), (x,))
     program = pointwise.program(launch, _COPY)
     return Pass(program, ((at, 0), (source, 0)), unless_same=(at, source) if unless_same else None)
@@ -80,20 +81,12 @@ _COPY = Expression("a")
 
 
 def no_host(launch: Launch) -> Any:
-    """Return the host body of a kernel that is a pass alone."""
+    """Return the reference implementation of a kernel that exists only as a pass. It raises."""
     raise AssertionError("a pass of a CUDA launch runs on no host")
 
 
 class _PassKernel:
-    """A pass made ready for all shapes of a launch.
-
-    Attributes:
-        kernel: Its function and parameters.
-        positions: The position of each address among the launch's operands.
-        scalars: As of `Pass`.
-        unless_same: As of `Pass`.
-        numbers: What each shape gives: the kernel's numbers, and the bytes to add to each address.
-    """
+    """A pass prepared for all shapes of a launch."""
 
     __slots__ = ("kernel", "numbers", "positions", "scalars", "unless_same")
 
@@ -144,12 +137,8 @@ def sequence(
     device: CudaDevice,
     function_of: Callable[[CudaDevice, Launch, KernelProgram], Any],
 ) -> tuple[tuple[Any, ...], Callable[..., Run]]:
-    """Return what each shape of a launch gives, and what makes of it a run of the plan's passes in their order.
-
-    Args:
-        function_of: Compiles a kernel for the device.
-    """
-    passes = [step for step in plan.passes if all(step.program.grid)]  # the driver refuses those over nothing
+    """Return the data of each shape of a launch, and a function that makes it a run of the plan's passes."""
+    passes = [step for step in plan.passes if all(step.program.grid)]  # the driver refuses a grid of size 0
     steps = [_PassKernel(launch, step, function_of(device, launch, step.program)) for step in passes]
     guarded = any(step.kernel.guards for step in steps)
     lock = Lock()  # held from packing the parameters until the launches have read them

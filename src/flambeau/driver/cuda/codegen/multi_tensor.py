@@ -24,7 +24,7 @@ LENGTHS = (4, 16, 64, 256)  # tensors per list that tables are made for: at most
 
 
 def program(launch: Launch, form: Lists) -> KernelProgram | KernelPlan:
-    """Return one kernel, among copies of the flag and of what is laid out otherwise than the tensor's others."""
+    """Return the kernel, with copies of the flag and of operands whose layout differs from the tensor's first one."""
     count = form.count(launch)
     length = next((n for n in LENGTHS if n >= count), None)
     if length is None:
@@ -44,9 +44,7 @@ def program(launch: Launch, form: Lists) -> KernelProgram | KernelPlan:
 
 
 def _around(built: KernelProgram, launch: Launch, count: int, flag: bool) -> KernelPlan:
-    """Return the kernel among copies: to and from places in the workspace where operands are as the kernel takes
-    them.
-    """
+    """Return the kernel between copies to and from the workspace, for operands that it cannot use in place."""
     metas, written = launch.operands, len(launch.outputs)
     work, places = WorkspaceLayout(), [(at, 0) for at in range(len(metas))]
     before, after = [], []
@@ -69,7 +67,7 @@ def _around(built: KernelProgram, launch: Launch, count: int, flag: bool) -> Ker
 
 
 def _dense_meta(x: Meta) -> Meta:
-    """Return the layout in which the kernel takes all of a tensor's operands, from its first one."""
+    """Return the layout in which the kernel uses all operands of a tensor, from the first of them."""
     return x.with_(strides=dense_strides(x.shape, x.strides))
 
 
@@ -80,7 +78,7 @@ def _lists(operands: tuple[object, ...], count: int) -> list[list[Meta]]:
 
 
 class _KernelText:
-    """The kernel's source, put together."""
+    """The builder of the kernel's source."""
 
     def __init__(
         self, launch: Launch, form: Lists, outputs: list[list[Meta]], inputs: list[list[Meta]], length: int
@@ -168,7 +166,7 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(paramete
 """
 
     def _call(self, taken: str, stored: str) -> str:
-        """Return one element's update; what is a single number was read before."""
+        """Return the C++ update of one element. Single numbers were read before."""
         values = [taken.format(k=k) if k in self.dense else f"v{k}" for k in range(len(self.inputs))]
         values += [*self.scalars, *[stored.format(k=k) for k in range(len(self.outputs))]]
         return f"element({'found, ' if self.form.flag else ''}{', '.join(values)});"

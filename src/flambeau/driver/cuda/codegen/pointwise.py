@@ -1,10 +1,10 @@
 """The one pointwise template: any number of inputs, any strides, 16-byte accesses where memory allows.
 
-Three classes of layout. Flat: every operand is dense in one order, or a single element; each thread moves
-vectors of 16 bytes, several at a time, where addresses are aligned, which the kernel asks itself. Strided: merged
+Three classes of layout. Flat: every operand is dense in one order, or a single element; each thread moves vectors
+of 16 bytes, several at a time, where addresses are aligned, which the kernel checks itself. Strided: merged
 dimensions, ordered by the output's memory, with indices of 32 bits where they suffice. Turned (`transpose`): one
-input whose memory runs along another dimension than the output's goes through tiles in shared memory. Shapes
-and strides are parameters, so that a kernel is compiled once per dtypes, class and number of dimensions.
+input whose memory runs along another dimension than the output's goes through tiles in shared memory. Shapes and
+strides are parameters, so that a kernel is compiled once per dtypes, class and number of dimensions.
 
 # Note [Flat kernels of new shapes]
 Where all operands are contiguous and of one shape, nothing but the number of elements and the grid depends on the
@@ -85,7 +85,7 @@ def _is_light(launch: Launch) -> bool:
 
 
 def _vector_length(launch: Launch) -> int:
-    """Return how many elements of the widest operand one access moves."""
+    """Return how many elements of the widest operand one memory access moves."""
     return max(1, _VECTOR // max(meta.itemsize for meta in launch.operands))
 
 
@@ -114,13 +114,7 @@ def _flat_kernel(
     params: tuple[Any, ...],
     constants: int,
 ) -> tuple[str, str, int]:
-    """Return the source, the name and the elements of a block of a flat kernel.
-
-    Args:
-        stored: The dtype of the output.
-        kinds: The dtype of each input, and whether it is a tensor.
-        constants: How many constants the form has.
-    """
+    """Return the source, the name and the number of elements per block of a flat kernel."""
     inputs = tuple(
         [
             Meta.contiguous_of((1,), kind, CPU) if tensor and isinstance(kind, dtype) else kind
@@ -182,7 +176,7 @@ def _through(steps: Steps, text: str) -> str:
 
 
 def _arguments(launch: Launch, constants: Sequence[float]) -> tuple[Arguments, list[str]]:
-    """Return the parameters that every class shares, and how `compute` takes each input: `{at}` is its index."""
+    """Return the common parameters, and C++ for the arguments of `compute` at the index `{at}`."""
     arguments = Arguments()
     arguments.add("Out*", "out")
     values: list[str] = []

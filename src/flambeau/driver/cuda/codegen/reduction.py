@@ -21,7 +21,7 @@ from flambeau.driver.cuda.device.program import KernelProgram, c_name, constant_
 
 _THREADS = 256
 
-_STATE_BYTES = 48  # at most
+_STATE_BYTES = 48  # the maximum size of a state in bytes
 
 
 def program(launch: Launch, form: Fold, multiprocessors: int) -> KernelProgram:
@@ -56,7 +56,7 @@ def program(launch: Launch, form: Fold, multiprocessors: int) -> KernelProgram:
 
 
 def _split(launch: Launch, sources: Sequence[Meta], dims: tuple[int, ...]) -> tuple[Dims, Dims]:
-    """Return the reduced dimensions, of the inputs, and the kept ones, of the inputs and the outputs."""
+    """Return the reduced dimensions of the inputs, and the kept dimensions of inputs and outputs."""
     shape = sources[0].shape
     kept = [d for d in range(len(shape)) if d not in dims]
     outputs = []
@@ -73,7 +73,7 @@ def _split(launch: Launch, sources: Sequence[Meta], dims: tuple[int, ...]) -> tu
 
 
 def _one(operands: int) -> tuple[int, tuple[int, ...]]:
-    """Return a dimension of one element: a walk over nothing."""
+    """Return a dimension of one element, for a kernel without that dimension."""
     return 1, (0,) * operands
 
 
@@ -218,7 +218,7 @@ def _vector_part(passed: str) -> str:
 
 
 def _tree(passed: str) -> str:
-    """Join the states of an output's threads; the result is with y = 0."""
+    """Return C++ that joins the states of an output's threads; the thread with y = 0 has the result."""
     return f"""  if (D > 1) {{
     shared[y * W + x] = r;
 #pragma unroll
@@ -230,7 +230,7 @@ def _tree(passed: str) -> str:
 
 
 def _last_block(passed: str) -> str:
-    """Leave the state in scratch memory; the last block of an output joins them all."""
+    """Return C++ that leaves the state in scratch memory, where the last block of an output joins all."""
     return f"""  u32* const done = (u32*)scratch;
   State* const states = (State*)(scratch + {HEAD});
   __shared__ bool last;

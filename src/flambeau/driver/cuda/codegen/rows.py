@@ -16,7 +16,7 @@ from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _MOST_THREADS = 1024
-_HELD = 128  # bytes of numbers that a thread holds at most
+_HELD = 128  # the maximum number of bytes that a thread holds in registers
 
 
 def computing(kind: dtype) -> dtype:
@@ -27,7 +27,7 @@ def computing(kind: dtype) -> dtype:
 class Rows:
     """The rows of operands of one shape along `dims`: operand 0 is the output, 1 the one that is held.
 
-    Others are read beside them, by any strides; the last `written` of them are written too. kind: the dtype that
+    Other operands are read with any strides; the last `written` of them are written too. kind: the dtype that
     elements are converted to. arrays: how many numbers are held for each element. `fits`: whether a row is short
     enough.
     """
@@ -58,7 +58,7 @@ class Rows:
         self._steps = (kind, self.kind)
 
     def _vector(self) -> int:
-        """Return elements of an access: as many as fit in 16 bytes where output and input are walked in such steps."""
+        """Return the number of elements of one access: up to 16 bytes if the strides of output and input allow it."""
         vector = 16 // max(x.itemsize for x in self.operands[:2])
         while vector > 1 and not (self.inner and self._divides(vector)):
             vector //= 2
@@ -80,7 +80,7 @@ class Rows:
         """Return the kernel of the statements `body` in the words of rows.cuh: `held` of `row`, operands out, x, p2,
         p3, ...
 
-        Numbers come as doubles k0, k1, ...
+        Numbers are passed as doubles k0, k1, ...
         """
         wide = is_wide(self.along, self.around)
         walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")

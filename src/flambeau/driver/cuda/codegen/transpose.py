@@ -14,12 +14,12 @@ from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, pack_walk
 from flambeau.driver.cuda.device.program import Arguments, c_name
 
 _THREADS = 256
-_LEAST = 16  # a dimension shorter than this fills no tile
+_LEAST = 16  # a shorter dimension does not fill a tile
 
 
 @dataclass(frozen=True, slots=True)
 class TransposedDims:
-    """The dimension that the input's memory runs along, the one that the output's does, and all others."""
+    """The dimension with the input's smallest stride, the one with the output's, and all others."""
 
     read: tuple[int, tuple[int, ...]]
     written: tuple[int, tuple[int, ...]]
@@ -43,7 +43,9 @@ def find_transpose(dims: Dims) -> TransposedDims | None:
 def kernel(
     how: TransposedDims, source: Meta, arguments: Arguments, values: list[str], at: int
 ) -> tuple[str, int, list[bytes]]:
-    """Return the kernel's text, its grid and its parameters after the constants; input `at` is the tensor."""
+    """Return the kernel's text, its grid, and its parameters after the constants. Input `at` is the transposed
+    tensor.
+    """
     side = 64 if source.itemsize <= 4 else 32
     (rows, (down, _)), (columns, (_, across)) = how.read, how.written
     across_tiles, down_tiles = -(-columns // side), -(-rows // side)

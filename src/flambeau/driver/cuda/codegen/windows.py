@@ -1,4 +1,4 @@
-"""Windows over spatial dims as kernels see them: parameters of windows.cuh, for pooling and convolution alike.
+"""Windows over spatial dims as kernels see them: parameters of windows.cuh, for pooling and convolution.
 
 Operands are (N, C, spatial ...) of one to three spatial dims; kernels see three, the first of them of size 1.
 """

@@ -1,4 +1,4 @@
-"""`CudaAllocations`: memory that the driver gave out: of devices, of the host, of other processes."""
+"""`CudaAllocations`: memory that the driver allocated on devices and the host, or opened from other processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PORTABLE = int(cu.CU_MEMHOSTALLOC_PORTABLE)
 
 
 class CudaAllocations:
-    """Memory by address. What gives some back waits for the device first.
+    """The tables of allocated memory by address. Frees first wait for the device.
 
     uncaptured: gives a context in which nothing is part of a capture underway.
     """
@@ -31,9 +31,9 @@ class CudaAllocations:
     def __init__(self, contexts: Contexts, uncaptured: Callable[[], AbstractContextManager[None]]) -> None:
         self._contexts, self._outside_capture = contexts, uncaptured
         self._memory: dict[int, CudaDevice] = {}
-        self._ranges: dict[int, Reserved] = {}  # by first address
-        self._reach: set[tuple[int, int]] = set()  # (device, peer whose memory it reaches)
-        self._opened: dict[int, CudaDevice] = {}  # other processes' memory
+        self._ranges: dict[int, Reserved] = {}  # first address -> reserved range
+        self._reach: set[tuple[int, int]] = set()  # (device, peer whose memory it can access)
+        self._opened: dict[int, CudaDevice] = {}  # address of another process's memory -> device
         self._pinned: dict[int, int] = {}
 
     def clear(self) -> None:
@@ -140,7 +140,7 @@ class CudaAllocations:
         del self._pinned[memory.ptr]
 
     def is_pinned(self, ptr: int, nbytes: int) -> bool:
-        """Return True if there are bytes and all are page-locked, whoever did that: CUDA knows."""
+        """Return True if there are bytes and all are page-locked, whichever library pinned them: CUDA knows."""
         self._contexts.check_open()
         if not self._contexts.thread.entered:
             self._contexts.enter_at(0)
@@ -149,14 +149,15 @@ class CudaAllocations:
             (no_start, start), (no_size, size) = (
                 cu.cuPointerGetAttribute(what, at) for what in (_RANGE_START, _RANGE_SIZE)
             )
-            if no_start or no_size or int(start) + size <= at:  # CUDA gives no range: the last byte must do
+            # CUDA does not report the range, so check the last byte
+            if no_start or no_size or int(start) + size <= at:
                 return _is_host(end - 1)
             at = int(start) + size
         return ptr < end <= at
 
     # -- of other processes -------------------------------------------------------------------------------
     def export(self, ptr: int) -> bytes:
-        """Return a handle for other processes."""
+        """Return a handle with which other processes can open the memory."""
         device = self._memory.get(ptr)
         if device is None:
             self._refuse(f"ipc_memory: {ptr:#x} was not allocated by this driver, or freed already")
@@ -164,7 +165,7 @@ class CudaAllocations:
         return ipc_handles.memory_handle(ptr)
 
     def open(self, index: int, handle: bytes) -> tuple[int, int]:
-        """Return the address of another process's memory, and its bytes."""
+        """Open another process's memory. Returns its address and size in bytes."""
         device = self._contexts.device(index)
         self._contexts.enter(device)
         ptr, nbytes = ipc_handles.open_memory(handle)

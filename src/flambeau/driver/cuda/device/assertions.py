@@ -1,9 +1,9 @@
-"""`Assertions`: what kernels check, told late, without losing the context.
+"""`Assertions`: checks in kernels, which report later and do not break the context.
 
-A real device-side assert ends the context, and with it every tensor of the process. So a kernel that finds an index
-out of range leaves that element alone and writes into four words of host memory that the device has mapped: which
-assertion of which launch (the first that failed), and its numbers. The driver reads the first word where it waits for
-the device, and from then on refuses the device's work, as the virtual driver does.
+A real device-side assert ends the context, and with it every tensor of the process. So a kernel that finds an
+index out of range leaves that element alone and writes into four words of host memory that the device has mapped:
+which assertion of which launch (the first that failed), and its numbers. The driver reads the first word where it
+waits for the device, and from then on refuses the device's work, as the virtual driver does.
 
 # Note [Where a launch came from]
 A launch that can fail gets a number, which its kernel writes with the assertion's, and the line of the program that
@@ -23,7 +23,7 @@ from flambeau.core.callsite import Site, caller, launched_at
 from flambeau.core.errors import DriverError
 from flambeau.driver.cuda.device.calls import check
 
-_WORDS = 4  # the launch's number and the assertion's, index, size, dim
+_WORDS = 4  # words: number of the launch, number of the assertion, index, size, dim
 _KEPT = 8192  # launches whose call sites are kept
 _BITS = 16  # bits of an assertion's number
 _FLAGS = int(cu.CU_MEMHOSTALLOC_PORTABLE) | int(cu.CU_MEMHOSTALLOC_DEVICEMAP)
@@ -73,7 +73,7 @@ class Assertions:
         return self._launches << _BITS
 
     def error(self, index: int) -> DriverError:
-        """Return the error of device `index` after an assertion failed, to be raised."""
+        """Return the error to raise for device `index` after an assertion failed."""
         code, at, size, dim = self.words
         name, text = self._texts[(code & (1 << _BITS) - 1) - 1]
         said = text.format(index=at, size=size, dim=dim)
@@ -86,7 +86,7 @@ class Assertions:
         return error
 
     def _origin(self, launch: int) -> str:
-        """Return the line that a launch came from, if it is known still."""
+        """Return the line that a launch came from, if it is still known."""
         site = self._sites.get(launch % _KEPT)
         return launched_at(site if 0 < launch <= self._launches < launch + _KEPT else None)
 

@@ -38,7 +38,7 @@ _STICKY_TEXT = (
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """Return the value of a call; raises where it failed."""
+    """Return the value of a call, or raise its error."""
     if result[0]:
         raise error_of(result[0])
     return result[1] if len(result) == 2 else result[1:]

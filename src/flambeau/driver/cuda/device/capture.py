@@ -3,7 +3,7 @@
 # Note [What a graph keeps]
 A graph launches with the addresses that were captured. Scratch memory and library workspaces are kept per stream,
 grow and go with it; so a captured stream gets others, which the graph owns. Workspace of one launch comes from the
-driver's pool as ever: its allocation and its release become nodes of the graph.
+driver's pool as usual: its allocation and its release become nodes of the graph.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def relax_capture_mode() -> Iterator[None]:
 
 
 class CapturedDraw:
-    """A captured launch of a kernel that draws random numbers: its node, its parameters, where the seed is in them."""
+    """A captured launch of a kernel that draws random numbers: its node, its parameters, the offset of the seed."""
 
     def __init__(
         self, node: Any, exe: CudaExecutable | KernelOfShape, ptrs: Sequence[int], scalars: Sequence[Any]
@@ -136,7 +136,7 @@ class CudaCapture:
 
 
 class CudaGraph:
-    """A graph of a device, ready to be launched. `native` is what was captured, kept to be shown."""
+    """A graph of a device that can be launched. `native` is the captured form, kept for debug output."""
 
     def __init__(self, native: Any, device: CudaDevice, capture: CudaCapture) -> None:
         self.device = device
@@ -153,7 +153,7 @@ class CudaGraph:
         return int(self._native), int(self._executable)
 
     def instantiate(self) -> None:
-        """Make the launchable form anew; launches of the old one that are underway finish."""
+        """Create the executable form again; launches of the old one that are underway finish."""
         fresh = check(cu.cuGraphInstantiate(self._native, 0))
         cu.cuGraphExecDestroy(self._executable)
         self._executable = fresh
@@ -164,7 +164,7 @@ class CudaGraph:
         check(cu.cuGraphLaunch(self._executable, native))
 
     def nest(self, native: Any) -> None:
-        """Make it a node of the graph that a stream is captured into.
+        """Add the graph as a node to the graph that a stream is captured into.
 
         Raises:
             NotSupportedError: If it draws random numbers.

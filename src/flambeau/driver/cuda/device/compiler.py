@@ -19,13 +19,13 @@ _OPTIONS = ("--std=c++17", "-default-device", "--fmad=false")  # see docs/real-g
 
 
 def architecture_of(capability: tuple[int, int]) -> str:
-    """Return NVRTC's name of a compute capability, Hopper's with the instructions that only Hopper has."""
+    """Return NVRTC's name of a compute capability; for Hopper the one with Hopper's own instructions."""
     major, minor = capability
     return f"sm_{major}{minor}" + ("a" if capability == (9, 0) else "")
 
 
 class Compiler:
-    """Compiles for one architecture ("sm_90a"). `folder`: where the disk cache lies; None keeps nothing.
+    """A compiler for one architecture, such as "sm_90a". `folder` is the disk cache; None disables it.
 
     `options`: more of NVRTC's.
     """
@@ -39,7 +39,7 @@ class Compiler:
         self.compiled = 0  # how many times NVRTC ran
 
     def cubin(self, source: str) -> bytes:
-        """Return the cubin of the prelude and `source`. DriverError holds the compiler's log where it fails."""
+        """Return the cubin of the prelude and `source`. A DriverError contains the compiler's log."""
         text = f"{self._prelude}\n{source}"
         if self._cache is None:
             return self._compile(text)
@@ -86,7 +86,7 @@ def _log(nvrtc: Any, program: Any) -> str:
 
 
 def _compiler_version() -> str:
-    """Return the installed compiler's version, without loading it where its package says it."""
+    """Return the installed compiler's version, without loading it if its package states the version."""
     try:
         return metadata.version("nvidia-cuda-nvrtc")
     except metadata.PackageNotFoundError:

@@ -30,7 +30,7 @@ class _Thread(threading.local):
 
 
 class Contexts:
-    """`devices`, of which there may be `several`. `thread.entered`: whether one's context is current in this thread."""
+    """The CUDA contexts of all devices. `thread.entered` is True if one of them is current in the calling thread."""
 
     def __init__(self) -> None:
         self.devices = [CudaDevice(i) for i in range(_count_devices())]

@@ -1,4 +1,4 @@
-"""`CudaDevice`: one GPU's facts, its primary context once a call needs it, and memory that its streams work with."""
+"""`CudaDevice`: one GPU's properties, its primary context, and the working memory of its streams."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class CudaDevice:
         self.assertions = Assertions()
         self.pool = Workspaces(index, self.captures)
         self.take, self.give = self.pool.take, self.pool.give
-        self.blas: Any = None  # the handle of cuBLASLt, once a product asks for it
+        self.blas: Any = None  # the handle of cuBLASLt, created for the first product
         self.libraries: dict[str, Any] = {}  # handles of other libraries, by name, once they are asked for
         self._workspaces: dict[
             int, tuple[Any, Any]
@@ -80,7 +80,7 @@ class CudaDevice:
             size = max(nbytes, 2 * size, 1 << 20)
             fresh = int(check(cu.cuMemAllocAsync(size, native)))
             check(cu.cuMemsetD8Async(fresh, 0, size, native))
-            if ptr:  # it stays: another thread's launch may have been given it and be queued after this one's
+            if ptr:  # keep the old memory: another thread's launch may use it later
                 self._outgrown.setdefault(stream, []).append(ptr)
             ptr = fresh
             self._scratch[stream] = (ptr, size)
@@ -100,7 +100,7 @@ class CudaDevice:
         """Return memory that a library's calls on the stream use one after the other, and the stream, as ctypes
         passes them.
 
-        `nbytes` is the same each time.
+        `nbytes` must be equal at each call.
         """
         if stream in self.captures:
             return self.captures[stream].workspace_of(stream, nbytes, native)

@@ -18,13 +18,13 @@ _SHARED = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTE
 
 
 class Functions:
-    """folder: where compiled kernels are kept beyond the process; None: nowhere."""
+    """The loaded kernels. `folder` is the disk cache of compiled kernels; None disables it."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._compilers: dict[tuple[int, int], Compiler] = {}  # by architecture
-        self._functions: dict[tuple[int, str], Any] = {}  # by device and source
+        self._compilers: dict[tuple[int, int], Compiler] = {}  # architecture -> compiler
+        self._functions: dict[tuple[int, str], Any] = {}  # (device, source) -> function
         self._libraries: list[Any] = []
 
     def of(self, device: CudaDevice, launch: Launch, program: KernelProgram) -> Any:

@@ -1,4 +1,4 @@
-"""`HostCalls`: functions of the program's that streams call, in a thread of CUDA's."""
+"""`HostCalls`: host functions of the program that streams call, in a thread of CUDA."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ _HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class HostCalls:
-    """Functions by key, until they were called; those of graphs until their graph goes. `raised`: what they raised."""
+    """Functions by key, until they were called; calls of graphs are kept until their graph is destroyed. `raised`:
+    what they raised.
+    """
 
     def __init__(self) -> None:
-        self.raised: list[BaseException] = []  # for the next wait
+        self.raised: list[BaseException] = []  # errors that the next wait raises
         self._calls: dict[int, Callable[[], None]] = {}
         self._kept: set[int] = set()  # keys of calls that graphs repeat
         self._trampoline = _HOST_FUNCTION(self._run)

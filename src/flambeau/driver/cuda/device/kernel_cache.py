@@ -11,13 +11,14 @@ from flambeau.core.files import replace_file
 
 LIMIT = 1 << 30  # bytes; the files longest unused go first
 _CHECKED_EVERY = 64
-_DIGEST = 16  # bytes before a cubin, its hash
+_DIGEST = 16  # bytes of the hash in front of a cubin
 
 
 class DiskCache:
     """Cubins by key. A file appears complete or not at all; what cannot be written is compiled again next time.
 
-    A file whose bytes are not those that were put, as after a disk was full or a machine lost its power, is no cubin.
+    A file whose bytes are not those that were put, as after a disk was full or a machine lost its power, is not a
+    cubin.
     """
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
@@ -32,7 +33,7 @@ class DiskCache:
         except OSError:
             return None
         with suppress(OSError):
-            os.utime(path)  # used now
+            os.utime(path)  # marks the file as recently used
         digest, cubin = data[:_DIGEST], data[_DIGEST:]
         return cubin if digest == _digest(cubin) else None
 

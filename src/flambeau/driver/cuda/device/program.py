@@ -1,4 +1,4 @@
-"""`KernelProgram`: a form built for one launch, and `CudaExecutable`: the same, compiled and ready to be launched."""
+"""`KernelProgram`: a kernel built for one launch. `CudaExecutable`: a compiled kernel that is ready to launch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def c_name(kind: dtype) -> str:
 
 @cache  # the package has few files
 def header_text(name: str) -> str:
-    """Return the file of C++ functions that a form names; "" for none."""
+    """Return the text of the file of C++ functions that a kernel names; "" for none."""
     return (SOURCES / f"{name}.cuh").read_text() if name else ""
 
 
@@ -50,8 +50,8 @@ class KernelProgram:
 
     tail: parameters after addresses and scalars, as bytes. scratch: bytes of scratch memory that a further
     parameter, the last, points to. slots: where not 0, the addresses are one parameter, a table of so many.
-    shared: bytes of shared memory beside what the source declares. name: what profilers show; where there is none,
-    of the operator and its dtype.
+    shared: bytes of shared memory in addition to those that the source declares. name: what profilers show; where
+    there is none, of the operator and its dtype.
     """
 
     source: str
@@ -64,7 +64,7 @@ class KernelProgram:
     name: str = ""
 
     def name_and_source(self, launch: Launch) -> tuple[str, str]:
-        """Return the kernel's name, and the source in which it has it (there it is called `run`)."""
+        """Return the kernel's public name, and its source, in which it is called `run`."""
         name = self.name or name_of(launch)
         return name, f"#define run {name}\n{self.source}"
 
@@ -83,7 +83,7 @@ def name_of(launch: Launch) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Parameters in the buffer `params` that a launch fills in: the address of `scratch` bytes, numbers of guards."""
+    """Parameters in the buffer `params` that each launch fills in: the address of `scratch`, numbers of guards."""
 
     params: Any
     scratch: int
@@ -103,7 +103,7 @@ class CudaExecutable(Executable):
         "address", "call", "flat", "keep", "late", "launch_on", "lock", "pack", "params", "run", "scalars_at",
     )  # fmt: skip
 
-    call: Callable[..., Any]  # the driver API's launch, up to the stream
+    call: Callable[..., Any]  # the driver API's launch, with all arguments up to the stream
     run: Callable[[Sequence[int], Sequence[Any], Any, int], None] | None
     launch_on: Launcher
 
@@ -114,7 +114,9 @@ class CudaExecutable(Executable):
         self.late: Late | None = None
 
     def prepare(self, program: KernelProgram, launch: Callable[..., Any]) -> None:
-        """Lay out the parameters: addresses, scalars, the program's tail, scratch. `launch` knows the function."""
+        """Lay out the parameters: addresses, scalars, the program's tail, scratch. `launch` is the driver's
+        function.
+        """
         self.call = partial(launch, *program.grid, program.block, 1, 1, program.shared)
         wire = [wire_format(x) for x in self.launch.inputs if not isinstance(x, Meta)]
         packed, sizes = program.addresses(len(self.launch.operands))
@@ -141,7 +143,7 @@ class GenericKernel:
     """A compiled kernel with a kept buffer of parameters, of which each shape gives the grid and the tail.
 
     Attributes:
-        shared: Bytes of shared memory beside what the source declares.
+        shared: Bytes of shared memory in addition to those that the source declares.
         numbers: What each shape gives, which may contain symbols: grid, bytes of scratch memory, tail.
         pack: Packs addresses, scalars and the tail.
         guards: Where in the buffer the numbers of assertions are, and the numbers.
@@ -176,7 +178,7 @@ class GenericKernel:
 
 
 class KernelOfShape:
-    """A `GenericKernel` with the tail of one shape, as captures ask executables for it."""
+    """A `GenericKernel` with the tail of one shape, with the interface of executables for captures."""
 
     __slots__ = ("keep", "lock", "pack", "params", "scalars_at")
 
@@ -191,7 +193,7 @@ class KernelOfShape:
 
 
 def _join(parts: Sequence[tuple[int, Any]], at: int) -> Any:
-    """Return the bytes from offset `at` on, with each part at its own offset."""
+    """Return bytes that begin at offset `at` and contain each part at its own offset."""
     layout = "<"
     values: list[Any] = []
     for start, part in parts:
@@ -203,14 +205,7 @@ def _join(parts: Sequence[tuple[int, Any]], at: int) -> Any:
 
 
 class _Layout(NamedTuple):
-    """Where the parameters of a kernel lie in their buffer.
-
-    Attributes:
-        packing: What packs the addresses and the scalars.
-        offsets: The byte at which each parameter begins.
-        buffer: The type of the buffer.
-        pointers: The type of the array of the parameters' addresses.
-    """
+    """The positions of a kernel's parameters in their buffer."""
 
     packing: struct.Struct
     offsets: tuple[int, ...]
@@ -220,7 +215,7 @@ class _Layout(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _parameter_layout(packing: str, sizes: tuple[int, ...], tail: tuple[int, ...]) -> _Layout:
-    """Return the layout of parameters that `packing` packs, of `sizes` bytes, and of a tail aligned to 16 bytes."""
+    """Return the layout of parameters packed by `packing`, of `sizes` bytes, and of a tail aligned to 16 bytes."""
     offsets, at = [], 0
     for size in sizes:
         offsets.append(at)
@@ -271,7 +266,7 @@ def flatten_scalars(scalars: Sequence[Any]) -> list[Any]:
 
 
 def packed_constant(value: float) -> bytes:
-    """Return a constant's parameter: a double for a float, else a long long."""
+    """Return a constant as a parameter: a double for a float, otherwise a long long."""
     return pack("<d", value) if isinstance(value, float) else pack("<q", value)
 
 

@@ -1,7 +1,7 @@
-"""`Reserved`: addresses of one device, and the memory that was put behind parts of them.
+"""`Reserved`: reserved addresses of one device, parts of which are mapped to memory.
 
-The driver API's virtual-memory calls (https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Memory that
-is mapped is reached by the devices that it names, whatever access their contexts have to each other.
+The driver API's virtual-memory calls (https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Memory
+that is mapped is reached by the devices that it names, whatever access their contexts have to each other.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Reserved:
 
     def __init__(self, device: CudaDevice, ptr: int, nbytes: int) -> None:
         self.device, self.ptr, self.nbytes = device, ptr, nbytes
-        self._parts: dict[int, int] = {}  # with memory: bytes by address
+        self._parts: dict[int, int] = {}  # address -> bytes of mapped memory
 
     def map(self, ptr: int, nbytes: int, devices: Sequence[CudaDevice]) -> None:
-        """Put memory behind a part, which these devices reach."""
+        """Map memory to a part of the range, accessible from these devices."""
         if any(start < ptr + nbytes and ptr < start + n for start, n in self._parts.items()):
             raise InvalidAddressError(f"range_map: {nbytes} bytes at {ptr:#x} have memory, or some of them")
         code, memory = cu.cuMemCreate(nbytes, _properties(self.device), 0)
@@ -48,7 +48,7 @@ class Reserved:
             _allow(ptr, nbytes, [device])
 
     def unmap(self, ptr: int, nbytes: int) -> None:
-        """Take away the memory of parts that lie side by side."""
+        """Unmap and free the memory of adjacent parts."""
         parts = sorted(at for at in self._parts if ptr <= at < ptr + nbytes)
         if not parts or parts[0] != ptr or sum(self._parts[at] for at in parts) != nbytes:
             raise InvalidAddressError(

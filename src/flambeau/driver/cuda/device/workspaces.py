@@ -1,4 +1,4 @@
-"""`Workspaces`: device memory that launches work with, from a pool of the device's own.
+"""`Workspaces`: working memory of launches, from a pool of the device.
 
 # Note [Workspaces of streams]
 What a launch gives back is kept for the stream's next ones: those come after it. Asking CUDA's pool takes the host as
@@ -25,16 +25,16 @@ _LARGEST, _MOST = 128 << 20, 4  # the largest kept block in bytes; kept blocks p
 
 
 class Workspaces:
-    """See Note [Workspaces of streams]. `captures`: the streams that are captured, as in `Device`."""
+    """The workspaces of a device. See Note [Workspaces of streams]. `captures` are its captured streams."""
 
     def __init__(self, index: int, captures: dict[int, CudaCapture]) -> None:
         self._index, self._captures = index, captures
         self._pool: Any = None
-        self._kept: dict[int, tuple[Any, list[int]]] = {}  # by id: native stream, addresses
+        self._kept: dict[int, tuple[Any, list[int]]] = {}  # id of a stream -> native stream, addresses
         self._sizes: dict[int, int] = {}  # address -> bytes of the block
 
     def take(self, nbytes: int, native: Any) -> int:
-        """Return workspace for one launch on a stream; `give` it back behind the launch."""
+        """Return workspace for one launch on a stream. Return it with `give` after the launch was enqueued."""
         found = self._kept.get(id(native))
         if found is not None and nbytes <= _LARGEST and not self._captures:
             try:
@@ -56,7 +56,7 @@ class Workspaces:
         return address
 
     def give(self, ptr: int, native: Any) -> None:
-        """Take a workspace back, in the stream's order."""
+        """Return a workspace to its stream, in stream order."""
         _, kept = self._kept.get(id(native)) or self._kept.setdefault(id(native), (native, []))
         if self._captures or len(kept) >= _MOST or self._sizes[ptr] > _LARGEST:
             self._free(ptr, native)
@@ -65,10 +65,10 @@ class Workspaces:
 
     def _free(self, ptr: int, native: Any) -> None:
         del self._sizes[ptr]
-        cu.cuMemFreeAsync(ptr, native)  # fails where the context is lost, and all that it held with it
+        cu.cuMemFreeAsync(ptr, native)  # fails if the context is broken, which frees its memory
 
     def _free_all(self, kept: list[int], native: Any) -> None:
-        with suppress(IndexError):  # other threads take and give meanwhile
+        with suppress(IndexError):  # other threads change the list meanwhile
             while True:
                 self._free(kept.pop(), native)
 
@@ -81,7 +81,7 @@ class Workspaces:
         """Free all workspaces that no launch uses."""
         if self._pool is None:
             return
-        if not self._captures:  # a captured stream cannot be waited for
+        if not self._captures:  # the host cannot wait for a captured stream
             for native, kept in list(self._kept.values()):
                 self._free_all(kept, native)
                 check(cu.cuStreamSynchronize(native))

@@ -1,7 +1,7 @@
-"""`Compaction`: how many elements of a sequence count, and for each how many count before it, in two passes.
+"""`Compaction`: count the selected elements of a sequence, and for each tile those before it, in two passes.
 
-Blocks add up their tiles, and the last of them to finish adds up the blocks; then blocks go over their tiles again
-with what lies before each. The order of additions is fixed, and they are of integers.
+Blocks add up their tiles, and the last of them to finish adds up the blocks; then blocks go over their tiles
+again with what lies before each. The order of additions is fixed, and they are of integers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flambeau.driver.cuda.device.program import KernelProgram
 
 Place = tuple[int, int]
 _THREADS = 256
-TILE = 8192  # elements of a block; a warp has 32 rows of 32 of them
+TILE = 8192  # elements of a block: each warp has 32 rows of 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Compaction:
         return (counting, self.emitting(sums)) if self.emit else (counting,)
 
     def counting(self, sums: Place) -> Pass:
-        """Return how many elements count before each tile, to `sums`; then `total`."""
+        """Return the pass that writes the counts before each tile to `sums`, and the sum of all to `total`."""
         return self._pass(_COUNT.replace("@total", self.total), sums, scratch=HEAD)
 
     def emitting(self, sums: Place, step: int = 1) -> Pass:
-        """Return `emit`, of the `sums` that were counted, which stand `step` apart."""
+        """Return the pass that writes the selected elements, from the counts in `sums`, which are `step` apart."""
         return self._pass(_EMIT_CHOSEN if self.chosen else _EMIT, sums, step)
 
     def _pass(self, body: str, sums: Place, step: int = 1, scratch: int = 0) -> Pass:

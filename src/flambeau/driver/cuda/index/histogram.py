@@ -17,7 +17,7 @@ from flambeau.driver.cuda.device.program import KernelProgram, c_name
 
 _THREADS = 256
 _SHARED = 4096  # bins that a block counts in shared memory
-_BLOCKS = 8  # per multiprocessor, each with a stride over the elements
+_BLOCKS = 8  # blocks per multiprocessor, each of which strides over the elements
 
 
 def bincount(launch: Launch, device: CudaDevice) -> KernelPlan:
@@ -29,7 +29,7 @@ def bincount(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def histc(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of histc. Scalars: the ends, least first. Params: how many bins."""
+    """Return the kernel of histc. Scalars: both ends. Params: the number of bins."""
     x = _tensor(launch, 0)
     whole = launch.inputs[1] is int64
     functions = f"typedef {'i64' if whole else c_name(x.dtype)} Y;" + _RANGED

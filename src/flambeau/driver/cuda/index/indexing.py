@@ -1,4 +1,4 @@
-"""Reading and writing at places that tensors name: one description of an access, four kernels.
+"""Reads and writes at indices of tensors: one description of an access, and four kernels.
 
 # Note [Order of writes]
 Operators that accumulate sort the places that they write to, and one thread goes through what comes to one place in
@@ -34,12 +34,12 @@ _SELF = "index out of range in self"
 
 @dataclass(frozen=True, slots=True)
 class IndexedAccess:
-    """Where each element of an iteration goes to, or comes from, in the indexed tensor.
+    """The mapping of an iteration's elements to the elements of the indexed tensor.
 
-    shape: of the iteration. target: strides of the indexed tensor in it, 0 in indexed dimensions.
-    indices: positions of the index tensors among the operands; index_strides, kinds: their strides in the iteration,
-    their dtypes. sizes, steps, dims: of the dimensions they index. wraps: negative indices count from the end.
-    flat: the layout of an indexed tensor whose elements are counted in row-major order, if that is not its memory.
+    shape: of the iteration. target: strides of the indexed tensor in it, 0 in indexed dimensions. indices:
+    positions of the index tensors among the operands; index_strides, kinds: their strides in the iteration, their
+    dtypes. sizes, steps, dims: of the dimensions they index. wraps: negative indices count from the end. flat:
+    the layout of an indexed tensor whose elements are counted in row-major order, if that is not its memory.
     """
 
     shape: tuple[int, ...]
@@ -109,7 +109,7 @@ def _by_tensors(target: Meta, indices: Sequence[Meta], dims: tuple[int, ...], fi
 
 
 def _along(target: Meta, index: Meta, dim: int, wraps: bool, said: str = OUT_OF_BOUNDS) -> IndexedAccess:
-    """Return slices of `target` along `dim`, at a vector of indices, operand 2."""
+    """Return the access to slices of `target` along `dim` at a vector of indices, operand 2."""
     target, index = vector_like(target), vector_like(index)
     along = tuple([index.strides[0] if d == dim else 0 for d in range(target.ndim)])
     return IndexedAccess(
@@ -127,7 +127,7 @@ def _along(target: Meta, index: Meta, dim: int, wraps: bool, said: str = OUT_OF_
 
 
 def _by_element(target: Meta, index: Meta, dim: int) -> IndexedAccess:
-    """Return elements of `target` along `dim`, each at an index of its own, operand 2."""
+    """Return elements of `target` along `dim`, each at its own index, operand 2."""
     target, index = vector_like(target), vector_like(index)
     return IndexedAccess(
         shape=index.shape,
@@ -143,7 +143,7 @@ def _by_element(target: Meta, index: Meta, dim: int) -> IndexedAccess:
 
 
 def _over_all(target: Meta, index: Meta) -> IndexedAccess:
-    """Return elements of `target` counted in row-major order, at indices, operand 2."""
+    """Return the access to elements of `target` in row-major order at indices, operand 2."""
     return IndexedAccess(
         shape=index.shape,
         target=(0,) * index.ndim,
@@ -277,7 +277,7 @@ def _assign(
 
 
 def _write(launch: Launch, device: CudaDevice, access: IndexedAccess, value: Value, statement: str) -> Pass:
-    """Run `statement` for each value v and the place `at` that its indices point to, in no order."""
+    """Return the kernel that runs `statement` for each value v and its element `at`, in no fixed order."""
     out = launch.outputs[0]
     kind = out.dtype
     walk = Walked(access.shape, [access.target, value.strides, *access.index_strides])
@@ -345,7 +345,7 @@ def _one_by_one(
 
 
 def _split(access: IndexedAccess) -> tuple[list[int], list[int]]:
-    """Return dimensions of the iteration on which the place depends through indices, and the others."""
+    """Return the dimensions of the iteration on which the indices depend, and the others."""
     sorted_ = [
         d
         for d in range(len(access.shape))
@@ -359,7 +359,7 @@ def _of(strides: tuple[int, ...], dims: list[int]) -> tuple[int, ...]:
 
 
 def _keys(launch: Launch, device: CudaDevice, access: IndexedAccess, dims: list[int], radix: Radix) -> Pass:
-    """Return the place of each combination of indices."""
+    """Return the launch that computes the element of each combination of indices."""
     shape = _of(access.shape, dims)
     walk = Walked(shape, [_of(s, dims) for s in (access.target, *access.index_strides)])
     declared = [*access.parameters, f"{radix.kind}* keys", walk.parameter("o")]
@@ -518,7 +518,7 @@ def index_fill(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def scatter(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of scatter. Params: dim, how ("" assigns), include_self, deterministic."""
+    """Return the kernel of scatter. Params: dim, operation ("" assigns), include_self, deterministic."""
     dim, how, include_self, fixed = launch.params
     index, source = launch.inputs[1], launch.inputs[2]
     assert isinstance(index, Meta)
@@ -559,7 +559,9 @@ def put(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def _one_shape(a: Meta, b: Meta) -> tuple[Meta, Meta]:
-    """Return two metas of as many elements, read as one shape. Raises NotSupportedError where that needs a copy."""
+    """Return two metas with equally many elements as metas of one shape. Raises NotSupportedError if that needs a
+    copy.
+    """
     if a.shape == b.shape:
         return a, b
     strides = view_strides(b.shape, b.strides, a.shape)

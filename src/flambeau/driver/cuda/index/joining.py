@@ -1,4 +1,4 @@
-"""Joining, flipping, triangles, repeats, and what a mask chooses."""
+"""Builders of kernels that join, flip and repeat tensors, and that select elements by triangles or masks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from flambeau.driver.cuda.index.compaction import TILE, Compaction
 
 
 def cat(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
-    """Return each input into its part of the output. params: dim.
+    """Return the kernels that copy each input into its part of the output. Params: dim.
 
-    One kernel where all have one dtype and no gaps, else a copy of each.
+    One kernel suffices if all have one dtype and no gaps; otherwise each input is copied.
     """
     (dim,) = launch.params
     length = next((n for n in LENGTHS if n >= len(launch.inputs)), None)
@@ -78,9 +78,7 @@ extern "C" __global__ void __launch_bounds__(256) run(
 
 
 def _cat_at_once(launch: Launch, dim: int, length: int) -> KernelProgram:
-    """Return a block finds its input by bisection and copies a part of it, in the widest words that all rows are
-    whole of.
-    """
+    """Return the kernel whose blocks find their input by bisection and copy a part of it in the widest common words."""
     out = launch.outputs[0]
     inner = prod(out.shape[dim + 1 :])
     sizes = [x.numel for x in launch.inputs if isinstance(x, Meta)]
@@ -108,7 +106,7 @@ def flip(launch: Launch, device: CudaDevice) -> KernelProgram:
 
 
 def roll(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Return the kernel of roll. Params: shifts, dims; no dims rolls the flattened tensor."""
+    """Return the kernel of roll. Params: shifts, dims. Without dims, the flattened tensor is rolled."""
     shifts, dims = launch.params
     out = launch.outputs[0]
     if not dims:
@@ -187,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {ele
 
 
 def triangle_indices(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Return each column finds its row by bisection of how many entries lie in the rows before."""
+    """Return the kernel in which each column finds its row by bisection of the number of entries in the rows before."""
     rows, columns, offset, _, _, lower = launch.params
     out = launch.outputs[0]
     before = "under(r + offset + 1, columns) - under(offset + 1, columns)"
@@ -256,7 +254,7 @@ def repeats_total(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def repeat_places(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return where each repeated element starts, and for each element of the output the last start before it."""
+    """Return the kernels that mark the start of each repeated element and extend the marks over the output."""
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
     functions, amount, tail, walk = _repeats(launch, device, x)
@@ -292,9 +290,7 @@ extern "C" __global__ void __launch_bounds__(256) run({kind}* out, const i64* st
 
 
 def nonzero_count(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of nonzero_count. Outputs: how many elements are not zero, and how many come before each
-    tile.
-    """
+    """Return the kernel of nonzero_count. Outputs: how many elements are not zero, and how many precede each tile."""
     x = launch.inputs[0]
     assert isinstance(x, Meta) and launch.params == (TILE,)
     walk = Walked(x.shape, [x.strides])
@@ -320,7 +316,7 @@ def _bytes(x: Meta) -> str:
 
 
 def nonzero(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of nonzero. Inputs x, how many come before each tile. Outputs: a row of coordinates for each
+    """Return the kernel of nonzero. Inputs x, how many precede each tile. Outputs: a row of coordinates for each
     element that is not zero.
     """
     out, (x, before) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
@@ -354,8 +350,8 @@ def nonzero(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def masked_select(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of masked_select. Inputs x, mask, how many come before each tile. Output: the elements that
-    the mask chooses.
+    """Return the kernel of masked_select. Inputs x, mask, how many precede each tile. Output: the elements that the
+    mask chooses.
     """
     out, (x, mask, before) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
     walk, value = Walked(mask.shape, [mask.strides]), Walked(x.shape, [x.strides])
@@ -376,8 +372,8 @@ def masked_select(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def masked_scatter(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of masked_scatter. Operands out, x, mask, source: elements that the mask chooses take the
-    source's in their order.
+    """Return the kernel of masked_scatter. Operands: out, x, mask, source, whose elements go to the masked ones in
+    order.
     """
     out = launch.outputs[0]
     x, mask, source = [m for m in launch.inputs if isinstance(m, Meta)]

@@ -1,4 +1,4 @@
-"""`randperm`: the places of random keys in their order. See Note [Permutations of GPUs] in core/random.py."""
+"""`randperm`: sort positions by random keys. See Note [Permutations of GPUs] in core/random.py."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def randperm(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def _drawing(radix: Radix, policy: Policy, width: int) -> Pass:
-    """Return a key for each element: a number of 64 bits, brought into the range of the key's."""
+    """Return the kernel that draws a key of 64 bits for each element, reduced to the keys' range."""
     greatest = "0xffffffffull" if width == 32 else "~0ull"
     text = f"""{file("random.cuh")}
 extern "C" __global__ void __launch_bounds__(256) run({radix.kind}* keys, u64 seed, u64 offset, i64 n) {{

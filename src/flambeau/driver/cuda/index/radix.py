@@ -1,4 +1,4 @@
-"""`Radix`: the passes that sort keys stably, with the place that each came from."""
+"""`Radix`: the passes that sort keys stably, with each key's former position."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flambeau.driver.cuda.device.program import KernelProgram
 Place = tuple[int, int]
 
 _SWEEPERS = 512
-_MOST = (1 << 32) - 1  # elements: their places are 32-bit numbers
-_NARROW_STATUS = 1 << 30  # elements, up to which 30 bits count them
+_MOST = (1 << 32) - 1  # the maximum number of elements, because positions are 32-bit numbers
+_NARROW_STATUS = 1 << 30  # the maximum number of elements that 30 bits count
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class _Digit:
 class Radix:
     """A sort of `count` keys in a workspace of which it takes the first part.
 
-    wide: whether raw keys have 64 bits or 32. bits: of an order. order: C++, the order of `raw`, of the key's type;
-    `functions` is C++ that it uses. row: elements of a row, each of which is sorted by itself.
-    places: False where nobody asks where keys came from; they then are of one row.
-    A pass writes the raw keys to `source`; after `passes` they are in `keys`, and in `values` the places they came
-    from, counted over all rows. A digit that all keys share moves nothing: its pass, told so by the counts, returns.
+    wide: whether raw keys have 64 bits or 32. bits: of an order. order: C++, the order of `raw`, of the key's
+    type; `functions` is C++ that it uses. row: elements of a row, each of which is sorted by itself. places:
+    False if no caller needs the keys' former positions; they then are of one row. A pass writes the raw keys to
+    `source`; after `passes` they are in `keys`, and in `values` the places they came from, counted over all rows.
+    A digit that all keys share moves nothing: its pass, told so by the counts, returns.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Radix:
         values = [work.take(count * 4 * places) for _ in range(2)]
         self.source = keys[0]
         self._keys, self._values = keys, values
-        self._last = number % 2  # where the result is if every digit matters
+        self._last = number % 2  # the buffer with the result, if every digit matters
         self.keys, self.values = keys[self._last], values[self._last]
         self.passes = [self._count(), self._scan(), *[self._sweep(n) for n in range(number)], self._settle()]
 
@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__({_SWEEPERS}, 2) run(K* keys0, u32* 
         )
 
     def _settle(self) -> Pass:
-        """Bring the result to where it is expected, if an odd number of digits did not matter."""
+        """Copy the result to the expected buffer, if an odd number of digits was skipped."""
         here, there = 1 - self._last, self._last
         text = f"""{file("sorting.cuh")}
 extern "C" __global__ void __launch_bounds__(256) run({self.kind}* keys0, u32* values0,

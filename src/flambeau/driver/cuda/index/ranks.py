@@ -16,7 +16,7 @@ from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.radix import Radix
 from flambeau.driver.cuda.index.sorting import is_wide, key_bits, load_keys, order_text
 
-# Where in a sorted row of `length`, of which the first `valid` are numbers, the result stands.
+# The position of the result in a sorted row of `length`, whose first `valid` elements are numbers.
 _PICKS = {
     "kthvalue": "const i64 pick = rank - 1;",
     "median": "const i64 pick = valid < length ? valid : (length - 1) / 2;",
@@ -39,9 +39,7 @@ _NOTHING = {
 
 
 def _rank_builder(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]:
-    """Return the builder of a reduction of one output, or with the place as a second. params: a record with dims,
-    extra.
-    """
+    """Return the builder of a reduction with one output, or with the index as second output. Params: dims, extra."""
 
     def build(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
         how: Any = launch.params[0]
@@ -67,7 +65,7 @@ def _move_dims_last(x: Meta, dims: Sequence[int]) -> Meta:
 
 
 def _of_nothing(out: Meta) -> KernelProgram:
-    """Return the median of no elements: NaN, and of integers what a CPU makes of NaN."""
+    """Return the median of no elements: NaN, or for integers the value of NaN on a CPU."""
     walk = Walked(out.shape, [out.strides])
     kind = c_name(out.dtype)
     nothing = "0" if out.dtype.category == INTEGRAL else f"to<{kind}>(NAN)"
@@ -125,9 +123,7 @@ _BETWEEN = {
 
 
 def quantile(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of quantile. Operands out (*q, rows ...), x, q. params: (dims, interpolation, whether NaNs
-    are left out).
-    """
+    """Return the kernel of quantile. Operands: out (*q, rows ...), x, q. Params: (dims, interpolation, skip NaN)."""
     dims, interpolation, skip = launch.params
     (out,), (x, q) = launch.outputs, launch.inputs
     assert isinstance(x, Meta) and isinstance(q, Meta)

@@ -12,11 +12,13 @@ from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.radix import Radix
 from flambeau.driver.cuda.index.sorting import is_wide, key_bits, order_text, raw_type
 
-_FEW = 64  # values that each thread looks through
+_FEW = 64  # values that each thread searches linearly
 
 
 def searchsorted(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Return the kernel of searchsorted. Params: right, the dtype compared in. One thread bisects for each value."""
+    """Return the kernel of searchsorted, in which each thread bisects for one value. Params: right, the comparing
+    dtype.
+    """
     right, common = launch.params
     boundaries, values, *sorters = [x for x in launch.inputs if isinstance(x, Meta)]
     out = launch.outputs[0]

@@ -17,7 +17,7 @@ _HELD = 8  # items of a thread in the sort of short rows: HELD of sorting.cuh
 _FEW = 120  # elements of a row that can be selected without sorting it
 _MANY = 512  # elements of a row from which selection is faster
 _CHOOSERS = 256  # threads; with 16 elements each, 17 * _FEW at most are put up: POOL of sorting.cuh
-_SHORT = 32768  # bytes of shared memory for the rows that one block sorts
+_SHORT = 32768  # bytes of shared memory for rows that one block sorts
 
 
 def is_wide(kind: dtype) -> bool:
@@ -41,7 +41,7 @@ def order_text(kind: dtype, descending: bool = False) -> str:
 
 
 def sort(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
-    """Return the kernel of sort. Params: dim, descending (or largest), how many are kept or None."""
+    """Return the kernel of sort. Params: dim, descending (or largest), the number of kept elements or None."""
     dim, descending, kept = launch.params
     x = launch.inputs[0]
     assert isinstance(x, Meta)
@@ -64,7 +64,7 @@ def last(meta: Meta, dim: int) -> Meta:
 
 
 def _short(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> KernelProgram:
-    """Return rows that fit in shared memory: a block sorts one, or several if they are tiny."""
+    """Return the kernel for rows that fit in shared memory: a block sorts one, or several tiny ones."""
     length = x.shape[-1]
     padded = max(_HELD, 1 << (length - 1).bit_length())
     rows = prod(x.shape[:-1])
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__({threads}) run({element}* values, i
 
 
 def _long(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> KernelPlan:
-    """Return rows of any length: the radix sort of them all, by key and then by row."""
+    """Return the launches for rows of any length: a radix sort of all rows by key and then by row."""
     length = x.shape[-1]
     work = WorkspaceLayout()
     radix = Radix(
@@ -129,7 +129,7 @@ def _long(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> 
 
 
 def load_keys(x: Meta, position: int, radix: Radix) -> Pass:
-    """Return raw keys from operand `position`, in row-major order."""
+    """Return the kernel that loads raw keys from operand `position` in row-major order."""
     walk = Walked(x.shape, [x.strides])
     text = f"""
 extern "C" __global__ void __launch_bounds__(256) run(const {carrier(x.itemsize)}* x, {radix.kind}* keys,
@@ -180,8 +180,8 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, i64* in
 def _build_selection(
     x: Meta, values: Meta, indices: Meta, descending: bool, kept: int, device: CudaDevice
 ) -> KernelProgram | KernelPlan:
-    """Return the first `kept` of long rows in one reading: a block for each row, or for parts of it where rows are
-    few.
+    """Return the kernel that selects the first `kept` elements of long rows in one pass, with one or more blocks per
+    row.
     """
     length, rows = x.shape[-1], prod(x.shape[:-1])
     each = next((n for n in (4, 8) if n * _CHOOSERS >= length), 16)
@@ -208,7 +208,7 @@ def _build_selection(
 
 
 class _Choosing:
-    """The text of kernels that choose from rows of x, `each` elements to a thread at a time."""
+    """The text of kernels that select from rows of x, `each` elements per thread at a time."""
 
     def __init__(self, x: Meta, values: Meta, indices: Meta, descending: bool, each: int) -> None:
         self.walk = Walked(x.shape[:-1], [m.strides[:-1] for m in (values, indices, x)])

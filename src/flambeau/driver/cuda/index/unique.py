@@ -1,4 +1,4 @@
-"""Unique values: sort, find where a value differs from the one before, number the groups."""
+"""Unique values: sort, find values that differ from their predecessor, number the groups."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _VALUES, _INVERSE, _COUNTS, _FOUND, _X = range(5)  # positions of the operands
 
 
 def unique(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of unique. Params: dim or None, consecutive, whether inverse and counts are wanted. Outputs:
-    values, inverse, counts, how many.
+    """Return the launches of unique. Params: dim or None, consecutive, inverse?, counts?.
+
+    Outputs: values, inverse, counts, their number.
     """
     dim, consecutive, *_ = launch.params
     return _of_elements(launch, consecutive) if dim is None else _of_slices(launch, dim, consecutive)
@@ -85,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(256) run(i64* counts, const i64* fo
 
 
 def _clear_unused(values: Meta, dim: int) -> Pass:
-    """Return zeros in the slices of `values` along `dim` beyond those found."""
+    """Return the launch that zeroes the slices of `values` along `dim` beyond those found."""
     order = [dim, *[d for d in range(values.ndim) if d != dim]]
     walk = Walked([values.shape[d] for d in order], [[values.strides[d] for d in order]])
     width = prod([values.shape[d] for d in order[1:]])
@@ -188,7 +189,7 @@ def _merge(
     source: Place,
     target: Place,
 ) -> Pass:
-    """Merge sorted runs of `run` slices by pairs: each slice finds its place in the other run. 0: start in order."""
+    """Return the kernel that merges pairs of sorted runs of `run` slices; run 0 initializes the order."""
     text = f"""{functions}
 extern "C" __global__ void __launch_bounds__(256) run(const {carrier(x.itemsize)}* x, const u32* from, u32* to_,
     {rest.parameter("r")}, i64 n, i64 width, i64 step, i64 run) {{
@@ -215,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(256) run(const {carrier(x.itemsize)
 
 
 def _slices_taken(values: Meta, x: Meta, order: list[int], places: Place, starts: Place) -> Pass:
-    """Return the first slice of each group."""
+    """Return the launch that copies the first slice of each group."""
     shape = [values.shape[d] for d in order]
     walk = Walked(shape, [[values.strides[d] for d in order]])
     rest = Walked(shape[1:], [[x.strides[d] for d in order[1:]]])

@@ -1,4 +1,4 @@
-"""cuBLAS by ctypes: `Blas`, what linear algebra needs of it besides products: triangular systems, batches of LU.
+"""cuBLAS by ctypes: `Blas`, its routines for linear algebra except products: triangular systems, batched LU.
 
 Matrices are column-major there. A batch is an array of addresses in device memory.
 """
@@ -23,7 +23,7 @@ STATUSES = {
 
 
 class Blas:
-    """The library's handle on the device whose context is current; one thread at a time uses it."""
+    """cuBLAS's handle for the device whose context is current. Only one thread at a time may use it."""
 
     def __init__(self) -> None:
         self._library = NativeLibrary("cublas", "cuBLAS", "cuda13", STATUSES)
@@ -64,7 +64,7 @@ class Blas:
     def getrs_batched(
         self, kind: dtype, operation: int, n: int, columns: int, a: int, pivots: int, b: int, count: int, native: Any
     ) -> None:  # fmt: skip
-        wrong = c_int()  # which argument: in host memory
+        wrong = c_int()  # number of a wrong argument, in host memory
         self._call(
             f"cublas{LETTER[kind]}getrsBatched", "piiipippipi", native,
             operation, n, columns, a, n, pivots, b, n, byref(wrong), count,
@@ -91,7 +91,7 @@ def _one(kind: dtype) -> Any:
 
 
 def blas_of(device: CudaDevice) -> Blas:
-    """Return cuBLAS on a device, loaded when first asked for."""
+    """Return cuBLAS on a device, loaded on first use."""
     if "cublas" not in device.libraries:
         device.libraries["cublas"] = Blas()
     found: Blas = device.libraries["cublas"]

@@ -39,7 +39,7 @@ _REDUCE_IN_COMPUTE_TYPE = 2
 
 
 class _Heuristic(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t."""
+    """The C struct cublasLtMatmulHeuristicResult_t."""
 
     _fields_ = (
         ("algo", c_uint64 * 8), ("workspace", c_size_t), ("state", c_int), ("waves", c_float), ("reserved", c_int * 4),
@@ -54,12 +54,12 @@ class Matrix:
     columns: int
     ld: int
     batch_stride: int
-    transposed: bool = False  # whether the product takes it transposed
+    transposed: bool = False  # True if the product takes the operand transposed
 
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """D = alpha op(A) op(B) + beta C, or + a vector along D's columns (`bias`), for each of `batch` matrices.
+    """A product D = alpha op(A) op(B) + beta C, or with a vector added along D's columns, for a batch of matrices.
 
     kind: of A and B; out: of C and D, float32 of products in 16 bits that are not rounded.
     """
@@ -76,11 +76,7 @@ class Gemm:
 
 
 class CublasLt:
-    """cuBLASLt and a handle of it, for the device whose context is current.
-
-    Raises:
-        NotSupportedError: If it is not there.
-    """
+    """cuBLASLt with a handle for the device whose context is current."""
 
     def __init__(self) -> None:
         self._dll = load_library("cublasLt", "cuBLASLt", "cuda13")
@@ -129,7 +125,7 @@ class CublasLt:
         return out
 
     def algorithm(self, product: Product, alignment: int) -> _Heuristic:
-        """Return the library's first choice for operands so aligned.
+        """Return the library's first choice for operands with this alignment.
 
         Raises:
             NotSupportedError: If it has none.
@@ -162,7 +158,7 @@ class CublasLt:
 
 
 class Product:
-    """A product ready to be launched, many times and from any thread."""
+    """A matrix product that can be launched many times and from any thread."""
 
     def __init__(self, library: CublasLt, gemm: Gemm) -> None:
         self.gemm = gemm
@@ -185,8 +181,9 @@ class Product:
         return found
 
     def __call__(self, a: int, b: int, c: int, d: int, alpha: Any, beta: Any, place: tuple[Any, Any]) -> None:
-        """Queue it. `alpha` and `beta` from `scalar`; c is d's address for none, or a bias's; `place` is the
-        workspace and the stream."""
+        """Enqueue the product. `alpha` and `beta` are from `scalar`, c is d's address for none, `place` workspace
+        and stream.
+        """
         if self.gemm.bias:
             with self._lock:
                 self._library.set_bias(self.description, c)
@@ -216,6 +213,6 @@ def scale_of(kind: dtype) -> dtype:
 
 
 def scalar(kind: dtype, value: float) -> Any:
-    """Return a reference to a factor in host memory, as a product of the dtype takes it."""
+    """Return a reference to a factor in host memory, in the type that a product of the dtype expects."""
     number = ctypes.c_double if kind in (float64, complex128) else c_float
     return byref((number * 2)(value, 0)) if kind.is_complex else byref(number(value))

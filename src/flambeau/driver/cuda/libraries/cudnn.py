@@ -21,7 +21,7 @@ from flambeau.driver.cuda.libraries.libraries import NativeLibrary
 
 DATA = {float32: 0, float64: 1, float16: 2, bfloat16: 9}  # cudnnDataType_t
 _CROSS_CORRELATION = 1
-_WORKSPACE = 1 << 30  # bytes that a plan may ask for at most
+_WORKSPACE = 1 << 30  # the maximum workspace of a plan in bytes
 _DIMS = 2  # the minimum number of spatial dimensions
 _ALIGNED = 16  # bytes; engines with the widest loads require this alignment
 
@@ -80,7 +80,8 @@ class Dnn:
         self._execute = function("cudnnBackendExecute", "ppp")
         self._set_stream = function("cudnnSetStream", "pp")
         self._close = function("cudnnDestroy", "p")
-        self._lock = Lock()  # from choosing the handle's stream, or addresses, to the call that uses them
+        # held from the choice of the handle's stream, or of addresses, until the call that uses them
+        self._lock = Lock()
         self._native: Any = None  # the handle's stream
         self._arguments: dict[Key, int] = {}  # descriptors
         # Descriptors of arguments, rewritten for each set: creating them costs more than the calls.
@@ -93,7 +94,7 @@ class Dnn:
 
     # -- descriptors ----------------------------------------------------------------------------------
     def make(self, kind: int, *attributes: Attribute) -> int:
-        """Return a descriptor, complete."""
+        """Return a complete descriptor."""
         found = self.blank(kind)
         try:
             for name, type, values in attributes:
@@ -105,7 +106,7 @@ class Dnn:
         return found
 
     def blank(self, kind: int) -> int:
-        """Return one that the library is to fill in."""
+        """Return a descriptor that the library fills in."""
         found = c_void_p()
         self._create(kind, byref(found))
         return found.value or 0
@@ -113,20 +114,20 @@ class Dnn:
     def values(
         self, descriptor: int, name: int, type: int, most: int, blanks: Sequence[int] = ()
     ) -> list[Any]:
-        """Return an attribute's values. `blanks`: descriptors for the library to fill in."""
+        """Return the values of an attribute. `blanks` are descriptors that the library fills in."""
         count, found = c_int64(), (_HOLDERS[type] * most)(*blanks)
         self._get(descriptor, name, type, most, byref(count), found if most else None)
         return list(found[: count.value])
 
     def count(self, descriptor: int, name: int, type: int) -> int:
-        """Return how many values an attribute has."""
+        """Return the number of values of an attribute."""
         count = c_int64()
         self._get(descriptor, name, type, 0, byref(count), None)
         return count.value
 
     # -- launches -------------------------------------------------------------------------------------
     def execute(self, plan: int, key: Key, native: Any) -> None:
-        """Queue a plan with the addresses of its three tensors, numbered 1, 2, 3, and of what it works with."""
+        """Enqueue a plan with the addresses of its tensors, numbered 1, 2, 3, and of its workspace."""
         with self._lock:
             arguments = self._arguments.get(key)
             if arguments is None:
@@ -197,7 +198,7 @@ TARGETS = {
 
 
 class Convolution:
-    """One of three tensors from the two others, all contiguous. The engine is chosen once.
+    """A convolution or one of its gradients, computed from contiguous tensors. The engine is chosen once.
 
     shapes: by the names in TARGETS. geometry: padding, stride and dilation of each spatial dim.
 
@@ -214,12 +215,12 @@ class Convolution:
         self.order = self._target.order
         self._shapes = [_pad_shape(shapes[name]) for name in (*self.order, target)]
         self._descriptors: list[int] = []
-        self._plans: dict[int, tuple[int, int]] = {}  # by alignment: the plan, the bytes it works with
+        self._plans: dict[int, tuple[int, int]] = {}  # alignment -> plan, bytes of workspace
         self._plan(_ALIGNED)
 
     # -- plans ----------------------------------------------------------------------------------------
     def _plan(self, alignment: int) -> tuple[int, int]:
-        """Return the plan for addresses of an alignment, made when first asked for."""
+        """Return the plan for addresses of an alignment, created on first use."""
         found = self._plans.get(alignment)
         if found is None:
             try:
@@ -230,7 +231,7 @@ class Convolution:
         return found
 
     def _graph(self, alignment: int) -> int:
-        """Return the operation by itself."""
+        """Return the graph with this single operation."""
         target, number = self._target, _DOUBLE if self._kind is float64 else _FLOAT
         sides = [self._tensor(n, shape, alignment) for n, shape in enumerate(self._shapes, 1)]
         operation = self._keep(
@@ -274,14 +275,14 @@ class Convolution:
         )
 
     def _first_good(self, graph: int) -> tuple[int, int]:
-        """Return the first plan, by the library's own judgement, that is deterministic, exact and small enough."""
+        """Return the first suitable plan in the library's order: deterministic, exact and small enough."""
         for choice in self._choices(graph):
             if not self._is_good(choice):
                 continue
             handle = (_PLAN_HANDLE, _HANDLE, (self._dnn.handle,))
             try:
                 plan = self._keep(_PLAN, handle, (_PLAN_CHOICE, _DESCRIPTOR, (choice,)))
-            except DriverError:  # the heuristics list engines that then decline
+            except DriverError:  # the heuristics also list engines that refuse
                 continue
             (nbytes,) = self._dnn.values(plan, _PLAN_WORKSPACE, _INT64, 1)
             if nbytes <= _WORKSPACE:
@@ -289,7 +290,7 @@ class Convolution:
         raise NotSupportedError("cuDNN has no deterministic engine for this convolution")
 
     def _choices(self, graph: int) -> Iterator[int]:
-        """Return engines with their settings, the best first."""
+        """Return engines with settings, the best first."""
         dnn = self._dnn
         for mode in _MODES:
             try:
@@ -298,7 +299,7 @@ class Convolution:
                     (_HEURISTICS_GRAPH, _DESCRIPTOR, (graph,)),
                     (_HEURISTICS_MODE, _HEURISTIC, (mode,)),
                 )
-            except DriverError:  # none for this operation
+            except DriverError:  # no engine supports this operation
                 continue
             count = dnn.count(heuristics, _HEURISTICS_RESULTS, _DESCRIPTOR)
             blanks = [self._blank(_CHOICE) for _ in range(count)]
@@ -324,7 +325,7 @@ class Convolution:
 
     # -- launches -------------------------------------------------------------------------------------
     def launch(self, first: int, second: int, target: int, device: CudaDevice, native: Any) -> None:
-        """Queue it, from the addresses of `order` to the target's."""
+        """Enqueue the operation, with the addresses of the inputs and the target."""
         alignment = self._kind.itemsize if (first | second | target) % _ALIGNED else _ALIGNED
         plan, nbytes = self._plans.get(alignment) or self._plan(alignment)
         if not nbytes:

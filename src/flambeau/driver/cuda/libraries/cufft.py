@@ -1,6 +1,6 @@
 """cuFFT by ctypes: `Transforms`, the library on one device, and `FftPlan`, a transform that may run many times.
 
-Plans have no memory of their own: a launch gives them their work area, from the device's pool.
+Plans own no memory: a launch gives them their work area, from the device's pool.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Transforms:
 class FftPlan:
     """Transforms of `sizes` points, as many as `batch`, from one layout to another.
 
-    A plan knows its stream and its work area, so that one thread at a time launches it.
+    A plan has one stream and one work area, so only one thread at a time may launch it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class FftPlan:
         self._work = work.value
 
     def launch(self, source: int, target: int, direction: int, device: CudaDevice, native: Any) -> None:
-        """Queue it, from one address to the other."""
+        """Enqueue the transform from one address to the other."""
         work = device.take(self._work, native) if self._work else 0
         try:
             with self._lock:
@@ -100,7 +100,7 @@ class FftPlan:
                 device.give(work, native)
 
     def close(self) -> None:
-        """Drop it. The library waits for launches that are still under way."""
+        """Destroy the plan. The library waits for launches under way."""
         if self._handle in self._transforms.open:
             self._transforms.open.discard(self._handle)
             self._transforms.destroy(self._handle)

@@ -47,7 +47,7 @@ _SWEEPS = 400  # the limit of a Jacobi iteration, as in PyTorch
 
 
 class Solver:
-    """The library's handle on the device whose context is current; one thread at a time uses it."""
+    """cuSOLVER's handle for the device whose context is current. Only one thread at a time may use it."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -120,7 +120,7 @@ class Solver:
     def getrs(
         self, operation: int, n: int, columns: int, kind: dtype, a: int, pivots: int, b: int, native: Any, info: int
     ) -> None:  # fmt: skip
-        """Solve with one matrix's LU factors, in place of b."""
+        """Solve a system with one matrix's LU factors, in place of b."""
         call = self._function("cusolverDnXgetrs", "ppill" "ipl" "p" "ipl" "p")  # fmt: skip
         with self._lock:
             self._set_stream(self._handle, int(native))
@@ -144,7 +144,7 @@ class Solver:
 
 
 def solver_of(device: CudaDevice) -> Solver:
-    """Return cuSOLVER on a device, loaded when first asked for."""
+    """Return cuSOLVER on a device, loaded on first use."""
     if "cusolver" not in device.libraries:
         device.libraries["cusolver"] = Solver(device)
     found: Solver = device.libraries["cusolver"]

@@ -1,4 +1,4 @@
-"""Handles of NVIDIA's libraries for programs that call them themselves: operators use others."""
+"""Handles of NVIDIA's libraries for programs that call the libraries themselves. Operators use other handles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Handle:
         self._set_stream = library.function(call.format("SetStream"), "pp")
 
     def on(self, native: int) -> int:
-        """Return the handle; its work goes to the stream from now on."""
+        """Return the handle, set to this stream."""
         self._set_stream(self._handle, native)
         return self._handle.value or 0
 
@@ -38,7 +38,7 @@ class Handle:
 
 
 def handle_of(device: CudaDevice, name: str, native: int) -> int:
-    """Return the device's handle of a library, made when first asked for, on a stream."""
+    """Return the device's handle of a library, created on first use, on a stream."""
     key = f"{name} of programs"
     if key not in device.libraries:
         device.libraries[key] = Handle(name)

@@ -1,4 +1,4 @@
-"""`NativeLibrary`: a shared library of NVIDIA's by ctypes, its functions declared by short signatures."""
+"""`NativeLibrary`: a shared library of NVIDIA, loaded by ctypes, with functions declared by short signatures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flambeau.core.errors import DriverError, NotSupportedError
 
 
 class Id(ctypes.Structure):
-    """A name of 128 bytes, which travels by value."""
+    """An identifier of 128 bytes that is passed by value."""
 
     _fields_ = (("bytes", ctypes.c_char * 128),)
 
@@ -22,8 +22,8 @@ _TYPES = {
 
 
 def load_library(name: str, title: str, extra: str) -> ctypes.CDLL:
-    """Return a library by the pathfinder's name. NotSupportedError says by its title, and by our extra, what is
-    missing.
+    """Return a library by the pathfinder's name. NotSupportedError names the missing library and the extra that
+    installs it.
     """
     try:
         return ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name).abs_path)
@@ -34,7 +34,7 @@ def load_library(name: str, title: str, extra: str) -> ctypes.CDLL:
 class NativeLibrary:
     """A library, found where its package or the toolkit put it.
 
-    name: as NVIDIA's pathfinder knows it. title: as its maker writes it. extra: ours, which installs it.
+    name: its name for NVIDIA's pathfinder. title: as its maker writes it. extra: ours, which installs it.
     statuses: what its status codes are called.
 
     Raises:
@@ -65,11 +65,11 @@ class NativeLibrary:
         return call_checked
 
     def failure(self, name: str, status: int) -> Exception:
-        """Return what a call of this name raises for a status code."""
+        """Return the exception for a status code of a call."""
         return DriverError(f"{self.title}: {name}: {self._statuses.get(status, f'status {status}')}")
 
     def text(self, name: str) -> str:
-        """Return what a function says that takes a pointer, here null, and returns text."""
+        """Return the text that a function returns for a null pointer."""
         call = getattr(self._dll, name)
         call.argtypes, call.restype = [ctypes.c_void_p], ctypes.c_char_p
         return (call(None) or b"").decode(errors="replace").strip()

@@ -1,4 +1,5 @@
-"""NCCL by ctypes, an extra: `NcclCommunicators`, those of one driver, and what the contract's collectives become there.
+"""NCCL by ctypes, an extra: `NcclCommunicators`: the communicators of one driver, and the translation of the driver
+protocol's collectives.
 
 What only moves data goes as bytes, so that every dtype can; what reduces goes as the type that NCCL computes in.
 Note [Contexts of real GPUs]: NCCL takes the device whose context is current in the thread for a member's own.
@@ -59,7 +60,7 @@ _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
 class _Nccl(NativeLibrary):
-    """The library's calls. Raises NotSupportedError if it is not installed."""
+    """NCCL's functions. Raises NotSupportedError if NCCL is not installed."""
 
     def __init__(self) -> None:
         super().__init__("nccl", "NCCL", "nccl", _STATUSES)
@@ -85,7 +86,7 @@ class _Nccl(NativeLibrary):
 
     @contextmanager
     def create_scaled_op(self, native: int, kind: dtype, factor: float) -> Iterator[int]:
-        """Return an op of a communicator, for calls that are made meanwhile."""
+        """Create a scaled operation of a communicator, valid inside the block."""
         op = c_int()
         self._create_op(byref(op), byref(_scalar(kind, factor)), _TYPES[kind], _HOST_IMMEDIATE, native)
         try:
@@ -94,8 +95,8 @@ class _Nccl(NativeLibrary):
             self._destroy_op(op.value, native)
 
     def group(self, calls: Sequence[Callable[[], None]]) -> None:
-        """Make calls that wait for each other as one. Where one raises, the group is closed all the same."""
-        if len(calls) == 1:  # one alone is a group
+        """Issue calls that wait for each other as one group. The group is closed even if one raises."""
+        if len(calls) == 1:  # a single call needs no group
             return calls[0]()
         self._start()
         try:
@@ -110,7 +111,7 @@ class _Nccl(NativeLibrary):
 
 @dataclass(slots=True)
 class _Member:
-    """One member of a communicator: NCCL's object, the device, the handles of streams that it was used on."""
+    """One member of a communicator: NCCL's object, the device, and the streams that used it."""
 
     native: int
     index: int
@@ -126,7 +127,7 @@ Enter = Callable[[int], None]
 
 
 class NcclCommunicators:
-    """The communicators that a driver has joined, by handle. The library comes when one is first asked for."""
+    """The communicators that a driver has joined, by handle. The library is loaded on first use."""
 
     def __init__(self) -> None:
         self._members: dict[int, _Member] = {}
@@ -145,7 +146,7 @@ class NcclCommunicators:
         return number.value
 
     def unique(self) -> bytes:
-        """Work like `Driver.comm_id`; needs no GPU."""
+        """Return a new communicator id, as `Driver.comm_id` does. Needs no GPU."""
         unique = Id()
         self._nccl.unique(byref(unique))
         return bytes(unique)
@@ -190,7 +191,7 @@ class NcclCommunicators:
         self._members.pop(comm, None)
 
     def error(self, comm: int) -> str | None:
-        """Work like `Driver.comm_error`."""
+        """Return the error of a communicator, as `Driver.comm_error` does."""
         status = c_int()
         self._nccl.error_of(self.find(comm).native, byref(status))
         if status.value in (0, _IN_PROGRESS):
@@ -232,12 +233,12 @@ class NcclCommunicators:
         return partial(enqueue_scaled, part.op.factor) if isinstance(part.op, PreMul) else enqueue
 
     def all(self) -> list[int]:
-        """Return the handles of all."""
+        """Return the handles of all communicators."""
         return list(self._members)
 
 
 def wire(part: Collective) -> tuple[int, int, int]:
-    """Return what NCCL is told of a part: type, count, op.
+    """Return what NCCL is notified of a part: type, count, op.
 
     Sums of complex numbers are sums of their parts. Booleans are bytes of 0 and 1: their sum is the greater one.
 
@@ -250,7 +251,7 @@ def wire(part: Collective) -> tuple[int, int, int]:
     if isinstance(op, PreMul):
         if kind not in _SCALARS:
             raise NotSupportedError(f"{part.kind}: NCCL has no premul_sum of {part.dtype}")
-        return _TYPES[kind], count, -1  # made for the call
+        return _TYPES[kind], count, -1  # the operation is created for the call
     if op not in _OPS:
         raise DriverError(f"{part.kind}: the op must be one of {tuple(_OPS)}, not {op!r}")
     if kind is bool_ and op in _BOOL_OPS:
@@ -263,7 +264,7 @@ def wire(part: Collective) -> tuple[int, int, int]:
 
 
 def _scalar(kind: dtype, factor: float) -> Any:
-    """Return a factor in a dtype's own bits."""
+    """Return a factor in the bits of a dtype."""
     bits = np.asarray(factor, np.float64).astype(kind.numpy)
     return _SCALARS[kind].from_buffer_copy(bits.tobytes())
 

@@ -1,4 +1,4 @@
-"""NVML, for what the CUDA driver does not tell: which processes use a device, and what its sensors say."""
+"""NVML: the processes that use a device, and its sensors, which the CUDA driver does not report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNKNOWN = (1 << 64) - 1  # the value of usedGpuMemory on systems that do not re
 
 
 class _NvmlProcess(ctypes.Structure):
-    """nvmlProcessInfo_t."""
+    """The C struct nvmlProcessInfo_t."""
 
     _fields_ = [
         ("pid", ctypes.c_uint),
@@ -36,7 +36,7 @@ def processes(uuid: str) -> list[tuple[int, int]]:
 
 
 class _Utilization(ctypes.Structure):
-    """nvmlUtilization_t: percents of the last sample period."""
+    """The C struct nvmlUtilization_t: percents of the last sample period."""
 
     _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 

@@ -1,4 +1,4 @@
-"""NVIDIA's tools (Nsight Systems and the like), told of ranges and marks through the nvtx package."""
+"""Ranges and marks for NVIDIA's tools, such as Nsight Systems, through the nvtx package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flambeau.core.errors import DriverError
 
 
 class Nvtx:
-    """A listener of `runtime.hooks.annotations` that passes everything on."""
+    """A subscriber of `runtime.hooks.annotations` that forwards ranges and marks."""
 
     def __init__(self, package: Any) -> None:
         self._package = package
@@ -34,7 +34,7 @@ class Nvtx:
 
 
 def tool() -> Nvtx | None:
-    """Return what passes on to the tool that runs this process; None if none does. The environment says."""
+    """Return a subscriber that forwards to the profiling tool that runs this process; None without one."""
     if not os.environ.get("NVTX_INJECTION64_PATH"):
         return None
     try:

@@ -78,7 +78,7 @@ def product(launch: Launch, tf32: bool) -> KernelProgram | None:
     if a.dtype.category < FLOATING or not 0 < a.shape[-1] <= deep or out.numel > FEW:
         return None
     seen = [view_strides(x.shape, x.strides, shape) for x in (out, *added)]
-    if None in seen:  # its batch was folded into rows
+    if None in seen:  # the batch was merged into rows
         return None
     strides = [x for x in (seen[0], a.strides, b.strides, *seen[1:]) if x is not None]
     batches = Walked(shape[:-2], [x[:-2] for x in strides])

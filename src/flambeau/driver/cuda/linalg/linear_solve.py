@@ -286,7 +286,7 @@ def _qr(steps: KernelSteps) -> None:
     if not q.meta.numel:
         return
     width = q.meta.shape[-1]
-    if width > n:  # as many columns again as there are rows: the reflectors leave room for them
+    if width > n:  # more columns than rows: the reflectors are stored beside them
         wide = matrices.columns(steps, x.meta, m, width)
         steps.copy(wide.part(m, n), a.array)
         a = wide
@@ -364,7 +364,7 @@ def _readable(steps: KernelSteps, a: Array) -> tuple[Array, int, bool]:
 
 # -- the rows of L U -----------------------------------------------------------------------------------------
 
-_IN_SHARED = 12_000  # rows whose order fits in a block's shared memory
+_IN_SHARED = 12_000  # rows whose permutation fits in a block's shared memory
 
 
 def _rows_text(launch: Launch) -> str:

@@ -141,7 +141,7 @@ def store(steps: KernelSteps, out: Array, found: Array, info: Array) -> None:
 
 
 def finite(steps: KernelSteps, x: Array, info: Array) -> tuple[Array, Callable[[], None]]:
-    """Put zeros in the place of matrices that are not finite, which the library might iterate over for ever.
+    """Put zeros in the place of matrices that are not finite, which the library might iterate over forever.
 
     Returns where the library is to put its infos, and what afterwards makes them -1 for those matrices.
     """

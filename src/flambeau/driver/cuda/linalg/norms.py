@@ -19,8 +19,8 @@ from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _THREADS = 256
-_PART = 1 << 15  # elements of a block
-_LENGTHS = (4, 16, 64, 256)  # tensors that tables are made for
+_PART = 1 << 15  # elements that a block reduces
+_LENGTHS = (4, 16, 64, 256)  # numbers of tensors for which tables exist
 
 
 def foreach_norm(launch: Launch, device: CudaDevice) -> KernelPlan:

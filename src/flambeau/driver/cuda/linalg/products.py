@@ -1,4 +1,5 @@
-"""Matrix products: from a launch's layouts to cuBLASLt's, without copies where a leading dimension says it all.
+"""Matrix products: from a launch's layouts to cuBLASLt's, without copies if a leading dimension describes the
+layout.
 
 The library is column-major. A row-major D = A B is the column-major D' = B' A', so the operands change places and
 nothing is transposed. What has no leading dimension (both strides above 1, a batch that no single stride walks,
@@ -217,7 +218,7 @@ class _Matmul(_ProductRoutine):
 
     def __call__(self, ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
         d, a, b = ptrs
-        if self._empty is not None:  # a sum of nothing
+        if self._empty is not None:  # the sum is empty
             return self.driver.launch(self._empty, (d, d), (0.0,), stream)
         if self.operands.turned:
             a, b = b, a

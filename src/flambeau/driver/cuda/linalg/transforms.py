@@ -22,7 +22,7 @@ from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, Places
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries.cufft import FORWARD, INVERSE, FftPlan, Side, Transforms
 
-_DIMS = 3  # that one plan transforms
+_DIMS = 3  # the maximum number of dimensions of a plan
 _CALLS = 16  # calls of one plan, up to which calls are cheaper than staging
 
 _SCALES: dict[str, Callable[[int], float]] = {
@@ -239,14 +239,14 @@ def _points(x: Meta, dims: Sequence[int]) -> tuple[tuple[int, ...], int] | None:
     sizes = [x.shape[d] for d in dims]
     strides = [x.strides[d] for d in dims]
     for at in reversed(range(len(dims))):
-        if sizes[at] == 1:  # any stride would do
+        if sizes[at] == 1:  # every stride is valid
             strides[at] = strides[at + 1] * sizes[at + 1] if at + 1 < len(dims) else 1
     embed = [sizes[0]]
     for outer, inner, size in zip(strides, strides[1:], sizes[1:], strict=False):
         if not inner or outer % inner or outer // inner < size:
             return None
         embed.append(outer // inner)
-    narrow = x.dtype.to_real().itemsize == 2  # the library takes no strides of half precision
+    narrow = x.dtype.to_real().itemsize == 2  # the library accepts no strides of half precision
     if not strides[-1] or (narrow and (strides[-1] != 1 or embed != sizes)):
         return None
     return tuple(embed), strides[-1]
@@ -290,7 +290,7 @@ def _run(steps: KernelSteps, direction: int, source: Array, target: Array, dims:
 
 
 def transforms_of(device: CudaDevice) -> Transforms:
-    """Return cuFFT on a device, loaded when first asked for."""
+    """Return cuFFT on a device, loaded on first use."""
     if "cufft" not in device.libraries:
         device.libraries["cufft"] = Transforms()
     found: Transforms = device.libraries["cufft"]

@@ -17,12 +17,12 @@ from flambeau.driver.cuda.codegen.scratch import HEAD
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
-_DEPTHS = range(16, 129, 16)  # that tensor cores take, and registers hold
+_DEPTHS = range(16, 129, 16)  # head dimensions that tensor cores support and registers hold
 _WARPS = 4  # warps of a block on tensor cores
-HOPPER = (9, 0)  # the compute capability that has products of warpgroups; later ones have others
+HOPPER = (9, 0)  # the compute capability with products of warpgroups; later ones use other instructions
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 """Computing warpgroups of a block -> registers of a thread that brings tiles, and of one that computes."""
-_SINCE = (8, 0)  # the compute capability that has TF32, and the tensor cores' instructions that are used
+_SINCE = (8, 0)  # the compute capability with TF32 and the tensor cores' instructions used here
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,12 +112,10 @@ def _is_modern(capability: tuple[int, int] | None) -> bool:
 
 def _on_tensor_cores(x: _AttentionOperands) -> KernelProgram:
     queries, depth = x.q.shape[-2:]
-    several = 2 if depth <= 64 < queries else 1  # blocks of 16 queries that a warp has registers for
+    several = 2 if depth <= 64 < queries else 1  # blocks of 16 queries for which a warp has registers
     together = 16 * several * _WARPS
     tiles, batch, masked = -(-queries // together), x.batch, x.mask is not None
-    tile = (
-        "tiles - 1 - blockIdx.x % tiles" if x.causal else "blockIdx.x % tiles"
-    )  # those with most to do begin
+    tile = "tiles - 1 - blockIdx.x % tiles" if x.causal else "blockIdx.x % tiles"  # the largest blocks begin
     text = f"""
 typedef {c_name(x.q.dtype)} X;
 typedef {c_name(x.mask.dtype) if x.mask is not None else "bool"} M;

@@ -168,7 +168,8 @@ def _on_tensor_cores(launch: Launch, by_keys: bool) -> KernelProgram:
     if launch.capability == HOPPER and not masks and scale > 0:
         groups, other = _HOPPER_TILES[by_keys, depth > 64]
         threads, rows, least = 128 * (groups + 1), 64 * groups, ", 1"
-        shared = -(-depth // 64) * 128 * (2 * rows + 4 * other)  # two tiles of own rows, four of others
+        # two tiles of the block's own rows, four of the other side
+        shared = -(-depth // 64) * 128 * (2 * rows + 4 * other)
         bringing, computing_ = REGISTERS[groups]
         constants = f"GROUPS = {groups}, BRINGING = {bringing}, COMPUTING = {computing_}"
         files: tuple[str, ...] = ("warpgroups", "warpgroup_tiles", "attention_warpgroups_backward")

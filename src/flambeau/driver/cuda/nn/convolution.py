@@ -1,13 +1,15 @@
 """Convolutions and their gradients: one computation of three, by cuDNN where it is installed, else by columns.
 
-Whatever is asked for, three tensors meet: the broad side (N, C, spatial ...), whose windows are taken; the narrow side
-(N, O, windows ...); and the weight (O, C / groups, kernel ...). One is computed from the other two. A convolution gives
-the narrow side and its gradients the others; a transposed one gives the broad side.
+Every convolution and gradient involves three tensors: the broad side (N, C, spatial ...), whose windows are
+taken; the narrow side (N, O, windows ...); and the weight (O, C / groups, kernel ...). One is computed from the
+other two. A convolution gives the narrow side and its gradients the others; a transposed one gives the broad
+side.
 
-cuDNN does it where it has a deterministic algorithm, for real tensors, unless `torch.backends.cudnn.enabled` is False.
+cuDNN does it where it has a deterministic algorithm, for real tensors, unless `torch.backends.cudnn.enabled` is
+False.
 
-By columns: the windows are copied out as columns (N, groups, taps, windows), and cuBLASLt multiplies them. The broad
-side is added up from columns that a product made. Some samples at a time, so that the columns stay small.
+By columns: the windows are copied out as columns (N, groups, taps, windows), and cuBLASLt multiplies them. The
+broad side is added up from columns that a product made. Some samples at a time, so that the columns stay small.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _COLUMN_BYTES = 512 << 20  # bytes of columns processed together, at least one s
 
 _LARGE = 1 << 31  # elements of a tensor that many of cuDNN's engines cannot count
 
-_ONCE = ((int64, 1), (int64, 1))  # beta and alpha
+_ONCE = ((int64, 1), (int64, 1))  # cuDNN's factors beta and alpha
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ class _Columns:
         self.params = (meeting.tf32,)
 
         x = meeting.lattice
-        # Windows of one element, side by side: the broad side is its own columns.
+        # Adjacent windows of one element: the broad side equals its columns.
         self.plain = x.taps == 1 and {*x.stride} == {1} and {*x.padding} == {0} and [*x.size] == [*x.count]
 
     def parts(self) -> list[_Part]:
@@ -199,7 +201,7 @@ class _Columns:
         return replace(x, meta=x.meta.with_(shape, tuple(strides)))
 
     def weights(self, count: int, transposed: bool = False) -> Array:
-        """Return the weight as matrices (count, groups, O / groups, taps), the same ones for each sample."""
+        """Return the weight as matrices (count, groups, O / groups, taps), equal for all samples."""
         outer, taps = self.outer, self.taps
         shape, strides = (outer, taps), (taps, 1)
         if transposed:

@@ -26,7 +26,7 @@ def _metas(launch: Launch) -> list[Meta]:
     return [x for x in launch.inputs if isinstance(x, Meta)]
 
 
-# Joins a state over the block's 256 threads, in a fixed order; the result is with thread 0.
+# Joins a state over the block's 256 threads in a fixed order; thread 0 has the result.
 _OVER_BLOCK = """
 template<class S, class J> __device__ __forceinline__ S over_block(S s, J join) {
   __shared__ S parts[256];
@@ -301,7 +301,7 @@ def ctc_loss(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Return the kernel of ctc_loss. Operands out (N), log_probs (T, N, C), targets (N, S) or one after the other,
     lengths of both (N).
 
-    A block to each sample: through time, all states at once. params: (blank, ...).
+    A block to each sample: through time, all states together. params: (blank, ...).
     """
     (out,), (probs, targets, given, wanted) = launch.outputs, _metas(launch)
     near = _states(targets) <= _NEAR
@@ -369,7 +369,7 @@ def _ctc_guards(launch: Launch, device: CudaDevice) -> tuple[bytes, bytes]:
     )
 
 
-# Where a sample's labels are; nothing more is done for a sample whose lengths do not fit.
+# The labels of a sample. A sample with invalid lengths is skipped.
 _CTC_SAMPLE = """
   __shared__ i64 start_;
   const i64 sample = blockIdx.x, length = given[sample * given_step];

@@ -1,6 +1,7 @@
 """Normalization: rows in registers where they fit, else moments by the reduction template and a pointwise pass.
 
-Weights and biases are read beside the elements, by strides that repeat them: one text for layers, groups and channels.
+Weights and biases are read with the elements, through strides that repeat them: one text for layers, groups and
+channels.
 """
 
 from __future__ import annotations

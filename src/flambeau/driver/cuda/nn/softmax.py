@@ -14,7 +14,7 @@ from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
 
 _FOLDED = {"softmax": "exp_(a - b) / c", "log_softmax": "a - b - c"}
-_SUM = "s.top == INF ? T(NAN) : s.sum"  # inf less inf
+_SUM = "s.top == INF ? T(NAN) : s.sum"  # infinity minus infinity
 _LOWER = {"softmax": ("s.top", _SUM), "log_softmax": ("s.top", f"log_({_SUM})")}
 
 
@@ -60,7 +60,7 @@ def _build_one_pass(rows: Rows, name: str, small: bool) -> KernelProgram:
     return rows.program(body, _MOST)
 
 
-# The greater of two numbers; a NaN is passed over here, since it makes the sum NaN anyway.
+# The greater of two numbers. A NaN is ignored here, because it makes the sum NaN anyway.
 _MOST = """__device__ __forceinline__ float most(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ double most(double a, double b) { return fmax(a, b); }"""
 

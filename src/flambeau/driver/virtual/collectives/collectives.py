@@ -570,9 +570,9 @@ class VirtualCommunicators:
     def go_on(self, other: Awaited | None) -> None:
         """Let devices progress while the host waits for something that is not on them, as real devices would.
 
-        Otherwise the process that the host waits for might wait for these devices. With `other`, the object
-        that the host waits for, they progress until it has arrived. If the store does not know `other`, the
-        other ranks are told that this host waits.
+        Otherwise the process that the host waits for might wait for these devices. With `other`, the object that
+        the host waits for, they progress until it has arrived. If the store does not know `other`, the other
+        ranks are notified that this host waits.
         """
         if not self._shared:
             return

@@ -193,8 +193,8 @@ class Path:
 class Processors:
     """The multiprocessors of a device.
 
-    A command starts when half of those it wants are free, and takes what is free. Its duration stretches in
-    proportion, so a long kernel on one multiprocessor does not delay large ones.
+    A command starts when half of the multiprocessors that it can use are free, and occupies the free ones. Its
+    duration stretches in proportion, so a long kernel on one multiprocessor does not delay large ones.
     """
 
     __slots__ = ("_clock", "_free", "_running", "_total")
@@ -247,7 +247,7 @@ class Command:
         ready: The earliest start so far.
         blockers: The number of unfinished commands that it waits for.
         latency: ns that no engine shortens.
-        work: ns on all the multiprocessors that it wants.
+        work: ns on all the multiprocessors that it can use.
         origin: Distinguishes it from others in the trace: a code of its name, or a relative address.
         engine: The engine; None for a marker.
         seq: Its number, set by `Scheduler.enqueue`.
