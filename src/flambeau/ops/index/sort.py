@@ -14,8 +14,7 @@ import numpy as np
 from flambeau.core.dtype import COMPLEX, bool_, dtype, int32, int64, promote_types
 from flambeau.core.layout import Shape, contiguous_strides, dense_strides, wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.cache_blocks import contiguous
+from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.gradients import Refusal, by_place
 from flambeau.ops.index_common import indexes
 from flambeau.ops.op import (
@@ -37,7 +36,7 @@ Array = np.ndarray[Any, Any]
 NUMBERS = tuple(d for d in REALS if d is not bool_)
 
 
-def _order(x: Array, axis: int, descending: bool) -> Array:
+def stable_order(x: Array, axis: int, descending: bool) -> Array:
     """Return places of the elements in sorted order; equal ones in the order they stand in."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
@@ -94,49 +93,12 @@ def _sort_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x = np.atleast_1d(convert(inputs[0]))
-        order = _order(x, dim, descending)[part]
+        order = stable_order(x, dim, descending)[part]
         values, indices = outputs
         np.copyto(values, np.take_along_axis(x, order, dim).reshape(values.shape), casting="unsafe")
         indices[...] = order.reshape(indices.shape)
 
     return body
-
-
-@indexes
-def _topk_host(launch: Launch) -> Body:
-    dim, largest, count = launch.params
-    source = launch.inputs[0]
-    assert isinstance(source, Meta)
-    convert = to_computing(source.dtype, source.dtype)
-    if not (source.ndim and 0 < 2 * count < source.shape[dim]):
-        return _sort_host(launch)  # nearly all of the row must be sorted anyway
-
-    def body(outputs: list[Array], inputs: list[Array]) -> None:
-        rows = contiguous(np.moveaxis(convert(inputs[0]), dim, -1))
-        chosen = _chosen(rows.reshape(-1, rows.shape[-1]), count, largest)
-        places = chosen.reshape(*rows.shape[:-1], count)
-        found = np.take_along_axis(rows, places, -1)
-        order = _order(found, -1, largest)
-        for out, part in zip(outputs, (found, places), strict=True):
-            np.copyto(out, np.moveaxis(np.take_along_axis(part, order, -1), -1, dim), casting="unsafe")
-
-    return body
-
-
-def _chosen(rows: Array, count: int, largest: bool) -> Array:
-    """Return where the `count` largest (or smallest) of each row stand, from left to right; of equals, the first
-    ones.
-    """
-    if rows.dtype.kind == "f" and np.isnan(rows).any():
-        return np.sort(_order(rows, 1, largest)[:, :count], axis=1)
-    last = rows.shape[1] - count if largest else count - 1
-    bound = np.partition(rows, last, axis=1)[:, last, None]
-    taken = rows >= bound if largest else rows <= bound
-    if np.count_nonzero(taken) > len(rows) * count:  # more elements equal the bound than fit
-        equal = rows == bound
-        room = count - np.count_nonzero(taken & ~equal, axis=1)
-        taken &= ~equal | (np.cumsum(equal, axis=1) <= room[:, None])
-    return np.nonzero(taken)[1].reshape(len(rows), count)
 
 
 def _sort_samples(make: Make, kind: dtype) -> Iterable[Sample]:
@@ -164,7 +126,14 @@ topk = define(
     Op(
         "topk",
         _topk_rule,
-        Kernel("topk", _topk_host, _steps, cuda=Routine("index.sorting:sort"), work=row_work.top),
+        Kernel(
+            "topk",
+            _sort_host,
+            _steps,
+            cuda=Routine("index.sorting:sort"),
+            work=row_work.top,
+            fast=HostRoutine("sorting:topk"),
+        ),
         NUMBERS,
         _topk_samples,
         derivative=Derivative(lambda grad, out1, metas, params: by_place(grad, out1, metas[0], params[1])),

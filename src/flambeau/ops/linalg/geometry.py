@@ -11,7 +11,7 @@ import numpy as np
 from flambeau.core.dtype import bool_, dtype, float32, float64
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import WIDEST_ON_CUDA
 from flambeau.ops.index_common import indexes
 from flambeau.ops.linalg import linalg_gradients as back
@@ -90,41 +90,18 @@ def _cdist_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     return Signature((Meta.contiguous_of((*a.shape[:-1], b.shape[-2]), a.dtype, a.device),), (a, b), params)
 
 
-_BLOCK = 1 << 17  # differences held together, so that they stay in a core's cache
-_SHORT = 32  # columns up to which sums run across rows instead of along them
-
-
 @indexes
 def _cdist_host(launch: Launch) -> Body:
     (p,) = launch.params
-    first = launch.inputs[0]
-    assert isinstance(first, Meta)
-    axis = 0 if first.shape[-1] <= _SHORT else -1
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        a, b = (np.ascontiguousarray(np.moveaxis(x, -1, axis)) for x in inputs)
-        step = max(1, _BLOCK // max(1, b.size))
-        mirrored = _are_one(*inputs)  # then the part right of the diagonal equals the part below it
-        for at in range(0, outputs[0].shape[-2], step):
-            some, rest = slice(at, at + step), slice(at if mirrored else 0, None)
-            if axis == 0:
-                away = a[..., some, None] - b[..., None, rest]
-            else:
-                away = a[..., some, None, :] - b[..., None, rest, :]
-            lengths = _length(away, p, axis)
-            outputs[0][..., some, rest] = lengths
-            if mirrored:
-                outputs[0][..., rest, some] = lengths.mT
+        a, b = inputs
+        outputs[0][...] = length_of(a[..., :, None, :] - b[..., None, :, :], p, -1)
 
     return body
 
 
-def _are_one(a: Array, b: Array) -> bool:
-    """Return True if two arrays are the same elements of memory."""
-    return a.ctypes.data == b.ctypes.data and a.shape == b.shape and a.strides == b.strides
-
-
-def _length(away: Array, p: float, axis: int) -> Array:
+def length_of(away: Array, p: float, axis: int) -> Array:
     """Return the p-norm along an axis, of numbers that may be overwritten."""
     if p == 2:
         if axis == -1:
@@ -155,7 +132,13 @@ cdist = define(
     Op(
         "_cdist_forward",
         _cdist_rule,
-        Kernel("cdist", _cdist_host, _cdist_flops, cuda=Routine("linalg.geometry:cdist")),
+        Kernel(
+            "cdist",
+            _cdist_host,
+            _cdist_flops,
+            cuda=Routine("linalg.geometry:cdist"),
+            fast=HostRoutine("geometry:cdist", ulps=16),
+        ),
         (float32, float64),
         _cdist_samples,
         derivative=Derivative(back.cdist_left, back.cdist_right, name="CdistBackward0"),
@@ -178,17 +161,13 @@ def _cdist_back_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         grad, a, b, lengths = inputs
-        step = max(1, _BLOCK // max(1, b.size))
-        for at in range(0, a.shape[-2], step):
-            some = slice(at, at + step)
-            away = a[..., some, None, :] - b[..., None, :, :]
-            weights, slopes = _slopes(grad[..., some, :], away, lengths[..., some, :], p)
-            outputs[0][..., some, :] = np.matmul(weights[..., None, :], slopes)[..., 0, :]
+        weights, slopes = slopes_of(grad, a[..., :, None, :] - b[..., None, :, :], lengths, p)
+        outputs[0][...] = np.sum(weights[..., None] * slopes, axis=-2)
 
     return body
 
 
-def _slopes(grad: Array, away: Array, lengths: Array, p: float) -> tuple[Array, Array]:
+def slopes_of(grad: Array, away: Array, lengths: Array, p: float) -> tuple[Array, Array]:
     """Return what each distance, and each of its differences, gives of the gradient: their product. 0 at equal rows."""
     if p == 0:
         return grad, np.zeros_like(away)
@@ -209,7 +188,7 @@ def _cdist_back_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _with_lengths(make: Make, a: Array, b: Array, p: float) -> Sample:
-    lengths = _length(a[..., :, None, :] - b[..., None, :, :], p, -1)
+    lengths = length_of(a[..., :, None, :] - b[..., None, :, :], p, -1)
     return (make(*lengths.shape), a, b, lengths.astype(a.dtype)), (p,)
 
 
@@ -222,6 +201,7 @@ cdist_backward = define(
             _cdist_back_host,
             lambda launch: 2 * _cdist_flops(launch),
             cuda=Routine("linalg.geometry:cdist_backward"),
+            fast=HostRoutine("geometry:cdist_backward", ulps=64),
         ),
         (float32, float64),
         _cdist_back_samples,

@@ -1,0 +1,57 @@
+"""The largest elements without a sort of all."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Launch
+from flambeau.ops.cache_blocks import contiguous
+from flambeau.ops.index.sort import Array, stable_order
+from flambeau.ops.index_common import indexes
+from flambeau.ops.pointwise.compute_dtype import to_computing
+
+
+def topk(launch: Launch) -> Body | None:
+    """Return the body that sorts the chosen elements of each row only."""
+    dim, _, count = launch.params
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    if not (source.ndim and 0 < 2 * count < source.shape[dim]):
+        return None  # nearly all of the row must be sorted anyway
+    return _partition(launch)
+
+
+@indexes
+def _partition(launch: Launch) -> Body:
+    dim, largest, count = launch.params
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    convert = to_computing(source.dtype, source.dtype)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        rows = contiguous(np.moveaxis(convert(inputs[0]), dim, -1))
+        chosen = _choose(rows.reshape(-1, rows.shape[-1]), count, largest)
+        places = chosen.reshape(*rows.shape[:-1], count)
+        found = np.take_along_axis(rows, places, -1)
+        order = stable_order(found, -1, largest)
+        for out, part in zip(outputs, (found, places), strict=True):
+            np.copyto(out, np.moveaxis(np.take_along_axis(part, order, -1), -1, dim), casting="unsafe")
+
+    return body
+
+
+def _choose(rows: Array, count: int, largest: bool) -> Array:
+    """Return where the `count` largest (or smallest) of each row stand, from left to right; of equals, the first
+    ones.
+    """
+    if rows.dtype.kind == "f" and np.isnan(rows).any():
+        return np.sort(stable_order(rows, 1, largest)[:, :count], axis=1)
+    last = rows.shape[1] - count if largest else count - 1
+    bound = np.partition(rows, last, axis=1)[:, last, None]
+    taken = rows >= bound if largest else rows <= bound
+    if np.count_nonzero(taken) > len(rows) * count:  # more elements equal the bound than fit
+        equal = rows == bound
+        room = count - np.count_nonzero(taken & ~equal, axis=1)
+        taken &= ~equal | (np.cumsum(equal, axis=1) <= room[:, None])
+    return np.nonzero(taken)[1].reshape(len(rows), count)
