@@ -1,1 +1,1 @@
-"""Operator records: each operator defined once, in one block."""
+"""Operator definitions: each operator is defined once, in one block."""

@@ -1,4 +1,4 @@
-"""Blocks of memory that stay in a core's cache: temporaries of a large array need not go to memory and back."""
+"""Processing of large arrays by blocks that stay in a core's cache, so that temporaries need no main memory."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def in_blocks(compute: Callable[[Array], Array], x: Array, out: Array | None = N
 
 
 def row_blocks(rows: Array) -> Iterator[slice]:
-    """Return parts of a matrix's rows, of a block each."""
+    """Return ranges of a matrix's rows, one block each."""
     count = max(1, BLOCK // max(1, rows.shape[-1]))
     return (slice(start, start + count) for start in range(0, len(rows), count))
 
 
 def transposes(out: Array, x: Array) -> bool:
-    """Return True if `out[...] = x` walks through one of them across its rows, so far that the cache is of no use."""
+    """Return True if `out[...] = x` would run across the rows of one operand, too far apart for the cache."""
     if x.ndim < 2 or x.size < BLOCK or x.dtype != out.dtype:
         return False
     along = x.strides.index(x.itemsize) if x.itemsize in x.strides else -1
@@ -86,7 +86,7 @@ def select(condition: Array, a: Any, b: Any, out: Array) -> None:
 
 
 def choose(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
-    """Return `np.where`, in `out` where it is given: an array of the dtype of a and b."""
+    """Return `np.where` in the dtype of a and b, in `out` if it is given."""
     if out is None:
         return np.where(condition, a, b)
     a, b = _number(a), _number(b)
@@ -98,14 +98,12 @@ def choose(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
 
 
 def _number(x: Any) -> Any:
-    """Return what was expanded from one number, as a sum's gradient, as that number."""
+    """Return an array that was expanded from one number, such as a sum's gradient, as that number."""
     return x if not x.ndim or any(x.strides) or not x.size else x[(0,) * x.ndim]
 
 
 def fold_rows(ufunc: np.ufunc, rows: Array) -> Array:
-    """Return an extreme of each row of a matrix. Where rows are short, NumPy takes longer for each than to transpose
-    them.
-    """
+    """Return an extreme of each row of a matrix. For short rows, transposing is faster than NumPy's loop over rows."""
     if rows.shape[1] > SHORT or len(rows) < SHORT:
         return np.asarray(ufunc.reduce(rows, axis=1))
     return np.asarray(ufunc.reduce(rows.T.copy(), axis=0))

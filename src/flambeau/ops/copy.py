@@ -1,4 +1,4 @@
-"""Copies with conversion, and fills: the operators under every creation and transfer on one device."""
+"""Copies with conversion, and fills: the operators that all creations and transfers on one device use."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _copy_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _copy_name(metas: Sequence[Meta | None], params: tuple[Any, ...]) -> str:
-    """Return the node's name of `copy_`, which has no params, of `clone` or of `to`."""
+    """Return the node name of a copy: that of `copy_` if there are no params, of `clone`, or of `to`."""
     if not params:
         return "CopyBackwards"
     source = metas[0]

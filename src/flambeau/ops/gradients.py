@@ -18,7 +18,7 @@ _NUMBERS = (bool, int, float, complex)  # a tuple, because each call would creat
 
 
 def zeros(grad: Any) -> Any:
-    """Return the formula of an operator that is constant almost everywhere."""
+    """Return the derivative formula of an operator that is constant almost everywhere."""
     return grad.new_zeros(grad.meta.shape)
 
 
@@ -27,7 +27,7 @@ CONSTANT = Derivative(zeros)
 
 
 def laid(x: Any, like: Meta) -> Any:
-    """Return `x` in the format that `like` suggests, copied where it lies in the other: see Note [Memory formats]."""
+    """Return `x` in the memory format of `like`, copied if it has another: see Note [Memory formats]."""
     if x.meta.channels_last == like.channels_last:
         return x
     return x.new_empty_strided(x.meta.shape, like.suggested(x.meta.shape).strides).copy_(x)
@@ -40,7 +40,7 @@ class Refusal(Derivative):
 
 
 def refused(name: str) -> Refusal:
-    """Return a refusal in PyTorch's words, under its own name for the operator."""
+    """Return a refusal with PyTorch's text and its name for the operator."""
 
     def raises() -> Any:
         raise RuntimeError(f"derivative for aten::{name} is not implemented")
@@ -49,7 +49,7 @@ def refused(name: str) -> Refusal:
 
 
 def restored(x: Any, meta: Meta, dims: Any, keepdim: bool) -> Any:
-    """Return a reduction's result (or its gradient) with the reduced dims as dims of size 1 again.
+    """Return a reduction's result, or its gradient, with the reduced dims restored as dims of size 1.
 
     dims: None or () for all, an int, or a tuple.
     """
@@ -64,7 +64,7 @@ def restored(x: Any, meta: Meta, dims: Any, keepdim: bool) -> Any:
 
 
 def count(meta: Meta, dims: Any) -> int:
-    """Return how many elements each result of a reduction is made of."""
+    """Return how many elements each result of a reduction combines."""
     if dims is None or dims == ():
         return meta.numel
     total = 1
@@ -74,7 +74,7 @@ def count(meta: Meta, dims: Any) -> int:
 
 
 def by_place(grad: Any, places: Any, meta: Meta, dim: int) -> Any:
-    """Return the gradient of a tensor of which elements were chosen along a dimension: at their places, else zero."""
+    """Return the gradient of a tensor from which elements were chosen along a dimension; zero for the others."""
     if not meta.ndim:
         return grad.reshape(())
     return grad.new_zeros(meta.shape).scatter_add_(dim, places, grad)

@@ -23,7 +23,7 @@ _MOST_DIMS = 32  # the limit of NumPy's iterators over indices; with more some c
 
 
 def indexes(host: Callable[[Launch], Body]) -> Callable[[Launch], Body]:
-    """Return a reference implementation that indexes arrays, and refuses tensors of more dimensions than NumPy does."""
+    """Return a reference implementation that indexes arrays, and refuses more dimensions than NumPy supports."""
 
     def checked(launch: Launch) -> Body:
         most = max(meta.ndim for meta in launch.operands)
@@ -63,7 +63,7 @@ def contiguous(meta: Meta) -> Meta:
 
 
 def start_from(out: Array, x: Array) -> None:
-    """Begin with the tensor that is changed; in place it is present already."""
+    """Copy the tensor that is changed to the output, unless the operator works in place."""
     if not np.may_share_memory(out, x):
         np.copyto(out, x)
 
@@ -103,5 +103,5 @@ def sample_indices(low: int, high: int, *shape: int) -> Array:
 
 
 def zeros_of(grad: Any, metas: Sequence[Any]) -> Any:
-    """Return zeros where the indexed tensor is, to put the gradient in."""
+    """Return zeros in the layout of the indexed tensor, for its gradient."""
     return grad.new_zeros(metas[0].shape)

@@ -124,7 +124,7 @@ MISSING = Derivative()
 
 
 class Op(Record):
-    """One operator.
+    """The definition of one operator.
 
     name: PyTorch's public name.
     rule: `(operands, params) -> Signature`; pure; raises PyTorch's errors for bad shapes, dtypes, dims.
@@ -157,7 +157,7 @@ table: dict[str, Op] = {}
 
 
 def define(op: Op) -> Op:
-    """Put an operator in the table. A name is defined once."""
+    """Add an operator to the table. A name can be defined only once."""
     if op.name in table:
         raise ValueError(f"operator {op.name!r} is defined twice")
     table[op.name] = op
@@ -176,7 +176,7 @@ def note(op: Op, public: str = "", *, overwrites: bool = False) -> None:
 
 
 def common_device(operands: Sequence[Operand]) -> device:
-    """Return the device that an operator on these operands runs on.
+    """Return the device of an operator on these operands. 0-dim CPU tensors may accompany CUDA tensors.
 
     0-dim CPU tensors go along with CUDA tensors, by value. Raises RuntimeError for any other mixture.
     """

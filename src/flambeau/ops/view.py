@@ -66,7 +66,7 @@ def _reshaped(grad: Any, meta: Meta, run: Any, *params: Any) -> Any:
 
 
 def _placed(view: str) -> Callable[..., Any]:
-    """Return the derivative of a view of some of the elements: zeros, with the gradient where these were."""
+    """Return the derivative of a view of some elements: zeros, with the gradient at these elements."""
 
     def derivative(grad: Any, meta: Meta, run: Any, *params: Any) -> Any:
         whole = grad.new_zeros(meta.shape)
@@ -331,7 +331,7 @@ def select(meta: Meta, dim: int, index: int) -> Layout:
 
 @record(_placed("slice"))
 def slice_(meta: Meta, dim: int, start: int, end: int, step: int) -> Layout:
-    """Return every `step`-th of `start` to `end`, which are clipped; negative ones count from the end."""
+    """Return every `step`-th index from `start` to `end`, which are clipped; negative ones count from the end."""
     if meta.ndim == 0:
         raise IndexError("slice() cannot be applied to a 0-dim tensor.")
     d = wrap_dim(dim, meta.ndim)
@@ -346,7 +346,7 @@ def slice_(meta: Meta, dim: int, start: int, end: int, step: int) -> Layout:
 
 
 def _scattered(grad: Any, meta: Meta, run: Any, shape: Shape, strides: Strides, offset: int) -> Any:
-    """Adds what fell on one element of memory, where elements of the view or of the viewed share memory."""
+    """Return the gradient of a view in which elements share memory: what belongs to one element is added."""
     start = min(offset, 0)
     here = _places(meta.shape, meta.strides, -start)
     there = _places(shape, strides, offset - start)
@@ -422,7 +422,7 @@ def view_as_complex(meta: Meta) -> Layout:
 
 
 def apply(view: View, meta: Meta, params: tuple[Any, ...]) -> tuple[Meta, int]:
-    """Return the view's meta, and how many bytes further on its first element lies."""
+    """Return the view's meta, and the byte offset of its first element."""
     layout = view.rule(meta, *params)
     result = meta.with_(layout.shape, layout.strides, layout.dtype)
     return result, layout.offset * result.itemsize

@@ -44,7 +44,7 @@ _SURE = 3  # fruitless polls of all ranks inside MPI, with no other request betw
 class Participant:
     """One process and its pending request.
 
-    Other words may be "" at first: the coordinator requests them before it reports a deadlock.
+    Other words may be "" at first: it is asked for them before it is told that it waits in vain.
     """
 
     def __init__(self, rank: int, process: int) -> None:

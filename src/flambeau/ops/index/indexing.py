@@ -54,8 +54,8 @@ def _index_vector(index: Meta, name: str) -> None:
 
 
 def _wrapped(index: Array, size: int, dim: int) -> Array:
-    """Return indices counted from the front, the memory of `index` itself where it has them. Raises IndexError for
-    one out of range.
+    """Return non-negative indices, in the memory of `index` if it has no negative ones. Raises IndexError if out of
+    range.
     """
     places = index.astype(np.intp, copy=False)
     if not places.size or (places.min() >= 0 and places.max() < size):
@@ -67,9 +67,7 @@ def _wrapped(index: Array, size: int, dim: int) -> Array:
 
 
 def _inside(index: Array, size: int) -> Array:
-    """Return indices that must be in [0, size), the memory of `index` itself where it has them. Raises IndexError
-    for one out of range.
-    """
+    """Return indices within [0, size), in the memory of `index` if possible. Raises IndexError if out of range."""
     places = index.astype(np.intp, copy=False)
     if places.size and (int(places.min()) < 0 or int(places.max()) >= size):
         raise IndexError("index out of range in self")
@@ -88,9 +86,7 @@ def _listed(*indices: Any) -> list[Any]:
 
 
 def index_places(x: Meta, indices: Sequence[Meta], dims: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """Return the broadcast shape of the index tensors, and where it stands in the result: in the place of the
-    indexed dimensions if these are adjacent, else in front.
-    """
+    """Return the broadcast shape of the index tensors, and its position in the result."""
     try:
         shape = broadcast_shapes([i.shape for i in indices])
     except RuntimeError:
@@ -304,7 +300,7 @@ def _along(
     reads: Callable[[Params], bool] = lambda params: False,
     wrapped: Callable[[Array, int, int], Array] = in_range,
 ) -> Callable[[Launch], Touches | None]:
-    """Return the touches of a kernel of (x, index, ...) and params (dim, ...): slices of x along dim."""
+    """Return the elements that a kernel of (x, index, ...) and params (dim, ...) accesses: slices of x along dim."""
 
     def touches(launch: Launch) -> Touches:
         shape, dim = tensor_at(launch, 0).shape or (1,), launch.params[0]
@@ -346,7 +342,7 @@ index_select = define(
 
 
 def _along_rule(name: str) -> Callable[[Sequence[Operand], Params], Signature]:
-    """Return the rule of index_add, index_copy: slices of a source go to indices of one dimension."""
+    """Return the inference of index_add and index_copy, which write slices of a source to indices of one dimension."""
 
     def rule(operands: Sequence[Operand], params: Params) -> Signature:
         x, index, source, *more = operands
@@ -449,7 +445,7 @@ def _index_reduce_rule(operands: Sequence[Operand], params: Params) -> Signature
 
 
 def reductions(kind: dtype) -> tuple[str, ...]:
-    """Return what index_reduce can do with a dtype."""
+    """Return the reductions that index_reduce supports for a dtype."""
     if kind in (float8_e4m3fn, float8_e5m2, uint16, uint32, uint64):
         return ("prod",)
     if kind is bool_:
@@ -523,7 +519,7 @@ def _index_reduce_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _over_source(index: Any, source: Any, params: Params) -> Any:
-    """Return a vector of indices as an index for each element of the source."""
+    """Return a vector of indices expanded to an index for each element of the source."""
     shape = [-1 if d == params[0] % source.ndim else 1 for d in range(source.ndim)]
     return index.reshape(shape).expand(source.shape)
 
@@ -567,7 +563,7 @@ note(index_copy, overwrites=True)
 
 
 def _fill_value_back(grad: Any, b: Any, params: Any) -> Any:
-    """Return the sum over all that was filled, each place once however often the index names it."""
+    """Return the gradient of the fill value: the sum over the filled elements, each counted once."""
     kept = grad.new_ones(grad.shape, dtype=bool_).index_fill(params[0], b, False)
     return grad.masked_fill(kept, 0).sum()
 

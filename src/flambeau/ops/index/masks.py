@@ -1,4 +1,4 @@
-"""Where a mask is true: masked_fill, masked_scatter, masked_select, and how many elements are not zero and where."""
+"""Operators with masks: masked_fill, masked_scatter, masked_select, and the count and indices of nonzero elements."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def _count_host(launch: Launch) -> Body:
 
 
 def _nonzero_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Infer the results. Inputs x, and the second result of `nonzero_count`; params: its first, for which the host
-    had to wait.
+    """Infer the results. Inputs: x and the second result of `nonzero_count`; params: its first, which the host
+    waited for.
     """
     x, count = operands[0], params[0]
     assert isinstance(x, Meta)
@@ -199,7 +199,7 @@ masked_fill = define(
 
 
 def _masked_source_back(grad: Any, b: Any, metas: Any) -> Any:
-    """Return the first elements of the source went to the mask's places; the others nowhere."""
+    """Return the source's gradient: its first elements went to the masked elements, the others are unused."""
     source = metas[2]
     taken = grad.masked_select(b)
     whole = grad.new_zeros((source.numel,))

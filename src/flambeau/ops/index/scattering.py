@@ -35,7 +35,7 @@ from flambeau.ops.work import selection_work
 
 
 def _grid(index: Array, size: int, dim: int) -> tuple[Any, ...]:
-    """Return where `index` points along `dim`, and each element's own place along the other dimensions.
+    """Return the elements that `index` selects along `dim`, and the position of each along the other dimensions.
 
     Those are slices where the index is a vector that was expanded: whole lines move then. Raises RuntimeError if
     the index is out of range.
@@ -50,7 +50,7 @@ def _grid(index: Array, size: int, dim: int) -> tuple[Any, ...]:
 
 
 def _grid_of(launch: Launch) -> Callable[[Sequence[Array]], Any]:
-    """Return the places that the index of a launch, its second input, names in the first along params[0]."""
+    """Return the elements of the first input that the index, a launch's second input, selects along params[0]."""
     shape, dim = tensor_at(launch, 0).shape or (1,), launch.params[0]
 
     def places(indices: Sequence[Array]) -> Any:
@@ -278,7 +278,7 @@ def _share_of_mean(grad: Any, index: Any, dim: int, include_self: bool) -> Any:
 
 
 def _share_of_extreme(a: Any, index: Any, source: Any, out: Any, params: Any) -> Any:
-    """Return how many elements are the extreme: they share the gradient."""
+    """Return how many elements share the extreme, and so the gradient."""
     dim, _, include_self = params[:3]
     own = (a == out).to(out.dtype)
     own = own if include_self else own.scatter(dim, index, 0)
@@ -287,7 +287,7 @@ def _share_of_extreme(a: Any, index: Any, source: Any, out: Any, params: Any) ->
 
 
 def _as_source(index: Any, source: Any) -> Any:
-    """Return the part of the source that the index reaches."""
+    """Return the part of the source that the index covers."""
     for dim, size in enumerate(index.shape):
         source = source.narrow(dim, 0, size)
     return source
@@ -308,7 +308,7 @@ def _to_source(grad: Any, meta: Any) -> Any:
 
 
 def _scatter(name: str, how: str, derivative: Derivative, autocast: AutocastRule = UNCHANGED) -> Op:
-    """Return the functions that scatter differ in `how` alone; and in what they save, so that each has its record."""
+    """Return an operator of the scatter family. The functions differ in `how` and in what they save."""
     return define(
         Op(
             name, _scatter_rule, _SCATTER, DTYPES, _scatter_samples(how),
@@ -360,7 +360,7 @@ def _flat_places(index: Array, count: int) -> Array:
 
 
 def _flat_of(launch: Launch) -> Callable[[Sequence[Array]], Any]:
-    """Return the places that the index of a launch, its second input, names among all elements of the first."""
+    """Return the flat indices into the first input that a launch's second input holds."""
     x = tensor_at(launch, 0)
 
     def places(indices: Sequence[Array]) -> Any:

@@ -50,7 +50,7 @@ def _refuse_complex(name: str, x: Meta) -> None:
 
 
 def _steps(launch: Launch) -> int:
-    """Return comparisons of a sort."""
+    """Return the number of comparisons of a sort."""
     count = launch.operands[-1].numel
     return count * max(count, 1).bit_length()
 

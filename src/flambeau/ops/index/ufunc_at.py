@@ -1,4 +1,4 @@
-"""`fold_at`: what `ufunc.at` does, at several times its speed where the places allow.
+"""`fold_at`: a faster `ufunc.at` for indices whose structure allows it.
 
 # Note [How repeated places add up]
 Very long rows go one by one, where they lie. Long ones go alternately: the first occurrences of all places at
@@ -80,7 +80,7 @@ def _by_turns(ufunc: np.ufunc, rows: Array, places: Array, given: Array) -> None
 
 
 def _runs(ordered: Array) -> tuple[Array, Array]:
-    """Return where equal values begin and how many there are, most first."""
+    """Return where equal values begin and how many there are, the most frequent first."""
     changes = np.ones(len(ordered), bool)
     changes[1:] = ordered[1:] != ordered[:-1]
     firsts = np.flatnonzero(changes)

@@ -49,7 +49,7 @@ def _check(x: Meta, sizes: Sequence[int]) -> None:
 
 
 def _points(launch: Launch) -> list[int]:
-    """Return points of each transformed dim: of the larger side, where one holds half a spectrum."""
+    """Return the number of points of each transformed dim, of the larger side if one holds half a spectrum."""
     (x,) = launch.inputs
     assert isinstance(x, Meta)
     return [max(x.shape[d], launch.outputs[0].shape[d]) for d in launch.params[0]]
@@ -170,7 +170,7 @@ def _c2c_back(grad: Any, params: Any, call: Any) -> Any:
 
 
 def _r2c_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
-    """Return the half that was left out had no part in the result."""
+    """Return the gradient of a real-to-complex transform, in which the omitted half has no part."""
     dims, scale = params
     x, last = metas[0], dims[-1]
     missing = list(grad.shape)
@@ -184,7 +184,7 @@ def _joined(call: Any, a: Any, b: Any, dim: int) -> Any:
 
 
 def _c2r_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
-    """Return each frequency but the first, and the last of an even number, stands for two."""
+    """Return the gradient of a complex-to-real transform, in which most frequencies count twice."""
     dims, scale, points = params
     last = dims[-1]
     half = call(r2c, (grad,), (dims, scale))
@@ -242,7 +242,7 @@ note(c2r, "fft.irfft")
 
 
 def _kaiser_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Return beta by value."""
+    """Infer the result. The param beta is passed by value."""
     points, kind, device, _ = params
     return Signature((Meta.contiguous_of((points,), kind, device),), (float64,), params)
 

@@ -147,7 +147,7 @@ cdist = define(
 
 
 def _cdist_back_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Return the gradient of distances, two batches of rows, their distances. Params: p. The first rows' gradient."""
+    """Infer the first rows' gradient. Operands: gradient of distances, two batches of rows, distances. Params: p."""
     grad, a, b, lengths = operands
     assert isinstance(grad, Meta) and isinstance(lengths, Meta)
     assert isinstance(a, Meta) and isinstance(b, Meta)

@@ -110,12 +110,12 @@ def _one(operands: Sequence[Operand]) -> Meta:
 
 
 def _result(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
-    """Return a result for each matrix of the batch."""
+    """Return the meta of one result for each matrix of the batch."""
     return Meta.contiguous_of((*x.shape[:-2], *shape), kind or x.dtype, x.device)
 
 
 def _columns(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
-    """Return a matrix for each of the batch, column by column in memory, as LAPACK leaves it and PyTorch returns it."""
+    """Return the meta of a column-major matrix for each in the batch, as LAPACK and PyTorch return it."""
     turned = _result(x, *reversed(shape), kind=kind)
     *batch, down, along = turned.strides
     return turned.with_((*x.shape[:-2], *shape), (*batch, along, down))
@@ -126,7 +126,7 @@ def _info(x: Meta) -> Meta:
 
 
 def broadcast(a: Meta, b: Meta) -> tuple[Meta, Meta]:
-    """Return both with one batch shape."""
+    """Return both batches with one batch shape."""
     batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
     return expanded(a, batch), expanded(b, batch)
 
@@ -155,7 +155,9 @@ def _in_known_dtypes(inputs: Sequence[Array]) -> list[Array]:
 
 
 def _plain(run: Run) -> Callable[[Launch], Body]:
-    """Return a body for a routine that always has an answer: `run(*inputs, *params)`, one array for each output."""
+    """Return a reference implementation of a routine that always succeeds: `run(*inputs, *params)`, an array per
+    output.
+    """
 
     def host(launch: Launch) -> Body:
         params = launch.params
@@ -171,9 +173,7 @@ def _plain(run: Run) -> Callable[[Launch], Body]:
 
 
 def _with_info(run: Run, code: Callable[[Array], int]) -> Callable[[Launch], Body]:
-    """Return a body for a routine that may refuse a matrix: then its `code` is its info. See Note [Batches of
-    matrices].
-    """
+    """Return a reference implementation of a routine that may refuse a matrix and then returns the info `code`."""
 
     def host(launch: Launch) -> Body:
         params = launch.params
@@ -270,7 +270,7 @@ def _tall_and_wide(*params: tuple[Any, ...]) -> Callable[[Make, dtype], Iterable
 
 
 def _zero_pivot(a: Array) -> int:
-    """Return the first diagonal element of U that is zero, from 1."""
+    """Return the index, from 1, of the first zero on the diagonal of U."""
     return int(_lapack("getrf", a)(a)[2]) or len(a)
 
 
@@ -430,8 +430,8 @@ def _without_pivots(a: Array, factors: Array, pivots: Array, info: Array) -> Non
 
 
 def _lu_solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. LU, pivots and B, batches of one shape. Params: whether the adjoint of the matrix is solved
-    for.
+    """Infer the results. Operands: LU, pivots and B, batches of one shape. Params: whether the adjoint system is
+    solved.
     """
     factors, pivots, b = operands
     assert isinstance(factors, Meta) and isinstance(pivots, Meta) and isinstance(b, Meta)
@@ -719,8 +719,8 @@ def _not_finite(a: Array) -> int:
 
 
 def _of_finite(run: Run) -> Callable[[Launch], Body]:
-    """Return a body for an iteration, which LAPACK need not end for a matrix that is not finite: `run` never sees
-    one.
+    """Return a reference implementation that never passes matrices that are not finite to `run`, which might not
+    end.
     """
 
     def run_finite(a: Array, *rest: Any) -> Any:
@@ -834,9 +834,9 @@ eigvals = _op(
 
 
 def _lstsq_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Return a and B. Params: the smallest singular value that counts, relative to the largest.
+    """Infer the results. Operands: A and B. Params: the relative limit of singular values.
 
-    Outputs the solution of least norm, the rank, the singular values, and info.
+    Outputs: the solution of least norm, the rank, the singular values and info.
     """
     a, b = broadcast(*pair_of(operands))
     if a.dtype not in MATRICES:

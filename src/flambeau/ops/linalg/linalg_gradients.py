@@ -27,12 +27,12 @@ Call = Callable[..., Any]
 
 
 def _with_diagonal(x: Any, diagonal: Any) -> Any:
-    """Return `x` with another diagonal."""
+    """Return `x` with its diagonal replaced."""
     return x.tril(-1) + x.triu(1) + diagonal.diag_embed()
 
 
 def _identities(diagonal: Any, n: int) -> Any:
-    """Return identity matrices of `n` rows times one number each."""
+    """Return identity matrices of `n` rows, each times one number."""
     return diagonal.unsqueeze(-1).expand(*diagonal.meta.shape, n).diag_embed()
 
 
@@ -69,9 +69,7 @@ def solve(grad: Any, a: Any, out: Any, call: Call, needs: Sequence[bool]) -> tup
 
 
 def det(grad: Any, a: Any, call: Call) -> Any:
-    """Return the adjugate, det(A) A^-1. It is there for a singular matrix too, where a pivot of zero becomes a tiny
-    one.
-    """
+    """Return the gradient of det: the adjugate, det(A) A^-1. For a singular matrix, a zero pivot becomes a tiny one."""
     factors, pivots, _ = call(table["linalg_lu_factor_ex"], (a,), (True,))
     n = a.meta.shape[-1]
     if not n:
@@ -90,7 +88,7 @@ def _tiny_for_zeros(diagonal: Any, a: Any) -> Any:
 
 
 def _parity(pivots: Any) -> Any:
-    """Return 1 or -1: whether the exchanges of rows are even in number."""
+    """Return the sign of the exchange of rows: 1 for an even number, -1 for an odd one."""
     places = pivots.new_ones(pivots.meta.shape[-1:]).cumsum(0)
     return 1 - 2 * ((pivots != places).sum(-1) % 2)
 
@@ -158,12 +156,12 @@ def _blocks(x: Any, k: int) -> tuple[Any, Any, Any]:
 
 
 def _stacked(call: Call, a: Any, b: Any, dim: int) -> Any:
-    """Return both along a dimension."""
+    """Return both tensors joined along a dimension."""
     return call(table["cat"], (a, b), (dim,))
 
 
 def _unpacked(factors: Any) -> tuple[Any, Any]:
-    """Return L and U of a square block."""
+    """Return L and U of the LU factors of a square block."""
     lower = factors.tril(-1)
     n = factors.meta.shape[-1]
     return lower + factors.new_ones(n).diag_embed(), factors.triu()
@@ -258,7 +256,7 @@ def _skew(x: Any) -> Any:
 
 
 def _gaps(values: Any) -> Any:
-    """Return row i, column j: value j - value i; 1 on the diagonal."""
+    """Return the matrix of differences value j - value i, with 1 on the diagonal."""
     away = values.unsqueeze(-2) - values.unsqueeze(-1)
     return _with_diagonal(away, values.new_ones(values.meta.shape))
 
@@ -291,7 +289,7 @@ def svd(given: Sequence[Any], outs: Sequence[Any]) -> Any:
 
 
 def values_back(grad: Any, u: Any, vh: Any) -> Any:
-    """Return U diag(grad) V^H, the smaller of both scaled."""
+    """Return U diag(grad) V^H, scaling the smaller of both factors."""
     if u.meta.shape[-2] < vh.meta.shape[-1]:
         return (u * grad.unsqueeze(-2)) @ vh
     return u @ (grad.unsqueeze(-1) * vh)
@@ -341,7 +339,7 @@ def eigh(given: Sequence[Any], outs: Sequence[Any]) -> Any:
 
 
 def _or_zeros(grad: Any, values: Any, like: Any) -> Any:
-    """Return a gradient of eigenvalues, as complex as the vectors."""
+    """Return the gradient of eigenvalues, or zeros; complex if the eigenvectors are."""
     return (
         values.new_zeros(values.meta.shape, dtype=like.meta.dtype)
         if grad is None
@@ -392,7 +390,7 @@ def eigvals(grad: Any, out: Any, a: Any, call: Call) -> Any:
 
 
 def pseudo_inverse(grad: Any, a: Any, out: Any) -> Any:
-    """Return -P^H G P^H + (I - A P) G^H P P^H + P^H P G^H (I - P A), for a rank that stays."""
+    """Return the gradient -P^H G P^H + (I - A P) G^H P P^H + P^H P G^H (I - P A), which assumes a constant rank."""
     p, q = out, out.mH
     rows = (grad.mH @ p) @ q if a.meta.shape[-2] < a.meta.shape[-1] else grad.mH @ (p @ q)
     columns = q @ (p @ grad.mH) if a.meta.shape[-2] > a.meta.shape[-1] else (q @ p) @ grad.mH
@@ -403,7 +401,7 @@ def pseudo_inverse(grad: Any, a: Any, out: Any) -> Any:
 def lstsq(
     grad: Any, a: Any, b: Any, out: Any, params: tuple[Any, ...], call: Call, needs: Sequence[bool]
 ) -> tuple[Any, Any]:
-    """Return X = P B with P the pseudo-inverse of A, whose products are solutions of least squares themselves."""
+    """Return the gradients of X = P B with the pseudo-inverse P of A, whose products solve least squares problems."""
 
     def solved(a: Any, b: Any) -> Any:
         return call(table["linalg_lstsq"], (a, b), params)[0]

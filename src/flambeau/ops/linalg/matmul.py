@@ -66,7 +66,7 @@ def _vector_mismatch(a: Meta, b: Meta) -> str:
 
 
 def _laid_out(a: Meta, b: Meta) -> tuple[Meta, Meta, tuple[int, ...]]:
-    """Return both as batches of matrices of one (broadcast) batch shape, and the shape that the product has."""
+    """Return both operands as batches of matrices of one batch shape, and the shape of the product."""
     if a.ndim == 0 or b.ndim == 0:
         raise RuntimeError(
             f"both arguments to matmul need to be at least 1D, but they are {a.ndim}D and {b.ndim}D"
@@ -89,7 +89,7 @@ def _laid_out(a: Meta, b: Meta) -> tuple[Meta, Meta, tuple[int, ...]]:
 
 
 def _folded(a: Meta) -> Meta | None:
-    """Return a batch of matrices as one tall matrix, so that one product does all; None where that needs a copy."""
+    """Return a batch of matrices as one tall matrix, so that one product suffices; None if that needs a copy."""
     if a.ndim == 2 or not a.numel:
         return None
     tall = (a.numel // a.shape[-1], a.shape[-1])
@@ -111,7 +111,7 @@ def _check(a: Meta, b: Meta, where: str) -> None:
 
 
 def _unlike(a: Meta, b: Meta) -> str:
-    """Return PyTorch's text for two dtypes, in the words of the routine that takes such shapes."""
+    """Return PyTorch's error text for two dtypes, as the routine for these shapes writes it."""
     one, other = a.dtype.torch_name, b.dtype.torch_name
     if a.ndim == b.ndim == 1:
         return f"dot : expected both vectors to have same dtype, but found {one} and {other}"
@@ -123,7 +123,7 @@ def _unlike(a: Meta, b: Meta) -> str:
 
 
 def _room(a: Meta, b: Meta, where: str) -> str:
-    """Return what PyTorch calls the routine of such a product."""
+    """Return PyTorch's name of the routine for such a product."""
     if a.ndim == b.ndim == 1:
         return "dot"
     if where == "cuda":
@@ -151,7 +151,7 @@ def c_name(kind: dtype) -> str:
 
 
 def round_to_tf32(x: Array) -> Array:
-    """Return float32 to 10 bits of mantissa, to nearest, ties away from zero; infinities and NaNs as they are."""
+    """Round float32 to 10 bits of mantissa, to nearest, ties away from zero. Infinities and NaNs stay."""
     x = np.ascontiguousarray(x)
     bits = x.view(np.uint32) + np.uint32(0x1000)
     bits &= np.uint32(0xFFFFE000)
@@ -174,7 +174,7 @@ def product_rate(launch: Launch) -> str:
 
 
 def _product(launch: Launch, source: dtype) -> Callable[[Array, Array], Array]:
-    """Return a function of the two arrays that gives the product in the dtype computed in."""
+    """Return a function of two arrays that computes the product in the given dtype."""
     if uses_tf32(launch):
         return lambda a, b: np.matmul(round_to_tf32(a), round_to_tf32(b))
     if wide(source) is source:
@@ -259,9 +259,7 @@ def _right_back(grad: Any, a: Any, metas: Sequence[Any]) -> Any:
 
 
 def _turned(x: Meta) -> bool:
-    """Return True if a matrix lies in memory by columns, as a layer's weight transposed: then so should its
-    gradient.
-    """
+    """Return True if a matrix is column-major, like a layer's transposed weight; its gradient then is, too."""
     return x.ndim == 2 and x.strides[0] == 1 and x.strides[1] >= x.shape[0] > 1
 
 
@@ -287,7 +285,7 @@ def _rounded_only(b: Meta, params: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _product_device(a: Meta, b: Meta) -> device:
-    """Return the device of both. Errors name the function that PyTorch calls for such shapes."""
+    """Return the common device of both operands. Errors name PyTorch's function for such shapes."""
     if b.ndim == 1:
         if a.ndim == 1:
             return one_device((a, b), "_dot", ("self", "tensor"))

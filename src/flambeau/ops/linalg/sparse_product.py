@@ -18,7 +18,9 @@ Array = np.ndarray[Any, Any]
 
 
 def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Return where rows begin (rows + 1), the columns and the values of the elements (nnz), and a strided matrix."""
+    """Infer the results. Operands: begins of rows (rows + 1), columns and values of the elements (nnz), a strided
+    matrix.
+    """
     starts, columns, values, dense = operands
     assert isinstance(starts, Meta) and isinstance(columns, Meta)
     assert isinstance(values, Meta) and isinstance(dense, Meta)

@@ -1,4 +1,4 @@
-"""The foreach family: one element of each of several lists of tensors together give one element of each result.
+"""The foreach family: elements at one position of several lists of tensors give one element of each result.
 
 A record takes lists of tensors, all lists of one length, and computes the m-th result from the lists' m-th
 tensors, for all m in one launch. That is how an optimizer updates every parameter with its states.
@@ -118,7 +118,7 @@ def _computed(launch: Launch) -> dtype:
 
 
 def _checked(operands: Sequence[Operand], several: int, count: int) -> list[Meta]:
-    """Return the lists' metas. Each m-th tensor has the shape of the first list's, or one element."""
+    """Return the lists' metas. The m-th tensors have equal shapes, or one element."""
     if not count or len(operands) != several * count:
         raise RuntimeError("Tensor list must have at least one tensor.")
     metas = [x for x in operands if isinstance(x, Meta)]

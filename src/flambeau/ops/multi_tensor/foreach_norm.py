@@ -1,4 +1,4 @@
-"""The norms of several tensors as one vector, and what clipping does with them. Each is one launch."""
+"""The norms of several tensors as one vector, and the scaling by which clipping uses them. Each is one launch."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ note(foreach_norm, "clip_grad_norm_")
 
 
 def _clipped(f: Any, options: Any, x: Sequence[Any], s: Sequence[Any]) -> Sequence[Any]:
-    """Return a gradient (the first list) scaled so that the norm of all (the second, one number) becomes s at most."""
+    """Return a gradient (the first list) scaled so that the norm of all (the second list) is at most s."""
     return (x[0] * f.minimum(s[0] / (x[1] + 1e-6), 1.0),)
 
 

@@ -71,7 +71,7 @@ class AdamOptions(NamedTuple):
 
 
 def _decayed(o: Any, p: Any, g: Any, lr: Any, decay: Any) -> tuple[Any, Any]:
-    """Return the parameter and the gradient after weight decay: decoupled from the gradient, or as part of it."""
+    """Return parameter and gradient after weight decay, either decoupled or as part of the gradient."""
     g = -g if o.maximize else g
     if not o.decay:
         return p, g
@@ -212,7 +212,7 @@ class RMSpropOptions(NamedTuple):
 
 
 def _rmsprop(f: Any, o: RMSpropOptions, x: X, s: X) -> X:
-    """Return states: the squares' average, the momentum buffer, the gradients' average."""
+    """Return the states of RMSprop: the squares' average, the momentum buffer, the gradients' average."""
     lr, alpha, eps, decay, momentum = s
     p, g = _decayed(o, x[0], x[1], lr, decay)
     squares = x[2] * alpha + g * g * (1 - alpha)
@@ -266,7 +266,7 @@ class RpropOptions(NamedTuple):
 
 
 def _rprop(f: Any, o: RpropOptions, x: X, s: X) -> X:
-    """Return states: the gradient before, and the size of each element's step."""
+    """Return the states of Rprop: the former gradient, and the step size of each element."""
     less, more, smallest, largest = s
     p, g, before, size = x
     g = -g if o.maximize else g
@@ -289,7 +289,7 @@ note(rprop, "Rprop.step")
 
 
 def _unscale(f: Any, o: tuple[()], x: X, s: X) -> X:
-    """Return a gradient times the scale's inverse (a list of one number for each), and whether it is not finite."""
+    """Return a gradient times the inverse scale, and whether it is not finite."""
     g, inverse = x
     return g * inverse, ~f.isfinite(g)
 

@@ -106,7 +106,7 @@ def _host(launch: Launch) -> Body:
 
 
 def _safe_softmax(scores: Array, sums: Array) -> Array:
-    """Return softmax along the last axis, in place; a row of nothing but -inf gives zeros.
+    """Compute softmax along the last axis in place. A row of only -inf gives zeros.
 
     Args:
         scores: (..., L, S).

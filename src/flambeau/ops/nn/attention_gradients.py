@@ -73,7 +73,7 @@ def _host(launch: Launch) -> Body:
 
 
 def _weights(scores: Array, causal: bool, masks: Sequence[Array]) -> Array:
-    """Return the softmax along the last axis of the keys that take part; a row of nothing gives zeros."""
+    """Return the softmax along the last axis over unmasked keys. A row without keys gives zeros."""
     low = scores.dtype.type(-np.inf)
     if causal:
         scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, low)
@@ -145,7 +145,7 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _outputs(inputs: Sequence[Array], params: Params) -> list[Array]:
-    """Return what the operator itself gives for these inputs."""
+    """Return the attention operator's outputs for these inputs."""
     operator = table["scaled_dot_product_attention"]
     found = operator.rule(
         [Meta.contiguous_of(x.shape, from_numpy(x.dtype), CPU) for x in inputs], (*params, False)

@@ -82,9 +82,7 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
 
 
 def _is_last(x: Meta, weight: Meta) -> bool:
-    """Return True if results are laid channels last: where either side is. oneDNN (in 3-d) and cuDNN have no float64
-    so.
-    """
+    """Return True if results have channels last: if either operand has, except for float64 in cuDNN and 3-d oneDNN."""
     if x.dtype is float64 and (x.ndim == 5 or x.device.type == "cuda"):
         return False
     return x.channels_last or weight.channels_last
@@ -197,7 +195,7 @@ def _sum_body(launch: Launch, compute: Callable[[Array, Array, Geometry, Ints], 
 
 
 def factor_conversion(launch: Launch) -> Callable[[Array], Array]:
-    """Return the function that converts a factor to what the product computes in."""
+    """Return the function that converts a factor to the dtype of the product's computation."""
     kind = launch.outputs[0].dtype
     return round_to_tf32 if uses_tf32(launch) else to_computing(kind, kind)
 
@@ -218,7 +216,7 @@ def sum_windows(x: Array, weight: Array, how: Geometry, size: Ints) -> Array:
 
 
 def add_windows(x: Array, weight: Array, how: Geometry, size: Ints) -> Array:
-    """Return its transpose: out[n, o, i * stride + tap * dilation] += weight[c, o, tap] * x[n, c, i]."""
+    """Compute the transpose: out[n, o, i * stride + tap * dilation] += weight[c, o, tap] * x[n, c, i]."""
     x, weight = _by_group(x, how, 1), _by_group(weight, how, 0)
     around = [n + 2 * p for n, p in zip(size, how.padding, strict=True)]
     out = np.zeros((len(x), how.groups, weight.shape[2], *around), x.dtype)
@@ -313,9 +311,7 @@ convolution = define(
 
 
 def _input_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. Operands: grad (N, O, ...) and the weight to the gradient by x; params: Geometry, x's
-    spatial size, flags.
-    """
+    """Infer the gradient of x. Operands: grad (N, O, ...) and weight; params: Geometry, spatial size of x, flags."""
     grad, weight = operands
     how, size = params[:2]
     assert isinstance(grad, Meta) and isinstance(weight, Meta)
@@ -342,9 +338,7 @@ def _input_host(launch: Launch) -> Body:
 
 
 def _weight_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. Operands: grad and x to the gradient by the weight; params: Geometry, the kernel's spatial
-    size, flags.
-    """
+    """Infer the gradient of the weight. Operands: grad and x; params: Geometry, the kernel's spatial size, flags."""
     grad, x = operands
     how, kernel = params[:2]
     assert isinstance(grad, Meta) and isinstance(x, Meta)
@@ -436,7 +430,7 @@ convolution_backward_weight = define(
 
 
 def _unfold_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. Operands: X (N, C, H, W) to (N, C * taps, windows); params: (kernel, Geometry)."""
+    """Infer the columns (N, C * taps, windows) of x (N, C, H, W). Params: (kernel size, Geometry)."""
     x = operands[0]
     kernel, how = params
     assert isinstance(x, Meta)
@@ -472,9 +466,7 @@ def _unfold_host(launch: Launch) -> Body:
 
 
 def _fold_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. Operands: X (N, C * taps, windows) to (N, C, H, W); params: (output size, kernel,
-    Geometry).
-    """
+    """Infer the sum (N, C, H, W) of columns (N, C * taps, windows). Params: (output size, kernel size, Geometry)."""
     x = operands[0]
     size, kernel, how = params
     assert isinstance(x, Meta)

@@ -63,7 +63,7 @@ def _host(launch: Launch) -> Body:
 
 
 def _padded_targets(targets: Array, lengths: Array, blank: int) -> Array:
-    """Return targets (N, longest); past a target's length the blank."""
+    """Return the targets as (N, longest), padded with blanks."""
     longest = int(lengths.max()) if len(lengths) else 0
     at = np.arange(longest)
     within = at < lengths[:, None]
@@ -86,7 +86,7 @@ def _padded_targets(targets: Array, lengths: Array, blank: int) -> Array:
 
 
 def _with_blanks(labels: Array, blank: int) -> Array:
-    """Return a blank before, between and after the labels: the states, (N, 2 S + 1)."""
+    """Return the states (N, 2 S + 1): the labels with a blank before, between and after them."""
     out = np.full((len(labels), 2 * labels.shape[1] + 1), blank, np.int64)
     out[:, 1::2] = labels
     return out

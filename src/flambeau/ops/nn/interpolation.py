@@ -28,7 +28,9 @@ Params = tuple[Any, ...]
 
 
 class Resampling(NamedTuple):
-    """mode: nearest, nearest-exact, linear or cubic. `scales`: the factors given, or None for that of the sizes."""
+    """The parameters of an interpolation. `mode`: nearest, nearest-exact, linear or cubic; `scales`: given factors
+    or None.
+    """
 
     mode: str
     size: tuple[int, ...]
@@ -38,7 +40,7 @@ class Resampling(NamedTuple):
 
 
 def _interpolate_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Infer the results. Operands: X (N, C, spatial ...)."""
+    """Infer the results. Operands: x (N, C, spatial ...)."""
     x, how = operands[0], params[0]
     assert isinstance(x, Meta)
     taken = (*FLOATS, uint8) if how.mode.startswith("nearest") else FLOATS
@@ -78,7 +80,7 @@ def _tables(how: Resampling, size: Sequence[int], kind: dtype) -> list[Table]:
 
 
 def _resampled(x: Array, axis: int, index: Array, weight: Array | None) -> Array:
-    """Return x along one axis, by its table."""
+    """Return x resampled along one axis, by its table."""
     if weight is None:
         return x.take(index[0], axis)
     shape = [-1 if a == axis else 1 for a in range(x.ndim)]
@@ -89,14 +91,14 @@ def _resampled(x: Array, axis: int, index: Array, weight: Array | None) -> Array
 
 
 def _ratio(how: Resampling, n: int, m: int, scale: float | None) -> float:
-    """Return how far one step in the result is in the input."""
+    """Return the distance in the input of one step in the result."""
     if how.align_corners and not how.mode.startswith("nearest"):
         return (n - 1) / (m - 1) if m > 1 else 0.0
     return 1.0 / scale if scale is not None and scale > 0 else n / m
 
 
 def _taps(how: Resampling, n: int, m: int, scale: float | None, number: Any) -> Table:
-    """Return the table of one dimension of n elements to m, in float32 as PyTorch's kernels compute it."""
+    """Return the table that resamples n elements to m along one dimension, in float32 like PyTorch's kernels."""
     ratio, at = number(_ratio(how, n, m, scale)), np.arange(m).astype(number)
     if how.mode == "nearest":
         return np.minimum(np.floor(at * ratio).astype(np.int64), n - 1)[None], None
@@ -116,7 +118,7 @@ def _taps(how: Resampling, n: int, m: int, scale: float | None, number: Any) -> 
 
 
 def cubic_weights(t: Array, a: float = -0.75) -> Array:
-    """Return the weights of the four elements around a place t in [0, 1) past the second: (4, *t.shape)."""
+    """Return the weights (4, *t.shape) of the four elements around positions t in [0, 1) after the second one."""
     number = t.dtype.type
     a = number(a)
 
@@ -144,7 +146,7 @@ def cubic_slopes(t: Array, a: float = -0.75) -> Array:
 
 
 def _antialias_taps(mode: str, n: int, at: Array, ratio: float, number: Any) -> tuple[Array, Array]:
-    """Return a triangle or cubic as wide as the step between places, its weights made to sum to 1."""
+    """Return a table whose triangle or cubic is as wide as the step, with weights normalized to sum 1."""
     reach = (1.0 if mode == "linear" else 2.0) * max(ratio, 1.0)
     step = 1.0 / max(ratio, 1.0)
     centre = ratio * (at.astype(np.float64) + 0.5)
@@ -245,7 +247,7 @@ def _backward_host(launch: Launch) -> Body:
 
 
 def _spread(x: Array, axis: int, n: int, index: Array, weight: Array | None) -> Array:
-    """Return the transpose of _resampled: each place of x added to its taps among n elements along the axis."""
+    """Return the transpose of _resampled: each element of x is added to its taps among n elements along the axis."""
     out = np.zeros((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype)
     shape = [-1 if a == axis else 1 for a in range(x.ndim)]
     for tap, at in enumerate(index):

@@ -160,7 +160,9 @@ def _nll_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
 
 
 def _misfit(x: Meta, target: Meta, expected: tuple[int, ...]) -> Exception:
-    """Return PyTorch's words for a target of another shape than `expected`: it has them by the input's dimensions."""
+    """Return PyTorch's error text for a target whose shape is not `expected`, which depends on the input's
+    dimensions.
+    """
     if x.ndim not in (1, 2, 4):
         return RuntimeError(f"Expected target size {list(expected)}, got {list(target.shape)}")
     if x.ndim == 4 and target.ndim != 3:
@@ -221,7 +223,7 @@ def _nll_back(grad: Any, b: Any, c: Any, metas: Any, params: Any, call: Any) -> 
 
 
 def _nll_name(metas: Sequence[Meta | None], params: tuple[Any, ...]) -> str:
-    """Return the node's name of classes of rows, or of pixels."""
+    """Return the node's name, which differs for rows of classes and for pixels."""
     scores = metas[0]
     return "NllLoss2DBackward0" if scores is not None and scores.ndim > 2 else "NllLossBackward0"
 
@@ -318,7 +320,7 @@ nll_loss_backward = define(
 
 
 def _margin_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. Params of multi_margin_loss: (p, margin); x (N, C), target (N,)."""
+    """Infer the results of multi_margin_loss. Operands: x (N, C), target (N,). Params: (p, margin)."""
     x, target, *weight = operands
     assert isinstance(x, Meta) and isinstance(target, Meta)
     where = one_device(operands)

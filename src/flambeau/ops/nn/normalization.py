@@ -52,7 +52,7 @@ def _same_kind(metas: Sequence[Meta], name: str) -> None:
 
 
 def _moments(rows: Array) -> tuple[Array, Array]:
-    """Mean and variance of each row, as columns."""
+    """Return mean and variance of each row as columns."""
     rows = np.ascontiguousarray(rows)
     length = rows.dtype.type(max(rows.shape[1], 1))
     mean = np.add.reduce(rows, axis=1, keepdims=True) / length
@@ -73,7 +73,7 @@ def _divide_by_root(rows: Array, eps: float) -> Array:
 
 
 def scale_and_shift(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Sequence[int]) -> Array:
-    """Return x times the weight plus the bias, those of them that are given."""
+    """Return x times the weight plus the bias, if they are given."""
     at = 0
     if given[0]:
         x = x * more[at].astype(x.dtype).reshape(shape)

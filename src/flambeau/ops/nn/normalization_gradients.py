@@ -1,8 +1,8 @@
-"""The gradients of normalization: one record for each way of grouping elements, one formula for all of them.
+"""The gradients of normalization: one operator for each grouping of elements, one formula for all.
 
-Inputs grad, x and the weight if there is one; results the gradients of x, and of weight and bias where they are given.
-Mean and standard deviation are computed again, which costs less than keeping them, but of batches: a few numbers, for
-which all of x is read. See Note [Moments of batches].
+Inputs grad, x and the weight if there is one; results the gradients of x, and of weight and bias where they are
+given. Mean and standard deviation are computed again, which costs less than keeping them, but of batches: a few
+numbers, for which all of x is read. See Note [Moments of batches].
 
 # Note [How x is seen]
 As a shape in which the elements that are normalized together are those along some dimensions, and each has the weight
@@ -34,7 +34,9 @@ Ints = tuple[int, ...]
 
 
 class Seen(NamedTuple):
-    """See Note [How x is seen]: the shape, the dims that are normalized together, those along which weights lie."""
+    """The view of x in a normalization: its shape, the normalized dims, and the dims of the weight. Note [How x is
+    seen].
+    """
 
     shape: Ints
     dims: Ints
@@ -42,7 +44,7 @@ class Seen(NamedTuple):
 
     @property
     def others(self) -> Ints:
-        """Return the dims that a weight is shared by."""
+        """Return the dims over which a weight is shared."""
         return tuple([d for d in range(len(self.shape)) if d not in self.weighted])
 
     @property
@@ -107,7 +109,7 @@ def as_products(grad: Meta, x: Meta) -> Strides:
 def _rule_of(
     name: str, see: See, laid: Laid, moments: int = 0
 ) -> Callable[[Sequence[Operand], Params], Signature]:
-    """Return `moments`: how many inputs stand between x and the weight."""
+    """Return the inference of a gradient; `moments` is the number of inputs between x and the weight."""
 
     def rule(operands: Sequence[Operand], params: Params) -> Signature:
         metas = [x for x in operands if isinstance(x, Meta)]
@@ -175,7 +177,7 @@ def _mean(seen: Seen) -> Callable[[Array], Array]:
 
 
 def _total(seen: Seen) -> Callable[[Array], Array]:
-    """Return sums over all that shares a weight."""
+    """Return sums over all elements that share a weight."""
     group = grouping(seen.shape, seen.others)
     return lambda x: pairwise_sum(group(x))
 
@@ -309,7 +311,7 @@ batch_norm_backward_by_moments = define(
 
 
 def of_batch(grad: Any, a: Any, b: Any, out1: Any, out2: Any, params: Params, call: Any) -> Any:
-    """Return the formula of batch_norm_train."""
+    """Return the derivative formula of batch_norm_train."""
     weights = (b,) if params[-1][0] else ()
     if any(t.requires_grad for t in (grad, a, *weights)):
         found = call(batch_norm_backward, (grad, a, *weights), params)
@@ -319,7 +321,7 @@ def of_batch(grad: Any, a: Any, b: Any, out1: Any, out2: Any, params: Params, ca
 
 
 def given_to(record: Op) -> Callable[..., Any]:
-    """Return the formula of the normalization whose gradient this record is."""
+    """Return the derivative formula of the normalization whose gradient this operator is."""
 
     def back(grad: Any, a: Any, b: Any, params: Params, call: Any) -> Any:
         found = call(record, (grad, a, b) if params[-1][0] else (grad, a), params)

@@ -1,7 +1,7 @@
-"""Pooling: windows fold into their maximum (and where it stands) or mean; adaptive windows; unpooling.
+"""Pooling: the maximum of windows (with its index) or their mean; adaptive windows; unpooling.
 
-Inputs are (N, C, spatial ...). Maxima go through the taps of the window, as PyTorch's comparisons do: a NaN
-wins, the first of equals stays. Means are sums along one dimension after the other.
+Inputs are (N, C, spatial ...). Maxima go through the taps of the window, as PyTorch's comparisons do: a NaN wins,
+the first of equals stays. Means are sums along one dimension after the other.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def _pooled(x: Meta, size: Ints, channels_last: bool) -> Meta:
 
 
 def _is_image(x: Meta) -> bool:
-    """Return True if means are laid channels last, and adaptive maxima: those of volumes are contiguous."""
+    """Return True if the results of mean pooling and adaptive maxima keep channels last, which those of volumes do
+    not.
+    """
     return x.ndim == 4 and x.channels_last
 
 
@@ -93,13 +95,15 @@ def _max_host(launch: Launch) -> Body:
 
 
 def places_along(how: Windows, size: Ints, count: Ints) -> list[Array]:
-    """Return, for each dimension, the place of each tap of each window: (kernel, count); outside in the padding."""
+    """Return, for each dimension, the position of each element of each window, (kernel, count); may lie in the
+    padding.
+    """
     ends = zip(count, how.kernel, how.stride, how.padding, how.dilation, strict=True)
     return [np.arange(k)[:, None] * d + np.arange(m) * s - p for m, k, s, p, d in ends]
 
 
 def flat_places(places: Sequence[Array], size: Sequence[int]) -> Array:
-    """Return indices into the flattened spatial dimensions, from the places along each."""
+    """Return flat indices into the spatial dimensions, from the positions along each."""
     at = np.zeros((1,) * len(size), np.int64)
     for axis, (place, n) in enumerate(zip(places, size, strict=True)):
         at = at * n + place.reshape([-1 if a == axis else 1 for a in range(len(size))])
@@ -235,7 +239,7 @@ def _adaptive_avg_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
 
 
 def _is_one(size: Ints) -> bool:
-    """Return True if one window holds all: to PyTorch the mean, which has its own layout, and its gradient."""
+    """Return True if one window covers everything, which PyTorch computes as a mean with another layout."""
     return math.prod(size) == 1
 
 

@@ -1,7 +1,7 @@
-"""The gradients of pooling: maxima take theirs back to where they stood, means share theirs out.
+"""The gradients of pooling: that of a maximum goes to its element, that of a mean is shared among the window.
 
-Each gives the gradient by the pooling's input, (N, C, *size), from that by its result. A place that several windows
-chose or hold gets their sum, in the order of the windows.
+Each gives the gradient by the pooling's input, (N, C, *size), from that by its result. A place that several
+windows chose or hold gets their sum, in the order of the windows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Params = tuple[Any, ...]
 
 
 def _source(grad: Meta, size: Ints, count: Ints, name: str, channels_last: bool = False) -> Meta:
-    """Return the meta of the pooling's input. Raises where the gradient is not one of that pooling's."""
+    """Return the meta of the pooling's input. Raises if the gradient does not fit that pooling."""
     if grad.dtype not in FLOATS:
         raise NotImplementedError(f"\"{name}\" not implemented for '{grad.dtype.torch_name}'")
     if grad.shape[2:] != count:
@@ -113,7 +113,7 @@ def _gradient(name: str, rule: Any, host: Callable[[Launch], Body], samples: Any
 
 
 def _gathered(grad: Any, b: Any) -> Any:
-    """Return what stands at the places that were chosen; 0 for a window that holds nothing."""
+    """Return the elements at the chosen indices; 0 for an empty window."""
     flat, places = grad.flatten(2), b.flatten(2)
     held = (places >= 0) & (places < flat.shape[2])
     return (flat.gather(2, places.clamp(0, flat.shape[2] - 1)) * held).reshape(b.shape)
@@ -201,9 +201,7 @@ def _avg_host(launch: Launch) -> Body:
 
 
 def _spread_along(x: Array, axis: int, kernel: int, stride: int, whole: int) -> Array:
-    """Return each element added to `kernel` places along an axis of `whole`, the first of them `stride` after the
-    last's.
-    """
+    """Add each element to `kernel` elements along an axis of `whole`, with `stride` between the first ones."""
     count = x.shape[axis]
     out = np.zeros((*x.shape[:axis], whole, *x.shape[axis + 1 :]), x.dtype)
     for tap in range(kernel):
@@ -256,7 +254,7 @@ def _adaptive_avg_host(launch: Launch) -> Body:
 
 
 def _shared_along(x: Array, axis: int, n: int) -> Array:
-    """Return each element in equal shares over its adaptive window along an axis of n elements."""
+    """Divide each element equally among its adaptive window along an axis of n elements."""
     start, end = bounds_of(n, x.shape[axis])
     length = end - start
     x = x / length.astype(x.dtype).reshape([-1, *[1] * (x.ndim - axis - 1)])

@@ -30,9 +30,7 @@ Compute = Callable[..., Sequence[Array]]
 
 
 def _rule(inputs: Sequence[int], outputs: Sequence[int]) -> Callable[[Sequence[Operand], Params], Signature]:
-    """Infer the results. Inputs, outputs: how many columns each has, in multiples of the state's (as which the last
-    input is shaped).
-    """
+    """Infer the results. `inputs` and `outputs` count columns in multiples of the state's, the last input's shape."""
 
     def rule(operands: Sequence[Operand], params: Params) -> Signature:
         metas = [x for x in operands if isinstance(x, Meta)]
@@ -249,7 +247,7 @@ gru_cell_backward = _cell(
 
 
 def _two_dims(rule: Rule, first: int) -> Rule:
-    """Return a product's rule, of matrices from position `first` on."""
+    """Return the inference of a product of matrices, which begin at position `first`."""
 
     def of_matrices(operands: Sequence[Operand], params: Params) -> Signature:
         for x in operands[first : first + 2]:

@@ -1,4 +1,4 @@
-"""Reading at the places of a grid, between elements too, and its gradients."""
+"""Sampling at the positions of a grid, with interpolation, and its gradients."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ _BLOCK = 1 << 13  # positions processed together, so that temporaries stay in a 
 
 
 def _places(grid: Array, size: Sequence[int], align: bool) -> list[Array]:
-    """Return where the grid points along each spatial dimension. Its last dimension begins with the last spatial
-    one.
+    """Return the positions of the grid along each spatial dimension. The grid's last dimension has the reverse
+    order.
     """
     return [_unscaled(grid[..., -1 - d], n, align) for d, n in enumerate(size)]
 
 
 class Tap(NamedTuple):
-    """An element along one dimension that each place reads: its number, its weight, and the derivative of that."""
+    """An element along one dimension that each position reads: its index, its weight, and the weight's derivative."""
 
     at: Array
     weight: Array
@@ -101,7 +101,7 @@ class Tap(NamedTuple):
 
 
 class Field:
-    """An array (N, C, spatial ...) as planes, one for each channel, that end in a zero: it stands for all outside."""
+    """An array (N, C, spatial ...) as planes, one per channel. Each plane ends with a zero for positions outside."""
 
     def __init__(self, x: Array) -> None:
         self.size = x.shape[2:]
@@ -126,7 +126,7 @@ class Field:
             yield np.maximum(flat, -1, out=flat), each
 
     def read(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Array:
-        """Return the channels (C, places) at each place: the sum over its taps."""
+        """Return the channels (C, positions): for each position the sum over its taps."""
         total = np.zeros((len(self.planes), len(of)), self.planes.dtype)
         for flat, each in self.met(of, taps):
             found = self.planes.take(flat, 1)
@@ -144,7 +144,7 @@ _OUTSIDE = -(1 << 60)  # so negative that no offset of other dimensions makes it
 
 
 def _held(tap: Tap, n: int, step: int) -> Tap:
-    """Return a tap along a dimension of n elements, `step` apart, whose number is the distance of its element now."""
+    """Return a tap whose index is its element's offset, for a dimension of n elements with stride `step`."""
     at = tap.at.astype(np.int64) * step
     np.copyto(at, _OUTSIDE, where=(tap.at < 0) | (tap.at > n - 1))
     return tap._replace(at=at)
@@ -243,7 +243,7 @@ _NO_FIXED_ORDER = (
 
 
 def _backward_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Infer the results. Params: as of grid_sample, then the flag of deterministic algorithms."""
+    """Infer the results. Params: those of grid_sample, then the flag of deterministic algorithms."""
     grad, *sampled = operands
     *how, fixed = params
     assert isinstance(grad, Meta)
@@ -264,9 +264,7 @@ def _backward_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _added(field: Field, grad: Array, of: Array, taps: Sequence[Sequence[Tap]]) -> tuple[Array, list[Array]]:
-    """Return the gradients of the planes, and of the places along each dimension, from that of the channels (C,
-    places).
-    """
+    """Return the gradients of planes and positions from those of the channels (C, positions)."""
     planes, slopes = np.zeros_like(field.planes), [np.zeros(len(of), grad.dtype) for _ in taps]
     first = np.arange(len(planes))[:, None] * planes.shape[1]
     for flat, each in field.met(of, taps):
@@ -306,7 +304,7 @@ def _backward_host(launch: Launch) -> Body:
 
 
 def _padded_turn(at: Array, n: int, padding: str, align: bool) -> Array:
-    """Return the derivative of _padded_place: 0 where it is held at an end, -1 where it runs backwards."""
+    """Return the derivative of _padded_place: 0 at a clamped end, -1 in a reflected part."""
     turn = np.ones_like(at)
     if padding == "zeros":
         return turn

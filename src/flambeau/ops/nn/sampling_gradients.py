@@ -57,7 +57,7 @@ def _share(taps: Any, by: tuple[int, ...]) -> Any:
 
 
 def _flat(elements: list[Any], size: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return indices into the flattened spatial dimensions, and 1 where they lie inside, else 0."""
+    """Return flat indices into the spatial dimensions, and 1 for positions inside, 0 outside."""
     inside, flat = True, 0
     for at, n in zip(elements, size, strict=True):
         held = (at >= 0) & (at <= n - 1)
@@ -70,7 +70,7 @@ def _flat(elements: list[Any], size: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 def _along(grid: Any, n: int, mode: str, padding: str, align: bool) -> tuple[Taps, Any]:
-    """Return the taps, and how far the place moves with the grid."""
+    """Return the taps, and the derivative of positions by the grid."""
     scale = (n - 1 if align else n) / 2
     place = (grid + 1) * scale if align else ((grid + 1) * n - 1) / 2
     if mode == "bicubic":  # each tap is padded by itself
@@ -101,7 +101,7 @@ def _cubic(low: Any, t: Any, n: int, padding: str, align: bool) -> Taps:
 
 
 def _padded(at: Any, n: int, padding: str, align: bool) -> tuple[Any, Any]:
-    """Return a place brought inside, and its derivative: 0 where it is held at an end, -1 where it runs backwards."""
+    """Return a position moved inside, and its derivative: 0 at a clamped end, -1 in a reflected part."""
     turn = at.new_ones(at.shape)
     if padding == "zeros":
         return at, turn

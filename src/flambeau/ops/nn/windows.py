@@ -26,8 +26,8 @@ class Windows(NamedTuple):
     ceil: bool = False
 
     def size(self, size: Sequence[int]) -> Ints:
-        """Return the spatial size of the result. With `ceil` a last window may reach over the end, if it begins
-        within.
+        """Return the spatial size of the result. With `ceil`, a last window may extend over the end if it begins
+        inside.
         """
         out = []
         for n, k, s, p, d in zip(size, self.kernel, self.stride, self.padding, self.dilation, strict=True):
@@ -42,13 +42,13 @@ class Windows(NamedTuple):
         return self._replace(kernel=tuple([min(k, -(-(n + p) // d)) for n, k, p, d in ends]))
 
     def pads(self, size: Sequence[int], count: Sequence[int]) -> list[tuple[int, int]]:
-        """Return what to add around the input so that every window lies within."""
+        """Return the padding of the input with which every window lies inside."""
         ends = zip(size, count, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return [(p, max(0, (m - 1) * s + d * (k - 1) + 1 - p - n)) for n, m, k, s, p, d in ends]
 
 
 def padded(x: Array, pads: Sequence[tuple[int, int]], value: Any = 0) -> Array:
-    """Return a copy with `value` before and after each trailing axis; `x` itself where nothing is added."""
+    """Return a copy padded with `value` around each trailing axis, or `x` itself if there is no padding."""
     if not any(a or b for a, b in pads):
         return x
     lead = x.ndim - len(pads)
@@ -70,7 +70,7 @@ def windows(x: Array, kernel: Ints, stride: Ints, dilation: Ints, count: Ints) -
 
 
 def taps(kernel: Ints, stride: Ints, dilation: Ints, count: Ints) -> Iterator[tuple[Ints, tuple[Any, ...]]]:
-    """Return each tap of the kernel, and the slices at which the windows meet it in the padded array."""
+    """Yield each position in the kernel with the slices of the padded array at which windows have it."""
     for tap in product(*[range(k) for k in kernel]):
         starts = [t * d for t, d in zip(tap, dilation, strict=True)]
         slices = [
@@ -80,7 +80,7 @@ def taps(kernel: Ints, stride: Ints, dilation: Ints, count: Ints) -> Iterator[tu
 
 
 def spread(columns: Array, kernel: Ints, stride: Ints, dilation: Ints, pads: Pairs, size: Ints) -> Array:
-    """Return the reverse of windows: (..., *kernel, *count) added up where they overlap, to (..., *size)."""
+    """Return the reverse of windows: (..., *kernel, *count) added where windows overlap, to (..., *size)."""
     lead, count = columns.ndim - 2 * len(kernel), columns.shape[-len(kernel) :]
     whole = tuple([n + a + b for n, (a, b) in zip(size, pads, strict=True)])
     out = np.zeros((*columns.shape[:lead], *whole), columns.dtype)
@@ -91,7 +91,7 @@ def spread(columns: Array, kernel: Ints, stride: Ints, dilation: Ints, pads: Pai
 
 
 def divisors(how: Windows, size: Sequence[int], count: Sequence[int], include: bool) -> Array:
-    """Return how many elements each window counts: those of the padding too, where `include`."""
+    """Return the divisor of each window: its number of elements, with those of the padding if `include`."""
     out = np.ones((1,) * len(size))
     for axis, (n, m, k, s, p) in enumerate(
         zip(size, count, how.kernel, how.stride, how.padding, strict=True)
@@ -111,7 +111,7 @@ def bounds_of(n: int, count: int) -> tuple[Array, Array]:
 
 
 def summed_at(out: Array, x: Array, index: Array, axis: int) -> None:
-    """Add x's elements along an axis to those of `out` at the places `index`, which never descends."""
+    """Add the elements of x along an axis to those of `out` at the sorted indices `index`."""
     if not index.size:
         return
     starts = np.flatnonzero(np.concatenate(([True], index[1:] != index[:-1])))

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def computing_steps(kind: dtype, source: dtype) -> Steps:
-    """Return the dtypes that `source` is converted through to what a body for `kind` computes in."""
+    """Return the dtypes through which `source` is converted to the computing dtype of `kind`."""
     target = wide(kind)
     # with dtype=, operands are rounded to it first, as in PyTorch
     if kind is not target and source is not kind:
@@ -25,7 +25,7 @@ def computing_steps(kind: dtype, source: dtype) -> Steps:
 
 
 def to_computing(kind: dtype, source: dtype) -> Callable[[Array], Array]:
-    """Return a function that brings an array of `source` to what a body for `kind` computes in."""
+    """Return a function that converts an array of `source` to the computing dtype of `kind`."""
     target = wide(kind)
     steps = computing_steps(kind, source)
     if len(steps) == 2:

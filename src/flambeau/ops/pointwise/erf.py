@@ -1,4 +1,4 @@
-"""The error function of float32 numbers, ten times SciPy's speed.
+"""The error function for float32 numbers, ten times as fast as SciPy's.
 
 # Note [The error function]
 atanh(erf(x)) / x is smooth and even, so that erf(x) = tanh(x r(x^2)) with a polynomial r; tanh flattens what r is off
@@ -26,7 +26,7 @@ _R = [
 
 
 def erf(x: Any) -> Any:
-    """Return the error function. float64 is SciPy's."""
+    """Return the error function; for float64, SciPy's."""
     if x.dtype == np.float32:
         return in_blocks(_erf, x)
     from scipy import special  # imported here because it is slow to import
@@ -59,7 +59,7 @@ _FAR = np.float32(1e6)
 
 
 def gelu(x: Array) -> Array:
-    """Return x times the normal distribution's probability of less than x, for float32 numbers.
+    """Return x times the normal distribution's cumulative probability, for float32 numbers.
 
     That is x / (1 + exp(x r(x^2))) with a function r that is smooth: nothing cancels. 5 units in the last place
     where x is above -1; further down the result's relative error is a third of that of x (1 + erf(x / sqrt(2))) /

@@ -1,4 +1,4 @@
-"""Expressions of pointwise operators as one operator: what user kernels are made of.
+"""Expressions of pointwise operators as one operator, which user kernels become.
 
 An expression is a graph of `Node`s: inputs, numbers, and pointwise records applied to nodes. A record brings its
 arithmetic for the host, its C++ text and its derivative, so an expression has all three: the host body runs the
@@ -168,7 +168,7 @@ class Input(Node):
 
 
 class Number(Node):
-    """A number that the text gives."""
+    """A number in the text of an expression."""
 
     def __init__(self, value: _Number) -> None:
         self.value = value
@@ -176,7 +176,7 @@ class Number(Node):
 
 
 class Applied(Node):
-    """A record applied to nodes."""
+    """An operator applied to nodes."""
 
     def __init__(self, record: Pointwise, args: tuple[Node, ...], place: str = "") -> None:
         self.record = record
@@ -186,7 +186,7 @@ class Applied(Node):
 
 
 def applied(record: Pointwise, *args: Any, place: str = "") -> Node:
-    """Return a record applied to nodes and numbers."""
+    """Return an operator applied to nodes and numbers."""
     return Applied(record, tuple([x if isinstance(x, Node) else Number(x) for x in args]), place)
 
 
@@ -221,7 +221,7 @@ def _holds(record: Pointwise, args: Sequence[Node]) -> bool:
 
 
 def ordered(*roots: Node) -> list[Node]:
-    """Return the nodes that these are made of and themselves, each after those that it is made of."""
+    """Return these nodes and all that they depend on, each after its inputs."""
     found: dict[Node, None] = {}
     for root in roots:
         stack: list[tuple[Node, Iterator[Node]]] = [(root, _args(root))]
@@ -272,7 +272,7 @@ def _single(
     floats: bool,
     promoting: slice,
 ) -> Pointwise:
-    """Return the record of one output. The dtype is decided by all, see Note [One dtype]."""
+    """Return the operator of one output, whose dtype all nodes determine: see Note [One dtype]."""
     everything = ordered(*roots)
     nodes = [x for x in everything if isinstance(x, Applied)]
     numbers = [type(x.value) for x in everything if isinstance(x, Number)] if floats else []
@@ -335,7 +335,7 @@ def _header(nodes: Sequence[Applied]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One statement: what it applies (None: a conversion to a number), to which slots; whether it is a truth value."""
+    """One statement: its operator (None for a conversion), the slots of its inputs, and whether it is a truth value."""
 
     record: Pointwise | None
     slots: tuple[int, ...]
@@ -393,7 +393,7 @@ def _steps(root: Node, arity: int) -> tuple[list[_Number], list[_Step], int]:
 
 
 class _Arithmetic:
-    """The host's arithmetic: statement after statement over arrays of the computing dtype, a block at a time."""
+    """The reference arithmetic: statements run in order over blocks of arrays in the computing dtype."""
 
     def __init__(self, root: Node, arity: int, launch: Launch) -> None:
         numbers, steps, self._last = _steps(root, arity)
@@ -403,9 +403,7 @@ class _Arithmetic:
         self._truth = root.truth
 
     def store(self, *operands: Any, out: Array | None = None) -> Any:
-        """Return the result, in `out` where it is given. Operands are arrays and scalars; numbers wrap as integers
-        do.
-        """
+        """Compute the result, in `out` if it is given. Numbers wrap like integers."""
         if out is None:
             shape = np.broadcast_shapes(*[np.shape(x) for x in operands])
             operands = tuple([np.broadcast_to(x, shape) if np.ndim(x) else x for x in operands])
@@ -426,7 +424,7 @@ class _Arithmetic:
 
 
 def _blocks(out: Array, operands: Sequence[Any]) -> Iterator[list[Any]]:
-    """Return parts of the output and of the operands: of lines of memory where it has no gaps, else of rows."""
+    """Yield parts of output and operands: ranges of memory if there are no gaps, otherwise rows."""
     if all(x.flags.c_contiguous for x in (out, *operands) if np.ndim(x)):
         out, operands = out.reshape(-1), [x.reshape(-1) if np.ndim(x) else x for x in operands]
     rows = max(1, BLOCK * len(out) // out.size)
@@ -464,7 +462,7 @@ def _text(root: Node, arity: int) -> str:
 
 
 def _applied_text(record: Pointwise | None, args: Sequence[str], constant: bool) -> str:
-    """Return a record's text with its operands' names; `constant`: the second is a number of the text."""
+    """Return C++ of an operator applied to operands' names; `constant`: the second is a number of the text."""
     if record is None:
         return f"to<T>({args[0]})"
     if record is arithmetic.pow_:
@@ -504,7 +502,7 @@ def _derivative(name: str, roots: Sequence[Node], arity: int) -> Derivative:
 
 
 def _reached(root: Node) -> set[int]:
-    """Return the inputs to which a gradient passes."""
+    """Return the inputs that receive a gradient."""
     found, stack = {root}, [root]
     while stack:
         node = stack.pop()
@@ -516,7 +514,7 @@ def _reached(root: Node) -> set[int]:
 
 
 def _passes(node: Applied, i: int) -> bool:
-    """Return True if a record passes a gradient to its input `i`, or would if its derivative were written."""
+    """Return True if an operator passes a gradient to its input `i`, or would with a written derivative."""
     derivative = node.record.derivative
     if derivative is NOT_DIFFERENTIABLE or node.truth or node.args[i].truth:
         return False
@@ -524,7 +522,7 @@ def _passes(node: Applied, i: int) -> bool:
 
 
 class _Gradients:
-    """The formula of all gradients: expressions of the results' gradients and of the inputs that they need."""
+    """The formula of all gradients: expressions of the results' gradients and of the required inputs."""
 
     def __init__(self, name: str, roots: Sequence[Node], arity: int) -> None:
         self.name = name
@@ -535,19 +533,20 @@ class _Gradients:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return what it needs if every input requires a gradient."""
+        """Return the values needed if every input requires a gradient."""
         return self.bound((True,) * self._arity).names
 
     def __call__(self, needs: Sequence[bool], grad: Any, call: Any, *inputs: Any) -> list[Any]:
         return self.bound((True,) * self._arity)(needs, grad, call, *inputs)
 
     def bound(self, needs: Sequence[bool]) -> _Bound:
-        """Return the formula where only some of the inputs require a gradient."""
+        """Return the formula for some inputs that require a gradient."""
         return _Bound(self, {i: self._slope(i) for i, needed in enumerate(needs) if needed}, len(self._roots))
 
     def _slope(self, index: int) -> Node | Exception | None:
-        """Return the gradient of an input, of which Input(-1 - k) is the k-th result's; None: zero; or why there is
-        none.
+        """Return the gradient of an input as a node, None for zero, or the reason why there is none.
+
+        Input(-1 - k) is the gradient of the k-th result.
         """
         if index not in self._slopes:
             grads = [Input(-1 - k) for k in range(len(self._roots))]
@@ -559,7 +558,7 @@ class _Gradients:
 
 
 class _Bound:
-    """See `_Gradients`. `names` are what it needs: see Note [Derivatives]."""
+    """A formula for some inputs; see `_Gradients`. `names` are the values that it needs: see Note [Derivatives]."""
 
     def __init__(self, of: _Gradients, slopes: dict[int, Node | Exception | None], count: int) -> None:
         self._of, self._slopes = of, slopes
@@ -604,7 +603,7 @@ class _Bound:
 
 
 def _backward(roots: Sequence[Node], index: int, given: Sequence[Node]) -> Node | None:
-    """Return the gradient of the input from those of the roots, by the chain rule; None where none depends on it."""
+    """Return the gradient of the input from those of the roots, by the chain rule; None if no root depends on it."""
     grads: dict[Node, Node] = {}
     for root, grad in zip(roots, given, strict=True):
         grads[root] = grads[root] + grad if root in grads else grad
@@ -625,7 +624,7 @@ def _backward(roots: Sequence[Node], index: int, given: Sequence[Node]) -> Node 
 
 
 def _through(node: Applied, i: int, grad: Node) -> Node | None:
-    """Return the gradient that a record passes to its input `i`, by the record's own formula."""
+    """Return the gradient that an operator passes to its input `i`, by the operator's own formula."""
     derivative = node.record.derivative
     formula = derivative.formulas[i] if i < len(derivative.formulas) else None
     if formula is None:

@@ -132,7 +132,7 @@ def _is_int(node: Node) -> bool:
 
 
 def _as_t(node: Node) -> Node:
-    """Return a value as a variable of type T has it: no int any more."""
+    """Return a value as it is after storage in a variable of type T."""
     if isinstance(node, _Whole):
         return Number(node.value)
     return applied(arithmetic.add, node, Number(0)) if _is_int(node) else node
@@ -144,7 +144,7 @@ def _as_bool(node: Node) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of a text: its parameters, of which `outputs` are references; its statements, as tokens."""
+    """A function of a text: its parameters, of which `outputs` are references, and its statements as tokens."""
 
     name: str
     kind: str
@@ -190,7 +190,7 @@ def functions_of(text: str) -> list[Function] | None:
 
 
 def _closing(text: str, at: int) -> int | None:
-    """Return where the block that begins at a brace ends."""
+    """Return the position at which the block that begins with a brace ends."""
     if at >= len(text) or text[at] != "{":
         return None
     depth = 0
@@ -236,7 +236,7 @@ def kernel_of(text: str, functions: list[Function], tensors: int, scalars: int) 
 
 
 def _compiled(text: str, kernel: Function, arity: int, tensors: int, why: NotSupportedError) -> Op:
-    """Return the text itself, for real GPUs. See Note [What a text may call]."""
+    """Return the text itself for real GPUs. See Note [What a text may call]."""
 
     def unread(launch: Launch) -> Any:
         raise why
@@ -302,7 +302,7 @@ def _chosen(condition: Node, yes: Node, no: Node) -> Node:
 
 
 class _Body:
-    """The statements of one function, run on nodes. What follows an `if` with a `return` is run in both branches."""
+    """The statements of one function, run on nodes."""
 
     def __init__(self, text: str, function: Function, known: dict[str, Function], depth: int) -> None:
         self._text, self._function, self._known, self._depth = text, function, known, depth
@@ -320,7 +320,7 @@ class _Body:
         )
 
     def run(self, tokens: tuple[_Token, ...], env: Env) -> tuple[Node, ...]:
-        """Return the results of the rest of the function."""
+        """Run the rest of the function and return its results."""
         outer = self._tokens, self._at, self._env
         self._tokens, self._at, self._env = tokens, 0, env
         try:
@@ -404,9 +404,7 @@ class _Body:
             self._tokens, self._at, self._env = outer
 
     def _merged(self, condition: Node, yes: Env, no: Env) -> Env:
-        """Return the variables that there were before the branches; one that a branch leaves without a value has
-        none.
-        """
+        """Return the variables that existed before the branches, without those that a branch leaves without a value."""
         pairs = {name: (yes[name], no[name]) for name in self._env}
         return {
             name: None if pair[0] is None or pair[1] is None else _chosen(condition, *pair)
@@ -414,7 +412,7 @@ class _Body:
         }
 
     def _one(self) -> tuple[_Token, ...]:
-        """Return the tokens of one statement."""
+        """Return the tokens of the next statement."""
         start = self._at
         self._skip()
         return self._tokens[start : self._at]
@@ -435,7 +433,7 @@ class _Body:
                 token = self._next()
 
     def _balanced(self, opening: str, closing: str) -> None:
-        """Go behind what closes."""
+        """Skip to the end of a bracket's contents."""
         depth = 1
         while depth:
             depth += {opening: 1, closing: -1}.get(self._next().text, 0)
@@ -465,7 +463,7 @@ class _Body:
                 self.refuse(f"`{mark.text}`", mark)
 
     def _kept(self, name: str, value: Node, kind: str = "") -> Node:
-        """Return a value as a variable has it."""
+        """Return a value as a variable of its type stores it."""
         if name in self._bools:
             return _as_bool(value)
         return (

@@ -1,11 +1,12 @@
-"""The texts of user kernels: an expression in Python's syntax, read as a graph of nodes.
+"""Texts of user kernels: expressions in Python's syntax, read as graphs of nodes.
 
     x * y + z                                    operands in the order in which they are named
     lambda x, y, slope=0.1: x if x > y else slope * (x - y)
     x * cos(y), x * sin(y)                       several results
 
-There are Python's operators (`and`, `or`, `not` and `a if c else b` element by element, comparisons in chains), the
-numbers pi, inf and nan, and every pointwise function of `torch` by name, `min` and `max` of any number of arguments.
+There are Python's operators (`and`, `or`, `not` and `a if c else b` element by element, comparisons in chains),
+the numbers pi, inf and nan, and every pointwise function of `torch` by name, `min` and `max` of any number of
+arguments.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def read(text: str) -> Text:
 
 
 class _Reader:
-    """`inputs` are the operands so far; with parameters no others may be named."""
+    """A reader of expressions. `inputs` are the operands so far; with parameters, no other names are allowed."""
 
     def __init__(self, source: str) -> None:
         self._lines = source.splitlines()
@@ -84,7 +85,7 @@ class _Reader:
         self._closed = False
 
     def parameters(self, tree: ast.Lambda) -> dict[str, Any]:
-        """Take a lambda's parameters; their defaults, which must be numbers."""
+        """Read a lambda's parameters and their defaults, which must be numbers."""
         args = tree.args
         for found in (args.vararg, args.kwarg, *args.kwonlyargs, *args.posonlyargs):
             if found is not None:
@@ -106,7 +107,7 @@ class _Reader:
         raise SyntaxError(why, ("<elementwise>", line, column, self._lines[line - 1], *end))
 
     def node(self, tree: ast.AST) -> Node:
-        """Return the node of a part of the text."""
+        """Return the node of a part of the syntax tree."""
         place = f" at line {getattr(tree, 'lineno', 1)}, column {getattr(tree, 'col_offset', 0) + 1}"
         if isinstance(tree, ast.Name):
             return self._named(tree)

@@ -293,7 +293,7 @@ div_trunc = pointwise(
 
 
 def _remainder_back(grad: Any, a: Any, b: Any) -> Any:
-    """Return the derivative by the divisor. An infinity has no whole quotient."""
+    """Return the derivative by the divisor; for infinities, which have no whole quotient, see the body."""
     quotient = (a / b).floor() if isinstance(a, bool | int | float) else a.div(b, rounding_mode="floor")
     return -grad * quotient
 
@@ -449,7 +449,7 @@ def _clamp(x: Any, low: Any, high: Any, out: Any = None) -> Any:
 
 
 def _shared(grad: Any, a: Any, b: Any) -> Any:
-    """Return where both are the extreme, each has half of the gradient."""
+    """Return the gradient of an extreme of two operands. If both are equal, each receives half."""
     return (grad / 2).where(a == b, grad)
 
 

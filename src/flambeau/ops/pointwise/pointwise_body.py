@@ -27,14 +27,16 @@ Prepare = Callable[[Any], Any]
 
 
 class Lazy:
-    """Arithmetic decided when a kernel is loaded, `load(launch)`: of a library imported only then, or by device."""
+    """Arithmetic that `load(launch)` chooses when a kernel is loaded, for libraries imported on first use or by
+    device.
+    """
 
     def __init__(self, load: Callable[[Launch], Compute | Into]) -> None:
         self.load = load
 
 
 class Into:
-    """Arithmetic that stores into an array itself, `store(*operands, *params, out=None)`: no temporary and no copy."""
+    """Arithmetic that stores its result, `store(*operands, *params, out=None)`, without temporary or copy."""
 
     def __init__(self, store: Compute) -> None:
         self.store = store
@@ -43,7 +45,7 @@ class Into:
 def load_body(
     launch: Launch, compute: Compute | Lazy | Into, natural: dtype, conditions: int, wide_scalars: bool
 ) -> Body:
-    """See Note [How a pointwise body computes]."""
+    """Return the reference implementation of a launch. See Note [How a pointwise body computes]."""
     common, *static = launch.params
     if isinstance(compute, Lazy):
         compute = compute.load(launch)
@@ -62,7 +64,7 @@ def load_body(
 
 
 def _direct(ufunc: np.ufunc, prepare: list[Prepare | None], inputs: Sequence[Any]) -> Body:
-    """Return a body in which a ufunc writes the output itself."""
+    """Return a reference implementation in which a ufunc writes the output itself."""
     ready = [p is None or not isinstance(x, Meta) for p, x in zip(prepare, inputs, strict=True)]
     if all(ready) and any(isinstance(x, Meta) for x in inputs):  # a Python scalar has the dtype of the arrays
         if len(inputs) == 2:
@@ -91,7 +93,7 @@ def _general(
 
 
 def _preparation(prepare: list[Prepare | None]) -> Callable[[list[Any]], list[Any]]:
-    """All inputs, those prepared that need it."""
+    """Return the function that prepares all inputs, or None if none needs it."""
     steps = [(i, p) for i, p in enumerate(prepare) if p is not None]
     if not steps:
         return lambda inputs: inputs
@@ -106,7 +108,7 @@ def _preparation(prepare: list[Prepare | None]) -> Callable[[list[Any]], list[An
 
 
 def _prepare(x: Meta | dtype | type[object], common: dtype, wide_scalars: bool) -> Prepare | None:
-    """How an input becomes an array, or a NumPy scalar, of the computing dtype; None where it is one."""
+    """Return the function that converts an input to the computing dtype, or None if it needs no conversion."""
     if not isinstance(x, Meta):
         return _prepare_scalar(x, wide(common))
     steps = _tensor_steps(x, common, wide_scalars)
@@ -114,7 +116,7 @@ def _prepare(x: Meta | dtype | type[object], common: dtype, wide_scalars: bool) 
 
 
 def _tensor_steps(x: Meta, common: dtype, wide_scalars: bool) -> Steps:
-    """Return the dtypes that a tensor is converted through before the arithmetic, on every device."""
+    """Return the dtypes through which a tensor is converted before the arithmetic, on every device."""
     target = wide(common)
     if x.dtype is target:
         return ()
@@ -125,7 +127,7 @@ def _tensor_steps(x: Meta, common: dtype, wide_scalars: bool) -> Steps:
 def conversion_steps(
     launch: Launch, natural: dtype, conditions: int, wide_scalars: bool
 ) -> tuple[tuple[Steps, ...], Steps]:
-    """Return the steps of each input and of the result: what `_prepare` and `_finish` do, for a compiler."""
+    """Return the conversions of each input and of the result, for a compiler."""
     inputs: list[Steps] = []
     for i, x in enumerate(launch.inputs):
         common = bool_ if i < conditions else launch.params[0]
@@ -149,7 +151,7 @@ def _prepare_scalar(sent: dtype | type[object], target: dtype) -> Prepare:
 
 
 def _chain(kinds: tuple[dtype, ...]) -> Prepare:
-    """Conversion through each of `kinds` in turn, into new arrays."""
+    """Return a conversion through each of `kinds` in turn, into new arrays."""
     steps = [(caster(a, b), b.numpy) for a, b in pairwise(kinds)]
 
     def convert(x: Any) -> Any:
@@ -167,7 +169,7 @@ def _assign(target: Array, x: Any) -> None:
 
 
 def _finish(natural: dtype, out: dtype) -> Callable[[Array, Any], None]:
-    """How a computed array is rounded once to the result's dtype and stored as the output's."""
+    """Return the function that rounds a computed array once to the result's dtype and stores it."""
     computed = wide(natural).numpy
     if wide(natural) is natural is out:
         return _assign

@@ -389,7 +389,7 @@ def _over_square(x: Any, a: Any, b: Any) -> Any:
 
 
 def _xlogy_back(grad: Any, a: Any, b: Any, call: Any) -> Any:
-    """Return the derivative by the factor, 0 where it is 0 and b not positive."""
+    """Return the derivative by the factor; 0 if it is 0 and b is not positive."""
     return call(xlogy, (grad, b)).masked_fill((a == 0) & (b <= 0), 0)
 
 

@@ -237,7 +237,7 @@ def _shift_left(a: Any, b: Any) -> Any:
 
 
 def _shift_right(a: Any, b: Any) -> Any:
-    """Return a shift by too much, or by less than nothing, leaves the sign alone."""
+    """Return a right shift. Too large or negative amounts leave only the sign."""
     bits = a.dtype.itemsize * 8
     most = bits - (a.dtype.kind == "i")
     if a.dtype.kind == "u":

@@ -30,9 +30,7 @@ _special = partial(
 
 
 def scipys(name: str, change: Callable[..., Any] | None = None) -> Lazy:
-    """Return SciPy's function, imported when a kernel needs it: it is slow to import. `change(function, *x)` calls
-    it.
-    """
+    """Return a body that calls a function of SciPy, imported on first use: `change(function, *x)` calls it."""
 
     def load(launch: Launch) -> Any:
         from scipy import special
@@ -66,14 +64,12 @@ def _entr(x: Any) -> Any:
 
 
 def _airy(function: Any, x: Any) -> Any:
-    """Return Ai(x); SciPy's function gives NaN for numbers so large that it is zero."""
+    """Return Ai(x), also for large numbers, for which SciPy's function gives NaN instead of 0."""
     return np.where((x > 104) & np.isfinite(x), x.dtype.type(0), function(x)[0])
 
 
 def _i1_slope(a: Any, out: Any, zeroth: Any, more: Any = 0) -> Any:
-    """Return the derivative of i1 or i1e from the same of order 0; a half next to 0, where 1 / a and its slope are
-    no use.
-    """
+    """Return the derivative of i1 or i1e from the function of order 0; near 0, a half."""
     least = finfo(a.dtype).eps
     near = a.abs() <= least
     return (zeroth - out * (1 / a.masked_fill(near, least) + more)).masked_fill(near, 0.5)
@@ -319,7 +315,9 @@ Step = Callable[[int, Any, Any, Any], Any]
 
 
 def _degree(n: Any) -> Any:
-    """Return degrees as whole numbers; one that 64 bits cannot hold (NaN, infinity) is negative, as in C++ on x86."""
+    """Return degrees as integers. NaN, infinity and others that 64 bits cannot hold become negative, as in C++ on
+    x86.
+    """
     n = n.astype(np.float64)
     return np.where(np.abs(n) < 2.0**63, np.trunc(n), -1.0)
 

@@ -75,13 +75,13 @@ def _host(launch: Launch) -> Body:
 
 
 def _numbers(policy: Policy, numel: int, seed: int, offset: int) -> Array:
-    """Return uniform in (0, 1], in the order of memory."""
+    """Return uniform numbers in (0, 1] in the order of memory."""
     draws = policy.draws(seed, offset, numel, EACH)
     return np.concatenate([rng.uniform_float(words).T.reshape(-1) for _, words in draws])[:numel]
 
 
 def _gaps(launch: Launch) -> list[tuple[int, int]]:
-    """Return the sizes and strides by which an input with gaps is read, innermost first; none of one without."""
+    """Return sizes and strides of an input with gaps, innermost first; empty for one without."""
     x = launch.inputs[0]
     assert isinstance(x, Meta)
     return walked(x)

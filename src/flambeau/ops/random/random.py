@@ -109,7 +109,7 @@ def _distribution(
 
 
 def _cuda_form(deal: str, parameters: tuple[dtype, ...]) -> Source:
-    """Return the kernel: p0, p1, ... are the distribution's parameters, n the number of elements."""
+    """Return the CUDA implementation; p0, p1, ... are the distribution's parameters, n the number of elements."""
     declared = "".join(f", {_WIRE[kind]} p{at}" for at, kind in enumerate(parameters))
 
     def text(launch: Launch) -> str:
@@ -157,7 +157,7 @@ def _dealt(draw: str, value: str) -> str:
 
 
 def _source(policy: Policy | None) -> tuple[dtype | type[object], ...]:
-    """Return the first inputs: the engine, or seed and offset."""
+    """Return the first inputs of a launch: the engine, or seed and offset."""
     return (object,) if policy is None else (uint64, uint64)
 
 
@@ -202,12 +202,12 @@ def _twist_uniform(engine: MersenneTwister, count: int, dtype: dtype, bounds: Se
 
 
 def _unit_float(engine: MersenneTwister, count: int) -> Array:
-    """Return float32 in [0, 1) from the low 24 bits of each word."""
+    """Convert the low 24 bits of each word to a float32 in [0, 1)."""
     return (engine.words(count) & np.uint64((1 << 24) - 1)).astype(np.float32) * np.float32(2.0**-24)
 
 
 def _unit_double(engine: MersenneTwister, count: int) -> Array:
-    """Return float64 in [0, 1) from the low 53 bits of each pair of words."""
+    """Convert the low 53 bits of each pair of words to a float64 in [0, 1)."""
     return (engine.long_words(count) & np.uint64((1 << 53) - 1)).astype(np.float64) * 2.0**-53
 
 
@@ -229,16 +229,14 @@ def _philox_unit(words: Array, dtype: dtype) -> Array:
 
 
 def _fused(a: Array, b: Any, c: Any) -> Array:
-    """Return a * b + c of float32 with one rounding, as the GPU's fused multiply-add: the product is exact in
+    """Return a * b + c in float32 with one rounding, like the GPU's fused multiply-add; the product is exact in
     float64.
     """
     return (a.astype(np.float64) * np.float64(b) + np.float64(c)).astype(np.float32)
 
 
 def _fused_double(a: Array, b: float, c: float) -> Array:
-    """Return a * b + c of float64 with one rounding, as PyTorch's on CPUs: what the product and the sum lose is
-    added last.
-    """
+    """Return a * b + c in float64 with one rounding, like PyTorch on CPUs: rounding errors are added last."""
     if not abs(b) < 2.0**900:  # splitting it would overflow
         return a * b + c
     product = a * b
@@ -283,7 +281,7 @@ def _twist_normal(engine: MersenneTwister, count: int, dtype: dtype, parameters:
 
 
 def _box_muller(pairs: Array, mean: Any, std: Any) -> Array:
-    """Return (n, 2, 8) uniform numbers to 16 n normal ones: eight of the cosine, then eight of the sine."""
+    """Convert (n, 2, 8) uniform numbers to 16 n normal ones: eight of the cosine, then eight of the sine."""
     kind = pairs.dtype.type
     radius = np.sqrt(kind(-2) * np.log(kind(1) - pairs[:, 0]))
     angle = kind(2 * np.pi) * pairs[:, 1]
@@ -292,7 +290,7 @@ def _box_muller(pairs: Array, mean: Any, std: Any) -> Array:
 
 
 def _normals_in_turn(engine: MersenneTwister, count: int) -> list[float]:
-    """Return PyTorch's distribution for small tensors: float64 pairs, of which the engine keeps the second."""
+    """Draw normal numbers like PyTorch for small tensors: float64 pairs, of which the engine keeps the second."""
     out: list[float] = []
     if count and engine.normal is not None:
         out.append(engine.normal)
@@ -359,7 +357,7 @@ integers = _distribution(
 
 
 def random_range(dtype: dtype) -> tuple[int, int, bool]:
-    """(low, high, wide) of `random_()` without bounds: all non-negative integers that the dtype holds exactly."""
+    """Return (low, high, wide) of `random_()` without bounds: all non-negative integers exact in the dtype."""
     wide = dtype.itemsize == 8
     if dtype.category == FLOATING:
         return 0, (1 << DIGITS[dtype]) + 1, wide
@@ -471,7 +469,7 @@ def _shuffled(engine: MersenneTwister, count: int) -> Array:
 
 
 def permutation_increment(policy: Policy, count: int) -> int:
-    """Return how far a permutation advances the generator: by its keys, then by a number for each place."""
+    """Return by how much a permutation advances the generator: for its keys, and for each position."""
     return policy.increment(count, 2) + -(-count // 4) * 4
 
 
@@ -585,7 +583,7 @@ _STEP = 10.0  # rates from which numbers are drawn by rejection
 
 
 def _poisson(rates: Array, draw: Draw) -> Array:
-    """Return small rates by the inverse of the distribution; large ones by transformed rejection (Hoermann, 1993)."""
+    """Draw Poisson numbers: small rates by inversion, large ones by transformed rejection (Hoermann, 1993)."""
     u, v = draw(0)
     small = rates < _STEP
     out = np.where(small, _poisson_inverse(np.where(small, rates, 0.0), u), 0.0)

@@ -13,7 +13,9 @@ Params = tuple[Any, ...]
 
 
 class _Ranks:
-    """Where quantiles lie: rows (..., n) in order, and for each row and level the two places and the upper's share."""
+    """The positions of quantiles: sorted rows (..., n), and for each row and level two indices and the upper's
+    share.
+    """
 
     def __init__(self, x: Any, levels: Any, params: Params) -> None:
         dim, _, how, skip_nan = params
@@ -35,7 +37,7 @@ class _Ranks:
         self.share = share * (self.low != self.high)
 
     def of(self, grad: Any, levels: Any) -> Any:
-        """Return the quantiles' gradient as (..., levels)."""
+        """Return the gradient of the quantiles as (..., levels)."""
         return grad.reshape((levels.numel(), *self.rows.shape[:-1])).movedim(0, -1)
 
 

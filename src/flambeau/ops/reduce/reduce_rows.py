@@ -1,4 +1,4 @@
-"""Folds: arithmetic on the rows of two-dimensional arrays, and what makes rows of other arrays.
+"""Reductions of the rows of two-dimensional arrays, and the conversion of other arrays to rows.
 
 See Note [How a reduction body computes] in reduction.py.
 """
@@ -25,7 +25,7 @@ _RUN = 16  # summands one after the other, as many as in NumPy's own pairwise su
 
 
 def grouping(shape: Sequence[int], dims: Sequence[int]) -> Callable[[Array], Array]:
-    """Return what brings an array of `shape` to two axes: the dims kept, then those reduced; a view where it can be."""
+    """Return a function that reshapes an array of `shape` to kept and reduced dims; a view if possible."""
     kept = [d for d in range(len(shape)) if d not in dims]
     axes = (*kept, *dims)
     rows = math.prod([shape[d] for d in kept]), math.prod([shape[d] for d in dims])
@@ -115,9 +115,7 @@ def across(fold: Fold) -> Callable[[Array], Array] | None:
 
 
 def lines(shape: Sequence[int], strides: Sequence[int], dims: Sequence[int]) -> tuple[int, int, int] | None:
-    """Return the three axes of a contiguous array of which `dims` are the middle; None where lines after it are
-    short.
-    """
+    """Return the three axes of a contiguous array with `dims` in the middle; None if the last axis is short."""
     if not dims or dims[-1] - dims[0] != len(dims) - 1 or tuple(strides) != contiguous_strides(shape):
         return None
     first, last = dims[0], dims[-1] + 1
@@ -177,12 +175,12 @@ def _median_place(count: Any) -> Any:
 
 
 def ordered(x: Array) -> Array:
-    """Return booleans as bytes: `minimum` and `maximum` of NumPy take both, `argmin` is faster."""
+    """Return booleans as bytes, for which `argmin` is faster."""
     return x.view(np.uint8) if x.dtype == np.bool_ else x
 
 
 def _nan_or(x: Array, at: Array) -> Array:
-    """Return where a row has a NaN, the place of its first; else `at`."""
+    """Return the index of the first NaN in each row, or `at` for rows without NaN."""
     if x.dtype.kind != "f":
         return at
     nan = np.isnan(x)
@@ -190,7 +188,7 @@ def _nan_or(x: Array, at: Array) -> Array:
 
 
 def _kth(x: Array, rank: Array, skip_nan: bool) -> tuple[Array, Array]:
-    """Return the value of a rank (an index into the sorted row) in each row, and where it stands."""
+    """Return the value of a rank in each row, and its index."""
     at = np.argsort(x, axis=1, kind="stable")
     at = np.take_along_axis(at, rank[:, None], 1)[:, 0]
     if not skip_nan:
@@ -210,7 +208,7 @@ def nanmedian(x: Array) -> tuple[Array, Array]:
 
 
 def whole_median(x: Array, skip_nan: bool = False) -> Array:
-    """Return the medians alone, for which rows need no full order; NaN for empty rows."""
+    """Return the medians without their indices, for which rows need not be sorted; NaN for empty rows."""
     if not x.shape[1]:
         return np.full(x.shape[0], np.nan)
     found = np.empty(len(x), x.dtype)
@@ -227,7 +225,7 @@ def kthvalue(x: Array, k: int) -> tuple[Array, Array]:
 
 
 def mode(x: Array) -> tuple[Array, Array]:
-    """Return the smallest of the most frequent values of each row, and the last place that holds it."""
+    """Return the smallest of the most frequent values of each row, and its last index."""
     at = np.argsort(x, axis=1, kind="stable")
     ordered = np.take_along_axis(x, at, 1)
     place = np.arange(x.shape[1])

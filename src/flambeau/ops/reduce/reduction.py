@@ -85,7 +85,7 @@ def reduced_shape(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> t
 
 
 def _nonempty_for(text: str, error: type[Exception] = RuntimeError) -> Empty:
-    """Refuse an empty reduction; with no dim given, in the words `text`."""
+    """Refuse an empty reduction; without a dim, with the error `text`."""
 
     def check(name: str, x: Meta, dims: tuple[int, ...], given: bool) -> None:
         if given:
@@ -257,7 +257,7 @@ def _flops(launch: Launch) -> int:
 
 
 def _along_memory(fold: Fold, launch: Launch) -> Body | None:
-    """Return a body that folds lines of memory straight into its output, where NumPy computes in these dtypes."""
+    """Return a reference implementation that reduces lines of memory straight into its output, if NumPy can."""
     how, source, out = launch.params[0], launch.inputs[0], launch.outputs[0]
     ufunc = reduce_rows.UFUNCS.get(fold)
     assert isinstance(source, Meta)
@@ -352,7 +352,7 @@ _FIRST_LEAST = ("Placed<T>", "{highest<T>(), NOWHERE}", "{x, i}", "first_least(a
 
 
 def _form_name(stem: str) -> Callable[[Any, tuple[Any, ...]], str]:
-    """Return the node's name of two forms: of all elements, and along dimensions."""
+    """Return the node's name, which differs for all elements and along dimensions."""
     return lambda metas, params: f"{stem}Backward{0 if params and params[0] is None else 1}"
 
 

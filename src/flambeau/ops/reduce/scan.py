@@ -1,4 +1,4 @@
-"""Scans: each result along a dimension folds what stands before it. And counts into bins."""
+"""Scans: each result along a dimension combines all elements up to it. And counts into bins."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def scanner(
 
 
 def scan_body(run: Run, launch: Launch) -> Body:
-    """Return the body that runs a scan along the dimension of the launch."""
+    """Return the reference implementation that runs a scan along the launch's dimension."""
     dim, kind = launch.params
     source = launch.inputs[0]
     assert isinstance(source, Meta)
@@ -187,7 +187,7 @@ def _running(ufunc: np.ufunc) -> Run:
 
 
 def _later(compared: str) -> str:
-    """Return the state with the better value, the later one of equals; a NaN is better than all numbers."""
+    """Return the state with the better value, of equals the later one. A NaN is better than all numbers."""
     return f"is_nan(widen(b.v)) || (!is_nan(widen(a.v)) && widen(b.v) {compared} widen(a.v)) ? b : a"
 
 

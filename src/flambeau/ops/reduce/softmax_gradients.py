@@ -38,7 +38,7 @@ def _host_of(rows: Callable[[Array, Array], Array]) -> Callable[[Launch], Body]:
         widen = to_computing(kind, kind)
 
         def lasting(x: Array) -> Array:
-            """Return the dimension last: sums are pairwise along memory alone."""
+            """Move the dimension to the end, because sums are pairwise along memory only."""
             return np.ascontiguousarray(np.moveaxis(np.atleast_1d(widen(x)), axis, -1))
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:

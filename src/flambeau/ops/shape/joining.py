@@ -44,7 +44,7 @@ Params = tuple[Any, ...]
 
 
 def _cat_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Infer the results. Params: dim, and whether `stack` made it, of tensors that had none there."""
+    """Infer the results. Params: dim, and whether `stack` created the dimension."""
     metas = [x for x in operands if isinstance(x, Meta)]
     for i, meta in enumerate(metas):
         if meta.ndim == 0:
@@ -65,7 +65,7 @@ def _cat_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _joined_strides(metas: Sequence[Meta], shape: Strides) -> Strides:
-    """Return channels last where all tensors are; an empty vector is not."""
+    """Return the strides of a result: channels last if all tensors have it, ignoring an empty vector."""
     last = len(shape) in (4, 5) and all(meta.channels_last for meta in metas)
     return channels_last_strides(shape) if last else contiguous_strides(shape)
 
@@ -257,7 +257,7 @@ def _triangle_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _triangle_form(lower: bool) -> Expression:
-    """Return k0 columns, k1 rows, k2 the diagonal; i is the element's row-major index."""
+    """Return the CUDA implementation of a triangle; k0 columns, k1 rows, k2 the diagonal, i the row-major index."""
 
     def text(launch: Launch) -> str:
         number = "u32" if launch.outputs[0].numel < 1 << 31 else "u64"
@@ -358,7 +358,7 @@ note(triangle_indices, "tril_indices")
 
 
 def _repeats_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Infer the results. Params: the sum of the repeats, which the host had to ask for."""
+    """Infer the results. Params: the sum of the repeats, which the host had to read."""
     x = operands[0]
     assert isinstance(x, Meta)
     return Signature((Meta.contiguous_of((params[0],), x.dtype, x.device),), (x,), params)

@@ -117,7 +117,7 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _pad_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
-    """Return what each place of the result read gets its gradient."""
+    """Return the gradient of `pad`: each input element receives the gradients of the elements that read it."""
     mode, pads = params
     if mode == "constant":
         return call(pad, (grad, 0), (mode, tuple([(-before, -after) for before, after in pads])))

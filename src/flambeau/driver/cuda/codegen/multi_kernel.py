@@ -86,7 +86,15 @@ def no_host(launch: Launch) -> Any:
 
 
 class _PassKernel:
-    """A pass prepared for all shapes of a launch."""
+    """A pass prepared for all shapes of a launch.
+
+    Attributes:
+        kernel: Its function and parameters.
+        positions: The position of each address among the launch's operands.
+        scalars: As of `Pass`.
+        unless_same: As of `Pass`.
+        numbers: What each shape gives: the kernel's numbers, and the bytes to add to each address.
+    """
 
     __slots__ = ("kernel", "numbers", "positions", "scalars", "unless_same")
 

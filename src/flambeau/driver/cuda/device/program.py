@@ -205,7 +205,14 @@ def _join(parts: Sequence[tuple[int, Any]], at: int) -> Any:
 
 
 class _Layout(NamedTuple):
-    """The positions of a kernel's parameters in their buffer."""
+    """The positions of a kernel's parameters in their buffer.
+
+    Attributes:
+        packing: What packs the addresses and the scalars.
+        offsets: The byte at which each parameter begins.
+        buffer: The type of the buffer.
+        pointers: The type of the array of the parameters' addresses.
+    """
 
     packing: struct.Struct
     offsets: tuple[int, ...]

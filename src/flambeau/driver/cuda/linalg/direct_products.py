@@ -70,7 +70,9 @@ _ADDED = """  T added{};
 
 
 def product(launch: Launch, tf32: bool) -> KernelProgram | None:
-    """Return `matmul` (a, b) or `addmm` (added, a, b, beta, alpha). None where it is not small, or of integers."""
+    """Return the kernel of a small `matmul` (a, b) or `addmm` (added, a, b, beta, alpha); None for large or integer
+    ones.
+    """
     out, scalars = launch.outputs[0], [x for x in launch.inputs if not isinstance(x, Meta)]
     *added, a, b = [x for x in launch.inputs if isinstance(x, Meta)]
     shape = (*a.shape[:-1], b.shape[-1])

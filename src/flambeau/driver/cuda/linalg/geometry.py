@@ -49,7 +49,7 @@ _TILE, _DEEP, _EACH = 64, 16, 4  # rows of each matrix per block, columns at a t
 
 
 def _step(p: float) -> tuple[str, str]:
-    """Return how the difference d joins the sum s, and what becomes of the sum."""
+    """Return C++ that adds the difference d to the sum s, and C++ for the final distance."""
     if p == 0:
         return "s += d != 0;", "s"
     if p == 1:
@@ -62,9 +62,7 @@ def _step(p: float) -> tuple[str, str]:
 
 
 def cdist(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Return the kernel of cdist. Params: p. A block has a tile of the distances, a thread 4 by 4 of them; rows go
-    through shared memory.
-    """
+    """Return the kernel of cdist. Params: p. A block computes a tile of distances, each thread 4 by 4 of them."""
     (p,) = launch.params
     out, a, b = launch.operands
     walk = Walked(out.shape[:-2], [x.strides[:-2] for x in (out, a, b)])
@@ -129,7 +127,7 @@ _SIGN = "(x != x ? x : T((x > 0) - (x < 0)))"
 
 
 def _slope(p: float) -> tuple[str, str]:
-    """Return what a gradient g of a distance d gives, and times what of a difference x: see the host's body."""
+    """Return C++ for the factors of a gradient g of a distance d, and of a difference x."""
     if p == 0:
         return "T(0)", "T(0)"
     if p == 1:
@@ -142,9 +140,10 @@ def _slope(p: float) -> tuple[str, str]:
 
 
 def cdist_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Return the kernel of cdist_backward. Params: p. A thread per element of the gradient; a block has some rows
-    and columns of it, and goes through the other matrix 16 rows at a time, with what their distances give
-    computed once.
+    """Return the kernel of cdist's gradient, with one thread for each element. Params: p.
+
+    A block handles some rows and columns and iterates over the other matrix 16 rows at a time; factors of
+    distances are computed once.
     """
     (p,) = launch.params
     out, grad, a, b, lengths = launch.operands

@@ -26,7 +26,7 @@ _COUNTED = matrices.expression("counted", "i % k0 + 1", indexed=True)
 
 @dataclass(frozen=True, slots=True)
 class _Factored:
-    """LU factors, and the rows exchanged: 32-bit ones of cuBLAS's batched routines, 64-bit ones of cuSOLVER."""
+    """LU factors with the exchanged rows: 32-bit numbers of cuBLAS's batched routines, or 64-bit ones of cuSOLVER."""
 
     factors: Matrices
     pivots: Array
@@ -133,8 +133,8 @@ _THREADS = 128
 
 
 def _diagonal_text(outputs: str, of_element: str, join: str, store: str) -> str:
-    """Return a block per matrix of LU factors: a state of each element d of the diagonal, negated where rows were
-    exchanged, joined in a fixed order.
+    """Return a kernel that joins a state of each diagonal element d of LU factors in a fixed order, one block per
+    matrix.
     """
     return f"""
 {{state}}
@@ -249,7 +249,7 @@ def _cholesky(steps: KernelSteps) -> None:
 
 
 def _reflect(steps: KernelSteps, a: Matrices) -> Array:
-    """Return the Householder reflectors of QR factors, in place; returns their factors."""
+    """Compute the Householder reflectors of QR factors in place. Returns their factors."""
     solver, width = solver_of(steps.device), min(a.rows, a.columns)
     tau, info = matrices.numbers(steps, a.array.meta, width, a.kind), steps.memory(4)
     data = DATA[a.kind]
@@ -345,8 +345,9 @@ def _triangular(steps: KernelSteps) -> None:
 
 
 def _readable(steps: KernelSteps, a: Array) -> tuple[Array, int, bool]:
-    """Return the matrices where they lie if a leading dimension and a step over the batch say it all, else a copy;
-    the step; whether they are column-major.
+    """Return the matrices in place if a leading dimension and a batch stride describe them, otherwise a copy.
+
+    Also returns the batch stride, and whether the matrices are column-major.
     """
     meta = a.meta
     shape = meta.shape[:-2]

@@ -58,7 +58,7 @@ _ALL_FINITE = Kernel(
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """A batch of column-major matrices in temporary memory, one after the other."""
+    """A batch of adjacent column-major matrices in temporary memory."""
 
     array: Array
     rows: int
@@ -74,11 +74,11 @@ class Matrices:
 
     @property
     def step(self) -> int:
-        """Return bytes from one matrix to the next."""
+        """Return the distance in bytes from one matrix to the next."""
         return self.rows * self.columns * self.kind.itemsize
 
     def part(self, rows: int, columns: int) -> Array:
-        """Return the first rows and columns of each."""
+        """Return the first rows and columns of each matrix."""
         meta = self.array.meta
         return replace(self.array, meta=meta.with_((*meta.shape[:-2], rows, columns), meta.strides))
 
@@ -93,7 +93,7 @@ def transpose_meta(x: Meta) -> Meta:
 
 
 def columns(steps: KernelSteps, x: Meta, rows: int, cols: int, kind: dtype | None = None) -> Matrices:
-    """Return temporary memory for a column-major matrix of a size for each of the batch of x."""
+    """Return temporary memory for a column-major matrix of this size for each matrix in the batch of x."""
     batch = x.shape[:-2]
     strides = tuple([rows * cols * s for s in contiguous_strides(batch)])
     meta = Meta.of((*batch, rows, cols), (*strides, 1, rows), kind or x.dtype, x.device)
@@ -109,12 +109,12 @@ def copy_to_columns(steps: KernelSteps, x: Array) -> Matrices:
 
 
 def numbers(steps: KernelSteps, like: Meta, size: int, kind: dtype) -> Array:
-    """Return temporary memory for as many numbers for each matrix of the batch."""
+    """Return temporary memory for `size` numbers for each matrix of the batch."""
     return steps.dense((*like.shape[:-2], size), kind)
 
 
 def landing(steps: KernelSteps, out: Array) -> Array:
-    """Return the output itself if it is contiguous, else memory from which `copy_to_output` copies to it."""
+    """Return the output itself if it is contiguous, otherwise memory from which `copy_to_output` copies to it."""
     if is_contiguous(out.meta.shape, out.meta.strides):
         return out
     return steps.dense(out.meta.shape, out.meta.dtype)
@@ -129,21 +129,21 @@ def copy_to_output(steps: KernelSteps, out: Array, found: Array) -> None:
 
 
 def along(x: Array, like: Meta) -> Array:
-    """Return one number for each matrix of a batch, seen at each of its numbers."""
+    """Return an array of one number per matrix, expanded over the matrix's elements."""
     missing = like.ndim - x.meta.ndim
     strides = (*x.meta.strides, *[0] * missing)
     return replace(x, meta=x.meta.with_(like.shape, strides))
 
 
 def store(steps: KernelSteps, out: Array, found: Array, info: Array) -> None:
-    """Copy results out; NaN where the matrix had no answer."""
+    """Copy results to the output, with NaN for matrices without an answer."""
     steps.run(OR_NAN, out, found, along(info, out.meta))
 
 
 def finite(steps: KernelSteps, x: Array, info: Array) -> tuple[Array, Callable[[], None]]:
-    """Put zeros in the place of matrices that are not finite, which the library might iterate over forever.
+    """Replace matrices that are not finite by zeros, because the library might iterate over them forever.
 
-    Returns where the library is to put its infos, and what afterwards makes them -1 for those matrices.
+    Returns the memory for the library's infos.
     """
     flags = steps.dense(x.meta.shape[:-2], bool_)
     steps.run(_ALL_FINITE, flags, x)
@@ -166,7 +166,7 @@ def each(steps: KernelSteps, count: int, call: Callable[[Places, Any, int], None
 
 
 def addresses(steps: KernelSteps, array: Array, step: int, count: int) -> int:
-    """Return the place of `count` addresses in device memory, `step` bytes from one to the next."""
+    """Return `count` addresses in device memory, `step` bytes apart."""
     out = steps.dense((count,), int64)
     launch = Launch(_ADDRESSES, (out.meta,), (int64,), (step,))
     exe, driver = steps.driver.load(launch, steps.device.index), steps.driver
@@ -194,9 +194,7 @@ def fill(steps: KernelSteps, out: Array, value: float) -> None:
 def routine(
     add: Callable[[KernelSteps], None], values: tuple[float, ...] = (0,), square: bool = False
 ) -> Callable[[Launch, CudaDevice, Any], KernelSteps]:
-    """Return the builder of a routine. Where the first input has no elements, an output is full of its number of
-    `values` (the last one stands for more), and a square matrix is the identity if `square`.
-    """
+    """Return the builder of a routine. For an empty first input, outputs are filled with their `values`."""
 
     def build(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
         steps = KernelSteps(launch, device, driver)

@@ -1,6 +1,7 @@
-"""The norms of several tensors: blocks fold parts of them, then a block for each tensor folds what its parts gave.
+"""The norms of several tensors: blocks reduce parts of them, then one block for each tensor combines the parts.
 
-The tensors' addresses are one parameter, a table, as those of lists are: few kernels whatever the number of tensors.
+The tensors' addresses are one parameter, a table, as those of lists are: few kernels whatever the number of
+tensors.
 """
 
 from __future__ import annotations

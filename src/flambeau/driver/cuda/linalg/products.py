@@ -45,7 +45,7 @@ def product(launch: Launch, device: CudaDevice, driver: Any) -> Run:
 
 
 def direct_product(launch: Launch, device: CudaDevice) -> KernelProgram | None:
-    """Return the one kernel of a small product; None where a library multiplies."""
+    """Return the kernel of a small product; None if a library computes it."""
     return direct_products.product(launch, _uses_tf32(launch, device))
 
 
@@ -57,7 +57,7 @@ def _uses_tf32(launch: Launch, device: CudaDevice) -> bool:
 
 
 class Operands:
-    """Operands as metas of shape (*batch, rows, columns), each with its matrix; None: it is staged.
+    """Operands as metas of shape (*batch, rows, columns), each with its matrix, or None if it is staged.
 
     kind, out: the dtypes of the factors and of the result, as the library takes them. turned: the output is
     column-major, so that a, b, c and d are the transposed operands in the other order: d' = b' a'. bias: c is one
@@ -105,7 +105,7 @@ class Operands:
         return found
 
     def gemm(self, tf32: bool) -> Gemm:
-        """Return the column-major product, with C in D's layout; staged operands dense."""
+        """Return the description of the column-major product, with C in D's layout and dense staged operands."""
         d = self.d_at or dense(self.shape)
         return Gemm(
             self.kind,
@@ -124,9 +124,7 @@ def _library_dtype(kind: dtype) -> dtype:
 
 
 def row_major(shape: Sequence[int], strides: Sequence[int]) -> Matrix | None:
-    """Return the column-major (rows and columns change places) matrix that is row-major (*batch, rows, columns) in
-    memory.
-    """
+    """Return a row-major (*batch, rows, columns) matrix as a column-major one with rows and columns exchanged."""
     rows, columns = shape[-2:]
     down, along = strides[-2:]
     if (columns > 1 and along != 1) or (rows > 1 and down < columns):

@@ -23,9 +23,7 @@ _JACOBI = 32  # rows and columns that the library's batch of Jacobi iterations t
 def _jacobi(
     steps: KernelSteps, a: Matrices, info: Array, vectors: bool, full: bool
 ) -> tuple[Matrices, Array, Matrices]:
-    """Return U, S and V of A = U S V^H by Jacobi's iteration, which destroys A. Without `vectors` U and V mean
-    nothing, but the library writes there all the same.
-    """
+    """Compute U, S and V of A = U S V^H by Jacobi's iteration, which destroys A."""
     m, n, k = a.rows, a.columns, min(a.rows, a.columns)
     batched = a.count > 1 and max(m, n) <= _JACOBI
     square = full or batched
@@ -223,7 +221,7 @@ def _least_squares(steps: KernelSteps) -> None:
 
 
 def _first(x: Array) -> Array:
-    """Return the first number of each matrix, seen at each of its numbers."""
+    """Return the first number of each matrix, expanded over the matrix's numbers."""
     return replace(x, meta=x.meta.with_(strides=(*x.meta.strides[:-1], 0)))
 
 

@@ -73,7 +73,7 @@ def _to_real(launch: Launch) -> _Transform:
 
 
 class _TransformRoutine:
-    """A transform ready to be launched. Real operands must lie where a complex number could: else they are staged."""
+    """A transform that is ready to launch. Real operands without complex alignment are staged."""
 
     def __init__(
         self, read: Callable[[Launch], _Transform], launch: Launch, device: CudaDevice, driver: Any
@@ -111,7 +111,7 @@ fft_c2r = partial(_TransformRoutine, _to_real)
 def _steps(
     asked: _Transform, launch: Launch, device: CudaDevice, driver: Any, staged: bool = False
 ) -> KernelSteps:
-    """Return the steps of a launch; where `staged`, none of them gives the library a real operand's own memory."""
+    """Return the steps of a launch. With `staged`, none of them passes a real operand's own memory to the library."""
     steps = KernelSteps(launch, device, driver)
     try:
         _add_steps(steps, asked, staged)
@@ -146,7 +146,7 @@ def _add_steps(steps: KernelSteps, asked: _Transform, staged: bool) -> None:
 
 
 def _group_dims(asked: _Transform, out: Meta) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Return the dims of the plan between input and output, and those of each plan in place; outer dims first."""
+    """Return the dims of the plan between input and output, and those of each in-place plan, outer dims first."""
     fixed = asked.dims[-1:] if asked.halved else ()
     free = _by_memory(out, asked.dims[: len(asked.dims) - len(fixed)])
     count = max(0, len(free) - (_DIMS - len(fixed)))
@@ -163,7 +163,9 @@ def _by_memory(x: Meta, dims: Sequence[int]) -> tuple[int, ...]:
 def _choose_places(
     steps: KernelSteps, first: tuple[int, ...], others: list[tuple[int, ...]], to_real: bool, staged: bool
 ) -> tuple[Array, Array]:
-    """Return where the transform reads and writes: the operands if plans can walk them, else temporary memory."""
+    """Return where the transform reads and writes: the operands if plans can iterate over them, else temporary
+    memory.
+    """
     (out,), (x,) = steps.outputs, steps.inputs
     order = (*_by_memory(out.meta, [d for d in range(out.meta.ndim) if d not in first]), *first)
     real = not x.meta.dtype.is_complex, not out.meta.dtype.is_complex
@@ -184,7 +186,7 @@ def _choose_places(
 
 
 def _dense(x: Meta, order: Sequence[int]) -> Meta:
-    """Return the tensor laid out without gaps, the last dim of `order` innermost."""
+    """Return the tensor laid out without gaps, with the last dim of `order` innermost."""
     strides, step = [0] * x.ndim, 1
     for dim in reversed(order):
         strides[dim] = step
@@ -197,7 +199,7 @@ def _dense(x: Meta, order: Sequence[int]) -> Meta:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """A plan's two sides, how many transforms it makes, and the places, in bytes, where it runs."""
+    """The two sides of a plan, the number of its transforms, and the byte offsets of its calls."""
 
     source: Side
     target: Side
@@ -206,7 +208,7 @@ class _Walk:
 
 
 def _walk(source: Meta, target: Meta, dims: tuple[int, ...], limit: int | None) -> _Walk | None:
-    """Return how one plan, called at most `limit` times, walks both tensors; None if none can."""
+    """Return how one plan, called at most `limit` times, covers both tensors; None if no plan can."""
     read, write = _points(source, dims), _points(target, dims)
     if read is None or write is None:
         return None
@@ -230,7 +232,7 @@ def _walk(source: Meta, target: Meta, dims: tuple[int, ...], limit: int | None) 
 
 
 def _is_aligned(x: Meta, offset: int) -> bool:
-    """Return True if a plan may begin there: the library takes real numbers only where a complex one could lie."""
+    """Return True if a plan may begin there: the library requires complex alignment of real numbers."""
     return x.dtype.is_complex or offset % (2 * x.dtype.itemsize) == 0
 
 
@@ -253,7 +255,7 @@ def _points(x: Meta, dims: Sequence[int]) -> tuple[tuple[int, ...], int] | None:
 
 
 def _merged_stride(x: Meta, batch: Sequence[int]) -> int | None:
-    """Return the distance between neighbours in `batch` dims that are one in memory; None if they are not."""
+    """Return the distance between neighbours in `batch` dims that merge into one; None if they do not."""
     sizes = [x.shape[d] for d in batch]
     count = prod(sizes)
     found = view_strides(sizes, [x.strides[d] for d in batch], (count,)) if sizes else (1,)
@@ -273,7 +275,7 @@ def _offsets(source: Meta, target: Meta, dims: Sequence[int]) -> list[tuple[int,
 
 
 def _run(steps: KernelSteps, direction: int, source: Array, target: Array, dims: tuple[int, ...]) -> None:
-    """Add the transform of `dims`."""
+    """Add a transform of `dims` to the steps."""
     walk = _walk(source.meta, target.meta, dims, None)
     assert walk is not None
     sizes = tuple([max(source.meta.shape[d], target.meta.shape[d]) for d in dims])
@@ -301,8 +303,7 @@ def transforms_of(device: CudaDevice) -> Transforms:
 
 
 def _load_half(steps: KernelSteps, out: Array, x: Array, dims: Sequence[int], scale: float) -> None:
-    """Lay out half a spectrum, scaled. Its first column, and the middle one of an even number of points, hold both
-    halves of real numbers' spectrum along the other dims: what the two disagree in is taken out of them."""
+    """Copy half a spectrum to dense memory, scaled."""
     points = steps.outputs[0].meta.shape[dims[-1]]
     order = _by_memory(out.meta, range(out.meta.ndim))
     a, b = (

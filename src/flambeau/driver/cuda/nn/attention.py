@@ -27,7 +27,7 @@ _SINCE = (8, 0)  # the compute capability with TF32 and the tensor cores' instru
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _AttentionOperands:
-    """out (..., L, Ev), q (..., L, E), k (..., S, E), v (..., S, Ev), and a mask (..., L, S) or none."""
+    """The operands: out (..., L, Ev), q (..., L, E), k (..., S, E), v (..., S, Ev), and a mask (..., L, S) or None."""
 
     out: Meta
     q: Meta

@@ -63,12 +63,12 @@ def backward(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
 
 
 def _by_rows(steps: KernelSteps, x: Array) -> Array:
-    """Return an input whose rows have their elements next to each other."""
+    """Return an input with adjacent elements in each row."""
     return x if x.meta.strides[-1] == 1 else _copy_dense(steps, x, x.meta.dtype)
 
 
 def _contiguous(steps: KernelSteps, x: Array, kind: dtype) -> Array:
-    """Return a tensor as a contiguous one of dtype `kind`, copied if it is not that already."""
+    """Return a tensor as a contiguous one of dtype `kind`, copied if necessary."""
     if kind is x.meta.dtype and x.meta.strides == contiguous_strides(x.meta.shape):
         return x
     return _copy_dense(steps, x, kind)
@@ -81,7 +81,7 @@ def _copy_dense(steps: KernelSteps, x: Array, kind: dtype) -> Array:
 
 
 def _by_products(steps: KernelSteps, inputs: Sequence[Array]) -> KernelSteps:
-    """Add the steps of the gradient by products. inputs: grad, query, key, value, a mask or none."""
+    """Add the steps that compute the gradient by matrix products. Inputs: grad, query, key, value, a mask or None."""
     _, q, k = inputs[:3]
     batch, number = q.meta.shape[:-2], computing(q.meta.dtype)
     if not batch:
@@ -102,7 +102,7 @@ def _scores_of(q: Array, k: Array) -> tuple[int, ...]:
 
 
 def _some(x: Array, start: int, count: int) -> Array:
-    """Return samples along the first dimension."""
+    """Return some samples along the first dimension."""
     meta = x.meta
     offset = x.offset + start * meta.strides[0] * meta.itemsize
     return Array(x.place, meta.with_((count, *meta.shape[1:]), meta.strides), offset)
@@ -133,7 +133,7 @@ def _part(
 
 
 def _factor(steps: KernelSteps, x: Array) -> Array:
-    """Return an input as products take it: contiguous, half precision as float32."""
+    """Return an input as the products expect it: contiguous, half precision as float32."""
     return _contiguous(steps, x, computing(x.meta.dtype))
 
 

@@ -39,7 +39,7 @@ _ONCE = ((int64, 1), (int64, 1))  # cuDNN's factors beta and alpha
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionOperands:
-    """The three tensors, each contiguous, how windows lie, the bias if there is one, and whether TF32 may be used."""
+    """The three contiguous tensors of a convolution, the lattice, the bias if there is one, and the TF32 flag."""
 
     broad: Array
     narrow: Array
@@ -81,7 +81,7 @@ def backward_weight(launch: Launch, device: CudaDevice, driver: Any) -> KernelSt
 def _build_steps(
     steps: KernelSteps, broad: Array, narrow: Array, weight: Array, bias: Array | None = None
 ) -> KernelSteps:
-    """Return the steps to the launch's output from the two others, each of which is made contiguous first."""
+    """Add the steps that compute the launch's output from the two other tensors, which are made contiguous first."""
     target = steps.outputs[0]
     inner = [_inside(steps, x, x is target) for x in (broad, narrow, weight)]
     how, (enabled, tf32) = steps.launch.params[0], steps.launch.params[-2:]
@@ -98,7 +98,7 @@ def _build_steps(
 
 
 def _inside(steps: KernelSteps, x: Array, is_target: bool) -> Array:
-    """Return the array itself where it is contiguous, else a contiguous one: a copy of an input, room for an output."""
+    """Return the array itself if it is contiguous, otherwise a contiguous copy of an input or memory for an output."""
     if x.meta.strides == contiguous_strides(x.meta.shape) or not x.meta.numel:
         return x
     dense = steps.dense(x.meta.shape, x.meta.dtype)
@@ -113,7 +113,7 @@ _PLUS = Kernel("plus", device_only, cuda=Expression("to<T>(widen(a) + widen(b))"
 
 
 def _by_cudnn(steps: KernelSteps, meeting: ConvolutionOperands, target: str) -> bool:
-    """Add its steps. False, and nothing added: it is not installed, or has no routine for this."""
+    """Add cuDNN's steps. Returns False, with nothing added, if cuDNN is not installed or has no engine."""
     found = _routine(steps, meeting, target)
     if found is None:
         return False
@@ -153,7 +153,7 @@ def _routine(steps: KernelSteps, meeting: ConvolutionOperands, target: str) -> c
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some samples: their number, both sides of them, and columns for them in temporary memory."""
+    """Some samples of a convolution: their number, both sides, and columns in temporary memory."""
 
     count: int
     broad: Array
@@ -188,7 +188,7 @@ class _Columns:
         ]
 
     def whole(self) -> _Part:
-        """Return all samples, where the broad side is its own columns."""
+        """Return all samples as one part, for a broad side that equals its columns."""
         return self.part(0, self.meeting.broad.meta.shape[0], self.meeting.broad)
 
     def part(self, start: int, count: int, room: Array) -> _Part:
@@ -216,7 +216,7 @@ class _Columns:
             self.steps.run_all(ADDMM, (out,), (added, a, b), self.params, _ONCE)
 
     def bias(self, count: int, channels: int, places: int) -> Array | None:
-        """Return the bias, if there is one, as (count, groups, channels of a group, places)."""
+        """Return the bias, if there is one, as (count, groups, channels of a group, positions)."""
         bias = self.meeting.bias
         if bias is None:
             return None

@@ -194,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* grad, con
 
 
 def _as_target(grad: Meta, target: Meta) -> Meta:
-    """Return the loss's gradient in the target's shape, where it is one number."""
+    """Return the loss's gradient, which is one number, expanded to the target's shape."""
     return grad if grad.shape == target.shape else grad.with_(target.shape, (0,) * target.ndim)
 
 

@@ -23,7 +23,8 @@ Builder = Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Norm:
-    """out, x, then weight and bias if they are given, as metas of one shape; the dims that are normalized together.
+    """The operands of a normalization: out, x, weight and bias if given, as metas of one shape, and the normalized
+    dims.
 
     rms: by the root of the mean square, without taking the mean away.
     """

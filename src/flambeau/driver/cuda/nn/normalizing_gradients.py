@@ -24,17 +24,17 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Operand:
-    """A meta in the shape that x is seen in, or of what a fold leaves, and where it is."""
+    """A meta in the shape of the view of x, or of a reduction's result, with its place."""
 
     meta: Meta
     place: Place
 
 
 class _GradientOperands:
-    """Operands of the launch: the gradients of x, weight, bias, then grad, x and weight, each only where it is given.
+    """The operands of a launch: gradients of x, weight and bias, then grad, x and weight, each if given.
 
-    params: how x is seen (its `shape`, the `dims` normalized together, those along which weights lie), eps, which of
-    weight and bias are there. centered: the mean is taken away.
+    params: how x is seen (its `shape`, the `dims` normalized together, those along which weights lie), eps, which
+    of weight and bias are there. centered: the mean is taken away.
     """
 
     def __init__(self, launch: Launch, device: CudaDevice, centered: bool) -> None:
@@ -55,14 +55,14 @@ class _GradientOperands:
         return _Operand(meta.with_(self.seen.shape, strides), (at, 0))
 
     def vector(self, meta: Meta, at: int) -> _Operand:
-        """Return a weight's gradient, with the dims along which weights lie."""
+        """Return a weight's gradient, with the dims of the weight."""
         shape = tuple([self.seen.shape[d] for d in self.seen.weighted])
         strides = view_strides(meta.shape, meta.strides, shape)
         assert strides is not None, "channels are split, which needs no copy"
         return _Operand(meta.with_(shape, strides), (at, 0))
 
     def _beside(self, meta: Meta, at: int) -> _Operand:
-        """Return the weight, repeated to x's shape."""
+        """Return the weight, repeated to the shape of x."""
         steps = dict(zip(self.seen.weighted, self.vector(meta, at).meta.strides, strict=True))
         strides = tuple([steps.get(d, 0) for d in range(len(self.seen.shape))])
         return _Operand(meta.with_(self.seen.shape, strides), (at, 0))
@@ -73,7 +73,7 @@ class _GradientOperands:
 
     @property
     def others(self) -> tuple[int, ...]:
-        """Return the dims that a weight is shared by."""
+        """Return the dims over which a weight is shared."""
         return tuple([d for d in range(len(self.seen.shape)) if d not in self.seen.weighted])
 
     def states(self, count: int) -> list[_Operand]:
@@ -93,7 +93,7 @@ class _GradientOperands:
 
 
 def _standing(state: Meta) -> tuple[int, ...]:
-    """Return the strides with dimensions of one element standing still."""
+    """Return the strides with 0 for dimensions of one element."""
     return tuple([0 if n == 1 else s for n, s in zip(state.shape, state.strides, strict=True)])
 
 
@@ -165,7 +165,7 @@ def _moments(x: _GradientOperands, moments: Sequence[_Operand]) -> Pass:
 
 
 def _sums(dims: tuple[int, ...], x: _GradientOperands, lifted: Sequence[str], lower: Sequence[str]) -> Fold:
-    """Return a fold of one sum or two; `lower` says which of them each output is."""
+    """Return a reduction of one sum or two; `lower` selects the sum of each output."""
     single = len(lifted) == 1
     return Fold(
         lambda launch: dims, lambda launch: (x.number,), "T" if single else "Vector<T, 2>", "T{}" if single else "{}",
@@ -194,7 +194,7 @@ def _by_folds(x: _GradientOperands, moments: Sequence[_Operand], together: bool)
 
 
 def _with_dims(x: _GradientOperands, made: _Operand) -> _Operand:
-    """Return a gradient of weights as a fold over x's dims leaves it."""
+    """Return a gradient of weights in the shape of a reduction over dims of x."""
     steps = dict(zip(x.seen.weighted, made.meta.strides, strict=True))
     strides = tuple([steps.get(d, 0) for d in range(len(x.seen.shape))])
     return _Operand(made.meta.with_(x.state.shape, strides), made.place)

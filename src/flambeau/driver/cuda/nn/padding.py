@@ -1,4 +1,4 @@
-"""`pad` in all modes: each element of the output finds its own, dimension by dimension."""
+"""`pad` in all modes: each output element computes the position of its source, dimension by dimension."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {ele
 def _merge_dims(
     out: Meta, x: Meta, pads: tuple[tuple[int, int], ...]
 ) -> tuple[Dims, list[tuple[int, int] | None]]:
-    """Return dimensions of the output with both strides, and of the padded ones (before, the input's size).
+    """Return merged dimensions of the output with both strides, and of padded ones (before, the input's size).
 
     Neighbours that are not padded become one where both layouts allow it.
     """

@@ -279,7 +279,7 @@ def _means(
 
 
 def _share(adaptive: str, include: bool, divisor: int | None, at: str) -> str:
-    """Declare `share`, what the window at `at` divides by."""
+    """Return C++ that declares `share`, the divisor of the window at `at`."""
     if divisor is not None:
         return f"const i64 share = {divisor};"
     each = [f"share_of<{adaptive}>(w, {d}, {at}[{d}], {str(bool(include)).lower()})" for d in range(3)]
@@ -350,7 +350,7 @@ def _means_back(
 
 
 def _flat(x: Meta) -> Lattice:
-    """Return a lattice that numbers the elements of x alone."""
+    """Return a lattice that only numbers the elements of x."""
     return Lattice.adaptive(x.shape[2:], x.shape[2:])
 
 

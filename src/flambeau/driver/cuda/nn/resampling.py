@@ -1,4 +1,4 @@
-"""Interpolation and its gradient: a thread sums the taps of its place, or the places that read its element.
+"""Interpolation and its gradient: a thread sums the taps of its position, or the positions that read its element.
 
 Places and weights are computed where they are needed, as the host's tables are: to the same bits.
 """
@@ -55,7 +55,7 @@ def _number(kind: dtype) -> str:
 
 
 def _plain(size: Sequence[int]) -> Lattice:
-    """Return a lattice that numbers elements alone."""
+    """Return a lattice that only numbers elements."""
     return Lattice.adaptive(size, size)
 
 
@@ -90,7 +90,7 @@ def _places(dims: Sequence[int], index: str) -> str:
 
 
 def _sum_text(dims: Sequence[int], read: str, name: str) -> str:
-    """Declare `name`: sums of taps, within each tap of a dim those of the next one."""
+    """Return C++ that declares `name`: sums of taps, nested by dimension."""
     d, *inner = dims
     value = f"s{inner[0]}" if inner else read
     return f"""
@@ -124,7 +124,7 @@ def interpolate_backward(launch: Launch, device: CudaDevice) -> KernelProgram:
 
 
 def _gather_text(dims: Sequence[int], read: str, name: str) -> str:
-    """Declare `name`: what the places that read this element share with it, a dim within the next one."""
+    """Return C++ that declares `name`: the sum over positions that read this element, nested by dimension."""
     d, *inner = dims
     value = f"s{inner[0]}" if inner else read
     return f"""

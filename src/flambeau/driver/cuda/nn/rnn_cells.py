@@ -1,4 +1,4 @@
-"""Recurrent cells: each thread takes one element of the state through its gates, or back."""
+"""Recurrent cells: each thread computes the gates of one element of the state, forward or backward."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""grid_sample and its gradients: a thread per place of the grid finds its taps once, then goes through the channels.
+"""grid_sample and its gradients: a thread for each position of the grid computes the taps once for all channels.
 
-The gradient by what is sampled is added up by atomics, in float32 or wider and in no fixed order; torch's deterministic
-algorithms refuse it, as in PyTorch. That by the grid has one order.
+The gradient by what is sampled is added up by atomics, in float32 or wider and in no fixed order; torch's
+deterministic algorithms refuse it, as in PyTorch. That by the grid has one order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEADERS = ("windows.cuh", "resampling.cuh", "sampling.cuh")
 
 
 def _grid(grid: Meta) -> Meta:
-    """Return the grid (N, places ..., dims) as (N, dims, places ...)."""
+    """Return the grid (N, positions ..., dims) as (N, dims, positions ...)."""
     shape, strides = grid.shape, grid.strides
     return grid.with_((shape[0], shape[-1], *shape[1:-1]), (strides[0], strides[-1], *strides[1:-1]))
 
