@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.layout import contiguous_strides
 from flambeau.ops.cache_blocks import contiguous, fold_rows
 
 Array = np.ndarray[Any, Any]
 Fold = Callable[..., Any]
 """`fold(x, *extra)`: folds the last axis of a two-dimensional array; an array, or a tuple of several."""
 
-_RUN = 16  # summands one after the other, as many as in NumPy's own pairwise sums
+RUN = 16  # summands one after the other, as many as in NumPy's own pairwise sums
 
 
 # -- rows -----------------------------------------------------------------------------------------------
@@ -51,18 +50,18 @@ def grouped(x: Array, dims: Sequence[int]) -> Array:
 
 def pairwise_sum(x: Array) -> Array:
     """Return sums along the last axis with an error that grows with the logarithm of its length."""
-    if x.dtype.kind not in "fc" or x.shape[1] < _RUN or x.strides[1] == x.itemsize:
+    if x.dtype.kind not in "fc" or x.shape[1] < RUN or x.strides[1] == x.itemsize:
         return np.asarray(np.add.reduce(x, axis=1))
-    if x.strides[0] == x.itemsize and len(x) >= _RUN:
-        return _sums_across(x.T[None])[0]
+    if x.strides[0] == x.itemsize and len(x) >= RUN:
+        return sum_across(x.T[None])[0]
     return np.asarray(np.add.reduce(contiguous(x), axis=1))
 
 
-def _sums_across(x: Array) -> Array:
+def sum_across(x: Array) -> Array:
     """Return sums along the middle of three axes: elements are added by runs, then runs of runs."""
-    while x.dtype.kind in "fc" and x.shape[1] > _RUN:
-        whole = x.shape[1] // _RUN * _RUN
-        runs = x[:, :whole].reshape(len(x), -1, _RUN, x.shape[2], copy=False)
+    while x.dtype.kind in "fc" and x.shape[1] > RUN:
+        whole = x.shape[1] // RUN * RUN
+        runs = x[:, :whole].reshape(len(x), -1, RUN, x.shape[2], copy=False)
         rest = [np.add.reduce(x[:, whole:], axis=1, keepdims=True)] if whole < x.shape[1] else []
         x = np.concatenate((np.add.reduce(runs, axis=2), *rest), axis=1)
     return np.asarray(np.add.reduce(x, axis=1))
@@ -96,31 +95,6 @@ def mean(x: Array) -> Array:
 
 def nanmean(x: Array) -> Array:
     return np.asarray(nansum(x) / np.count_nonzero(~np.isnan(x), axis=1).astype(x.real.dtype))
-
-
-UFUNCS: dict[Fold, np.ufunc] = {
-    total: np.add, mean: np.add, product: np.multiply, greatest: np.maximum, least: np.minimum,
-}  # fmt: skip
-"""What NumPy has for a fold, or for its sums."""
-
-
-def across(fold: Fold) -> Callable[[Array], Array] | None:
-    """Return the reduction of the middle of three axes, if it can run along memory; otherwise None."""
-    ufunc = UFUNCS.get(fold)
-    if ufunc is None:
-        return None
-    if fold is mean:
-        return lambda x: np.asarray(_sums_across(x) / x.real.dtype.type(x.shape[1]))
-    return _sums_across if fold is total else lambda x: np.asarray(ufunc.reduce(x, axis=1))
-
-
-def lines(shape: Sequence[int], strides: Sequence[int], dims: Sequence[int]) -> tuple[int, int, int] | None:
-    """Return the three axes of a contiguous array with `dims` in the middle; None if the last axis is short."""
-    if not dims or dims[-1] - dims[0] != len(dims) - 1 or tuple(strides) != contiguous_strides(shape):
-        return None
-    first, last = dims[0], dims[-1] + 1
-    outer, inner = math.prod(shape[:first]), math.prod(shape[last:])
-    return (outer, math.prod(shape[first:last]), inner) if inner >= _RUN else None
 
 
 # -- spreads, norms -------------------------------------------------------------------------------------

@@ -22,10 +22,9 @@ import numpy as np
 from flambeau.core.dtype import COMPLEX, FLOATING, INTEGRAL, bool_, dtype, int64, uint8
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine, Steps, Work
+from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine, Steps, Work
 from flambeau.driver.api import Fold as Form
 from flambeau.ops.autocast_rules import FLOAT32, FLOAT32_ON_CPU, FLOAT32_ON_CUDA, UNCHANGED, AutocastRule
-from flambeau.ops.cache_blocks import SHORT
 from flambeau.ops.op import (
     MISSING,
     NOT_DIFFERENTIABLE,
@@ -39,7 +38,7 @@ from flambeau.ops.op import (
     note,
 )
 from flambeau.ops.pointwise.compute_dtype import computing_steps, to_computing
-from flambeau.ops.pointwise.dtype_promotion import ALL, FLOATING_OR_COMPLEX, REALS, wide
+from flambeau.ops.pointwise.dtype_promotion import ALL, FLOATING_OR_COMPLEX, REALS
 from flambeau.ops.reduce import quantile_gradients, reduce_rows
 from flambeau.ops.reduce.reduce_rows import Array, Fold, grouped, grouping
 from flambeau.ops.reduce.reduction_gradients import (
@@ -245,7 +244,7 @@ def reduction(
                 yield (make(5, 3),), (None, False, None, *more)
 
     flags = ("default_dtype",) if default else ()
-    kernel = Kernel(name, _host(fold), _flops, cuda=cuda, work=work)
+    kernel = Kernel(name, _host(fold), _flops, cuda=cuda, work=work, fast=_FAST.get(fold))
     return define(
         Op(name, rule, kernel, dtypes, samples, flags=flags, derivative=derivative, autocast=autocast)
     )
@@ -256,44 +255,21 @@ def _flops(launch: Launch) -> int:
     return source.numel if isinstance(source, Meta) else 0
 
 
-def _along_memory(fold: Fold, launch: Launch) -> Body | None:
-    """Return a reference implementation that reduces lines of memory straight into its output, if NumPy can."""
-    how, source, out = launch.params[0], launch.inputs[0], launch.outputs[0]
-    ufunc = reduce_rows.UFUNCS.get(fold)
-    assert isinstance(source, Meta)
-    native = source.dtype is how.kind is out.dtype is wide(out.dtype)
-    if ufunc is None or not native or how.dims != (source.ndim - 1,) or source.strides[-1] != 1:
-        return None
-    if fold in (reduce_rows.greatest, reduce_rows.least) and source.shape[-1] <= SHORT:
-        return None
-    kept = out.ndim == source.ndim
-    # Small integers cannot hold the length of their rows, and have no mean.
-    count = out.dtype.to_real().numpy.type(source.shape[-1]) if fold is reduce_rows.mean else None
-
-    def body(outputs: list[Array], inputs: list[Array]) -> None:
-        ufunc.reduce(inputs[0], axis=-1, keepdims=kept, out=outputs[0])
-        if count is not None:
-            np.divide(outputs[0], count, out=outputs[0])
-
-    return body
+_FAST: dict[Fold, HostRoutine] = {
+    reduce_rows.total: HostRoutine("reduction:total", ulps=8),
+    reduce_rows.mean: HostRoutine("reduction:mean", ulps=8),
+    reduce_rows.product: HostRoutine("reduction:product", ulps=8),
+    reduce_rows.greatest: HostRoutine("reduction:greatest"),
+    reduce_rows.least: HostRoutine("reduction:least"),
+}
 
 
 def _host(fold: Fold) -> Callable[[Launch], Body]:
     def host(launch: Launch) -> Body:
-        direct = _along_memory(fold, launch)
-        if direct is not None:
-            return direct
         how: Folded = launch.params[0]
         source = launch.inputs[0]
         assert isinstance(source, Meta)
         convert, group = to_computing(how.kind, source.dtype), grouping(source.shape, how.dims)
-        across, axes = reduce_rows.across(fold), reduce_rows.lines(source.shape, source.strides, how.dims)
-        if across is not None and axes is not None:
-
-            def over_lines(outputs: list[Array], inputs: list[Array]) -> None:
-                outputs[0][...] = across(convert(inputs[0]).reshape(axes)).reshape(outputs[0].shape)
-
-            return over_lines
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
             results = fold(group(convert(inputs[0])), *how.extra)
