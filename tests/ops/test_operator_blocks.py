@@ -34,7 +34,6 @@ ALLOWED = {
     "observe/reporting/operators.py": "Python's augmented assignments, each with the method that it calls",
     "ops/pointwise/expression_cpp.py": "the C++ functions that jiterator's language has",
     "sparse/__init__.py": "public names of torch.sparse",
-    "tensor/arguments/arg_aliases.py": "names of arguments that functions accept besides PyTorch's",
     "tensor/arguments/torch_function.py": "dunders, each with the method that __torch_function__ receives",
     "testing/operator_page.py": "notes of docs/operators.md on differences from PyTorch",
     "testing/operators.py": "operators without samples, each with the reason, which generated tests require",

@@ -12,6 +12,7 @@ from flambeau.tensor.arguments.public import both, function, functions, method
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.exchange.data import tensor
 from flambeau.tensor.outputs import deliver
+from flambeau.tensor.signatures import accepts
 from flambeau.tensor.storages import TypedStorage, UntypedStorage
 from flambeau.tensor.tensor import Tensor
 
@@ -92,6 +93,7 @@ def apply_(self: Any, callable: Callable[[Any], Any]) -> Any:
 
 
 @method
+@accepts("map_", other="tensor", x2="tensor")
 def map_(self: Any, tensor: Any, callable: Callable[[Any, Any], Any]) -> Any:
     """Replace each element x by `callable(x, y)`, y the element of `tensor`, broadcast. As `apply_`."""
     for t in (self, tensor):

@@ -12,6 +12,7 @@ from flambeau.core.typeinfo import finfo, iinfo
 from flambeau.ops.pointwise.dtype_promotion import result_type as result_of
 from flambeau.tensor.arguments import public
 from flambeau.tensor.arguments.public import both, function
+from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import Tensor
 
 public.functions.update(finfo=finfo, iinfo=iinfo)
@@ -24,6 +25,7 @@ def _dtype(x: Any, name: str, argument: str, position: int) -> dtype:
 
 
 @function
+@signatures("promote_types(type1: dtype, type2: dtype)")
 def promote_types(type1: Any, type2: Any) -> dtype:
     """Return the smallest dtype that holds both. Raises RuntimeError for pairs that do not combine."""
     first, second = _dtype(type1, "promote_types", "type1", 1), _dtype(type2, "promote_types", "type2", 2)
@@ -31,12 +33,14 @@ def promote_types(type1: Any, type2: Any) -> dtype:
 
 
 @function
+@signatures("can_cast(from: dtype, to: dtype)")
 def can_cast(from_: Any, to: Any) -> bool:
     """Return True if a result of `from_` may be stored as `to`."""
     return dtypes.can_cast(_dtype(from_, "can_cast", "from_", 1), _dtype(to, "can_cast", "to", 2))
 
 
 @function
+@accepts("result_type", tensor="tensor1", other="tensor2")
 def result_type(tensor1: Any, tensor2: Any) -> dtype:
     """Return the dtype that an arithmetic operation on these two, tensors or numbers, would give."""
     operands: list[Any] = []

@@ -1,17 +1,20 @@
 """Signatures of PyTorch's argument parser that differ from the parameters of the functions here.
 
-A function is listed if PyTorch's parser has several signatures for it, or parameters of other names or types. All
-other functions are checked by their own annotations. `tests/oracle/names/test_signatures.py` compares both with
-PyTorch's stubs.
+The decorator `signatures` states them if PyTorch's parser has several for a function, or parameters of other names or
+types. All other functions are checked by their own annotations. `tests/oracle/names/test_signatures.py` compares both
+with PyTorch's stubs.
 
-A line is one signature. Types are those of `mistakes.KINDS`; `=` marks a parameter that may be left out; `**made`
+A line is one signature. Types are those of `arg_errors.KINDS`; `=` marks a parameter that may be left out; `**made`
 stands for the keywords of functions that make tensors. A method takes the line of its function without the first
 parameter, unless it has its own line, `Tensor.name`. `F.name` is a function of `torch.nn.functional`.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 MADE = (
     "dtype: dtype | None=, layout: layout | None=, device: Any=, pin_memory: bool | None=, "
@@ -19,22 +22,42 @@ MADE = (
 )
 """What `**made` stands for."""
 
+listed: dict[str, list[str]] = {}
+"""The parameters of each signature, by the name of the function."""
+documented: dict[str, str] = {}
+"""The parameters that the documentation shows, with their defaults, by the name of the function."""
+renamed: dict[str, dict[str, str]] = {}
+"""Names of arguments of PyTorch's parser -> those of the definition, by the name of the function."""
 
-@cache
-def listed_signatures() -> dict[str, list[str]]:
-    """Return the parameters of each signature, by the name of the function."""
-    found: dict[str, list[str]] = {}
-    for line in _LINES.replace("\n    ", " ").split("\n"):
+
+def signatures(lines: str = "", *, shown: str = "") -> Callable[[F], F]:
+    """Note how PyTorch's parser reads the arguments of a function and of its other names.
+
+    Args:
+        lines: The signatures; further lines of one are indented.
+        shown: The signatures that `help()` shows, with defaults, of functions whose definitions do not state them.
+    """
+    for name, parameters in _split(lines):
+        keywords = MADE if "*, " in parameters else f"*, {MADE}"
+        listed.setdefault(name, []).append(parameters.replace("**made", keywords))
+    documented.update(_split(shown))
+    return lambda define: define
+
+
+def accepts(function: str, **names: str) -> Callable[[F], F]:
+    """Note arguments that PyTorch's parser calls otherwise than the definition: `accepts("split", theirs="mine")`."""
+    renamed[function] = names
+    return lambda define: define
+
+
+def _split(lines: str) -> Iterator[tuple[str, str]]:
+    for line in lines.strip().replace("\n    ", " ").split("\n") if lines else ():
         name, _, parameters = line.removesuffix(")").partition("(")
-        if name:
-            keywords = MADE if "*, " in parameters else f"*, {MADE}"
-            found.setdefault(name, []).append(parameters.replace("**made", keywords))
-    return found
+        yield name, parameters
 
 
 def signatures_of(name: str, method: bool) -> list[str]:
     """Return the listed signatures of a function or a method; nothing if its own annotations say them."""
-    listed = listed_signatures()
     if method:
         own = listed.get(f"Tensor.{name}")
         return own if own is not None else [_without_first(text) for text in listed.get(name, ())]
@@ -44,293 +67,3 @@ def signatures_of(name: str, method: bool) -> list[str]:
 
 def _without_first(parameters: str) -> str:
     return parameters.partition(", ")[2]
-
-
-_LINES = """
-addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number=, alpha: Number=)
-addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number=, alpha: Number=)
-addmm(input: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: dtype, *, beta: Number=, alpha: Number=)
-addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number=, alpha: Number=)
-addmv_(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number=, alpha: Number=)
-addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number=, alpha: Number=)
-all(input: Tensor)
-all(input: Tensor, dim: IntTuple | None=, keepdim: bool=)
-all(input: Tensor, dim: int, keepdim: bool=)
-any(input: Tensor)
-any(input: Tensor, dim: IntTuple | None=, keepdim: bool=)
-any(input: Tensor, dim: int, keepdim: bool=)
-arange(end: Number, **made)
-arange(start: Number, end: Number, step: Number=, **made)
-argsort(input: Tensor, *, stable: bool, dim: int=, descending: bool=)
-argsort(input: Tensor, dim: int=, descending: bool=)
-as_strided_copy(input: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None=)
-avg_pool1d(input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=, padding: IntOrTuple=,
-    ceil_mode: bool=, count_include_pad: bool=)
-baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number=, alpha: Number=)
-baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, out_dtype: dtype, *, beta: Number=, alpha: Number=)
-bartlett_window(window_length: int, **made)
-bartlett_window(window_length: int, periodic: bool, **made)
-bernoulli(input: Tensor, *, generator: Generator | None=)
-bernoulli(input: Tensor, p: float, *, generator: Generator | None=)
-blackman_window(window_length: int, **made)
-blackman_window(window_length: int, periodic: bool, **made)
-bmm(input: Tensor, mat2: Tensor)
-bmm(input: Tensor, mat2: Tensor, out_dtype: dtype)
-bucketize(input: Tensor, boundaries: Tensor, *, out_int32: bool=, right: bool=)
-bucketize(self: Number, boundaries: Tensor, *, out_int32: bool=, right: bool=)
-can_cast(from: dtype, to: dtype)
-celu(input: Tensor, alpha: Number=)
-celu_(input: Tensor, alpha: Number=)
-clamp_max(input: Tensor, max: Tensor | Number)
-clamp_max_(input: Tensor, max: Tensor | Number)
-clamp_min(input: Tensor, min: Tensor | Number)
-clamp_min_(input: Tensor, min: Tensor | Number)
-cholesky_solve(input: Tensor, input2: Tensor, upper: bool=)
-conv1d(input: Tensor, weight: Tensor, bias: Tensor | None=, stride: IntOrTuple=,
-    padding: IntOrTuple | str=, dilation: IntOrTuple=, groups: int=)
-conv2d(input: Tensor, weight: Tensor, bias: Tensor | None=, stride: IntOrTuple=,
-    padding: IntOrTuple | str=, dilation: IntOrTuple=, groups: int=)
-conv3d(input: Tensor, weight: Tensor, bias: Tensor | None=, stride: IntOrTuple=,
-    padding: IntOrTuple | str=, dilation: IntOrTuple=, groups: int=)
-constant_pad_nd(input: Tensor, pad: IntTuple, value: Number=)
-count_nonzero(input: Tensor, dim: IntTuple)
-count_nonzero(input: Tensor, dim: int | None=)
-ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: IntTuple, target_lengths: IntTuple,
-    blank: int=, reduction: int=, zero_infinity: bool=)
-ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int=,
-    reduction: int=, zero_infinity: bool=)
-cumulative_trapezoid(y: Tensor, *, dx: Number=, dim: int=)
-cumulative_trapezoid(y: Tensor, x: Tensor, *, dim: int=)
-diagonal_copy(input: Tensor, offset: int=, dim1: int=, dim2: int=)
-div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | None=)
-divide(input: Tensor | Number, other: Tensor | Number)
-divide(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | None)
-dsplit(input: Tensor, indices: IntTuple)
-dsplit(input: Tensor, sections: int)
-empty(size: IntTuple, *, memory_format: memory_format | None=, **made)
-empty_like(input: Tensor, *, memory_format: memory_format | None=, **made)
-empty_permuted(size: IntTuple, physical_layout: IntTuple, **made)
-empty_strided(size: IntTuple, stride: IntTuple, **made)
-expand_copy(input: Tensor, size: IntTuple, *, implicit: bool=)
-eye(n: int, **made)
-eye(n: int, m: int, **made)
-flip(input: Tensor, dims: IntTuple)
-full(size: IntTuple, fill_value: Number, **made)
-full_like(input: Tensor, fill_value: Number, *, memory_format: memory_format | None=, **made)
-gradient(input: Tensor, *, dim: IntTuple, edge_order: int=)
-gradient(input: Tensor, *, spacing: Number | None=, dim: int | None=, edge_order: int=)
-gradient(input: Tensor, *, spacing: NumberTuple | Number | TensorList, dim: IntTuple, edge_order: int=)
-gradient(input: Tensor, *, spacing: NumberTuple | TensorList, dim: int | None=, edge_order: int=)
-hamming_window(window_length: int, **made)
-hamming_window(window_length: int, periodic: bool, **made)
-hamming_window(window_length: int, periodic: bool, alpha: float, **made)
-hamming_window(window_length: int, periodic: bool, alpha: float, beta: float, **made)
-hann_window(window_length: int, **made)
-hann_window(window_length: int, periodic: bool, **made)
-histogram(input: Tensor, bins: Tensor, *, weight: Tensor | None=, density: bool=)
-histogram(input: Tensor, bins: int=, *, range: FloatTuple | None=, weight: Tensor | None=, density: bool=)
-histogramdd(input: Tensor, bins: int | IntTuple | TensorList, range: FloatTuple | None=,
-    weight: Tensor | None=, density: bool=)
-hsplit(input: Tensor, indices: IntTuple)
-hsplit(input: Tensor, sections: int)
-index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number=)
-index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number)
-isin(element: Number, test_elements: Tensor, *, assume_unique: bool=, invert: bool=)
-isin(elements: Tensor, test_element: Number, *, assume_unique: bool=, invert: bool=)
-isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool=, invert: bool=)
-kaiser_window(window_length: int, **made)
-kaiser_window(window_length: int, periodic: bool, **made)
-kaiser_window(window_length: int, periodic: bool, beta: float, **made)
-linspace(start: Tensor | Number, end: Tensor | Number, steps: int, **made)
-logspace(start: Tensor | Number, end: Tensor | Number, steps: int, base: float=, **made)
-masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number)
-max(input: Tensor)
-max(input: Tensor, dim: int, keepdim: bool=)
-max(input: Tensor, other: Tensor)
-max_pool1d(input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=, padding: IntOrTuple=,
-    dilation: IntOrTuple=, ceil_mode: bool=)
-max_pool1d_with_indices(input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=, padding: IntOrTuple=,
-    dilation: IntOrTuple=, ceil_mode: bool=)
-max_pool2d(input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=, padding: IntOrTuple=,
-    dilation: IntOrTuple=, ceil_mode: bool=)
-max_pool3d(input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=, padding: IntOrTuple=,
-    dilation: IntOrTuple=, ceil_mode: bool=)
-mean(input: Tensor, *, dtype: dtype | None=)
-mean(input: Tensor, dim: IntOrTuple | None, keepdim: bool=, *, dtype: dtype | None=)
-median(input: Tensor)
-median(input: Tensor, dim: int, keepdim: bool=)
-min(input: Tensor)
-min(input: Tensor, dim: int, keepdim: bool=)
-min(input: Tensor, other: Tensor)
-mm(input: Tensor, mat2: Tensor)
-mm(input: Tensor, mat2: Tensor, out_dtype: dtype)
-moveaxis(input: Tensor, source: IntTuple, destination: IntTuple)
-moveaxis(input: Tensor, source: int, destination: int)
-movedim(input: Tensor, source: IntTuple, destination: IntTuple)
-movedim(input: Tensor, source: int, destination: int)
-nanmedian(input: Tensor)
-nanmedian(input: Tensor, dim: int, keepdim: bool=)
-nanquantile(input: Tensor, q: Tensor | float, dim: int | None=, keepdim: bool=, *, interpolation: str=)
-narrow(input: Tensor, dim: int, start: Tensor | int, length: int)
-narrow_copy(input: Tensor, dim: int, start: int, length: int)
-nonzero(input: Tensor, *, as_tuple: bool=)
-normal(mean: Tensor | float, std: Tensor, *, generator: Generator | None=)
-normal(mean: Tensor, std: float=, *, generator: Generator | None=)
-normal(mean: float, std: float, size: IntTuple, *, generator: Generator | None=, **made)
-ones(size: IntTuple, **made)
-ones_like(input: Tensor, *, memory_format: memory_format | None=, **made)
-permute_copy(input: Tensor, dims: IntTuple)
-prod(input: Tensor, *, dtype: dtype | None=)
-prod(input: Tensor, dim: int, keepdim: bool=, *, dtype: dtype | None=)
-promote_types(type1: dtype, type2: dtype)
-quantile(input: Tensor, q: Tensor | float, dim: int | None=, keepdim: bool=, *, interpolation: str=)
-rand(size: IntTuple, *, generator: Generator | None=, **made)
-rand_like(input: Tensor, *, generator: Generator | None=, memory_format: memory_format | None=, **made)
-randint(high: int, size: IntTuple, *, generator: Generator | None=, **made)
-randint(low: int, high: int, size: IntTuple, *, generator: Generator | None=, **made)
-randint_like(input: Tensor, high: Tensor | int, *, generator: Generator | None=,
-    memory_format: memory_format | None=, **made)
-randint_like(input: Tensor, low: int, high: int, *, generator: Generator | None=,
-    memory_format: memory_format | None=, **made)
-randn(size: IntTuple, *, generator: Generator | None=, **made)
-randn_like(input: Tensor, *, generator: Generator | None=, memory_format: memory_format | None=, **made)
-randperm(n: int, *, generator: Generator | None=, **made)
-range(start: Number, end: Number, step: Number=, **made)
-repeat_interleave(input: Tensor, repeats: Tensor | int, dim: int | None=, *, output_size: int | None=)
-repeat_interleave(repeats: Tensor, *, output_size: int | None=)
-reshape(input: Tensor, shape: IntTuple)
-round(input: Tensor)
-round(input: Tensor, *, decimals: int)
-round_(input: Tensor)
-round_(input: Tensor, *, decimals: int)
-rrelu(input: Tensor, lower: Number=, upper: Number=, training: bool=, generator: Generator | None=)
-rrelu_(input: Tensor, lower: Number=, upper: Number=, training: bool=, generator: Generator | None=)
-rsub(input: Tensor, other: Number, alpha: Number=)
-rsub(input: Tensor, other: Tensor, *, alpha: Number=)
-scalar_tensor(s: Number, **made)
-scatter(input: Tensor, dim: int, index: Tensor, src: Tensor)
-scatter(input: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str)
-scatter(input: Tensor, dim: int, index: Tensor, value: Number)
-scatter(input: Tensor, dim: int, index: Tensor, value: Number, *, reduce: str)
-searchsorted(sorted_sequence: Tensor, input: Tensor, *, out_int32: bool=, right: bool=, side: str | None=,
-    sorter: Tensor | None=)
-searchsorted(sorted_sequence: Tensor, self: Number, *, out_int32: bool=, right: bool=, side: str | None=,
-    sorter: Tensor | None=)
-select_copy(input: Tensor, dim: int, index: int)
-selu(input: Tensor)
-selu_(input: Tensor)
-slice_copy(input: Tensor, dim: int=, start: int | None=, end: int | None=, step: int=)
-sort(input: Tensor, *, stable: bool | None, dim: int=, descending: bool=)
-sort(input: Tensor, dim: int=, descending: bool=)
-split(input: Tensor, split_size: Tensor | int, dim: int=)
-split(input: Tensor, split_sizes: IntTuple, dim: int=)
-split(input: Tensor, split_size: IntTuple, dim: int=)
-split(tensor: Tensor, split_size_or_sections: IntTuple, dim: int=)
-split(tensor: Tensor, split_size_or_sections: Tensor | int, dim: int=)
-split_copy(input: Tensor, split_size: int, dim: int=)
-split_with_sizes_copy(input: Tensor, split_sizes: IntTuple, dim: int=)
-squeeze(input: Tensor)
-squeeze(input: Tensor, dim: int | IntTuple)
-squeeze_copy(input: Tensor)
-squeeze_copy(input: Tensor, dim: int | IntTuple)
-std(input: Tensor, dim: IntOrTuple | None, unbiased: bool=, keepdim: bool=)
-std(input: Tensor, dim: IntOrTuple | None=, *, correction: Number | None=, keepdim: bool=)
-std(input: Tensor, unbiased: bool=)
-std_mean(input: Tensor, dim: IntOrTuple | None, unbiased: bool=, keepdim: bool=)
-std_mean(input: Tensor, dim: IntOrTuple | None=, *, correction: Number | None=, keepdim: bool=)
-std_mean(input: Tensor, unbiased: bool=)
-subtract(input: Tensor | Number, other: Number, alpha: Number=)
-subtract(input: Tensor | Number, other: Tensor, *, alpha: Number=)
-sum(input: Tensor, *, dtype: dtype | None=)
-sum(input: Tensor, dim: IntOrTuple | None, keepdim: bool=, *, dtype: dtype | None=)
-swapaxes(input: Tensor, axis0: int, axis1: int)
-tensor_split(input: Tensor, indices: IntTuple, dim: int=)
-tensor_split(input: Tensor, sections: int, dim: int=)
-tensor_split(input: Tensor, tensor_indices_or_sections: Tensor, dim: int=)
-threshold_(input: Tensor, threshold: Number, value: Number)
-tile(input: Tensor, dims: IntTuple)
-transpose_copy(input: Tensor, dim0: int, dim1: int)
-trapezoid(y: Tensor, *, dx: Number=, dim: int=)
-trapezoid(y: Tensor, x: Tensor, *, dim: int=)
-trapz(y: Tensor, *, dx: float=, dim: int=)
-trapz(y: Tensor, x: Tensor, *, dim: int=)
-true_divide(input: Tensor | Number, other: Tensor | Number)
-unbind_copy(input: Tensor, dim: int=)
-unfold_copy(input: Tensor, dimension: int, size: int, step: int)
-unsafe_split(input: Tensor, split_size: Tensor | int, dim: int=)
-unsqueeze_copy(input: Tensor, dim: int)
-var(input: Tensor, dim: IntOrTuple | None, unbiased: bool=, keepdim: bool=)
-var(input: Tensor, dim: IntOrTuple | None=, *, correction: Number | None=, keepdim: bool=)
-var(input: Tensor, unbiased: bool=)
-var_mean(input: Tensor, dim: IntOrTuple | None, unbiased: bool=, keepdim: bool=)
-var_mean(input: Tensor, dim: IntOrTuple | None=, *, correction: Number | None=, keepdim: bool=)
-var_mean(input: Tensor, unbiased: bool=)
-vsplit(input: Tensor, indices: IntTuple)
-vsplit(input: Tensor, sections: int)
-zeros(size: IntTuple, **made)
-zeros_like(input: Tensor, *, memory_format: memory_format | None=, **made)
-Tensor.addbmm_(batch1: Tensor, batch2: Tensor, *, beta: Number=, alpha: Number=)
-Tensor.addmm(mat1: Tensor, mat2: Tensor, *, beta: Number=, alpha: Number=)
-Tensor.addmm_(mat1: Tensor, mat2: Tensor, *, beta: Number=, alpha: Number=)
-Tensor.addmv_(mat: Tensor, vec: Tensor, *, beta: Number=, alpha: Number=)
-Tensor.addr_(vec1: Tensor, vec2: Tensor, *, beta: Number=, alpha: Number=)
-Tensor.baddbmm(batch1: Tensor, batch2: Tensor, *, beta: Number=, alpha: Number=)
-Tensor.baddbmm_(batch1: Tensor, batch2: Tensor, *, beta: Number=, alpha: Number=)
-Tensor.bernoulli_(p: Tensor, *, generator: Generator | None=)
-Tensor.bernoulli_(p: float=, *, generator: Generator | None=)
-Tensor.bmm(mat2: Tensor)
-Tensor.broadcast_to(size: IntTuple)
-Tensor.copy_(other: Tensor, non_blocking: bool=)
-Tensor.div_(other: Tensor | Number, *, rounding_mode: str | None=)
-Tensor.divide_(other: Tensor | Number)
-Tensor.divide_(other: Tensor | Number, *, rounding_mode: str | None)
-Tensor.expand(size: IntTuple, *, implicit: bool=)
-Tensor.index_add_(dim: int, index: Tensor, source: Tensor, *, alpha: Number=)
-Tensor.index_fill_(dim: int, index: Tensor, value: Tensor | Number)
-Tensor.masked_fill_(mask: Tensor, value: Tensor | Number)
-Tensor.mm(mat2: Tensor)
-Tensor.new_empty(size: IntTuple, **made)
-Tensor.new_empty_strided(size: IntTuple, stride: IntTuple, **made)
-Tensor.new_full(size: IntTuple, fill_value: Number, **made)
-Tensor.new_ones(size: IntTuple, **made)
-Tensor.new_zeros(size: IntTuple, **made)
-Tensor.permute(dims: IntTuple)
-Tensor.polygamma(n: int)
-Tensor.polygamma_(n: int)
-Tensor.random_(*, generator: Generator | None=)
-Tensor.random_(from: int, to: int | None, *, generator: Generator | None=)
-Tensor.random_(to: int, *, generator: Generator | None=)
-Tensor.repeat(repeats: IntTuple)
-Tensor.repeat_interleave(repeats: Tensor | int, dim: int | None=, *, output_size: int | None=)
-Tensor.resize_(size: IntTuple, *, memory_format: memory_format | None=)
-Tensor.scatter_(dim: int, index: Tensor, src: Tensor)
-Tensor.scatter_(dim: int, index: Tensor, src: Tensor, *, reduce: str)
-Tensor.scatter_(dim: int, index: Tensor, value: Number)
-Tensor.scatter_(dim: int, index: Tensor, value: Number, *, reduce: str)
-Tensor.squeeze_()
-Tensor.squeeze_(dim: int | IntTuple)
-Tensor.sum_to_size(size: IntTuple)
-Tensor.swapaxes_(axis0: int, axis1: int)
-Tensor.true_divide_(other: Tensor | Number)
-Tensor.uniform_(from: float=, to: float=, *, generator: Generator | None=)
-F.alpha_dropout(input: Tensor, p: float=, training: bool=, inplace: Any=)
-F.feature_alpha_dropout(input: Tensor, p: float=, training: bool=, inplace: Any=)
-F.gelu(input: Tensor, *, approximate: str=)
-linalg_matrix_rank(input: Tensor, *, atol: Tensor | float | None=, rtol: Tensor | float | None=, hermitian: bool=)
-linalg_matrix_rank(input: Tensor, tol: Tensor | float, hermitian: bool=)
-linalg_multi_dot(tensors: TensorList)
-linalg_norm(input: Tensor, ord: Number | str | None=, dim: IntOrTuple | None=, keepdim: bool=, *,
-    dtype: dtype | None=)
-linalg_pinv(input: Tensor, *, atol: Tensor | float | None=, rtol: Tensor | float | None=, hermitian: bool=)
-linalg_pinv(input: Tensor, rcond: Tensor | float, hermitian: bool=)
-special_log_softmax(input: Tensor, dim: int, *, dtype: dtype | None=)
-special_softmax(input: Tensor, dim: int, dtype: dtype | None=)
-linalg_matrix_norm(input: Tensor, ord: Number, dim: IntTuple=, keepdim: bool=, *, dtype: dtype | None=)
-linalg_matrix_norm(input: Tensor, ord: str=, dim: IntTuple=, keepdim: bool=, *, dtype: dtype | None=)
-F.max_pool1d_with_indices(input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=,
-    padding: IntOrTuple=, dilation: IntOrTuple=, ceil_mode: bool=, return_indices: Any=)
-F.max_pool2d_with_indices(input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=,
-    padding: IntOrTuple=, dilation: IntOrTuple=, ceil_mode: bool=, return_indices: Any=)
-F.max_pool3d_with_indices(input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=,
-    padding: IntOrTuple=, dilation: IntOrTuple=, ceil_mode: bool=, return_indices: Any=)
-"""

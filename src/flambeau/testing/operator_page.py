@@ -83,8 +83,9 @@ results never require gradients; **refused**: backward raises, because PyTorch h
 ## Invalid arguments and special values
 
 A public function compares its arguments with PyTorch's signatures before it runs, and raises the
-TypeError of PyTorch's parser. The signatures are in `src/flambeau/tensor/signatures.py`, or are the
-function's own annotations; `tests/oracle/names/test_signatures.py` compares both with PyTorch's stubs.
+TypeError of PyTorch's parser. The signatures are in the function's decorator `signatures`
+(`src/flambeau/tensor/signatures.py`), or are its own annotations;
+`tests/oracle/names/test_signatures.py` compares both with PyTorch's stubs.
 Some functions compare their arguments only after a failure, so they accept arguments that they do
 not use: functions that are called most (`cat`, `view`, `to`, `zeros`), operators, and functions of
 `nn.functional` that PyTorch writes in Python.

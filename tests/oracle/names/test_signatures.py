@@ -11,8 +11,7 @@ import pytest
 from support import torch
 
 import flambeau
-from flambeau.tensor.arguments.arg_aliases import PARSED
-from flambeau.tensor.signatures import listed_signatures, signatures_of
+from flambeau.tensor.signatures import listed, renamed, signatures_of
 
 STUBS = os.path.join(os.path.dirname(torch.__file__), "_C")
 KINDS = {
@@ -100,18 +99,14 @@ def of_parser(name: str) -> list[list[tuple[str, str, bool]]]:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name
-        for name in listed_signatures()
-        if name not in WRITTEN and not name.startswith(("F.", "linalg_", "special_"))
-    ],
+    [name for name in listed if name not in WRITTEN and not name.startswith(("F.", "linalg_", "special_"))],
 )
 def test_each_listed_signature_is_one_of_the_parser(name: str) -> None:
     overloads = of_parser(name)
     assert overloads, f"PyTorch's parser has no {name}"
     if name in UNLIKE_STUBS:
         return
-    for line in listed_signatures()[name]:
+    for line in listed[name]:
         assert any(fits(ours(line), stub) for stub in overloads), f"{name}({line}) is none of {overloads}"
 
 
@@ -138,6 +133,6 @@ def test_functions_without_a_line_have_the_parsers_parameters(method: bool) -> N
         if any(p.kind is p.VAR_POSITIONAL for p in parameters):
             continue
         expected = [name for name, _, _ in theirs(overloads[0])][0 if method else 1 :]
-        if own != expected and name not in PARSED.keys() | UNLIKE_STUBS:
+        if own != expected and name not in renamed.keys() | UNLIKE_STUBS:
             differing[name] = (own, expected)
     assert differing == {}

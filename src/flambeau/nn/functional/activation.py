@@ -24,6 +24,7 @@ from flambeau.tensor.arguments.public import function, method
 from flambeau.tensor.call import call, call_into, unary
 from flambeau.tensor.functions import creation
 from flambeau.tensor.outputs import run
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 
@@ -58,11 +59,13 @@ def _normalized(op: Op, name: str, input: Any, dim: Any, kind: dtype | None, out
     return run(op, (checked(input, name),), (integer(dim, name, "dim", 2), kind), out)
 
 
+@signatures("special_softmax(input: Tensor, dim: int, dtype: dtype | None=)")
 def _softmax(input: Tensor, dim: int, dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """Return exp(x) over its sum along `dim`; the input is converted to `dtype` first."""
     return _normalized(softmax_op, "softmax", input, dim, dtype, out)
 
 
+@signatures("special_log_softmax(input: Tensor, dim: int, *, dtype: dtype | None=)")
 def _log_softmax(input: Tensor, dim: int, dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """Return the logarithm of softmax along `dim`."""
     return _normalized(log_softmax_op, "log_softmax", input, dim, dtype, out)
@@ -207,11 +210,13 @@ def elu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
 _SELU = (1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1)
 
 
+@signatures("selu(input: Tensor)", shown="selu(input: Tensor)")
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """Return scale * elu(x, alpha) with the constants that keep mean and variance."""
     return _run(functions.elu, "selu", input, *_SELU, inplace=inplace)
 
 
+@signatures("celu(input: Tensor, alpha: Number=)", shown="celu(input: Tensor, alpha: Number=1.0)")
 def celu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
     """Return x, or alpha * (exp(x / alpha) - 1) below 0.
 
@@ -223,6 +228,7 @@ def celu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
     return _run(functions.elu, "celu", input, alpha, 1, 1 / alpha, inplace=inplace)
 
 
+@signatures("F.gelu(input: Tensor, *, approximate: str=)")
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """Return x times the normal distribution's cumulative probability of x; `approximate` may be "tanh"."""
     if approximate not in ("none", "tanh"):
@@ -304,6 +310,13 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return call(ops.prelu, (input, weight.reshape(shape)))
 
 
+@signatures(
+    "rrelu(input: Tensor, lower: Number=, upper: Number=, training: bool=, generator: Generator | None=)",
+    shown="""
+rrelu(input: Tensor, lower: Number=0.125, upper: Number=0.3333333333333333, training: bool=False,
+    generator: Generator | None=None)
+""",
+)
 def rrelu(
     input: Tensor, lower: Number = 1.0 / 8, upper: Number = 1.0 / 3, training: bool = False, inplace: bool = False,
     generator: Generator | None = None,
@@ -351,6 +364,21 @@ def elu_(input: Tensor, alpha: Number = 1.0, scale: Number = 1, input_scale: Num
 
 
 relu_, selu_, celu_ = (_in_place(f, f"{f.__name__}_") for f in (relu, selu, celu))
+signatures(
+    """
+celu_(input: Tensor, alpha: Number=)
+rrelu_(input: Tensor, lower: Number=, upper: Number=, training: bool=, generator: Generator | None=)
+selu_(input: Tensor)
+threshold_(input: Tensor, threshold: Number, value: Number)
+""",
+    shown="""
+celu_(input: Tensor, alpha: Number=1.0)
+rrelu_(input: Tensor, lower: Number=0.125, upper: Number=0.3333333333333333, training: bool=False,
+    generator: Generator | None=None)
+selu_(input: Tensor)
+threshold_(input: Tensor, threshold: Number, value: Number)
+""",
+)
 leaky_relu_, threshold_, rrelu_ = (_in_place(f, f"{f.__name__}_") for f in (leaky_relu, threshold, rrelu))
 for _public in (celu, celu_, selu, selu_, threshold_, rrelu, rrelu_, prelu):
     function(_public)

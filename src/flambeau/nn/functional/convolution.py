@@ -21,6 +21,7 @@ from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.matmul import addmm, matmul
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 Ints = tuple[int, ...]
@@ -138,6 +139,10 @@ def _forward(ndim: int, name: str) -> Callable[..., Tensor]:
             pads = ints(padding, ndim, name, "padding")
         return _convolve(input, weight, bias, _geometry(steps, pads, dilations, groups), name, ndim)
 
+    signatures(
+        f"{name}(input: Tensor, weight: Tensor, bias: Tensor | None=, stride: IntOrTuple=, "
+        "padding: IntOrTuple | str=, dilation: IntOrTuple=, groups: int=)"
+    )
     return _published(conv, name, f"Convolution over {ndim} dimensions; `padding` may be 'same' or 'valid'.")
 
 

@@ -12,6 +12,7 @@ from flambeau.nn.functional import loss, normalization, padding, pooling
 from flambeau.nn.functional.sparse import embedding as rows_of
 from flambeau.tensor.arguments.arg_errors import IntOrTuple, IntTuple
 from flambeau.tensor.arguments.public import alias, function
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 Given = Tensor | None
@@ -138,6 +139,12 @@ def triplet_margin_loss(
 
 
 @function
+@signatures("""
+ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: IntTuple, target_lengths: IntTuple, blank: int=,
+    reduction: int=, zero_infinity: bool=)
+ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int=,
+    reduction: int=, zero_infinity: bool=)
+""")
 def ctc_loss(
     log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 0,
     zero_infinity: bool = False,

@@ -16,9 +16,11 @@ from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.public import alias, function
 from flambeau.tensor.arguments.typing import channels_last, channels_last_3d
 from flambeau.tensor.call import call
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 
+@signatures("constant_pad_nd(input: Tensor, pad: IntTuple, value: Number=)")
 def constant_pad(input: Tensor, pad: Sequence[int], value: Number = 0) -> Tensor:
     """Return `pad` in the mode "constant"."""
     if len(pad) % 2:

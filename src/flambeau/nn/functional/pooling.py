@@ -18,6 +18,7 @@ from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 Ints = tuple[int, ...]
@@ -88,6 +89,12 @@ def _named(define: Callable[..., Any], name: str, summary: str) -> Callable[...,
     return define
 
 
+_WINDOWS = "input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=, padding: IntOrTuple="
+_DILATED = f"{_WINDOWS}, dilation: IntOrTuple=, ceil_mode: bool="
+_SHOWN = "input: Tensor, kernel_size: IntOrTuple, stride: IntOrTuple | None=None, padding: IntOrTuple=0"
+_SHOWN_DILATED = f"{_SHOWN}, dilation: IntOrTuple=1, ceil_mode: bool=False"
+
+
 # -- maxima ---------------------------------------------------------------------------------------------
 
 
@@ -100,6 +107,10 @@ def _max(ndim: int, name: str) -> Callable[..., Any]:
         values, places = _run(ops.max_pool, name, input, ndim, (how,))
         return (values, places) if return_indices else values
 
+    signatures(
+        f"{name}({_DILATED})\nF.{name}_with_indices({_DILATED}, return_indices: Any=)",
+        shown=f"{name}({_SHOWN_DILATED})",
+    )
     return _named(
         max_pool, name, f"Maxima of windows over {ndim} dimensions; with `return_indices` where they stand."
     )
@@ -118,6 +129,7 @@ def _with_indices(define: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+signatures(f"max_pool1d_with_indices({_DILATED})", shown=f"max_pool1d_with_indices({_SHOWN_DILATED})")
 max_pool1d, max_pool2d, max_pool3d = (_max(n, f"max_pool{n}d") for n in (1, 2, 3))
 max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = (
     _with_indices(f) for f in (max_pool1d, max_pool2d, max_pool3d)
@@ -191,6 +203,10 @@ def _avg(ndim: int, name: str) -> Callable[..., Tensor]:
     return _named(avg_pool, name, f"Means of windows over {ndim} dimensions.")
 
 
+signatures(
+    f"avg_pool1d({_WINDOWS}, ceil_mode: bool=, count_include_pad: bool=)",
+    shown=f"avg_pool1d({_SHOWN}, ceil_mode: bool=False, count_include_pad: bool=True)",
+)
 avg_pool1d, avg_pool2d, avg_pool3d = (_avg(n, f"avg_pool{n}d") for n in (1, 2, 3))
 
 

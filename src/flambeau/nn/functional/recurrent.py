@@ -19,6 +19,7 @@ from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.joining import stack
 from flambeau.tensor.functions.matmul import addmm
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 Given = Tensor | None
@@ -47,6 +48,10 @@ def _network(mode: str, name: str) -> Callable[..., tuple[Tensor, ...]]:
                 raise
             raise mistake from error
 
+    signatures(
+        shown=f"{name}(input: Tensor, hx: {'TensorList' if mode == 'LSTM' else 'Tensor'}, params: TensorList, "
+        "has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool)"
+    )
     network.__name__ = network.__qualname__ = name
     network.__doc__ = (
         f"Layers of {mode} over input (T, B, I) or packed data (N, I) with batch_sizes; `({', '.join(_PADDED)})` or "

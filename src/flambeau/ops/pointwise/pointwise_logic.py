@@ -292,6 +292,7 @@ heaviside = pointwise(
     check=_same_dtypes,
     cuda="a == 0 ? b : T(a > 0)",
     derivative=refused("heaviside"),
+    forms=PublicForms(second="values"),
 )
 
 

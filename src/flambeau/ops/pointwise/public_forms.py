@@ -14,6 +14,7 @@ class PublicForms(Record):
         torch_in_place: True if `torch.<name>_` is, too.
         foreach: True if `torch._foreach_<name>` and `torch._foreach_<name>_` are.
         aliases: Other names of all forms but those of lists.
+        second: PyTorch's name of the second argument, if it is not `other`.
     """
 
     bound: bool = True
@@ -21,6 +22,7 @@ class PublicForms(Record):
     torch_in_place: bool = False
     foreach: bool = False
     aliases: tuple[str, ...] = ()
+    second: str = ""
 
 
 USUAL = PublicForms()

@@ -15,7 +15,7 @@ from typing import Any
 from flambeau.core.errors import RaceError
 from flambeau.tensor.arguments.arg_errors import HOT, KINDS, Parser, explain_mismatch, standing_for
 from flambeau.tensor.arguments.torch_function import arm_for
-from flambeau.tensor.signatures import signatures_of
+from flambeau.tensor.signatures import renamed, signatures_of
 
 OURS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 
@@ -24,22 +24,6 @@ _FIRST = {"A", "B", "L", "b", "self", "tensor", "x"}
 
 _COMPARED = KINDS.keys() - {"None"}
 _DIMS = {"dim", "keepdim"}
-
-# Arguments whose names in PyTorch's parser differ from its documentation and from ours.
-_PARTS = {"indices": "indices_or_sections", "sections": "indices_or_sections"}
-_AXES = {"axis0": "dim0", "axis1": "dim1"}
-_BATCHES = {"batch1": "a", "batch2": "b"}
-PARSED = {
-    "addbmm_": _BATCHES, "addmm_": {"mat1": "a", "mat2": "b"}, "addmv_": {"mat": "a", "vec": "b"},
-    "addr_": {"vec1": "a", "vec2": "b"}, "baddbmm_": _BATCHES,
-    "cholesky_solve": {"input2": "L"}, "dsplit": _PARTS, "heaviside": {"values": "other"},
-    "heaviside_": {"values": "other"}, "hsplit": _PARTS, "map_": {"other": "tensor", "x2": "tensor"},
-    "isin": {"element": "elements", "test_element": "test_elements"}, "linalg_lstsq": {"b": "B"},
-    "linalg_tensorsolve": {"other": "B"}, "orgqr": {"input2": "tau"}, "ormqr": {"input2": "tau", "input3": "other"},
-    "result_type": {"tensor": "tensor1", "other": "tensor2"}, "split": {"split_size": "split_size_or_sections"},
-    "swapaxes": _AXES, "swapaxes_": _AXES, "unsafe_split": {"split_size": "split_size_or_sections"},
-    "tensor_split": {"tensor_indices_or_sections": "indices_or_sections"}, "vsplit": _PARTS,
-}  # fmt: skip
 
 _SIGNS = (AssertionError, AttributeError, StopIteration, TypeError, ValueError)
 """What functions raise of objects that are not tensors, and may override them."""
@@ -53,7 +37,7 @@ def accepting(define: Any, name: str, *, method: bool = False) -> Any:
     if not isinstance(define, FunctionType):
         return define
     own = _arguments(define)
-    typed = not _DIMS.isdisjoint(own) or name in PARSED or _has_types(define, own)
+    typed = not _DIMS.isdisjoint(own) or name in renamed or _has_types(define, own)
     if method and not typed and not signatures_of(name, method):
         return define
     if (f"Tensor.{name}" if method else name) in HOT:
@@ -124,10 +108,10 @@ def _again(
     if arm_for((*args, *given.values())):
         return partial(call, *args, **given)
     ours = _names(define, name, method)
-    renamed = {ours.get(key, key): value for key, value in given.items()}
-    if len(renamed) == len(given) and renamed.keys() != given.keys():
+    named = {ours.get(key, key): value for key, value in given.items()}
+    if len(named) == len(given) and named.keys() != given.keys():
         # the call failed at an unknown name, so it had no effect yet
-        return partial(renaming, *args, **renamed)
+        return partial(renaming, *args, **named)
     return None
 
 
@@ -150,7 +134,7 @@ def _names(define: FunctionType, name: str, method: bool) -> dict[str, str]:
     """Return its arguments by the names of others."""
     own = _arguments(define)
     code = unwrap(define).__code__
-    names = OURS | PARSED.get(name, {})
+    names = OURS | renamed.get(name, {})
     first = code.co_varnames[0] if code.co_argcount and "input" not in own and not method else ""
     if first in _FIRST:
         names = {theirs: first if mine == "input" else mine for theirs, mine in names.items()}

@@ -2,7 +2,7 @@
 
 # Note [Arguments of wrong types]
 Problem: PyTorch's parser looks at the types of all arguments first. Some functions would take what it refuses.
-Rule: a public function compares its arguments with its signatures before it runs. Those are listed in `signatures.py`,
+Rule: a public function compares its arguments with its signatures before it runs. Its decorator `signatures` has them,
 or are the annotations of its own parameters. What does not fit raises the parser's TypeError.
 Why it is cheap: a function remembers the types of arguments that have fitted (`Parser.fitting`). Where the type
 does not decide, as of a list of ints, the values are compared each time.
@@ -316,7 +316,7 @@ def _objection(parameter: Expected, value: Any, place: str) -> str:
 
 
 def _parse_listed(function: str, text: str) -> CallSignature:
-    """Return the signature that a line of `signatures.py` has."""
+    """Return the signature that a line of `signatures` has."""
     parameters, by_keyword = [], False
     for part in filter(None, text.split(", ")):
         if part == "*":

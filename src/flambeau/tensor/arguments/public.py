@@ -8,9 +8,10 @@ from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter, Signature
 from types import FunctionType, MappingProxyType
 from typing import Any, TypeVar
 
-from flambeau.tensor.arguments.arg_aliases import PARSED, accepting
+from flambeau.tensor.arguments.arg_aliases import accepting
 from flambeau.tensor.arguments.arg_errors import standing_for
 from flambeau.tensor.arguments.torch_function import arm_for
+from flambeau.tensor.signatures import renamed
 from flambeau.tensor.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,7 +59,7 @@ def _bind_method(name: str, define: Any, plain: bool = False, front: Front | Non
         raise ValueError(f"Tensor.{name} is bound twice")
     if "<locals>" in getattr(define, "__qualname__", ""):
         define.__qualname__ = f"Tensor.{name}"  # which errors name
-    plain = plain and name not in PARSED
+    plain = plain and name not in renamed
     bound = define if plain else accepting(define, name, method=True)
     setattr(
         Tensor,
@@ -109,7 +110,7 @@ def function(define: F) -> F:
 def plain_function(define: F) -> F:
     """Bind `torch.<name>` without a wrapper. The function is called often and reads NumPy's names itself."""
     name = define.__name__
-    functions[name] = _document(accepting(define, name) if name in PARSED else define, define, name)
+    functions[name] = _document(accepting(define, name) if name in renamed else define, define, name)
     return define
 
 

@@ -55,6 +55,7 @@ from flambeau.tensor.autograd.inplace_checks import refuse_inference
 from flambeau.tensor.autograd.recording import RecordPlan, record_result
 from flambeau.tensor.call import call, call_into, empty, unary
 from flambeau.tensor.deterministic_fill import fill_from
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.storage import PinnedStorage
 from flambeau.tensor.storage_resize import resize_storage
 from flambeau.tensor.tensor import Tensor, make
@@ -63,6 +64,7 @@ from flambeau.tensor.tensor import Tensor, make
 
 
 @method
+@signatures("Tensor.copy_(other: Tensor, non_blocking: bool=)")
 def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Tensor:
     """Copy the elements of `src`, of any dtype and device, broadcast to this shape. Returns itself.
 
@@ -735,6 +737,10 @@ def zero_(self: Tensor) -> Tensor:
 
 
 @method
+@signatures(
+    "Tensor.resize_(size: IntTuple, *, memory_format: memory_format | None=)",
+    shown="Tensor.resize_(*sizes: int, memory_format: memory_format | None=contiguous_format)",
+)
 def resize_(
     self: Tensor, *sizes: Any, size: Any = None, memory_format: memory_format = contiguous_format
 ) -> Tensor:

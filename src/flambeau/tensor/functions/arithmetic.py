@@ -36,6 +36,7 @@ from flambeau.tensor.arguments.public import (
 )
 from flambeau.tensor.arguments.torch_function import again
 from flambeau.tensor.call import binary_into, call, call_into, signature, unary, with_scalar
+from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import Tensor
 
 SCALARS: tuple[Any, ...] = (bool, int, float, complex)
@@ -205,7 +206,17 @@ def _public_operators() -> Iterator[Pointwise]:
 def _bind_table() -> None:
     for op in _public_operators():
         if op.forms.bound:
+            _note_names(op)
             (bind_unary if op.arity == 1 else bind_binary)(op)
+
+
+def _note_names(op: Pointwise) -> None:
+    """Note PyTorch's name of the second argument, where it is not `other`."""
+    name, second = op.name, op.forms.second
+    if second:
+        for form, out in (name, ", *, out: Tensor | None=None"), (f"{name}_", ""):
+            signatures(shown=f"{form}(input: Tensor, {second}: Tensor{out})")
+            accepts(form, **{second: "other"})
 
 
 _bind_table()
@@ -299,11 +310,19 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
 
 _bind_scaled(arithmetic.add, arithmetic.add_alpha)
 _bind_scaled(arithmetic.sub, arithmetic.sub_alpha)
+signatures("""
+subtract(input: Tensor | Number, other: Number, alpha: Number=)
+subtract(input: Tensor | Number, other: Tensor, *, alpha: Number=)
+""")
 bind_binary(arithmetic.mul, numbers=True)
 bind_binary(arithmetic.floor_divide, numbers=True)
 
 
 @function
+@signatures("""
+rsub(input: Tensor, other: Number, alpha: Number=)
+rsub(input: Tensor, other: Tensor, *, alpha: Number=)
+""")
 def rsub(input: Any, other: Any, alpha: Any = 1) -> Any:
     """Return other - alpha * input."""
     pair = operand(other, "rsub", "other", 2), tensor_operand(input, "rsub", "input", 1)
@@ -325,6 +344,15 @@ def _quotient(rounding_mode: Any) -> Pointwise:
 
 
 @function
+@signatures(
+    """
+div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | None=)
+divide(input: Tensor | Number, other: Tensor | Number)
+divide(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | None)
+true_divide(input: Tensor | Number, other: Tensor | Number)
+""",
+    shown="true_divide(input: Tensor, other: Tensor | Number, *, out: Tensor | None=None)",
+)
 def div(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -> Any:
     """Return the quotient of input and other; rounded where `rounding_mode` is "trunc" or "floor".
 
@@ -343,6 +371,12 @@ def _div(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named: 
         return again(_div, self, other, rounding_mode=rounding_mode)
 
 
+@signatures("""
+Tensor.div_(other: Tensor | Number, *, rounding_mode: str | None=)
+Tensor.divide_(other: Tensor | Number)
+Tensor.divide_(other: Tensor | Number, *, rounding_mode: str | None)
+Tensor.true_divide_(other: Tensor | Number)
+""")
 def _div_(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named: Any) -> Any:
     if named:
         return _div_(*_bind_operands("div_", named, self, other), rounding_mode=rounding_mode)
@@ -495,6 +529,12 @@ def _bind_bound(op: Pointwise, bound: str) -> None:
     def in_place(self: Tensor, *args: Any, **given: Any) -> Any:
         return into(*_bounds(self, *end_of(args, given)))
 
+    of_function, of_method = (
+        f"{form}(input: Tensor, {bound}: Tensor | Number" for form in (name, f"{name}_")
+    )
+    signatures(
+        f"{of_function})\n{of_method})", shown=f"{of_function}, *, out: Tensor | None=None)\n{of_method})"
+    )
     publish(of_tensor, name, op.summary, function)
     publish(of_self, name, op.summary, method)
     publish_in_place(in_place, op)
@@ -509,6 +549,10 @@ def _rounding(decimals: int) -> tuple[Pointwise, tuple[Any, ...]]:
 
 
 @function
+@signatures("""
+round(input: Tensor)
+round(input: Tensor, *, decimals: int)
+""")
 def round(input: Tensor, *, decimals: int = 0, out: Any = None) -> Any:
     """Return each element rounded to the nearest number of `decimals`, halves to the even neighbour."""
     op, params = _rounding(decimals)
@@ -520,6 +564,10 @@ def _round(self: Tensor, *, decimals: int = 0) -> Any:
     return call(op, (self,), params)
 
 
+@signatures("""
+round_(input: Tensor)
+round_(input: Tensor, *, decimals: int)
+""")
 def _round_(self: Tensor, *, decimals: int = 0) -> Any:
     op, params = _rounding(decimals)
     return into(op, (self,), params)

@@ -44,6 +44,7 @@ from flambeau.tensor.call import call
 from flambeau.tensor.call import empty as allocate
 from flambeau.tensor.deterministic_fill import filled_if_wanted, is_filled
 from flambeau.tensor.exchange.transfer import copy_, empty_pinned, fill_, filled_with, new_filled, resize_
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor, make
 
 
@@ -103,6 +104,7 @@ def _sizes(function: str, size: tuple[Any, ...], given: Sized) -> Shape:
 
 
 @function
+@signatures("empty(size: IntTuple, *, memory_format: memory_format | None=, **made)")
 def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Return a new tensor of uninitialized memory, by default of the default dtype."""
     if interception.count and dispatch.is_shown():
@@ -168,6 +170,13 @@ def _remember(key: Any, meta: Meta, options: CreationOptions) -> None:
 
 @function
 @creates
+@signatures(
+    "empty_strided(size: IntTuple, stride: IntTuple, **made)",
+    shown="""
+empty_strided(size: IntTuple, stride: IntTuple, *, dtype: dtype | None=None, layout: layout | None=strided,
+    device: Device=None, requires_grad: bool=False, pin_memory: bool=False)
+""",
+)
 def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
     """Return a new tensor of uninitialized memory with the given strides, counted in elements."""
     options = CreationOptions("empty_strided", given)
@@ -180,6 +189,13 @@ def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
 
 @function
 @creates
+@signatures(
+    "empty_permuted(size: IntTuple, physical_layout: IntTuple, **made)",
+    shown="""
+empty_permuted(size: IntTuple, physical_layout: IntTuple, *, dtype: dtype | None=None,
+    layout: layout | None=strided, device: Device=None, requires_grad: bool=False, pin_memory: bool=False)
+""",
+)
 def empty_permuted(size: Any, physical_layout: Any, **given: Unpack[Given]) -> Tensor:
     """Return a new tensor of uninitialized memory without gaps, its dimensions in memory in the order
     `physical_layout`.
@@ -231,12 +247,14 @@ def _of_one_value(function: str, shape: Shape, value: Any, given: Given, natural
 
 
 @function
+@signatures("zeros(size: IntTuple, **made)")
 def zeros(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Return a new tensor of zeros."""
     return _of_default(zeros, sizes, 0, given)
 
 
 @function
+@signatures("ones(size: IntTuple, **made)")
 def ones(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Return a new tensor of ones."""
     return _of_default(ones, sizes, 1, given)
@@ -244,6 +262,7 @@ def ones(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
 
 @function
 @creates
+@signatures("full(size: IntTuple, fill_value: Number, **made)")
 def full(size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
     """Return a new tensor of one value. Its dtype is the value's own (int64, bool, the default) unless given."""
     if not isinstance(size, (tuple, list)):
@@ -254,6 +273,7 @@ def full(size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
 
 @function
 @creates
+@signatures("scalar_tensor(s: Number, **made)")
 def scalar_tensor(s: Any, **given: Unpack[Given]) -> Tensor:
     """Return a 0-dim tensor of a number, by default of the default dtype."""
     return _of_one_value("scalar_tensor", (), number(s, "scalar_tensor", "s", 1), given, None)
@@ -261,6 +281,10 @@ def scalar_tensor(s: Any, **given: Unpack[Given]) -> Tensor:
 
 @function
 @creates
+@signatures("""
+eye(n: int, **made)
+eye(n: int, m: int, **made)
+""")
 def eye(n: Any, m: Any = None, **given: Unpack[Given]) -> Tensor:
     """Return the identity matrix of `n` rows and `m` (or n) columns."""
     options = CreationOptions("eye", given)
@@ -287,6 +311,7 @@ def _like(function: str, input: Any, given: Given) -> tuple[Meta, CreationOption
 
 @function
 @creates
+@signatures("empty_like(input: Tensor, *, memory_format: memory_format | None=, **made)")
 def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """Return an uninitialized tensor of the shape, dtype, device and memory order of `input`."""
     if isinstance(input, Tensor) and input.meta.sparse:
@@ -296,6 +321,7 @@ def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 
 @function
 @creates
+@signatures("zeros_like(input: Tensor, *, memory_format: memory_format | None=, **made)")
 def zeros_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """Return zeros in the shape, dtype, device and memory order of `input`."""
     if isinstance(input, Tensor) and input.meta.sparse:
@@ -306,6 +332,7 @@ def zeros_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 
 @function
 @creates
+@signatures("ones_like(input: Tensor, *, memory_format: memory_format | None=, **made)")
 def ones_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """Return ones in the shape, dtype, device and memory order of `input`."""
     meta, options = _like("ones_like", input, given)
@@ -314,6 +341,7 @@ def ones_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 
 @function
 @creates
+@signatures("full_like(input: Tensor, fill_value: Number, *, memory_format: memory_format | None=, **made)")
 def full_like(input: Tensor, fill_value: Number, **given: Unpack[Given]) -> Tensor:
     """Return one value in the shape, dtype, device and memory order of `input`."""
     meta, options = _like("full_like", input, given)
@@ -332,6 +360,7 @@ def _new_like(
 
 @method
 @creates
+@signatures("Tensor.new_empty(size: IntTuple, **made)")
 def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Return an uninitialized tensor on this one's device and of its dtype."""
     if self.meta.sparse:
@@ -341,6 +370,7 @@ def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 
 @method
 @creates
+@signatures("Tensor.new_zeros(size: IntTuple, **made)")
 def new_zeros(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Return zeros on this tensor's device and of its dtype."""
     if self.meta.sparse:
@@ -351,6 +381,7 @@ def new_zeros(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 
 @method
 @creates
+@signatures("Tensor.new_ones(size: IntTuple, **made)")
 def new_ones(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Return ones on this tensor's device and of its dtype."""
     meta, options = _new_like(self, "new_ones", sizes, given)
@@ -359,6 +390,13 @@ def new_ones(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 
 @method
 @creates
+@signatures(
+    "Tensor.new_full(size: IntTuple, fill_value: Number, **made)",
+    shown="""
+Tensor.new_full(size: IntTuple, fill_value: Number, *, dtype: dtype | None=None, device: Device=None,
+    requires_grad: bool=False, layout: layout | None=strided, pin_memory: bool=False)
+""",
+)
 def new_full(self: Tensor, size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
     """Return one value on this tensor's device and of its dtype."""
     meta, options = _new_like(self, "new_full", (size,), cast(Sized, given))
@@ -367,6 +405,7 @@ def new_full(self: Tensor, size: IntTuple, fill_value: Number, **given: Unpack[G
 
 @method
 @creates
+@signatures("Tensor.new_empty_strided(size: IntTuple, stride: IntTuple, **made)")
 def new_empty_strided(self: Tensor, size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
     """Return `torch.empty_strided` on this tensor's device and of its dtype."""
     given.setdefault("dtype", self.meta.dtype)
@@ -385,6 +424,17 @@ def _kind(options: CreationOptions, natural: dtype) -> dtype:
 
 @function
 @creates
+@signatures(
+    """
+arange(end: Number, **made)
+arange(start: Number, end: Number, step: Number=, **made)
+""",
+    shown="""
+arange(start: Number=0, end: Number | None=None, step: Number=1, *, out: Tensor | None=None,
+    dtype: dtype | None=None, layout: layout | None=strided, device: Device=None, requires_grad: bool=False,
+    pin_memory: bool=False)
+""",
+)
 def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Given]) -> Tensor:
     """Return numbers from `start` (0 if one argument is given) to `end`, which is not among them, by `step`.
 
@@ -421,6 +471,7 @@ def _count(start: float, end: float, step: float) -> int:
 
 @function
 @creates
+@signatures("range(start: Number, end: Number, step: Number=, **made)")
 def range(start: Number = 0, end: Number | None = None, step: Number = 1, **given: Unpack[Given]) -> Tensor:
     """Return numbers from `start` to `end`, which may be among them. Deprecated: use arange."""
     warn_program(
@@ -442,6 +493,7 @@ def range(start: Number = 0, end: Number | None = None, step: Number = 1, **give
 
 @function
 @creates
+@signatures("linspace(start: Tensor | Number, end: Tensor | Number, steps: int, **made)")
 def linspace(start: Any, end: Any, steps: Any, **given: Unpack[Given]) -> Tensor:
     """Return `steps` numbers from `start` to `end` (both among them), equally spaced."""
     return _create_spaced("linspace", ops.linspace, start, end, steps, (), given)
@@ -449,6 +501,7 @@ def linspace(start: Any, end: Any, steps: Any, **given: Unpack[Given]) -> Tensor
 
 @function
 @creates
+@signatures("logspace(start: Tensor | Number, end: Tensor | Number, steps: int, base: float=, **made)")
 def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **given: Unpack[Given]) -> Tensor:
     """Return `steps` numbers from base**start to base**end, their exponents equally spaced."""
     return _create_spaced("logspace", ops.logspace, start, end, steps, (float(base),), given)

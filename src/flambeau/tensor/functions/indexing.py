@@ -35,6 +35,7 @@ from flambeau.tensor.call import call, call_into, refuse_overlap
 from flambeau.tensor.exchange import data
 from flambeau.tensor.functions.views import tensors_of, unbind, unsqueeze
 from flambeau.tensor.outputs import require_dtype
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 _MASKS = (dtypes.bool_, dtypes.uint8)
@@ -311,6 +312,7 @@ def _nonzero(t: Tensor) -> Tensor:
 
 
 @both
+@signatures("nonzero(input: Tensor, *, as_tuple: bool=)")
 def nonzero(input: Tensor, *, out: Tensor | None = None, as_tuple: bool = False) -> Any:
     """Return the indices of elements that are not zero: (count, ndim), or one vector per dimension with `as_tuple`.
 
@@ -402,6 +404,7 @@ def _scalar(value: Any, like: Tensor, name: str) -> Any:
 
 
 @both
+@signatures("masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number)")
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """Return `value` where the (broadcast) mask is True, else the tensor's own elements."""
     result: Tensor = call(masks.masked_fill, (input, mask, _scalar(value, input, "masked_fill_")))
@@ -409,6 +412,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 
 @method
+@signatures("Tensor.masked_fill_(mask: Tensor, value: Tensor | Number)")
 def masked_fill_(self: Tensor, mask: Tensor, value: Any) -> Tensor:
     return call_into(masks.masked_fill, (self,), (self, mask, _scalar(value, self, "masked_fill_")))
 
@@ -435,6 +439,7 @@ def index_select(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None =
 
 
 @both
+@signatures("index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number=)")
 def index_add(
     input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1, out: Tensor | None = None
 ) -> Tensor:
@@ -444,6 +449,7 @@ def index_add(
 
 
 @method
+@signatures("Tensor.index_add_(dim: int, index: Tensor, source: Tensor, *, alpha: Number=)")
 def index_add_(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     return _in_place(ops.index_add, self, (index, source, checked_scalar(alpha, self.meta.dtype)), (dim,))
 
@@ -462,6 +468,7 @@ def index_copy_(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 
 
 @both
+@signatures("index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number)")
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """Return `value` at indices of a dimension."""
     result: Tensor = call(ops.index_fill, (input, index, _scalar(value, input, "index_fill_")), (dim,))
@@ -469,6 +476,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 
 
 @method
+@signatures("Tensor.index_fill_(dim: int, index: Tensor, value: Tensor | Number)")
 def index_fill_(self: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     return _in_place(ops.index_fill, self, (index, _scalar(value, self, "index_fill_")), (dim,))
 
@@ -602,6 +610,12 @@ def _scatter_args(self: Tensor, src: Any, value: Any, reduce: str | None) -> tup
 
 
 @both
+@signatures("""
+scatter(input: Tensor, dim: int, index: Tensor, src: Tensor)
+scatter(input: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str)
+scatter(input: Tensor, dim: int, index: Tensor, value: Number)
+scatter(input: Tensor, dim: int, index: Tensor, value: Number, *, reduce: str)
+""")
 def scatter(
     input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None,
     out: Tensor | None = None,
@@ -613,6 +627,12 @@ def scatter(
 
 
 @method
+@signatures("""
+Tensor.scatter_(dim: int, index: Tensor, src: Tensor)
+Tensor.scatter_(dim: int, index: Tensor, src: Tensor, *, reduce: str)
+Tensor.scatter_(dim: int, index: Tensor, value: Number)
+Tensor.scatter_(dim: int, index: Tensor, value: Number, *, reduce: str)
+""")
 def scatter_(
     self: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
 ) -> Tensor:

@@ -30,6 +30,7 @@ from flambeau.tensor.exchange.transfer import new_filled
 from flambeau.tensor.functions.indexing import index_select
 from flambeau.tensor.functions.views import diagonal, given_ints, ints, reshape, tensors_of, unsqueeze
 from flambeau.tensor.outputs import require_dtype
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 # -- cat and stack --------------------------------------------------------------------------------------
@@ -188,6 +189,7 @@ def _zeros(shape: tuple[int, ...], kind: dtype, like: Tensor) -> Tensor:
 
 
 @method
+@signatures("Tensor.repeat(repeats: IntTuple)", shown="Tensor.repeat(*repeats: int)")
 def repeat(self: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
     """Return the tensor repeated so many times along each dimension; more sizes than dimensions add leading ones."""
     if not sizes and repeats is None:
@@ -210,12 +212,24 @@ def repeat(self: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
 
 
 @both
+@signatures(
+    "tile(input: Tensor, dims: IntTuple)",
+    shown="""
+tile(input: Tensor, dims: IntTuple)
+Tensor.tile(*dims: int)
+""",
+)
 def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     """Return `repeat`, where fewer sizes than dimensions leave the leading dimensions as they are."""
     times = given_ints(args, dims, "tile", "dims")
     return repeat(input, (*[1] * (input.meta.ndim - len(times)), *times))
 
 
+@signatures("""
+repeat_interleave(input: Tensor, repeats: Tensor | int, dim: int | None=, *, output_size: int | None=)
+repeat_interleave(repeats: Tensor, *, output_size: int | None=)
+Tensor.repeat_interleave(repeats: Tensor | int, dim: int | None=, *, output_size: int | None=)
+""")
 def _repeat_interleave(
     input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
@@ -269,6 +283,13 @@ def _places(repeats: Tensor, total: int | None) -> Tensor:
 
 
 @both
+@signatures(
+    "flip(input: Tensor, dims: IntTuple)",
+    shown="""
+flip(input: Tensor, dims: IntTuple)
+Tensor.flip(*dims: int)
+""",
+)
 def flip(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     """Return the order of some dimensions reversed; a copy."""
     result: Tensor = call(ops.flip, (input,), (given_ints(args, dims, "flip", "dims"),))

@@ -27,6 +27,7 @@ from flambeau.tensor.arguments.typing import contiguous_format
 from flambeau.tensor.call import call, resize_to
 from flambeau.tensor.functions.random import randn
 from flambeau.tensor.outputs import deliver, require_dtype, require_no_gradient, run
+from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import Tensor
 
 Out = Any
@@ -123,6 +124,7 @@ def inverse(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 @both
+@signatures(shown="det(input: Tensor, *, out: Tensor | None=None)")
 def det(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return the determinant of each square matrix."""
     return run(ops.det, (tensor_of(A, "linalg_det"),), (), out)
@@ -290,6 +292,8 @@ def cholesky(input: Tensor, upper: bool = False, *, out: Tensor | None = None) -
 
 
 @both
+@signatures("cholesky_solve(input: Tensor, input2: Tensor, upper: bool=)")
+@accepts("cholesky_solve", input2="L")
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False, *, out: Tensor | None = None) -> Tensor:
     """Return X of AX = B from the Cholesky factor of A."""
     for name, x in (("b", B), ("u", L)):
@@ -484,6 +488,8 @@ def qr(input: Tensor, some: bool = True, *, out: Out = None) -> Any:
     return types.qr.of(linalg_qr(input, "reduced" if some else "complete", out=out), out)
 
 
+@signatures(shown="orgqr(input: Tensor, tau: Tensor, *, out: Tensor | None=None)")
+@accepts("orgqr", input2="tau")
 def householder_product(A: Tensor, tau: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return the first columns of the product of Householder reflectors, which `torch.geqrf` returns."""
     found = call(ops.householder_product, (tensor_of(A, "linalg_householder_product"), tau))
@@ -495,6 +501,7 @@ alias("orgqr", householder_product)
 
 
 @both
+@accepts("ormqr", input2="tau", input3="other")
 def ormqr(
     input: Tensor,
     tau: Tensor,
@@ -666,6 +673,7 @@ def _eigen(op: Op, name: str, A: Any) -> tuple[Tensor, ...]:
 _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
 
+@accepts("linalg_lstsq", b="B")
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
     """Return X that makes AX - B least, of least norm where several do; and residuals, rank, singular values as
     `driver` has.

@@ -23,6 +23,7 @@ from flambeau.tensor.arguments.typing import contiguous_format
 from flambeau.tensor.functions.linalg import inv, invert, solve, tensor_of
 from flambeau.tensor.functions.matmul import deliver_chain, multiply_chain
 from flambeau.tensor.outputs import deliver, require_dtype, run
+from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import Tensor
 
 # -- functions of a matrix -------------------------------------------------------------------------------------------
@@ -116,6 +117,7 @@ def _taylor(x: Tensor) -> Tensor:
 # -- products --------------------------------------------------------------------------------------------------------
 
 
+@signatures("linalg_multi_dot(tensors: TensorList)")
 def multi_dot(tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor:
     """Return the product of several matrices in the order of fewest operations; the first and last may be vectors."""
     tensors = list(tensors)
@@ -257,6 +259,7 @@ def tensorinv(A: Tensor, ind: int = 2, *, out: Tensor | None = None) -> Tensor:
     return result
 
 
+@accepts("linalg_tensorsolve", other="B")
 def tensorsolve(A: Tensor, B: Tensor, dims: IntTuple | None = None, *, out: Tensor | None = None) -> Tensor:
     """Return X of tensordot(A, X, X.ndim) = B; `dims` of A are moved to its end first."""
     if dims is not None:
@@ -278,6 +281,10 @@ def tensorsolve(A: Tensor, B: Tensor, dims: IntTuple | None = None, *, out: Tens
 
 
 @function
+@signatures("""
+trapezoid(y: Tensor, *, dx: Number=, dim: int=)
+trapezoid(y: Tensor, x: Tensor, *, dim: int=)
+""")
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """Return the integral along `dim` by the trapezoid rule, of samples at `x`, or `dx` apart (1 by default)."""
     dim = _samples_dim("trapezoid", y, x, dx, dim)
@@ -290,6 +297,10 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = 
 
 
 @function
+@signatures("""
+cumulative_trapezoid(y: Tensor, *, dx: Number=, dim: int=)
+cumulative_trapezoid(y: Tensor, x: Tensor, *, dim: int=)
+""")
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """Return the integrals from the first sample to each later one, as `trapezoid`."""
     dim = _samples_dim("cumulative_trapezoid", y, x, dx, dim)
@@ -300,6 +311,10 @@ def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, 
 
 
 @function
+@signatures("""
+trapz(y: Tensor, *, dx: float=, dim: int=)
+trapz(y: Tensor, x: Tensor, *, dim: int=)
+""")
 def trapz(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """Return `torch.trapezoid`."""
     return trapezoid(y, x, dx=dx, dim=dim)

@@ -21,6 +21,7 @@ from flambeau.tensor.arguments.torch_function import arm_for
 from flambeau.tensor.call import call
 from flambeau.tensor.functions import out_dtype_matmul
 from flambeau.tensor.outputs import deliver, require_dtype, run
+from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import Tensor
 
 _VECTORS = AutocastRule("widest", "as_is")
@@ -53,6 +54,11 @@ def __rmatmul__(self: Tensor, other: Any) -> Any:
 
 
 @both
+@signatures("""
+mm(input: Tensor, mat2: Tensor)
+mm(input: Tensor, mat2: Tensor, out_dtype: dtype)
+Tensor.mm(mat2: Tensor)
+""")
 def mm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """Return the product of two matrices: (n, m) by (m, p).
 
@@ -79,6 +85,11 @@ alias("dsmm", spmm, as_method=False)
 
 
 @both
+@signatures("""
+bmm(input: Tensor, mat2: Tensor)
+bmm(input: Tensor, mat2: Tensor, out_dtype: dtype)
+Tensor.bmm(mat2: Tensor)
+""")
 def bmm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """Return the products of two batches of matrices: (b, n, m) by (b, m, p). No broadcasting. out_dtype: as of
     `mm`.
@@ -268,6 +279,11 @@ def _run_added(args: tuple[Any, ...], out: Tensor | None) -> Tensor:
 
 
 @both
+@signatures("""
+addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number=, alpha: Number=)
+addmm(input: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: dtype, *, beta: Number=, alpha: Number=)
+Tensor.addmm(mat1: Tensor, mat2: Tensor, *, beta: Number=, alpha: Number=)
+""")
 def addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, beta: Number = 1,
     alpha: Number = 1, out: Tensor | None = None,
@@ -280,6 +296,11 @@ def addmm(
 
 
 @both
+@signatures("""
+baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number=, alpha: Number=)
+baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, out_dtype: dtype, *, beta: Number=, alpha: Number=)
+Tensor.baddbmm(batch1: Tensor, batch2: Tensor, *, beta: Number=, alpha: Number=)
+""")
 def baddbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, out_dtype: dtype | None = None, *, beta: Number = 1,
     alpha: Number = 1, out: Tensor | None = None,
@@ -291,6 +312,7 @@ def baddbmm(
 
 
 @both
+@signatures("addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number=, alpha: Number=)")
 def addbmm(
     input: Tensor,
     batch1: Tensor,
@@ -309,6 +331,7 @@ def addbmm(
 
 
 @both
+@signatures("addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number=, alpha: Number=)")
 def addmv(
     input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1, out: Tensor | None = None
 ) -> Tensor:
@@ -335,6 +358,7 @@ def _addmv(input: Tensor, mat: Tensor, vec: Tensor, beta: Any, alpha: Any, out: 
 
 
 @both
+@signatures("addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number=, alpha: Number=)")
 def addr(
     input: Tensor,
     vec1: Tensor,
@@ -381,7 +405,9 @@ def _factor(name: str, x: Any, kind: dtype) -> Any:
     return x
 
 
-def _in_place(define: Any, bind: Callable[[Any], Any] = method) -> None:
+def _in_place(define: Any, first: str, second: str, bind: Callable[[Any], Any] = method) -> None:
+    """Bind `Tensor.<name>_`, whose two operands PyTorch calls `first` and `second`."""
+
     def inner(self: Tensor, a: Tensor, b: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
         result = define(self, a, b, beta=beta, alpha=alpha)
         if result.meta.shape != self.meta.shape:
@@ -392,14 +418,23 @@ def _in_place(define: Any, bind: Callable[[Any], Any] = method) -> None:
             )
         return self.copy_(result)
 
-    inner.__name__ = define.__name__ + "_"
+    inner.__name__ = name = define.__name__ + "_"
     inner.__doc__ = f"`{define.__name__}` in place."
+    operands = f"{first}: Tensor, {second}: Tensor"
+    signatures(
+        f"Tensor.{name}({operands}, *, beta: Number=, alpha: Number=)",
+        shown=f"Tensor.{name}({operands}, *, beta: Number=1, alpha: Number=1)",
+    )
+    accepts(name, **{first: "a", second: "b"})
     bind(inner)
 
 
-for _define in (addmm, baddbmm, addbmm, addr):
-    _in_place(_define)
-_in_place(addmv, method_and_function)
+_in_place(addmm, "mat1", "mat2")
+_in_place(baddbmm, "batch1", "batch2")
+_in_place(addbmm, "batch1", "batch2")
+_in_place(addr, "vec1", "vec2")
+signatures("addmv_(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number=, alpha: Number=)")
+_in_place(addmv, "mat", "vec", method_and_function)
 
 
 # -- contractions ---------------------------------------------------------------------------------------
@@ -548,6 +583,7 @@ def _cheapest_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
 
 
 @function
+@signatures(shown="einsum(equation: str, *operands: Any)")
 def einsum(*args: Any) -> Tensor:
     """Return products summed as subscripts say: `einsum("ij,jk->ik", a, b)`, or `einsum(a, [0, 1], b, [1, 2], [0,
     2])`.

@@ -27,6 +27,7 @@ from flambeau.tensor.autograd.composites import Composite, record_composite
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.linalg import eigh, eigvalsh, linalg_svd, svdvals, tensor_of
 from flambeau.tensor.outputs import deliver, run
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 Dims = tuple[int, ...]
@@ -69,6 +70,10 @@ def _dims(dim: Any) -> Any:
     return dim if dim is None or isinstance(dim, int) else tuple(dim)
 
 
+@signatures("""
+linalg_matrix_norm(input: Tensor, ord: Number, dim: IntTuple=, keepdim: bool=, *, dtype: dtype | None=)
+linalg_matrix_norm(input: Tensor, ord: str=, dim: IntTuple=, keepdim: bool=, *, dtype: dtype | None=)
+""")
 def matrix_norm(
     A: Tensor,
     ord: Any = "fro",
@@ -137,6 +142,10 @@ def _extreme(x: Tensor, dim: int, order: float) -> Tensor:
     return found
 
 
+@signatures("""
+linalg_norm(input: Tensor, ord: Number | str | None=, dim: IntOrTuple | None=, keepdim: bool=, *,
+    dtype: dtype | None=)
+""")
 def linalg_norm(
     A: Tensor,
     ord: Any = None,
@@ -228,6 +237,10 @@ def _limit(values: Tensor, A: Tensor, atol: Any, rtol: Any) -> Tensor:
     return found
 
 
+@signatures("""
+linalg_matrix_rank(input: Tensor, *, atol: Tensor | float | None=, rtol: Tensor | float | None=, hermitian: bool=)
+linalg_matrix_rank(input: Tensor, tol: Tensor | float, hermitian: bool=)
+""")
 def matrix_rank(
     A: Tensor,
     tol: Any = None,
@@ -255,6 +268,10 @@ def matrix_rank(
 _PINV = Composite("linalg_pinv", Derivative(pseudo_inverse))
 
 
+@signatures("""
+linalg_pinv(input: Tensor, *, atol: Tensor | float | None=, rtol: Tensor | float | None=, hermitian: bool=)
+linalg_pinv(input: Tensor, rcond: Tensor | float, hermitian: bool=)
+""")
 def pinv(
     A: Tensor,
     rcond: Any = None,

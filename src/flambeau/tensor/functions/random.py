@@ -34,6 +34,7 @@ from flambeau.tensor.call import call, call_into
 from flambeau.tensor.exchange.data import tensor
 from flambeau.tensor.functions import creation
 from flambeau.tensor.outputs import deliver
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 
@@ -126,6 +127,10 @@ def _policy(where: device) -> Policy:
 
 
 @method
+@signatures(
+    "Tensor.uniform_(from: float=, to: float=, *, generator: Generator | None=)",
+    shown="Tensor.uniform_(from_: float=0, to: float=1, *, generator: Generator | None=None)",
+)
 def uniform_(self: Tensor, *bounds: float, generator: Generator | None = None, **named: float) -> Tensor:
     """Fill with numbers uniform in [from, to): `uniform_()`, `uniform_(from, to)`.
 
@@ -194,6 +199,14 @@ def normal_(
 
 
 @method
+@signatures(
+    """
+Tensor.random_(*, generator: Generator | None=)
+Tensor.random_(from: int, to: int | None, *, generator: Generator | None=)
+Tensor.random_(to: int, *, generator: Generator | None=)
+""",
+    shown="Tensor.random_(from_: int=0, to: int | None=None, *, generator: Generator | None=None)",
+)
 def random_(self: Tensor, *bounds: int, generator: Generator | None = None, **named: int) -> Tensor:
     """Fill with integers in [from, to): `random_()`, `random_(to)`, `random_(from, to)`.
 
@@ -231,6 +244,10 @@ def _limits(dtype: dtype) -> tuple[int, int]:
 
 
 @method
+@signatures("""
+Tensor.bernoulli_(p: Tensor, *, generator: Generator | None=)
+Tensor.bernoulli_(p: float=, *, generator: Generator | None=)
+""")
 def bernoulli_(self: Tensor, p: float | Tensor = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Fill with 1 with probability `p` (a number, or a tensor of probabilities), else 0."""
     if isinstance(p, Tensor):
@@ -293,6 +310,7 @@ def geometric_(self: Tensor, p: float, *, generator: Generator | None = None) ->
 
 @function
 @creates
+@signatures("rand(size: IntTuple, *, generator: Generator | None=, **made)")
 def rand(*size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any) -> Tensor:
     """Return numbers uniform in [0, 1) of shape `size`."""
     if out is None:
@@ -302,6 +320,7 @@ def rand(*size: Any, generator: Generator | None = None, out: Tensor | None = No
 
 @function
 @creates
+@signatures("randn(size: IntTuple, *, generator: Generator | None=, **made)")
 def randn(
     *size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any
 ) -> Tensor:
@@ -313,6 +332,17 @@ def randn(
 
 @function
 @creates
+@signatures(
+    """
+randint(high: int, size: IntTuple, *, generator: Generator | None=, **made)
+randint(low: int, high: int, size: IntTuple, *, generator: Generator | None=, **made)
+""",
+    shown="""
+randint(low: int=0, high: int | None=None, size: IntTuple | None=None, *, generator: Generator | None=None,
+    out: Tensor | None=None, dtype: dtype | None=None, layout: layout | None=strided, device: Device=None,
+    requires_grad: bool=False, pin_memory: bool=False)
+""",
+)
 def randint(
     *args: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any
 ) -> Tensor:
@@ -349,6 +379,9 @@ def _make_empty(size: Sequence[Any], out: Tensor | None, options: dict[str, Any]
 
 @function
 @creates
+@signatures("""
+rand_like(input: Tensor, *, generator: Generator | None=, memory_format: memory_format | None=, **made)
+""")
 def rand_like(input: Tensor, *, generator: Generator | None = None, **options: Any) -> Tensor:
     """Return `rand` of the shape, dtype and device of `input`."""
     return uniform_(creation.empty_like(input, **options), generator=generator)
@@ -356,6 +389,9 @@ def rand_like(input: Tensor, *, generator: Generator | None = None, **options: A
 
 @function
 @creates
+@signatures("""
+randn_like(input: Tensor, *, generator: Generator | None=, memory_format: memory_format | None=, **made)
+""")
 def randn_like(input: Tensor, *, generator: Generator | None = None, **options: Any) -> Tensor:
     """Return `randn` of the shape, dtype and device of `input`."""
     return normal_(creation.empty_like(input, **options), generator=generator)
@@ -363,6 +399,19 @@ def randn_like(input: Tensor, *, generator: Generator | None = None, **options: 
 
 @function
 @creates
+@signatures(
+    """
+randint_like(input: Tensor, high: Tensor | int, *, generator: Generator | None=,
+    memory_format: memory_format | None=, **made)
+randint_like(input: Tensor, low: int, high: int, *, generator: Generator | None=,
+    memory_format: memory_format | None=, **made)
+""",
+    shown="""
+randint_like(input: Tensor, low: int=0, high: int | None=None, *, generator: Generator | None=None,
+    dtype: dtype | None=None, layout: layout | None=None, device: Device=None, requires_grad: bool=False,
+    pin_memory: bool=False, memory_format: memory_format | None=preserve_format)
+""",
+)
 def randint_like(input: Tensor, *bounds: int, generator: Generator | None = None, **options: Any) -> Tensor:
     """Return `randint` of the shape, dtype and device of `input`: `(input, high)` or `(input, low, high)`."""
     values = [*bounds, *[options.pop(name) for name in ("low", "high") if name in options]]
@@ -371,6 +420,7 @@ def randint_like(input: Tensor, *bounds: int, generator: Generator | None = None
 
 @function
 @creates
+@signatures("randperm(n: int, *, generator: Generator | None=, **made)")
 def randperm(
     n: int,
     *,
@@ -393,6 +443,18 @@ def randperm(
 
 
 @function
+@signatures(
+    """
+normal(mean: Tensor | float, std: Tensor, *, generator: Generator | None=)
+normal(mean: Tensor, std: float=, *, generator: Generator | None=)
+normal(mean: float, std: float, size: IntTuple, *, generator: Generator | None=, **made)
+""",
+    shown="""
+normal(mean: Tensor | float, std: Tensor | float=1.0, size: IntTuple | None=None, *,
+    generator: Generator | None=None, out: Tensor | None=None, dtype: dtype | None=None,
+    layout: layout | None=strided, device: Device=None, requires_grad: bool=False, pin_memory: bool=False)
+""",
+)
 def normal(
     mean: Any,
     std: Any = 1.0,
@@ -435,6 +497,10 @@ _POISSON = Composite("poisson", Derivative(whole=_no_gradients))
 
 
 @both
+@signatures("""
+bernoulli(input: Tensor, *, generator: Generator | None=)
+bernoulli(input: Tensor, p: float, *, generator: Generator | None=)
+""")
 def bernoulli(
     input: Tensor, p: float | None = None, *, generator: Generator | None = None, out: Tensor | None = None
 ) -> Tensor:

@@ -29,6 +29,7 @@ from flambeau.tensor.functions.norms import matrix_norm
 from flambeau.tensor.functions.views import dims_given
 from flambeau.tensor.outputs import deliver, require_dtype, run, run_cast
 from flambeau.tensor.settings import alert_not_deterministic
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 
@@ -112,6 +113,10 @@ def _has_ints(values: Any) -> bool:
 
 
 @_bind_reduction(ops.sum_, (int, tuple))
+@signatures("""
+sum(input: Tensor, *, dtype: dtype | None=)
+sum(input: Tensor, dim: IntOrTuple | None, keepdim: bool=, *, dtype: dtype | None=)
+""")
 def sum(
     input: Tensor,
     dim: Any = None,
@@ -140,6 +145,10 @@ def nansum(
 
 
 @_bind_reduction(ops.mean, (int, tuple))
+@signatures("""
+mean(input: Tensor, *, dtype: dtype | None=)
+mean(input: Tensor, dim: IntOrTuple | None, keepdim: bool=, *, dtype: dtype | None=)
+""")
 def mean(
     input: Tensor,
     dim: Any = None,
@@ -177,6 +186,10 @@ def nanmean(
 
 
 @_bind_reduction(ops.prod, (int,))
+@signatures("""
+prod(input: Tensor, *, dtype: dtype | None=)
+prod(input: Tensor, dim: int, keepdim: bool=, *, dtype: dtype | None=)
+""")
 def prod(
     input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: dtype | None = None,
     out: Tensor | None = None,
@@ -219,12 +232,28 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False, out
 
 
 @both
+@signatures(
+    """
+max(input: Tensor)
+max(input: Tensor, dim: int, keepdim: bool=)
+max(input: Tensor, other: Tensor)
+""",
+    shown="max(input: Tensor, dim: int | None=None, keepdim: bool=False, *, out: Any=None)",
+)
 def max(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Return the largest element; `max(input, dim, keepdim)`: values and indices; `max(input, other)`: elementwise."""
     return _max_or_min("max", ops.max_all, ops.max_dim, input, args, kwargs)
 
 
 @both
+@signatures(
+    """
+min(input: Tensor)
+min(input: Tensor, dim: int, keepdim: bool=)
+min(input: Tensor, other: Tensor)
+""",
+    shown="min(input: Tensor, dim: int | None=None, keepdim: bool=False, *, out: Any=None)",
+)
 def min(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Return the smallest element; `min(input, dim, keepdim)`: values and indices; `min(input, other)`: elementwise."""
     return _max_or_min("min", ops.min_all, ops.min_dim, input, args, kwargs)
@@ -270,12 +299,22 @@ def _index(op: Op, name: str, input: Tensor, dim: int | None, keepdim: bool, out
 
 
 @_bind_reduction(ops.all_, (int,))
+@signatures("""
+all(input: Tensor)
+all(input: Tensor, dim: IntTuple | None=, keepdim: bool=)
+all(input: Tensor, dim: int, keepdim: bool=)
+""")
 def all(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
     """Return True if all elements are true (nonzero). bool; of uint8, uint8."""
     return _test(ops.all_, "all", input, dim, keepdim, out)
 
 
 @_bind_reduction(ops.any_, (int,))
+@signatures("""
+any(input: Tensor)
+any(input: Tensor, dim: IntTuple | None=, keepdim: bool=)
+any(input: Tensor, dim: int, keepdim: bool=)
+""")
 def any(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
     """Return True if some element is true (nonzero). bool; of uint8, uint8."""
     return _test(ops.any_, "any", input, dim, keepdim, out)
@@ -293,11 +332,16 @@ def _test(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Tensor
 
 
 @function
+@signatures("""
+count_nonzero(input: Tensor, dim: IntTuple)
+count_nonzero(input: Tensor, dim: int | None=)
+""")
 def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
     """Return how many elements are not zero, in all or along `dim`. int64."""
     return call(ops.count_nonzero, (input,), (_dims(dim, "count_nonzero"), False, None))
 
 
+@signatures(shown="Tensor.count_nonzero(dim: IntOrTuple | None=None)")
 def _count_nonzero(self: Tensor, *dims: Any, dim: Any = None) -> Tensor:
     return count_nonzero(self, dims_given(dims, dim, "count_nonzero"))
 
@@ -309,6 +353,17 @@ method_of(count_nonzero, _count_nonzero)
 
 
 @both
+@signatures(
+    """
+var(input: Tensor, dim: IntOrTuple | None, unbiased: bool=, keepdim: bool=)
+var(input: Tensor, dim: IntOrTuple | None=, *, correction: Number | None=, keepdim: bool=)
+var(input: Tensor, unbiased: bool=)
+""",
+    shown="""
+var(input: Tensor, dim: IntOrTuple | None=None, *, correction: Number=1, keepdim: bool=False,
+    out: Tensor | None=None)
+""",
+)
 def var(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Tensor:
     """Return the variance: `var(input, dim=None, *, correction=1, keepdim=False)`, or `var(input, dim, unbiased,
     keepdim)`.
@@ -317,18 +372,51 @@ def var(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Tensor:
 
 
 @both
+@signatures(
+    """
+std(input: Tensor, dim: IntOrTuple | None, unbiased: bool=, keepdim: bool=)
+std(input: Tensor, dim: IntOrTuple | None=, *, correction: Number | None=, keepdim: bool=)
+std(input: Tensor, unbiased: bool=)
+""",
+    shown="""
+std(input: Tensor, dim: IntOrTuple | None=None, *, correction: Number=1, keepdim: bool=False,
+    out: Tensor | None=None)
+""",
+)
 def std(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Tensor:
     """Return the standard deviation: `std(input, dim=None, *, correction=1, keepdim=False)`, or with `unbiased`."""
     return _spread(ops.std, "std", input, dim, args, kwargs)
 
 
 @function
+@signatures(
+    """
+var_mean(input: Tensor, dim: IntOrTuple | None, unbiased: bool=, keepdim: bool=)
+var_mean(input: Tensor, dim: IntOrTuple | None=, *, correction: Number | None=, keepdim: bool=)
+var_mean(input: Tensor, unbiased: bool=)
+""",
+    shown="""
+var_mean(input: Tensor, dim: IntOrTuple | None=None, *, correction: Number=1, keepdim: bool=False,
+    out: TensorList | None=None)
+""",
+)
 def var_mean(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Return (variance, mean); arguments as `var`."""
     return _spread(ops.var_mean, "var_mean", input, dim, args, kwargs)
 
 
 @function
+@signatures(
+    """
+std_mean(input: Tensor, dim: IntOrTuple | None, unbiased: bool=, keepdim: bool=)
+std_mean(input: Tensor, dim: IntOrTuple | None=, *, correction: Number | None=, keepdim: bool=)
+std_mean(input: Tensor, unbiased: bool=)
+""",
+    shown="""
+std_mean(input: Tensor, dim: IntOrTuple | None=None, *, correction: Number=1, keepdim: bool=False,
+    out: TensorList | None=None)
+""",
+)
 def std_mean(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Return (standard deviation, mean); arguments as `std`."""
     return _spread(ops.std_mean, "std_mean", input, dim, args, kwargs)
@@ -421,6 +509,10 @@ def logsumexp(input: Tensor, dim: IntOrTuple, keepdim: bool = False, *, out: Ten
 
 
 @both
+@signatures("""
+median(input: Tensor)
+median(input: Tensor, dim: int, keepdim: bool=)
+""")
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Any = None) -> Any:
     """Return the (lower) median of all elements, or (values, indices) along `dim`. NaN wins."""
     if dim is None:
@@ -429,6 +521,10 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False, *, out:
 
 
 @both
+@signatures("""
+nanmedian(input: Tensor)
+nanmedian(input: Tensor, dim: int, keepdim: bool=)
+""")
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Any = None) -> Any:
     """Return `median` of the elements that are not NaN."""
     if dim is None:
@@ -443,6 +539,9 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False, *, out: Any = None
 
 
 @both
+@signatures("""
+quantile(input: Tensor, q: Tensor | float, dim: int | None=, keepdim: bool=, *, interpolation: str=)
+""")
 def quantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear",
     out: Tensor | None = None,
@@ -452,6 +551,9 @@ def quantile(
 
 
 @both
+@signatures("""
+nanquantile(input: Tensor, q: Tensor | float, dim: int | None=, keepdim: bool=, *, interpolation: str=)
+""")
 def nanquantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear",
     out: Tensor | None = None,

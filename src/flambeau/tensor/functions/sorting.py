@@ -16,10 +16,15 @@ from flambeau.tensor.arguments.public import both, function
 from flambeau.tensor.call import call
 from flambeau.tensor.exchange.data import tensor
 from flambeau.tensor.outputs import deliver, run
+from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import Tensor
 
 
 @both
+@signatures("""
+sort(input: Tensor, *, stable: bool | None, dim: int=, descending: bool=)
+sort(input: Tensor, dim: int=, descending: bool=)
+""")
 def sort(
     input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False, *, out: Any = None
 ) -> Any:
@@ -28,6 +33,10 @@ def sort(
 
 
 @both
+@signatures("""
+argsort(input: Tensor, *, stable: bool, dim: int=, descending: bool=)
+argsort(input: Tensor, dim: int=, descending: bool=)
+""")
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
     """Return the indices that sort `input` along `dim`."""
     return call(ops.sort, (input,), (dim, bool(descending)))[1]
@@ -96,6 +105,12 @@ def _unique(input: Tensor, dim: int | None, consecutive: bool, with_inverse: boo
 
 
 @function
+@signatures("""
+searchsorted(sorted_sequence: Tensor, input: Tensor, *, out_int32: bool=, right: bool=, side: str | None=,
+    sorter: Tensor | None=)
+searchsorted(sorted_sequence: Tensor, self: Number, *, out_int32: bool=, right: bool=, side: str | None=,
+    sorter: Tensor | None=)
+""")
 def searchsorted(
     sorted_sequence: Tensor, input: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
     sorter: Tensor | None = None, out: Tensor | None = None,
@@ -124,6 +139,10 @@ def searchsorted(
 
 
 @function
+@signatures("""
+bucketize(input: Tensor, boundaries: Tensor, *, out_int32: bool=, right: bool=)
+bucketize(self: Number, boundaries: Tensor, *, out_int32: bool=, right: bool=)
+""")
 def bucketize(
     input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False, out: Tensor | None = None
 ) -> Tensor:
@@ -134,6 +153,12 @@ def bucketize(
 
 
 @function
+@signatures("""
+isin(element: Number, test_elements: Tensor, *, assume_unique: bool=, invert: bool=)
+isin(elements: Tensor, test_element: Number, *, assume_unique: bool=, invert: bool=)
+isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool=, invert: bool=)
+""")
+@accepts("isin", element="elements", test_element="test_elements")
 def isin(
     elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False, out: Any = None
 ) -> Tensor:

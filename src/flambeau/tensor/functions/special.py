@@ -23,6 +23,7 @@ from flambeau.tensor.functions.arithmetic import (
 )
 from flambeau.tensor.functions.creation import arange
 from flambeau.tensor.outputs import deliver
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 bind_unary(ops.i0)
@@ -44,10 +45,12 @@ def polygamma(n: int, input: Tensor, *, out: Any = None) -> Any:
     return functions["digamma"](input, out=out) if n == 0 else run(ops.polygamma, (input,), out, (int(n),))
 
 
+@signatures("Tensor.polygamma(n: int)")
 def _polygamma(self: Tensor, n: int) -> Any:
     return polygamma(n, self)
 
 
+@signatures("Tensor.polygamma_(n: int)")
 def _polygamma_(self: Tensor, n: int) -> Any:
     return polygamma(n, self, out=self)
 

@@ -14,6 +14,7 @@ from flambeau.tensor.arguments.options import CreationOptions, Given, integer
 from flambeau.tensor.arguments.public import both, function, functions
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.fft import fft, ifft, irfft, rfft
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 # -- windows: symmetric, or one period of what repeats (`periodic`, the default) --------------------------------------
@@ -52,12 +53,29 @@ def _cosines(*factors: float) -> Any:
 
 
 @function
+@signatures("""
+hann_window(window_length: int, **made)
+hann_window(window_length: int, periodic: bool, **made)
+""")
 def hann_window(window_length: int, periodic: bool = True, **given: Any) -> Tensor:
     """Return (1 - cos) / 2."""
     return _window("hann_window", window_length, periodic, given, _cosines(0.5, -0.5))  # type: ignore[arg-type]
 
 
 @function
+@signatures(
+    """
+hamming_window(window_length: int, **made)
+hamming_window(window_length: int, periodic: bool, **made)
+hamming_window(window_length: int, periodic: bool, alpha: float, **made)
+hamming_window(window_length: int, periodic: bool, alpha: float, beta: float, **made)
+""",
+    shown="""
+hamming_window(window_length: int, periodic: bool=True, alpha: float=0.54, beta: float=0.46, *,
+    dtype: dtype | None=None, layout: layout | None=strided, device: Device=None, requires_grad: bool=False,
+    pin_memory: bool=False)
+""",
+)
 def hamming_window(
     window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, **given: Any
 ) -> Tensor:
@@ -66,6 +84,10 @@ def hamming_window(
 
 
 @function
+@signatures("""
+blackman_window(window_length: int, **made)
+blackman_window(window_length: int, periodic: bool, **made)
+""")
 def blackman_window(window_length: int, periodic: bool = True, **given: Any) -> Tensor:
     """Return 0.42 - cos / 2 + 0.08 * the cosine of twice the angle."""
     shape = _cosines(0.42, -0.5, 0.08)
@@ -73,6 +95,10 @@ def blackman_window(window_length: int, periodic: bool = True, **given: Any) -> 
 
 
 @function
+@signatures("""
+bartlett_window(window_length: int, **made)
+bartlett_window(window_length: int, periodic: bool, **made)
+""")
 def bartlett_window(window_length: int, periodic: bool = True, **given: Any) -> Tensor:
     """Return a triangle from 0 to 1 and back."""
 
@@ -83,6 +109,11 @@ def bartlett_window(window_length: int, periodic: bool = True, **given: Any) -> 
 
 
 @function
+@signatures("""
+kaiser_window(window_length: int, **made)
+kaiser_window(window_length: int, periodic: bool, **made)
+kaiser_window(window_length: int, periodic: bool, beta: float, **made)
+""")
 def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, **given: Any) -> Tensor:
     """Return I0(beta * sqrt(1 - x^2)) / I0(beta) for x from -1 to 1."""
 

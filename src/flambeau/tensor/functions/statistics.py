@@ -19,6 +19,7 @@ from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.functions.arithmetic import publish
 from flambeau.tensor.functions.norms import vector_norm
 from flambeau.tensor.outputs import deliver, require_dtype
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 # -- covariance -----------------------------------------------------------------------------------------------
@@ -107,6 +108,12 @@ def corrcoef(input: Tensor) -> Any:
 
 
 @function
+@signatures("""
+gradient(input: Tensor, *, dim: IntTuple, edge_order: int=)
+gradient(input: Tensor, *, spacing: Number | None=, dim: int | None=, edge_order: int=)
+gradient(input: Tensor, *, spacing: NumberTuple | Number | TensorList, dim: IntTuple, edge_order: int=)
+gradient(input: Tensor, *, spacing: NumberTuple | TensorList, dim: int | None=, edge_order: int=)
+""")
 def gradient(input: Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1) -> tuple[Any, ...]:
     """Return the gradient of samples along each of `dim` (all by default), by central differences; at the edges of
     an order.
@@ -206,6 +213,10 @@ def _uneven_gradient(x: Any, dim: int, coordinates: Any, edge_order: int) -> Any
 
 
 @function
+@signatures("""
+histogram(input: Tensor, bins: Tensor, *, weight: Tensor | None=, density: bool=)
+histogram(input: Tensor, bins: int=, *, range: FloatTuple | None=, weight: Tensor | None=, density: bool=)
+""")
 def histogram(
     input: Tensor,
     bins: Any = 100,
@@ -237,6 +248,10 @@ publish(_histogram, "histogram", "Counts of elements in bins, and the bins' edge
 
 
 @function
+@signatures("""
+histogramdd(input: Tensor, bins: int | IntTuple | TensorList, range: FloatTuple | None=, weight: Tensor | None=,
+    density: bool=)
+""")
 def histogramdd(
     input: Tensor, bins: Any, range: Any = None, weight: Tensor | None = None, density: bool = False
 ) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from flambeau.tensor.arguments.public import alias, both, function, functions, m
 from flambeau.tensor.arguments.typing import contiguous_format
 from flambeau.tensor.functions import views
 from flambeau.tensor.outputs import deliver, require_dtype
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 
@@ -34,14 +36,40 @@ def _store(view: Tensor, out: Tensor) -> Tensor:
     return copied
 
 
-def _bind_copy(name: str, of: Callable[..., Any], bind: Callable[[Any], Any] = function) -> None:
-    """Bind torch.<name>_copy, which returns what `of` shows as a new tensor."""
+def _bind_copy(
+    name: str,
+    parameters: str = "",
+    of: Callable[..., Any] | None = None,
+    *,
+    lines: Sequence[str] | None = None,
+    result: str = "Tensor",
+    bind: Callable[[Any], Any] = function,
+) -> None:
+    """Bind `torch.<name>_copy`: what a function shows, as a new tensor.
+
+    Args:
+        name: The name of the function.
+        parameters: Its parameters beside the tensor, with defaults.
+        of: The function, if it is not `torch.<name>`.
+        lines: The parameters of each signature of PyTorch's parser, if they are not those.
+        result: The type of the result.
+        bind: Where to bind the copy.
+    """
+    view = functions[name] if of is None else of
 
     def copy_view(input: Tensor, *args: Any, out: Any = None, **given: Any) -> Any:
-        return _fresh(of(input, *args, **given), out)
+        return _fresh(view(input, *args, **given), out)
 
     copy_view.__name__ = copy_view.__qualname__ = f"{name}_copy"
     copy_view.__doc__ = f"`{name}` as a new tensor."
+    beside = f", {parameters}" if parameters else ""
+    if lines is None:
+        lines = (re.sub("=[^,]*", "=", beside),) if parameters else ()
+    star = "" if "*" in parameters else " *,"
+    signatures(
+        "\n".join(f"{name}_copy(input: Tensor{each})" for each in lines),
+        shown=f"{name}_copy(input: Tensor{beside},{star} out: {result} | None=None)",
+    )
     bind(copy_view)
 
 
@@ -64,14 +92,26 @@ def _method(name: str) -> Callable[..., Any]:
     return lambda input, *args, **given: getattr(input, name)(*args, **given)
 
 
-for _name in ("as_strided", "diagonal", "permute", "select", "split", "split_with_sizes", "squeeze", "t", "transpose",
-              "unbind", "unsqueeze", "view_as_complex", "view_as_real", "detach"):  # fmt: skip
-    _bind_copy(_name, functions[_name])
-for _name in ("expand", "unfold", "view"):
-    _bind_copy(_name, _method(_name))
-_bind_copy("alias", _itself)
-_bind_copy("slice", _slice)
-_bind_copy("narrow", functions["narrow"], both)
+_bind_copy("as_strided", "size: IntTuple, stride: IntTuple, storage_offset: int | None=None")
+_bind_copy("diagonal", "offset: int=0, dim1: int=0, dim2: int=1")
+_bind_copy("permute", "dims: IntTuple")
+_bind_copy("select", "dim: int, index: int")
+_bind_copy("split", "split_size: int, dim: int=0", result="TensorList")
+_bind_copy("split_with_sizes", "split_sizes: IntTuple, dim: int=0", result="TensorList")
+_bind_copy("squeeze", "dim: IntOrTuple | None=None", lines=("", ", dim: int | IntTuple"))
+_bind_copy("t")
+_bind_copy("transpose", "dim0: int, dim1: int")
+_bind_copy("unbind", "dim: int=0", result="TensorList")
+_bind_copy("unsqueeze", "dim: int")
+_bind_copy("view_as_complex")
+_bind_copy("view_as_real")
+_bind_copy("detach")
+_bind_copy("expand", "size: IntTuple, *, implicit: bool=False", _method("expand"))
+_bind_copy("unfold", "dimension: int, size: int, step: int", _method("unfold"))
+_bind_copy("view", "size: IntTuple", _method("view"), lines=())
+_bind_copy("alias", of=_itself)
+_bind_copy("slice", "dim: int=0, start: int | None=None, end: int | None=None, step: int=1", _slice)
+_bind_copy("narrow", "dim: int, start: int, length: int", bind=both)
 
 # PyTorch's are views that autograd does not watch; here they are views.
 alias("unsafe_chunk", views.chunk)
@@ -148,6 +188,7 @@ def as_strided_scatter(
 
 
 @method
+@signatures("Tensor.sum_to_size(size: IntTuple)")
 def sum_to_size(self: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     """Return the sums over what broadcasting a tensor of `size` to this one's shape repeats; itself where nothing
     is.

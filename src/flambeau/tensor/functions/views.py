@@ -43,6 +43,7 @@ from flambeau.tensor.autograd.autograd_meta import (
 from flambeau.tensor.autograd.grad_validation import forget_base
 from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
 from flambeau.tensor.autograd.leaves import release_leaf
+from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import AutogradMeta, Tensor, make
 
 _ONLY_INTS = {int}
@@ -247,6 +248,7 @@ def _permute_to(t: Tensor, dims: Shape) -> Tensor:
 
 
 @behind(_front_of_view(_view_as_shape), as_function=False)
+@signatures(shown="Tensor.view(*shape: int)")
 def view(self: Tensor, *shape: Any, size: Any = None, dtype: dtype | None = None) -> Tensor:
     """Return a view with another shape (one size may be -1) or another dtype."""
     if dtype is not None and (shape or size is not None):
@@ -275,6 +277,13 @@ def view_as(self: Tensor, other: Tensor) -> Tensor:
 
 
 @both
+@signatures(
+    "reshape(input: Tensor, shape: IntTuple)",
+    shown="""
+reshape(input: Tensor, shape: IntTuple)
+Tensor.reshape(*shape: int)
+""",
+)
 def reshape(input: Tensor, *args: Any, shape: Any = None) -> Tensor:
     """Return another shape of the same elements: a view where the strides allow it, else a copy."""
     return _reshape(input, given_ints(args, shape, "reshape", "shape"))
@@ -353,6 +362,10 @@ def unflatten(input: Tensor, dim: int, sizes: IntTuple) -> Tensor:
 
 
 @behind(_front_of_view(_expand_to), as_function=False)
+@signatures(
+    "Tensor.expand(size: IntTuple, *, implicit: bool=)",
+    shown="Tensor.expand(*size: int, implicit: bool=False)",
+)
 def expand(self: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
     """Return dimensions of size 1 read as larger ones, without a copy; -1 keeps a size."""
     return run(records.expand, self, given_ints(sizes, size, "expand", "size"))
@@ -369,6 +382,7 @@ def broadcast_to(input: Tensor, size: IntTuple) -> Tensor:
     return run(records.expand, input, ints((size,), "broadcast_to", "size"))
 
 
+@signatures("Tensor.broadcast_to(size: IntTuple)")
 def _broadcast_to(self: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     return broadcast_to(self, given_ints(sizes, size, "broadcast_to", "size"))
 
@@ -412,6 +426,7 @@ def permute(input: Tensor, dims: IntTuple) -> Tensor:
     return run(records.permute, input, given_ints((dims,), None, "permute", "dims"))
 
 
+@signatures("Tensor.permute(dims: IntTuple)", shown="Tensor.permute(*dims: int)")
 def _permute(self: Tensor, *args: Any, dims: Any = None) -> Tensor:
     return run(records.permute, self, given_ints(args, dims, "permute", "dims"))
 
@@ -420,6 +435,10 @@ method_of(permute, _permute, _front_of_view(_permute_to))
 
 
 @both
+@signatures(
+    "swapaxes(input: Tensor, axis0: int, axis1: int)", shown="swapaxes(input: Tensor, axis0: int, axis1: int)"
+)
+@accepts("swapaxes", axis0="dim0", axis1="dim1")
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """Return two dimensions swapped."""
     first = dim0 if dim0.__class__ is int else plain_dim(dim0)
@@ -436,6 +455,12 @@ def t(input: Tensor) -> Tensor:
 
 
 @both
+@signatures("""
+moveaxis(input: Tensor, source: IntTuple, destination: IntTuple)
+moveaxis(input: Tensor, source: int, destination: int)
+movedim(input: Tensor, source: IntTuple, destination: IntTuple)
+movedim(input: Tensor, source: int, destination: int)
+""")
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     """Return dimensions moved to new places; the others keep their order."""
     listed = ints((source,), "movedim", "source"), ints((destination,), "movedim", "destination")
@@ -459,12 +484,17 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
 
 
 @function
+@signatures("""
+squeeze(input: Tensor)
+squeeze(input: Tensor, dim: int | IntTuple)
+""")
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """Return a view without dimensions of size 1: all, one, or those of a tuple."""
     dims = None if dim is None else ints((dim,), "squeeze", "dim")
     return run(records.squeeze, input, dims)
 
 
+@signatures(shown="Tensor.squeeze(dim: IntOrTuple | None=None)")
 def _squeeze(self: Tensor, *dims: Any, dim: Any = None) -> Tensor:
     return squeeze(self, dims_given(dims, dim, "squeeze"))
 
@@ -572,6 +602,7 @@ _int = index
 
 
 @both
+@signatures("narrow(input: Tensor, dim: int, start: Tensor | int, length: int)")
 def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
     """Return `length` indices of a dimension from `start` on."""
     if input.meta.ndim == 0:
@@ -654,6 +685,16 @@ def _cuts(dim: int, sizes: Sequence[int]) -> list[tuple[Any, tuple[int, ...]]]:
 
 
 @both
+@signatures("""
+split(input: Tensor, split_size: Tensor | int, dim: int=)
+split(input: Tensor, split_sizes: IntTuple, dim: int=)
+split(input: Tensor, split_size: IntTuple, dim: int=)
+split(tensor: Tensor, split_size_or_sections: IntTuple, dim: int=)
+split(tensor: Tensor, split_size_or_sections: Tensor | int, dim: int=)
+unsafe_split(input: Tensor, split_size: Tensor | int, dim: int=)
+""")
+@accepts("split", split_size="split_size_or_sections")
+@accepts("unsafe_split", split_size="split_size_or_sections")
 def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Return parts of one size (the last may be smaller), or of given sizes, along a dimension."""
     if isinstance(split_size_or_sections, list | tuple):
@@ -693,6 +734,15 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 @both
+@signatures(
+    """
+tensor_split(input: Tensor, indices: IntTuple, dim: int=)
+tensor_split(input: Tensor, sections: int, dim: int=)
+tensor_split(input: Tensor, tensor_indices_or_sections: Tensor, dim: int=)
+""",
+    shown="tensor_split(input: Tensor, indices_or_sections: Tensor | IntOrTuple, dim: int=0)",
+)
+@accepts("tensor_split", tensor_indices_or_sections="indices_or_sections")
 def tensor_split(
     input: Tensor, indices_or_sections: Any = None, dim: int = 0, *, indices: Any = None, sections: Any = None
 ) -> tuple[Tensor, ...]:
@@ -740,11 +790,17 @@ def _split_along(t: Tensor, given: Any, name: str, least: int, dim: int) -> tupl
 
 
 @function
+@signatures("""
+hsplit(input: Tensor, indices: IntTuple)
+hsplit(input: Tensor, sections: int)
+""")
+@accepts("hsplit", indices="indices_or_sections", sections="indices_or_sections")
 def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Return `tensor_split` along the columns (dimension 1, or 0 of a vector)."""
     return _split_along(input, indices_or_sections, "hsplit", 1, 0 if input.meta.ndim == 1 else 1)
 
 
+@signatures(shown="Tensor.hsplit(sections: IntOrTuple)")
 def _hsplit(self: Tensor, *sections: Any, indices_or_sections: Any = None) -> tuple[Tensor, ...]:
     return hsplit(self, _split_at(sections, indices_or_sections, "hsplit"))
 
@@ -753,11 +809,17 @@ method_of(hsplit, _hsplit)
 
 
 @function
+@signatures("""
+vsplit(input: Tensor, indices: IntTuple)
+vsplit(input: Tensor, sections: int)
+""")
+@accepts("vsplit", indices="indices_or_sections", sections="indices_or_sections")
 def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Return `tensor_split` along the rows (dimension 0)."""
     return _split_along(input, indices_or_sections, "vsplit", 2, 0)
 
 
+@signatures(shown="Tensor.vsplit(sections: IntOrTuple)")
 def _vsplit(self: Tensor, *sections: Any, indices_or_sections: Any = None) -> tuple[Tensor, ...]:
     return vsplit(self, _split_at(sections, indices_or_sections, "vsplit"))
 
@@ -766,11 +828,17 @@ method_of(vsplit, _vsplit)
 
 
 @function
+@signatures("""
+dsplit(input: Tensor, indices: IntTuple)
+dsplit(input: Tensor, sections: int)
+""")
+@accepts("dsplit", indices="indices_or_sections", sections="indices_or_sections")
 def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Return `tensor_split` along dimension 2."""
     return _split_along(input, indices_or_sections, "dsplit", 3, 2)
 
 
+@signatures(shown="Tensor.dsplit(sections: IntOrTuple)")
 def _dsplit(self: Tensor, *sections: Any, indices_or_sections: Any = None) -> tuple[Tensor, ...]:
     return dsplit(self, _split_at(sections, indices_or_sections, "dsplit"))
 
@@ -876,6 +944,13 @@ def _become(self: Tensor, view: Tensor) -> Tensor:
 
 
 @method
+@signatures(
+    """
+Tensor.squeeze_()
+Tensor.squeeze_(dim: int | IntTuple)
+""",
+    shown="Tensor.squeeze_(dim: IntOrTuple | None=None)",
+)
 def squeeze_(self: Tensor, *dims: Any, dim: Any = None) -> Tensor:
     return _become(self, squeeze(self, dims_given(dims, dim, "squeeze_")))
 
@@ -886,6 +961,10 @@ def unsqueeze_(self: Tensor, dim: int) -> Tensor:
 
 
 @method
+@signatures(
+    "Tensor.swapaxes_(axis0: int, axis1: int)", shown="swapaxes_(input: Tensor, axis0: int, axis1: int)"
+)
+@accepts("swapaxes_", axis0="dim0", axis1="dim1")
 def transpose_(self: Tensor, dim0: int, dim1: int) -> Tensor:
     return _become(self, transpose(self, dim0, dim1))
 
