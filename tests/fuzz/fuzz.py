@@ -13,7 +13,8 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "src")]
 
 from harness import Findings, Fuzzer, fuzz  # noqa: E402 (the path comes first)
 
-READERS = ("checkpoints", "unpickling", "snapshots", "replays", "tokens", "profiles", "messages", "scalars")
+CALLS = ("scalars", "dimensions")
+READERS = ("checkpoints", "unpickling", "snapshots", "replays", "tokens", "profiles", "messages", *CALLS)
 SEARCHES = ("store", "map_locations", "ranks")  # what has no single inputs
 NAMES = (*READERS, *SEARCHES)
 

@@ -50,16 +50,20 @@ FAULTS = {
     "sleeps": "time.sleep(1000)",
     "gets": "store.get('another')",
     "receives": "dist.recv(x)",
+    "miscounts": "os.environ['WORLD_SIZE'] = '{size}'",
 }
 LASTING = ("stopped", "sleeps")  # the rank is still there
 WAITING = ("gets", "receives")  # it waits as well, so no rank can go on
 BACKENDS = ("nccl", "gloo", "mpi", "tcp")  # "tcp": gloo without MPI
+THREADS = {"threads": "gloo", "threads of nccl": "nccl"}
+THREAD_FAULTS = ("raises", "leaves", "returns", "fails", "gets", "receives")
+SIZES = (1, 3, 1 << 40)  # of a rank that miscounts: two are right
 
 PROGRAM = """
 import os, signal, sys, time
 import torch, torch.distributed as dist
 rank = int(os.environ["RANK"])
-if "{wait}" == "init" and rank == 1:
+if ("{wait}" == "init" or "{name}" == "miscounts") and rank == {failing}:
     {fault}
 if "{backend}" == "nccl":
     torch.cuda.set_device(rank)
@@ -68,7 +72,7 @@ dist.init_process_group("{backend}")
 store = dist.distributed_c10d._get_default_store()
 x = torch.ones(4, device="cuda" if "{backend}" == "nccl" else "cpu")
 dist.all_reduce(x)
-if rank == 1:
+if rank == {failing}:
     {fault}
 {call}
 if "{backend}" == "nccl":
@@ -91,13 +95,25 @@ def cases() -> list[Case]:
         for backend, wait, fault in itertools.product(BACKENDS, WAITS, FAULTS)
         if not (wait == "init" and fault in WAITING)  # there is no store yet
         and not (wait == "recv_any" and backend == "nccl")  # which refuses it
+        and (fault != "miscounts")
     ]
-    return found + [("threads", wait, fault) for wait in WAITS for fault in ("raises", "leaves")]
+    found += [
+        (backend, f"init {size} {rank}", "miscounts")
+        for backend in BACKENDS
+        for size in SIZES
+        for rank in (0, 1)
+    ]
+    return found + [
+        (backend, wait, fault)
+        for backend, wait, fault in itertools.product(THREADS, WAITS, THREAD_FAULTS)
+        if not (wait == "init" and fault in WAITING)
+        and not (wait == "recv_any" and backend == "threads of nccl")
+    ]
 
 
 def check(case: Case) -> str:
     """Return what is wrong with what became of a job; "" if nothing is."""
-    return _check_threads(*case[1:]) if case[0] == "threads" else _check_processes(*case)
+    return _check_threads(*case) if case[0] in THREADS else _check_processes(*case)
 
 
 # -- processes --------------------------------------------------------------------------------------------
@@ -105,7 +121,9 @@ def check(case: Case) -> str:
 
 def _check_processes(backend: str, wait: str, fault: str) -> str:
     word = "gloo" if backend == "tcp" else backend
-    text = PROGRAM.format(backend=word, wait=wait, call=WAITS[wait], fault=FAULTS[fault])
+    wait, size, failing = wait.split() if fault == "miscounts" else (wait, "2", "1")
+    line = FAULTS[fault].format(size=size)
+    text = PROGRAM.format(backend=word, wait=wait, call=WAITS[wait], fault=line, name=fault, failing=failing)
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "program.py")
         program.write_text(text)
@@ -163,7 +181,7 @@ def _complaint(job: subprocess.Popen[bytes], ended: bool, said: str, fault: str)
     if not job.returncode:
         return f"the status is 0: {said[-1500:]!r}"
     words = {
-        "killed": r"rank 1.*killed by SIGKILL", "fails": r"rank 1.*exit status 3", "raises": "the fault of this rank",
+        "killed": r"rank 1.*killed by SIGKILL", "miscounts": r"ranks disagree on their number|rank \d is out of range", "fails": r"rank 1.*exit status 3", "raises": "the fault of this rank",
         **dict.fromkeys(WAITING, r"deadlock: .*\n.* rank 1\b|does not support recv from any source"),
     }.get(fault, r"rank 1\b[^\n]*(has ended|ended|exit status 0|left)")  # fmt: skip
     return "" if re.search(words, said, re.S) else f"nothing names the rank that ended: {said[-1500:]!r}"
@@ -193,20 +211,26 @@ def _processes_of(program: str) -> list[int]:
 # -- threads ----------------------------------------------------------------------------------------------
 
 
-def _check_threads(wait: str, fault: str) -> str:
+def _check_threads(backend: str, wait: str, fault: str) -> str:
+    word = THREADS[backend]
+    device = "cuda" if word == "nccl" else "cpu"
+
     def body() -> None:
         if dist.is_initialized():
             raise AssertionError("a group is left of another job")
         if wait == "init" and _rank() == 1:
-            return _thread_fault(fault)
-        dist.init_process_group("gloo")
+            return _thread_fault(fault, {})
+        dist.init_process_group(word)
         names = {
-            "dist": dist, "x": flambeau.ones(4), "ids": None, "store": dist.distributed_c10d._get_default_store(),
+            "dist": dist, "x": flambeau.ones(4, device=device), "store": dist.distributed_c10d._get_default_store(),
+            "ids": [dist.get_rank()] if word == "nccl" else None,
         }  # fmt: skip
         dist.all_reduce(names["x"])
         if dist.get_rank() == 1:
-            return _thread_fault(fault)
+            return _thread_fault(fault, names)
         exec(WAITS[wait], names)  # the call of the process's program
+        if word == "nccl":
+            flambeau.cuda.synchronize()
 
     try:
         ranks(body, 2)
@@ -222,9 +246,11 @@ def _rank() -> int:
     return int(world.local.world.environment["RANK"])
 
 
-def _thread_fault(fault: str) -> None:
-    if fault == "raises":
-        raise ValueError("the fault of this rank")
+def _thread_fault(fault: str, names: dict[str, object]) -> None:
+    if fault == "fails":  # os._exit ends the process, and so all ranks
+        sys.exit(3)
+    if fault != "returns":
+        exec(FAULTS[fault], {"sys": sys, **names})
 
 
 # -- the search -------------------------------------------------------------------------------------------

@@ -166,13 +166,25 @@ def _signatures(define: Any, room: str, name: str) -> list[CallSignature]:
 
 def draw(rng: random.Random) -> Call:
     """Draw a call with one hostile argument or more, and where it is made: a module, an optimizer or a scheduler."""
+    return draw_call(rng, rng.choice(_SHAPES), "cuda", rng.choice((0.2, 0.5, 1.0)), 0.05)
+
+
+def draw_call(
+    rng: random.Random, shape: tuple[int, ...], device: str, hostility: float, no_tensor: float
+) -> Call:
+    """Draw a call whose tensors mostly have a shape.
+
+    Args:
+        rng: The source of the draw.
+        shape: The shape.
+        device: The device of most tensors.
+        hostility: Probability of a hostile value for an argument.
+        no_tensor: That of one for a tensor.
+    """
     room, name, signatures = rng.choice(callables())
-    shape, kind = (
-        rng.choice(_SHAPES),
-        rng.choice(("float32",) * 6 + ("int64", "float16", "complex64", "bool")),
-    )
-    tensor = T(shape, kind)
-    args, given = _arguments(rng, rng.choice(signatures), tensor)
+    kind = rng.choice(("float32",) * 6 + ("int64", "float16", "complex64", "bool"))
+    tensor = T(shape, kind, device)
+    args, given = _arguments(rng, rng.choice(signatures), tensor, hostility, no_tensor)
     if room == "optim":
         args = ([T((2, 2)), T(())], *args[1:])
     elif room == "optim.lr_scheduler":
@@ -186,18 +198,19 @@ def draw(rng: random.Random) -> Call:
 
 
 def _arguments(
-    rng: random.Random, signature: CallSignature, tensor: T
+    rng: random.Random, signature: CallSignature, tensor: T, hostility: float, no_tensor: float
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     args: list[Any] = []
     given: dict[str, Any] = {}
-    hostility = rng.choice((0.2, 0.5, 1.0))
     late = False
     for each in signature.parameters:
         if each.optional and rng.random() < 0.5:
             late = True
             continue
         kinds = {kind.name for kind in each.kinds}
-        hostile = rng.random() < (hostility if kinds.isdisjoint({"Tensor", "tuple of Tensors"}) else 0.05)
+        hostile = rng.random() < (
+            hostility if kinds.isdisjoint({"Tensor", "tuple of Tensors"}) else no_tensor
+        )
         value = _hostile(rng) if hostile else _fitting(rng, each, tensor)
         if late or each.by_keyword:
             given[each.name] = value
@@ -225,7 +238,11 @@ def _fitting(rng: random.Random, each: Expected, tensor: T) -> Any:
         index = any(
             word in each.name for word in ("index", "indices", "target", "offsets", "lengths", "pivots")
         )
-        return T(tensor.shape, "int64") if index and rng.random() < 0.7 else _fitting_tensor(rng, tensor)
+        return (
+            T(tensor.shape, "int64", tensor.device)
+            if index and rng.random() < 0.7
+            else _fitting_tensor(rng, tensor)
+        )
     if kind == "tuple of Tensors":
         return [tensor] * rng.randrange(4)
     if kind == "int":
@@ -248,7 +265,7 @@ def _fitting(rng: random.Random, each: Expected, tensor: T) -> Any:
 
 
 def _fitting_tensor(rng: random.Random, tensor: T) -> T:
-    return T(rng.choice(_SHAPES), "float32") if rng.random() < 0.1 else tensor
+    return T(rng.choice(_SHAPES), "float32", tensor.device) if rng.random() < 0.1 else tensor
 
 
 # -- calling --------------------------------------------------------------------------------------------------
@@ -268,6 +285,7 @@ def take(call: Call) -> None:
     """Make a call on a virtual GPU, which must work afterwards."""
     with torch.virtual(devices=1, data=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        torch.cuda.set_per_process_memory_fraction(0.003)  # 120 MB: a result of honest size may have more
         args, given = _build(call.args), {name: _build(value) for name, value in call.given.items()}
         refusal: Exception | None = None
         try:
@@ -275,6 +293,10 @@ def take(call: Call) -> None:
             torch.cuda.synchronize()
         except _REFUSALS as error:
             refusal = error
+        except ZeroDivisionError as error:
+            if call.room not in ("optim.lr_scheduler", "nn.init"):  # where PyTorch divides in Python, too
+                raise
+            refusal = ValueError(str(error))
         _require_alive(refusal)
         if refusal is not None:
             _require_public(refusal)
@@ -286,7 +308,7 @@ def take(call: Call) -> None:
 def _run(define: Callable[..., Any], call: Call, args: Any, given: Any) -> None:
     made = define(*args, **given)
     if call.room == "nn":
-        made.to("cuda")(*_build(call.then))
+        made.to(call.then[0].device)(*_build(call.then))
     elif call.room == "optim":
         for parameter in args[0]:
             parameter.grad = torch.ones_like(parameter)

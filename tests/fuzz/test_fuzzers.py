@@ -17,7 +17,7 @@ import fuzz as fuzz_module
 import harness
 import pytest
 import ranks
-from fuzz import READERS, fuzzer_named
+from fuzz import CALLS, READERS, fuzzer_named
 from harness import Fuzzer, fuzz
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
@@ -31,10 +31,11 @@ COUNTS = {
     "profiles": 150,
     "messages": 1000,
     "scalars": 2000,
+    "dimensions": 1000,
 }
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name != "scalars"])
+@pytest.mark.parametrize("name", [name for name in READERS if name not in CALLS])
 def test_readers_refuse_hostile_inputs(name: str) -> None:
     found = fuzz(fuzzer_named(name), SEED, 0, COUNTS[name] * (100 if EXHAUSTIVE else 1))
     print(found.summary)
@@ -42,10 +43,11 @@ def test_readers_refuse_hostile_inputs(name: str) -> None:
     assert found.counts["accepted"] and found.counts["refused"], found.summary
 
 
-def test_public_functions_refuse_hostile_scalars() -> None:
+@pytest.mark.parametrize("name", CALLS)
+def test_public_functions_refuse_hostile_arguments(name: str) -> None:
     """The draw depends on the public names, and these on what other tests import: so it has a process of its own."""
-    count = COUNTS["scalars"] * (100 if EXHAUSTIVE else 1)
-    arguments = [fuzz_module.__file__, "scalars", "--seed", str(SEED), "--count", str(count)]
+    count = COUNTS[name] * (100 if EXHAUSTIVE else 1)
+    arguments = [fuzz_module.__file__, name, "--seed", str(SEED), "--count", str(count)]
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failures" in done.stdout, done.stdout
@@ -66,7 +68,7 @@ def test_map_location_is_as_in_pytorch() -> None:
     assert found.counts["accepted"] > 50 < found.counts["refused"], found.summary
 
 
-@pytest.mark.parametrize("backend", ["threads", *ranks.BACKENDS] if EXHAUSTIVE else ["threads"])
+@pytest.mark.parametrize("backend", [*ranks.THREADS, *ranks.BACKENDS] if EXHAUSTIVE else [*ranks.THREADS])
 def test_ranks_that_do_not_go_on_are_named(backend: str) -> None:
     found = ranks.search(SEED, 0, 1000, of=backend)
     print(found.summary)

@@ -149,6 +149,9 @@ def pair_of(operands: Sequence[Operand]) -> tuple[Meta, Meta]:
 # -- bodies -----------------------------------------------------------------------------------------------
 
 
+_MANY = 32  # batch dimensions: NumPy has 64 dimensions in all, and its routines need some
+
+
 def _in_known_dtypes(inputs: Sequence[Array]) -> list[Array]:
     """Return matrices in dtypes that LAPACK supports; those without elements may have another (`_UNREACHED`)."""
     return [x if x.size or x.dtype.char in "fdFD" else x.astype(np.float64) for x in inputs]
@@ -179,8 +182,9 @@ def _with_info(run: Run, code: Callable[[Array], int]) -> Callable[[Launch], Bod
         params = launch.params
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
-            *results, info = outputs
-            inputs = _in_known_dtypes(inputs)
+            batch = outputs[-1].ndim
+            *results, info = _flat(outputs, batch)
+            inputs = _flat(_in_known_dtypes(inputs), batch)
 
             def store(at: Any) -> None:
                 found = run(*[x[at] for x in inputs], *params)
@@ -204,6 +208,13 @@ def _with_info(run: Run, code: Callable[[Array], int]) -> Callable[[Launch], Bod
         return body
 
     return host
+
+
+def _flat(arrays: list[Array], batch: int) -> list[Array]:
+    """Return arrays with one batch dimension, if they have so many that NumPy's routines refuse them."""
+    if batch < _MANY:
+        return arrays
+    return [x.reshape(math.prod(x.shape[:batch]), *x.shape[batch:]) for x in arrays]
 
 
 def _each(outputs: Sequence[Array], inputs: Sequence[Array], run: Callable[..., tuple[Any, ...]]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
+from flambeau.core.layout import broadcast_shapes
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, FLOAT32_ON_CUDA, WIDEST_ON_CUDA
@@ -707,7 +708,7 @@ def _parts_agree(name: str) -> Check:
 
 
 def _complex(real: Any, imag: Any) -> Any:
-    out = np.empty(np.broadcast(real, imag).shape, np.result_type(real, np.complex64))
+    out = np.empty(broadcast_shapes((real.shape, imag.shape)), np.result_type(real, np.complex64))
     out.real, out.imag = real, imag
     return out
 

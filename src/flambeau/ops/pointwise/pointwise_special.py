@@ -16,6 +16,7 @@ import numpy as np
 
 from flambeau.core.dtype import bfloat16 as bf16
 from flambeau.core.dtype import dtype, float16, float32, float64, int32
+from flambeau.core.layout import broadcast_shapes
 from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Launch
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative
@@ -327,7 +328,8 @@ def _climb(x: Any, n: Any, first: Any, step: Step) -> Any:
 
     p(0) = 1 and p(1) = `first`; a negative degree gives 0.
     """
-    x, n, first = np.broadcast_arrays(x.astype(np.float64), n, first)
+    shape = broadcast_shapes((x.shape, n.shape, first.shape))  # NumPy's has 32 dimensions at most
+    x, n, first = (np.broadcast_to(each, shape) for each in (x.astype(np.float64), n, first))
     out = np.where(n < 0, 0.0, np.where(n == 0, 1.0, first))
     p, q = np.ones(x.shape), first.astype(np.float64)
     for k in range(1, int(n.max(initial=0))):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flambeau.driver.virtual.memory.arena import Arena
 
 _UNASKED = 1 << 28  # bytes that are granted before the system is asked
-_MARGIN = 1 << 28  # bytes that are left to other programs
+_MARGIN = 1 << 32  # bytes that are left to other programs at most; less of a small host
 _UNLIMITED = 1 << 62
 
 _libc = ctypes.CDLL(None)
