@@ -157,7 +157,7 @@ _SKIPPED = {
     "set_float32_matmul_precision", "set_flush_denormal", "set_grad_enabled", "set_num_interop_threads",
     "set_num_threads", "set_printoptions", "set_rng_state", "set_warn_always", "storage", "tolist", "typename",
     "untyped_storage", "use_deterministic_algorithms", "vmap", "autocast", "multi_head_attention_forward", "unravel_index", "set_anomaly_enabled",
-    "triplet_margin_with_distance_loss", "get_rng_state", "cuda", "cpu", "xpu", "pin_memory", "is_pinned", "to", "get_device", "type", "dim_order",
+    "triplet_margin_with_distance_loss", "get_rng_state", "cuda", "cpu", "xpu", "pin_memory", "is_pinned", "to", "get_device", "type", "dim_order", "ipu", "mtia",
     "has_names", "handle", "is_shared", "retain_grad", "grad", "utils", "is_tensor", "get_num_threads", "get_num_interop_threads", "data", "enable_grad", "no_grad", "inference_mode", "namedtuple", "lru_cache", "wraps", "overload", "boolean_dispatch",
 }  # fmt: skip
 # Of these only the form of the result is compared: values are random, or not defined.

@@ -102,6 +102,8 @@ DTYPES = (
     bool_, uint8, int8, int16, int32, int64, uint16, uint32, uint64, float16, bfloat16, float32,
     float64, float8_e4m3fn, float8_e5m2, complex32, complex64, complex128,
 )  # fmt: skip
+PYTHON_TYPES: dict[type, dtype] = {float: float64, int: int64, bool: bool_, complex: complex128}
+"""The dtypes that Python's types of numbers stand for."""
 
 # Dtypes that libraries list and compare. core/meta.py refuses tensors of them.
 NAMED_DTYPES = (

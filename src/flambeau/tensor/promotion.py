@@ -19,6 +19,8 @@ public.functions.update(finfo=finfo, iinfo=iinfo)
 
 
 def _dtype(x: Any, name: str, argument: str, position: int) -> dtype:
+    if isinstance(x, type) and x in dtypes.PYTHON_TYPES:
+        return dtypes.PYTHON_TYPES[x]
     if not isinstance(x, dtype):
         raise TypeError(argument_type(name, argument, position, "torch.dtype", x))
     return x

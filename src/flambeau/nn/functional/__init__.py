@@ -145,9 +145,10 @@ from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
 from flambeau.tensor.arguments.arg_errors import checking as _checking
 
 _PARSED = {
-    "adaptive_avg_pool1d", "alpha_dropout", "avg_pool1d", "avg_pool2d", "avg_pool3d", "bilinear", "celu_",
+    "adaptive_avg_pool1d", "alpha_dropout", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "bilinear", "celu_",
     "channel_shuffle", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "cosine_similarity", "feature_alpha_dropout", "gelu", "hardshrink", "hardtanh_", "leaky_relu_",
+    "conv_transpose3d", "cosine_similarity", "feature_alpha_dropout", "gelu", "hardshrink", "hardtanh_",
+    "instance_norm", "leaky_relu_",
     "linear", "logsigmoid", "max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices",
     "native_channel_shuffle", "one_hot", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "prelu",
     "relu_", "rrelu_", "scaled_dot_product_attention", "selu_", "softplus", "softshrink", "threshold_",

@@ -19,7 +19,7 @@ from flambeau.runtime.generator import Generator
 from flambeau.tape.mode import mode
 from flambeau.tensor.arguments import public
 from flambeau.tensor.arguments.arg_errors import Number
-from flambeau.tensor.arguments.options import integer
+from flambeau.tensor.arguments.options import integer, kind_of, number
 from flambeau.tensor.arguments.public import function, method
 from flambeau.tensor.call import call, call_into, unary
 from flambeau.tensor.functions import creation
@@ -46,8 +46,8 @@ def refuse_gradient(name: str, argument: str, x: Any) -> None:
 
 def _run(op: Op, name: str, input: Tensor, *scalars: Any, inplace: bool = False, params: Any = ()) -> Tensor:
     args = (checked(input, name), *scalars)
-    for number in scalars:
-        if isinstance(number, Tensor) and number.ndim:
+    for scalar in scalars:
+        if isinstance(scalar, Tensor) and scalar.ndim:
             raise TypeError(f"{name}(): arguments after 'input' must be Number, not Tensor")
     return call_into(op, (input,), args, params) if inplace else call(op, args, params)
 
@@ -56,6 +56,7 @@ def _run(op: Op, name: str, input: Tensor, *scalars: Any, inplace: bool = False,
 
 
 def _normalized(op: Op, name: str, input: Any, dim: Any, kind: dtype | None, out: Any = None) -> Tensor:
+    kind = None if kind is None else kind_of(kind, name)
     return run(op, (checked(input, name),), (integer(dim, name, "dim", 2), kind), out)
 
 
@@ -327,6 +328,7 @@ def rrelu(
     """
     if not isinstance(training, bool):
         raise TypeError(argument_type("rrelu", "training", 4, "bool", training))
+    lower, upper = number(lower, "rrelu", "lower", 2), number(upper, "rrelu", "upper", 3)
     for name, bound in (("lower", lower), ("upper", upper)):
         if not math.isfinite(bound):
             raise RuntimeError(f"rrelu: {name} bound must be finite, got {bound}")

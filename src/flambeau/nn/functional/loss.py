@@ -18,7 +18,7 @@ from flambeau.ops.nn.ctc import ctc_loss as ctc_op
 from flambeau.ops.op import Derivative, Op, names_of
 from flambeau.ops.reduce.softmax import log_softmax
 from flambeau.tensor import autocast, dispatch, interception
-from flambeau.tensor.arguments.options import integer
+from flambeau.tensor.arguments.options import integer, number
 from flambeau.tensor.autograd.composites import Composite, record_composite, wants_node
 from flambeau.tensor.call import call
 from flambeau.tensor.exchange import data
@@ -220,6 +220,7 @@ def cross_entropy(
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing:g}")
     if not label_smoothing > 0:  # negative, or NaN: PyTorch does not smooth
         label_smoothing = 0.0
+    ignore_index = integer(ignore_index, "cross_entropy_loss", "ignore_index", 5)
     if autocast.threads:
         input, target, weight = autocast.cast(FLOAT32_ON_CPU, input, target, weight)
     x, y = checked(input, "cross_entropy_loss").meta, checked(target, "cross_entropy_loss", "target", 2).meta
@@ -325,7 +326,8 @@ def multilabel_soft_margin_loss(
     mode = reduction_of(size_average, reduce, reduction)
     loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
     loss = loss if weight is None else loss * weight
-    return _reduced(loss.sum(-1) / input.shape[-1], mode)
+    axis = input.dim() - 1
+    return _reduced(loss.sum(axis) / input.shape[axis], mode)
 
 
 # -- of probabilities -----------------------------------------------------------------------------------
@@ -435,6 +437,7 @@ def poisson_nll_loss(
     for place, name, flag in ((3, "log_input", log_input), (4, "full", full)):
         if not isinstance(flag, bool):
             raise TypeError(argument_type("poisson_nll_loss", name, place, "bool", flag))
+    eps = number(eps, "poisson_nll_loss", "eps", 5)
     if autocast.threads:
         input, target = autocast.cast(FLOAT32, input, target)
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()

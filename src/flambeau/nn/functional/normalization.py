@@ -156,6 +156,8 @@ _FLOAT_EPS = 2.0**-23
 
 def _normalized(input: Tensor, shape: IntTuple) -> int:
     """Return how many dimensions `shape` has, the last ones of the input."""
+    if not isinstance(shape, tuple | list):
+        raise TypeError(argument_type("layer_norm", "normalized_shape", 2, "tuple of ints", shape))
     wanted = [index(n) for n in shape]
     if not wanted:
         raise RuntimeError(

@@ -144,6 +144,11 @@ def _unpool(ndim: int, name: str) -> Callable[..., Tensor]:
         kernel = _ints(_counts(kernel_size), ndim, name, "kernel_size")
         steps = kernel if stride is None else _ints(_counts(_leading(stride, ndim)), ndim, name, "stride")
         pads = _ints(_counts(_leading(padding, ndim)), ndim, name, "padding")
+        for argument, each in (("kernel_size", kernel_size), ("stride", stride), ("padding", padding)):
+            if ndim > 1 and isinstance(each, tuple | list) and len(each) == 1:
+                raise RuntimeError(
+                    f"{name}: {argument} must be an int or a tuple of {ndim} ints, but got {each}"
+                )
         if input.dim() < ndim:
             raise ValueError(f"Input dimension should be at least {ndim + 1}, got {input.dim()}")
         natural = [

@@ -117,6 +117,8 @@ def _check_dtypes(x: Meta, weight: Meta, bias: Sequence[Operand], how: Geometry)
 def _check_geometry(how: Geometry, weight: Meta) -> None:
     if any(p < 0 for p in how.padding):
         raise RuntimeError("negative padding is not supported")
+    if any(p < 0 for p in how.output_padding):
+        raise RuntimeError("negative output_padding is not supported")
     if any(s <= 0 for s in how.stride):
         raise RuntimeError("non-positive stride is not supported")
     if any(d <= 0 for d in how.dilation):

@@ -67,6 +67,8 @@ def accepting(define: Any, name: str, *, method: bool = False) -> Any:
                     finally:
                         del refusal  # which would keep this frame's arguments alive
                 return again()
+            if type in kinds:
+                args, given = built[0].replace_types(args, given)
         try:
             return define(*args, **given)
         except RaceError:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flambeau.core.dtype import INTEGRAL, dtype
+from flambeau.core.dtype import INTEGRAL, PYTHON_TYPES, dtype
 from flambeau.core.errors import RaceError, type_name
 from flambeau.runtime.generator import Generator
 from flambeau.tensor.arguments.integers import int_or_none, is_int, refuse_bool_tensors
@@ -102,7 +102,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_dtype(value: Any) -> bool:
-    return isinstance(value, dtype) or (isinstance(value, type) and value in (float, int, bool, complex))
+    return isinstance(value, dtype) or (isinstance(value, type) and value in PYTHON_TYPES)
+
+
+def _dtype_of(value: Any) -> Any:
+    return PYTHON_TYPES.get(value, value) if isinstance(value, type) else value
 
 
 def _is_called(name: str) -> Callable[[Any], bool]:
@@ -412,6 +416,15 @@ class Parser:
                 return None
         named = {self.other_names[0].get(name, name): value for name, value in given.items()}
         return TypeError(f"{self.name}() {self._refusal(args, named)}".replace("() argument", "(): argument"))
+
+    def replace_types(
+        self, args: tuple[Any, ...], given: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a call with dtypes in place of the types of Python that stand for them."""
+        if not any(KINDS["dtype"] in each.kinds for one in self.signatures for each in one.parameters):
+            return args, given
+        named = {name: _dtype_of(value) for name, value in given.items()}
+        return tuple(map(_dtype_of, args)), named
 
     def _refusal(self, args: tuple[Any, ...], given: dict[str, Any]) -> str:
         count = len(args) + len(given)

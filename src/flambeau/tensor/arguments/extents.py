@@ -17,7 +17,7 @@ from flambeau.core.brief import brief
 from flambeau.core.device import META
 from flambeau.core.errors import type_name
 from flambeau.core.layout import span
-from flambeau.tensor.arguments.integers import int_or_none, refuse_bool_tensors
+from flambeau.tensor.arguments.integers import int_or_none, is_int, refuse_bool_tensors
 from flambeau.tensor.storage import WrapperStorage
 
 _LIMIT = 1 << 63
@@ -139,7 +139,9 @@ def int_of(value: Any, function: str, name: str, position: int | None = None) ->
         ValueError: If `value` has more than 63 bits.
     """
     plain = value if value.__class__ is int else int_or_none(value)
-    if plain is not value:
+    if name == "dim" and not is_int(value):
+        plain = None
+    elif plain is not value:
         refuse_bool_tensors((value,), function, name)
     if plain is None:
         where = "" if position is None else f" (position {position})"

@@ -8,6 +8,8 @@ from functools import wraps
 from operator import index
 from typing import Any, TypedDict, TypeVar
 
+from numpy import ndarray
+
 from flambeau.core import dtype as dtypes
 from flambeau.core import errors
 from flambeau.core.device import CPU, device
@@ -62,9 +64,6 @@ class CreationOptions:
             raise RuntimeError("Only dense CPU tensors can be pinned")
 
 
-_PYTHON_TYPES = {float: dtypes.float64, int: dtypes.int64, bool: dtypes.bool_, complex: dtypes.complex128}
-
-
 def place(where: Any) -> device:
     """Return the device that an argument names, with an index on CUDA; None is the default one."""
     return default_device() if where is None else system.resolve(device(where))
@@ -92,8 +91,8 @@ def kind_of(kind: Any, function: str, default: dtype | None = None) -> dtype:
         return kind
     if kind is None:
         return flags.default_dtype if default is None else default
-    if kind in _PYTHON_TYPES:
-        return _PYTHON_TYPES[kind]
+    if isinstance(kind, type) and kind in dtypes.PYTHON_TYPES:
+        return dtypes.PYTHON_TYPES[kind]
     raise TypeError(f"{function}(): argument 'dtype' must be torch.dtype, not {type(kind).__name__}")
 
 
@@ -115,7 +114,7 @@ def number(x: Any, function: str, name: str, position: int) -> Any:
     """Return a Python number, or what a 0-dim tensor or NumPy scalar holds. Raises TypeError."""
     if isinstance(x, (bool, int, float, builtins.complex)):
         return x
-    if getattr(x, "ndim", None) == 0 and hasattr(x, "item"):
+    if getattr(x, "ndim", None) == 0 and hasattr(x, "item") and not isinstance(x, ndarray):
         return x.item()
     raise TypeError(argument_type(function, name, position, "Number", x))
 

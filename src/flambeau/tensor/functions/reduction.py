@@ -614,6 +614,8 @@ def cumprod(input: Tensor, dim: int, *, dtype: dtype | None = None, out: Tensor 
 def _scan(op: Op, name: str, input: Tensor, dim: int, kind: dtype | None, out: Tensor | None) -> Tensor:
     if out is not None:
         kind = kind or out.dtype
+    if kind is bool_:
+        raise NotImplementedError(f"\"{name}_out_{input.device.type}\" not implemented for 'Bool'")
     return run(op, (input,), (_one_dim(dim, name), kind), out)
 
 
