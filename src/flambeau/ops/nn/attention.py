@@ -19,10 +19,10 @@ import numpy as np
 from flambeau.core.dtype import bool_, dtype
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import LOWER
 from flambeau.ops.linalg.matmul import c_name, product_rate, round_to_tf32, uses_tf32
-from flambeau.ops.nn.attention_gradients import attention_backward
+from flambeau.ops.nn.attention_gradients import attention_backward, masked_scores, weights_of
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, wide
@@ -81,49 +81,22 @@ def _expanded(x: Meta, shape: tuple[int, ...]) -> Meta:
 
 def _host(launch: Launch) -> Body:
     causal, scale, _ = launch.params
-    kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
-    prepare: Callable[[Array], Array] = round_to_tf32 if uses_tf32(launch) else to_computing(kind, kind)
-    rounded: Callable[[Array], Array] = round_to_tf32 if uses_tf32(launch) else np.asarray
+    convert, rounded = factor_conversions(launch)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        q, k, v = (prepare(x) for x in inputs[:3])
-        scores = np.matmul(q, k.swapaxes(-1, -2))
-        scores *= q.dtype.type(scale)
-        if causal:
-            seen = np.tri(*scores.shape[-2:]) > 0
-            scores = np.where(seen, scores, scores.dtype.type(-np.inf))
-        for mask in inputs[3:]:
-            if mask.dtype == np.bool_:
-                scores = np.where(mask, scores, scores.dtype.type(-np.inf))
-            else:
-                scores = scores + mask.astype(scores.dtype)
-        sums = outputs[1].reshape((*shape[:-1], 1))
-        np.copyto(
-            outputs[0], np.matmul(rounded(_safe_softmax(scores, sums)), v).reshape(shape), casting="unsafe"
-        )
+        q, k, v = (convert(x) for x in inputs[:3])
+        scores = np.matmul(q, k.swapaxes(-1, -2)) * q.dtype.type(scale)
+        weights, logarithms = weights_of(masked_scores(scores, causal, inputs[3:]))
+        np.copyto(outputs[0], np.matmul(rounded(weights), v), casting="unsafe")
+        np.copyto(outputs[1], logarithms[..., 0])
 
     return body
 
 
-def _safe_softmax(scores: Array, sums: Array) -> Array:
-    """Compute softmax along the last axis in place. A row of only -inf gives zeros.
-
-    Args:
-        scores: (..., L, S).
-        sums: (..., L, 1), receives the logarithm of each row's sum of exponentials.
-    """
-    if not scores.shape[-1]:
-        sums.fill(-np.inf)
-        return scores
-    top = np.maximum.reduce(scores, axis=-1, keepdims=True)
-    scores -= np.where(top == -np.inf, top.dtype.type(0), top)
-    np.exp(scores, out=scores)
-    total = np.add.reduce(scores, axis=-1, keepdims=True)
-    empty = total == 0
-    total[empty] = 1
-    scores /= total
-    np.add(top, np.log(total), out=sums)
-    return scores
+def factor_conversions(launch: Launch) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
+    """Return the functions that convert inputs and weights to what the products compute in."""
+    kind = launch.outputs[0].dtype
+    return (round_to_tf32, round_to_tf32) if uses_tf32(launch) else (to_computing(kind, kind), np.asarray)
 
 
 def _flops(launch: Launch) -> int:
@@ -149,7 +122,7 @@ attention = define(
     Op(
         "scaled_dot_product_attention", _rule,
         Kernel("attention", _host, _flops, rate=product_rate, cuda=Routine("nn.attention:attention"),
-            work=product_work.attention,
+            work=product_work.attention, fast=HostRoutine("attention:attention", ulps=8),
         ), FLOATS, _samples,
         flags=("matmul_allow_tf32",),
         derivative=Derivative(whole=_back, name="ScaledDotProductAttentionBackward0", outputs=1), autocast=LOWER,

@@ -58,7 +58,7 @@ def _host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         grad, q, k, v = (rounded(widen(x)) for x in inputs[:4])
         scores = np.matmul(q, k.swapaxes(-1, -2)) * q.dtype.type(scale)
-        weights = _weights(scores, causal, inputs[6:])
+        weights, _ = weights_of(masked_scores(scores, causal, inputs[6:]))
         slopes = np.matmul(grad, v.swapaxes(-1, -2))
         slopes -= np.add.reduce(weights * slopes, axis=-1, keepdims=True)
         slopes *= weights
@@ -72,17 +72,26 @@ def _host(launch: Launch) -> Body:
     return body
 
 
-def _weights(scores: Array, causal: bool, masks: Sequence[Array]) -> Array:
-    """Return the softmax along the last axis over unmasked keys. A row without keys gives zeros."""
+def masked_scores(scores: Array, causal: bool, masks: Sequence[Array]) -> Array:
+    """Return the scores with -inf for keys that a query must not see, and with masks of numbers added."""
     low = scores.dtype.type(-np.inf)
     if causal:
         scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, low)
     for mask in masks:
         scores = np.where(mask, scores, low) if mask.dtype == np.bool_ else scores + mask.astype(scores.dtype)
-    top = np.maximum.reduce(scores, axis=-1, keepdims=True, initial=low)
-    grown = np.exp(scores - np.where(top == low, top.dtype.type(0), top))
-    total = np.add.reduce(grown, axis=-1, keepdims=True)
-    return np.asarray(grown / np.where(total == 0, total.dtype.type(1), total))
+    return scores
+
+
+def weights_of(scores: Array) -> tuple[Array, Array]:
+    """Return softmax along the last axis and the logarithm of each row's sum of exponentials.
+
+    A row of only -inf gives zeros, and -inf.
+    """
+    top = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
+    grown = np.exp(scores - np.where(top == -np.inf, top.dtype.type(0), top))
+    total = np.sum(grown, axis=-1, keepdims=True)
+    total = np.where(total == 0, total.dtype.type(1), total)
+    return grown / total, top + np.log(total)
 
 
 def _flops(launch: Launch) -> int:
