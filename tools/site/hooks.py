@@ -27,7 +27,11 @@ _LANGUAGES = {".py": "python", ".json": "json", ".md": "markdown", ".yml": "yaml
 
 
 def on_config(config: Any) -> Any:
-    """Show the list of versions if `mike` builds the site, which puts that list next to it."""
+    """List the gallery's pages, and the versions if `mike` builds the site, which puts their list next to it."""
+    entries = [{title: f"gallery/{name}.md"} for name, title in gallery.BUGS.items()]
+    config.nav = [
+        {"Gallery": ["gallery/index.md", *entries]} if "Gallery" in entry else entry for entry in config.nav
+    ]
     if "MIKE_DOCS_VERSION" in os.environ:
         config.extra["version"] = {"provider": "mike"}
     return config

@@ -16,12 +16,21 @@ for the streams of the leaves. So an initial gradient, backward and the use of g
 operations on the current stream
 (https://docs.pytorch.org/docs/1.8.0/notes/cuda.html#stream-semantics-of-backward-passes). A leaf has the stream
 that Note [Streams of leaves] in tensor/autograd/autograd_meta.py gives it.
+
+# Note [Nested backwards]
+Problem: a node may call backward, whose nodes may call it again, without end. Each level takes ten frames or more of
+Python's recursion limit. PyTorch continues in another thread after 60 levels, where the limit counts anew.
+Rule: each nested backward raises the limit by 100 frames while it runs, up to 10,000 levels.
+Why: in another thread the program would see other thread-local values, and the race detector another host thread.
+The limit is one for all threads: it is changed by a difference, so that threads may nest at the same time.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,7 +68,28 @@ def run_backward(
     Returns:
         The gradients at `inputs`; None for an input that does not depend on the roots.
     """
-    return BackwardEngine(retain_graph, create_graph, inputs, accumulate).run(roots)
+    engine = BackwardEngine(retain_graph, create_graph, inputs, accumulate)
+    return engine.run(roots) if mode.engine is None else _run_nested(engine, roots)
+
+
+def _run_nested(engine: BackwardEngine, roots: Sequence[Root]) -> list[Any]:
+    """Run a backward that a node of another one calls. See Note [Nested backwards]."""
+    depth = engine.depth = mode.engine.depth + 1
+    frames = _NESTED_FRAMES if depth <= _MOST_NESTED else 0
+    _raise_recursion_limit(frames)
+    try:
+        return engine.run(roots)
+    finally:
+        _raise_recursion_limit(-frames)
+
+
+_NESTED_FRAMES, _MOST_NESTED = 100, 10_000
+_limit_lock = threading.Lock()
+
+
+def _raise_recursion_limit(frames: int) -> None:
+    with _limit_lock:
+        sys.setrecursionlimit(sys.getrecursionlimit() + frames)
 
 
 _run_numbers = itertools.count()
@@ -86,6 +116,7 @@ class BackwardEngine:
         profiled: True if a profiler subscribes to calls.
         on_slow_path: True under a profiler or anomaly detection.
         number: Identifies this run within the process.
+        depth: Number of backwards that this one runs in.
     """
 
     def __init__(
@@ -105,6 +136,7 @@ class BackwardEngine:
         self.pending_waits: dict[Node, list[tuple[ReadyEvent, Node | None]]] = {}
         self.final_callbacks: list[Callable[[], None]] = []
         self.number = next(_run_numbers)
+        self.depth = 0
 
     def run(self, roots: Sequence[Root]) -> list[Any]:
         self.dependencies, self.needed_nodes = _count_dependencies(
@@ -249,6 +281,8 @@ class BackwardEngine:
         if self.pending_waits:
             self.synchronize(node, stream)
         node_hooks = node.node_hooks
+        if grads is None and (node_hooks is not None or node.runs_without_gradients) and self.is_needed(node):
+            grads = [None] * len(node.outputs)
         if grads is not None and (
             (node_hooks is not None and (node_hooks.tensor_hooks or node_hooks.retain_grad_hooks))
             or (self.captures and node in self.captures)
@@ -296,8 +330,7 @@ class BackwardEngine:
         if node_hooks is not None:
             for output, hooks in node_hooks.tensor_hooks.items():
                 for hook in list(hooks.values()):
-                    if grads[output] is not None:
-                        grads[output] = _apply_tensor_hook(hook, grads[output])
+                    grads[output] = _apply_tensor_hook(hook, grads[output])
             for output, retain_grad in list(node_hooks.retain_grad_hooks.items()):
                 if grads[output] is not None:
                     retain_grad(grads[output])
@@ -369,9 +402,12 @@ class BackwardEngine:
             for hook in list(node_hooks.pre.values()):
                 grads = list(_apply_node_hook(hook, grads))
         compute = self.profiled_gradients if self.profiled else self.needed_gradients
-        input_grads = (
-            _run_with_anomaly_detection(compute, node, grads) if self.anomaly else compute(node, grads)
-        )
+        if not node.runs_without_gradients and all(grad is None for grad in grads):
+            input_grads: Sequence[Any] = [None] * len(node.edges)
+        elif self.anomaly:
+            input_grads = _run_with_anomaly_detection(compute, node, grads)
+        else:
+            input_grads = compute(node, grads)
         if node_hooks is not None:
             for hook in list(node_hooks.post.values()):
                 input_grads = _apply_node_hook(hook, input_grads, tuple(grads))
@@ -451,12 +487,17 @@ def _stream_name(stream: Stream) -> str:
 
 
 def _apply_tensor_hook(hook: Callable[[Any], Any], grad: Any) -> Any:
-    """Return a gradient after a tensor hook. Raises if the hook's result does not match the gradient."""
+    """Return a gradient after a tensor hook. Raises if the hook's result does not match the gradient.
+
+    The gradient is None where no later node computed one, as in PyTorch.
+    """
     new = hook(grad)
     return grad if new is None else _check_hook_result(hook, new, grad)
 
 
 def _check_hook_result(hook: Any, new: Any, old: Any) -> Any:
+    if old is None:
+        raise RuntimeError("can't replace a None gradient with a non-None value")
     if not hasattr(new, "meta"):
         raise TypeError(f"expected Variable, but hook returned '{type(new).__name__}'")
     if new.meta.shape != old.meta.shape:
@@ -481,7 +522,7 @@ def _apply_node_hook(hook: Callable[..., Any], grads: Sequence[Any], *others: An
             f"{len(grads)})"
         )
     pairs = zip(new, grads, strict=True)
-    return [n if n is None or old is None else _check_hook_result(hook, n, old) for n, old in pairs]
+    return [n if n is None else _check_hook_result(hook, n, old) for n, old in pairs]
 
 
 def _hook_name(hook: Any) -> str:

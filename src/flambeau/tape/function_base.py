@@ -127,6 +127,8 @@ class FunctionNode(Node):
 
     __slots__ = ("context", "state")
 
+    runs_without_gradients = True
+
     def __init__(self, context: Any, state: ContextState) -> None:
         self.context, self.state = context, state
         self.edges, self.sequence, self.index = state.edges, state.sequence, state.index

@@ -10,7 +10,7 @@ import itertools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from flambeau.core.callsite import program_stack
 from flambeau.core.handle import RemovableHandle
@@ -76,6 +76,7 @@ class Node:
         stream: The stream of the forward operation, on which the backward operation runs too.
         index: Index of the CUDA device of `stream`; -1 for the CPU.
         node_hooks: Hooks and metadata; None if there are none, as for most nodes.
+        runs_without_gradients: True if `gradients` runs even if no output has a gradient, as Functions of programs do.
     """
 
     __slots__ = ("__weakref__", "edges", "index", "node_hooks", "outputs", "sequence", "stream")
@@ -86,6 +87,7 @@ class Node:
     stream: Stream
     index: int
     node_hooks: NodeHooks | None
+    runs_without_gradients: ClassVar[bool] = False
 
     def __init__(self, edges: Sequence[Edge], outputs: Sequence[Meta]) -> None:
         self.edges = tuple(edges)

@@ -219,6 +219,8 @@ class BackwardHookFunctionBackward(Node):
 
     __slots__ = ()
 
+    runs_without_gradients = True
+
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
         return [
             creation.zeros(meta.shape, dtype=meta.dtype, device=meta.device) if grad is None else grad

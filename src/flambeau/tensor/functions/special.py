@@ -8,6 +8,7 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING, INTEGRAL, bool_
 from flambeau.core.flags import flags
+from flambeau.ops.pointwise import pointwise_functions
 from flambeau.ops.pointwise import pointwise_special as ops
 from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor.arguments import return_types
@@ -16,6 +17,7 @@ from flambeau.tensor.arguments.public import alias, both, function, functions, m
 from flambeau.tensor.functions.arithmetic import (
     bind_binary,
     bind_unary,
+    into,
     operand,
     publish,
     run,
@@ -52,7 +54,9 @@ def _polygamma(self: Tensor, n: int) -> Any:
 
 @signatures("Tensor.polygamma_(n: int)")
 def _polygamma_(self: Tensor, n: int) -> Any:
-    return polygamma(n, self, out=self)
+    if n < 0:
+        raise RuntimeError("polygamma(n, x) does not support negative n.")
+    return into(ops.polygamma, (self,), (int(n),)) if n else into(pointwise_functions.digamma, (self,))
 
 
 publish(_polygamma, "polygamma", polygamma.__doc__ or "", method)
