@@ -30,7 +30,6 @@ ALLOWED = {
     "fx/proxy.py": "Python's operators, by the names of the module `operator`",
     "fx/qualified_names.py": "PyTorch's modules of functions, which generated code names",
     "masked.py": "public names of torch.masked",
-    "nn/functional/__init__.py": "public names of torch.nn.functional",
     "observe/reporting/operators.py": "Python's augmented assignments, each with the method that it calls",
     "ops/pointwise/expression_cpp.py": "the C++ functions that jiterator's language has",
     "sparse/__init__.py": "public names of torch.sparse",

@@ -31,10 +31,6 @@ _KEYWORD_ORDER = {
     "torch.nn.functional.l1_loss": ("size_average", "reduce", "reduction"),
 }  # fmt: skip
 _METHODS = {"torch.nn.functional.sigmoid": "sigmoid", "torch.nn.functional.tanh": "tanh"}
-_DISPATCHED = {
-    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d",
-    "fractional_max_pool3d", "max_pool1d", "max_pool2d", "max_pool3d",
-}  # fmt: skip
 _VERBATIM = {
     "torch.functional.block_diag", "torch.functional.broadcast_tensors", "torch.functional.cartesian_prod",
     "torch.functional.chain_matmul", "torch.functional.atleast_1d", "torch.functional.atleast_2d",
@@ -89,8 +85,8 @@ def normalize_call(
     required = [n for n, p in parameters.items() if p.default is p.empty and n not in (order or ())]
     names = order or tuple(n for n in parameters if n not in required)
     positional = tuple(given[name] for name in required)
-    if function.__name__ in _DISPATCHED and given.get("return_indices"):
-        function = getattr(nn_functional, f"{function.__name__}_with_indices")
+    if given.get("return_indices"):  # PyTorch dispatches to the function that always returns them
+        function = getattr(nn_functional, f"{function.__name__}_with_indices", function)
     return "call_function", function, positional, {name: given[name] for name in names if name in given}
 
 

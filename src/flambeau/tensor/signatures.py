@@ -28,6 +28,8 @@ documented: dict[str, str] = {}
 """The parameters that the documentation shows, with their defaults, by the name of the function."""
 renamed: dict[str, dict[str, str]] = {}
 """Names of arguments of PyTorch's parser -> those of the definition, by the name of the function."""
+read_by_parser: set[Callable[..., Any]] = set()
+"""Functions of `torch.nn.functional` that PyTorch's parser reads. Those that PyTorch writes in Python check less."""
 
 
 def signatures(lines: str = "", *, shown: str = "") -> Callable[[F], F]:
@@ -48,6 +50,12 @@ def accepts(function: str, **names: str) -> Callable[[F], F]:
     """Note arguments that PyTorch's parser calls otherwise than the definition: `accepts("split", theirs="mine")`."""
     renamed[function] = names
     return lambda define: define
+
+
+def by_parser(define: F) -> F:
+    """Note that PyTorch's parser reads the arguments of a function of `torch.nn.functional`, first of all."""
+    read_by_parser.add(define)
+    return define
 
 
 def _split(lines: str) -> Iterator[tuple[str, str]]:

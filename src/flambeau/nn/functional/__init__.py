@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import FunctionType as _FunctionType
 from typing import Any
 
 from flambeau.core.names import explain_absent_names as _explain_absent_names
@@ -143,23 +144,13 @@ from flambeau.nn.functional.sampling import (
 from flambeau.nn.functional.sparse import embedding, embedding_bag, one_hot
 from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
 from flambeau.tensor.arguments.arg_errors import checking as _checking
-
-_PARSED = {
-    "adaptive_avg_pool1d", "alpha_dropout", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "bilinear", "celu_",
-    "channel_shuffle", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "cosine_similarity", "feature_alpha_dropout", "gelu", "hardshrink", "hardtanh_",
-    "instance_norm", "leaky_relu_",
-    "linear", "logsigmoid", "max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices",
-    "native_channel_shuffle", "one_hot", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "prelu",
-    "relu_", "rrelu_", "scaled_dot_product_attention", "selu_", "softplus", "softshrink", "threshold_",
-}  # fmt: skip
-"""The functions whose arguments PyTorch's parser reads, directly or first of all."""
+from flambeau.tensor.signatures import read_by_parser as _read_by_parser
 
 globals().update(
     {
-        _name: _accepting(_value, f"F.{_name}") if _name in _PARSED else _checking(_value, _name)
+        _name: _accepting(_value, f"F.{_name}") if _value in _read_by_parser else _checking(_value, _name)
         for _name, _value in [*globals().items()]
-        if _name[0] != "_" and _name != "Any"
+        if _name[0] != "_" and isinstance(_value, _FunctionType)
     }
 )
 _publish(globals())

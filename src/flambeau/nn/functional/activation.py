@@ -24,7 +24,7 @@ from flambeau.tensor.arguments.public import function, method
 from flambeau.tensor.call import call, call_into, unary
 from flambeau.tensor.functions import creation
 from flambeau.tensor.outputs import run
-from flambeau.tensor.signatures import signatures
+from flambeau.tensor.signatures import by_parser, signatures
 from flambeau.tensor.tensor import Tensor
 
 
@@ -144,6 +144,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     return _hardtanh(input, min_val, max_val, "hardtanh", inplace)
 
 
+@by_parser
 def hardtanh_(input: Tensor, min_val: Number = -1.0, max_val: Number = 1.0) -> Tensor:
     """`hardtanh` in place; `max_val` where the bounds exclude each other."""
     return _hardtanh(input, min_val, max_val, "hardtanh_", True)
@@ -183,11 +184,13 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return _run(ops.hardswish, "hardswish", input, inplace=inplace)
 
 
+@by_parser
 def hardshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
     """Return x, or 0 within [-lambd, lambd]."""
     return _run(ops.hardshrink, "hardshrink", input, lambd)
 
 
+@by_parser
 def softshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
     """Return x moved towards 0 by lambd >= 0, 0 within [-lambd, lambd]."""
     if lambd < 0:
@@ -229,6 +232,7 @@ def celu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
     return _run(functions.elu, "celu", input, alpha, 1, 1 / alpha, inplace=inplace)
 
 
+@by_parser
 @signatures("F.gelu(input: Tensor, *, approximate: str=)")
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """Return x times the normal distribution's cumulative probability of x; `approximate` may be "tanh"."""
@@ -247,11 +251,13 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
     return _run(ops.mish, "mish", input, inplace=inplace)
 
 
+@by_parser
 def softplus(input: Tensor, beta: Number = 1, threshold: Number = 20) -> Tensor:
     """Return log(1 + exp(beta x)) / beta, or x itself where beta x > threshold."""
     return _run(functions.softplus, "softplus", input, beta, threshold)
 
 
+@by_parser
 def logsigmoid(input: Tensor) -> Tensor:
     """Return log(sigmoid(x))."""
     return _run(ops.log_sigmoid, "logsigmoid", input)
@@ -288,6 +294,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return call(ops.glu, (input.narrow(axis, 0, size // 2), input.narrow(axis, size // 2, size // 2)))
 
 
+@by_parser
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Return x, or weight * x where it is negative; `weight` has one element or one for each of dimension 1."""
     ndim = checked(input, "prelu").dim()
@@ -357,7 +364,7 @@ def _in_place(define: Any, name: str) -> Any:
 
     in_place.__name__ = name
     in_place.__doc__ = f"`{name[:-1]}` in place."
-    return in_place
+    return by_parser(in_place)
 
 
 def elu_(input: Tensor, alpha: Number = 1.0, scale: Number = 1, input_scale: Number = 1) -> Tensor:

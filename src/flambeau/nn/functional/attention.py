@@ -20,11 +20,13 @@ from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.matmul import matmul
+from flambeau.tensor.signatures import by_parser
 from flambeau.tensor.tensor import Tensor
 
 Given = Tensor | None
 
 
+@by_parser
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Given = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,

@@ -21,12 +21,13 @@ from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.matmul import addmm, matmul
-from flambeau.tensor.signatures import signatures
+from flambeau.tensor.signatures import by_parser, signatures
 from flambeau.tensor.tensor import Tensor
 
 Ints = tuple[int, ...]
 
 
+@by_parser
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return input (..., in) @ weight (out, in) transposed, plus bias (out)."""
     checked(weight, "linear", "weight", 2)
@@ -43,6 +44,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return product if bias is None else product + bias
 
 
+@by_parser
 @function
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return sum over i, j of input1[..., i] weight[o, i, j] input2[..., j], plus bias (o)."""
@@ -149,7 +151,7 @@ def _forward(ndim: int, name: str) -> Callable[..., Tensor]:
 def _published(define: Callable[..., Tensor], name: str, summary: str) -> Callable[..., Tensor]:
     define.__name__ = define.__qualname__ = name
     define.__doc__ = summary
-    return function(define)
+    return by_parser(function(define))
 
 
 def _named_padding(
@@ -200,6 +202,7 @@ conv_transpose1d, conv_transpose2d, conv_transpose3d = (
 )
 
 
+@by_parser
 @function
 def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
     """Return convolution of input (time, batch, in) and weight (kernel, in, out) over time."""

@@ -11,9 +11,11 @@ from flambeau.tensor.arguments.public import function, functions
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.joining import triu_indices
 from flambeau.tensor.functions.reduction import norm
+from flambeau.tensor.signatures import by_parser
 from flambeau.tensor.tensor import Tensor
 
 
+@by_parser
 @function
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
@@ -23,6 +25,7 @@ def pairwise_distance(
     return norm(x1 - x2 + float(eps), p, ndim - 1 if ndim else 0, keepdim)
 
 
+@by_parser
 @function
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """Return the cosine of the angle between vectors along `dim`; norms are eps at least. Floats of one kind."""
@@ -53,6 +56,7 @@ def _length(x: Tensor, dim: int, eps: float) -> Tensor:
         return length.clamp_min_(eps)
 
 
+@by_parser
 @function
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """Return the p-norm distances of every two rows (i < j) of a matrix."""

@@ -15,7 +15,7 @@ from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.random import dropout_on_cuda
-from flambeau.tensor.signatures import signatures
+from flambeau.tensor.signatures import by_parser, signatures
 from flambeau.tensor.tensor import Tensor
 
 _ALPHA = 1.7580993408473766  # -selu(-inf)
@@ -65,12 +65,14 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return _drop(input, p, training, inplace, False, False)
 
 
+@by_parser
 @signatures("F.alpha_dropout(input: Tensor, p: float=, training: bool=, inplace: Any=)")
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Dropout that keeps mean and variance of SELU's outputs."""
     return _drop(input, p, training, inplace, False, True)
 
 
+@by_parser
 @signatures("F.feature_alpha_dropout(input: Tensor, p: float=, training: bool=, inplace: Any=)")
 def feature_alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False

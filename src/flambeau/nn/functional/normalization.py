@@ -17,6 +17,7 @@ from flambeau.tensor.arguments.arg_errors import IntTuple
 from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call, call_into
+from flambeau.tensor.signatures import by_parser
 from flambeau.tensor.tensor import Tensor
 
 Given = Tensor | None
@@ -32,6 +33,7 @@ def _present(name: str, weight: Given, bias: Given = None) -> tuple[list[Tensor]
     return more, (weight is not None, bias is not None)
 
 
+@by_parser
 def batch_norm(
     input: Tensor, running_mean: Given, running_var: Given, weight: Given = None, bias: Given = None,
     training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
@@ -92,6 +94,7 @@ def _per_channel(input: Tensor) -> int:
     return count
 
 
+@by_parser
 def instance_norm(
     input: Tensor, running_mean: Given = None, running_var: Given = None, weight: Given = None,
     bias: Given = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,

@@ -16,7 +16,7 @@ from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.public import alias, function
 from flambeau.tensor.arguments.typing import channels_last, channels_last_3d
 from flambeau.tensor.call import call
-from flambeau.tensor.signatures import signatures
+from flambeau.tensor.signatures import by_parser, signatures
 from flambeau.tensor.tensor import Tensor
 
 
@@ -95,6 +95,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
     return call(op, (input,), (mode, _pairs(pad, input.dim())))
 
 
+@by_parser
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Return (..., C r^2, H, W) to (..., C, H r, W r)."""
     r = upscale_factor
@@ -116,6 +117,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     return _rearranged(input, split.permute(order), (*lead, channels // (r * r), height * r, width * r))
 
 
+@by_parser
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Return (..., C, H r, W r) to (..., C r^2, H, W)."""
     r = downscale_factor
@@ -139,6 +141,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     return _rearranged(input, split.permute(order), (*lead, channels * r * r, height // r, width // r))
 
 
+@by_parser
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Return channels of `groups` groups interleaved: (N, g k, ...) read as (N, k g, ...)."""
     if input.dim() < 3:

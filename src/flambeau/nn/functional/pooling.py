@@ -18,7 +18,7 @@ from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
-from flambeau.tensor.signatures import signatures
+from flambeau.tensor.signatures import by_parser, signatures
 from flambeau.tensor.tensor import Tensor
 
 Ints = tuple[int, ...]
@@ -132,7 +132,7 @@ def _with_indices(define: Callable[..., Any]) -> Callable[..., Any]:
 signatures(f"max_pool1d_with_indices({_DILATED})", shown=f"max_pool1d_with_indices({_SHOWN_DILATED})")
 max_pool1d, max_pool2d, max_pool3d = (_max(n, f"max_pool{n}d") for n in (1, 2, 3))
 max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = (
-    _with_indices(f) for f in (max_pool1d, max_pool2d, max_pool3d)
+    by_parser(_with_indices(f)) for f in (max_pool1d, max_pool2d, max_pool3d)
 )
 
 
@@ -205,7 +205,7 @@ def _avg(ndim: int, name: str) -> Callable[..., Tensor]:
             raise RuntimeError(f"input image {tuple(input.shape[-3:])} smaller than kernel size {how.kernel}")
         return _run(ops.avg_pool, name, input, ndim, (how, bool(count_include_pad), divisor_override))
 
-    return _named(avg_pool, name, f"Means of windows over {ndim} dimensions.")
+    return _named(by_parser(avg_pool), name, f"Means of windows over {ndim} dimensions.")
 
 
 signatures(
@@ -293,5 +293,6 @@ adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices, adaptive_max
     _with_indices(f) for f in (adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d)
 )
 
+by_parser(adaptive_avg_pool1d)
 for _public in (max_pool1d, max_pool2d, max_pool3d, max_pool1d_with_indices, avg_pool1d, adaptive_avg_pool1d):
     function(_public)

@@ -19,6 +19,7 @@ from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.arithmetic import where
 from flambeau.tensor.functions.reduction import norm
 from flambeau.tensor.functions.sorting import searchsorted
+from flambeau.tensor.signatures import by_parser
 from flambeau.tensor.tensor import Tensor
 
 
@@ -198,6 +199,7 @@ def _largest(rows: Tensor, bags: Tensor, count: int) -> Tensor:
     return rows.gather(0, first.clamp_max(total - 1)).masked_fill(first == total, 0)  # which is an empty bag
 
 
+@by_parser
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Return each class index as a row of zeros with a 1 in its place; as many classes as the largest needs, or
     given.
