@@ -15,6 +15,21 @@ PACKAGE = Path(flambeau.__file__).parent
 NAMES = set(table) | {name.partition(".")[0] for name in table}
 FEW = 3  # a list names so many operators
 
+# Files that define, export or state the name: of `max_pool2d`, and of ten operators that were drawn at random.
+FILES_OF = {
+    "max_pool2d": 2,
+    "digamma": 5,
+    "log_sigmoid": 4,
+    "special_bessel_j1": 1,
+    "rsqrt": 2,
+    "interpolate": 7,
+    "masked_select": 6,
+    "var_mean": 5,
+    "hardshrink": 5,
+    "special_shifted_chebyshev_polynomial_v": 1,
+    "masked_scatter": 5,
+}
+
 # Words of PyTorch's public `reduce=`, `op=` and `mode=` arguments. They happen to be names of operators, too.
 ARGUMENT_VALUES = {"sum", "add", "prod", "mean", "min", "max", "amin", "amax", "std", "var", "complex"}
 ALLOWED = {
@@ -85,6 +100,31 @@ def test_operators_are_listed_nowhere_outside_of_their_records() -> None:
     second = {file: found for file, found in lists.items() if file not in ALLOWED}
     assert second == {}, "put what a list says into the operators' records: docs/add-an-operator.md"
     assert sorted(ALLOWED) == sorted(file for file in lists if file in ALLOWED), "a file lists none any more"
+
+
+def words_written(path: Path) -> Iterator[str]:
+    """The names that a file defines, exports or has in a string; calls, imports and docstrings do not count."""
+    tree = ast.parse(path.read_text())
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias) and path.name == "__init__.py":
+            yield node.name
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield from re.findall(r"\w+", node.value)
+
+
+def test_an_operator_is_written_in_few_files() -> None:
+    files: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for word in words_written(path):
+            files.setdefault(word.removesuffix("_"), set()).add(path.relative_to(PACKAGE).as_posix())
+    written = {name: files.get(name, set()) for name in FILES_OF}
+    more = {name: sorted(found) for name, found in written.items() if len(found) > FILES_OF[name]}
+    assert more == {}, "put what a new place says into the operator's block: docs/add-an-operator.md"
 
 
 def test_the_page_quotes_the_source() -> None:
