@@ -45,3 +45,27 @@ def test_sixty_four_dimensions_compute(device):
         assert (x + x).sum(-1).item() == 4
         assert x.gather(-1, torch.zeros_like(x).long()).flatten().tolist() == [1.0, 1.0]
         assert x.transpose(0, -1).contiguous().cumsum(0).flatten().tolist() == [1.0, 2.0]
+
+
+COMPUTED = {
+    "svdvals": torch.linalg.svdvals,
+    "svd": lambda x: torch.linalg.svd(x)[1],
+    "eigvalsh": torch.linalg.eigvalsh,
+    "eigh": lambda x: torch.linalg.eigh(x)[0],
+    "eig": lambda x: torch.linalg.eig(x)[0].real,
+    "lstsq": lambda x: torch.linalg.lstsq(x, x).solution,
+    "pinv": torch.linalg.pinv,
+    "chebyshev": lambda x: torch.special.chebyshev_polynomial_t(x, 3),
+    "legendre": lambda x: torch.special.legendre_polynomial_p(x, x + 1),
+    "complex": lambda x: torch.complex(x, x).real,
+    "polar": lambda x: torch.polar(x, x * 0).real,
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_functions_of_numpy_with_fewer_dimensions_compute(name, device):
+    """A matrix or a number of 1 in each, for which all results are 1."""
+    with torch.virtual(1):
+        x = torch.ones((2, *[1] * 63), device=device)
+        assert torch.allclose(COMPUTED[name](x).flatten().cpu(), torch.ones(2))
