@@ -11,17 +11,17 @@ it writes down C++ statements (`traced`), the CUDA form; given tensors it is an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from flambeau.core.dtype import dtype, float64
 from flambeau.core.layout import dense_strides
-from flambeau.core.meta import Meta, alike
-from flambeau.driver.api import Body, Kernel, Launch, Lists
-from flambeau.ops.copy import Store, caster
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Lists
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, common_device, define
+from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, wide
 from flambeau.ops.work import element_work
 
@@ -29,11 +29,6 @@ Array = np.ndarray[Any, Any]
 Options = tuple[Any, ...]
 Formula = Callable[[Any, Any, Sequence[Any], Sequence[Any]], Sequence[Any]]
 """`formula(functions, options, tensors, scalars)`: the new value of each list that changes."""
-
-_BLOCK = (
-    1 << 14
-)  # elements that a reference implementation processes together: a dozen temporaries stay in a core's cache
-_WHOLE = (slice(None),)
 
 
 class Foreach(Op):
@@ -103,16 +98,19 @@ def foreach(
             number = [np.zeros((), np.float32)] if flag else []
             yield (*made, *number, *scalars(chosen)), (len(shapes), chosen)
 
-    form = Lists(lambda launch: launch.params[0], text, lambda launch: _computed(launch).name, flag)
+    form = Lists(lambda launch: launch.params[0], text, lambda launch: computed_dtype(launch).name, flag)
+    kernel = Kernel(
+        name, host, flops, cuda=form, work=element_work.many_tensors, fast=HostRoutine("foreach:foreach")
+    )
     record = Foreach(
-        name, rule, Kernel(name, host, flops, cuda=form, work=element_work.many_tensors), FLOATS, samples,
+        name, rule, kernel, FLOATS, samples,
         derivative=NOT_DIFFERENTIABLE, formula=formula, changed=changed, flag=flag,
     )  # fmt: skip
     define(record)
     return record
 
 
-def _computed(launch: Launch) -> dtype:
+def computed_dtype(launch: Launch) -> dtype:
     """Return the dtype of computation: the first list's, or float32 for narrower ones."""
     return wide(launch.outputs[0].dtype)
 
@@ -153,68 +151,22 @@ class Arrays:
 
 
 def _body(launch: Launch, formula: Formula, count: int, options: Any, several: int, flag: bool) -> Body:
-    kind, tensors = _computed(launch), several * count
-    metas = [x for x in launch.inputs[:tensors] if isinstance(x, Meta)]
-    read = [_caster(x.dtype, kind) for x in metas]
-    write = [_caster(kind, x.dtype) for x in launch.outputs[: len(launch.outputs) - flag]]
-    flat = [_all_alike([*metas[m::count], *launch.outputs[m : len(write) : count]]) for m in range(count)]
-    at_once = [
-        not flat[m] or (metas[m].numel <= _BLOCK and not any(read) and not any(write)) for m in range(count)
-    ]
+    kind, tensors = computed_dtype(launch), several * count
+    converts = [to_computing(kind, x.dtype) for x in launch.inputs[:tensors] if isinstance(x, Meta)]
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
+        x = [convert(a) for convert, a in zip(converts, inputs, strict=False)]
         scalars, last = inputs[tensors + flag :], len(outputs) - flag
         found = False
         for m in range(count):
-            x, y = inputs[m:tensors:count], outputs[m:last:count]
-            if flat[m]:
-                x, y = [_flat(a) for a in x], [_flat(a) for a in y]
-            parts = _WHOLE if at_once[m] else _parts(y[0].size)
-            for part in parts:
-                taken = [_taken(a, part, load, kind) for a, load in zip(x, read[m::count], strict=True)]
-                results = formula(Arrays, options, taken, scalars)
-                for target, result, store in zip(y, results, write[m::count], strict=not flag):
-                    _put(target[part], result, store, kind)
-                found |= flag and bool(np.any(results[-1]))
+            results = formula(Arrays, options, x[m::count], scalars)
+            for target, result in zip(outputs[m:last:count], results, strict=not flag):
+                target[...] = result
+            found |= flag and bool(np.any(results[-1]))
         if flag:
             outputs[-1][...] = 1 if found else inputs[tensors]
 
     return body
-
-
-def _all_alike(metas: Sequence[Meta]) -> bool:
-    """Return True if all tensors, except those of one element, can be processed as flat memory."""
-    return all(x.numel == 1 or alike(x, metas[0]) for x in metas)
-
-
-def _flat(a: Array) -> Array:
-    """Return the elements of a dense array in the order of memory, as a view."""
-    return a.reshape(-1) if a.flags.c_contiguous else np.ravel(a, order="K")
-
-
-def _parts(size: int) -> Iterator[slice]:
-    return (slice(start, start + _BLOCK) for start in range(0, size, _BLOCK))
-
-
-def _taken(whole: Array, part: slice, load: Store | None, kind: dtype) -> Array:
-    """Return a part of a list's tensor (all of a single element), in the dtype of computation."""
-    taken = whole[part] if whole.size > 1 else whole
-    if load is None:
-        return taken
-    new = np.empty(taken.shape, kind.numpy)
-    load(new, taken)
-    return new
-
-
-def _put(target: Array, result: Any, store: Store | None, kind: dtype) -> None:
-    if store is None:
-        target[...] = result
-    else:
-        store(target, np.broadcast_to(np.asarray(result, kind.numpy), target.shape))
-
-
-def _caster(source: dtype, target: dtype) -> Store | None:
-    return None if target is source else caster(source, target)
 
 
 # -- the C++ reading ----------------------------------------------------------------------------------------
