@@ -113,6 +113,10 @@ fails for any other difference in its 1,100 calls. In groups:
   `triu_`, `tril_`).
 - `cholesky_ex` of a matrix that is not positive definite gives NaN, which cannot be mistaken for a
   factor. PyTorch gives the rest of LAPACK's work, which depends on the library. `info` is PyTorch's.
+- A complex number is not a bound of `clamp` or `softshrink`, even without imaginary part. `nan_to_num`
+  takes real replacements only. `view_copy` takes a dtype, not a type of Python.
+- Functions of `nn.functional` that PyTorch writes in Python do not compare an argument that the call
+  does not use. `tile` takes a tensor of dtype bool as a size; all other functions refuse it.
 - Orthogonal polynomials are computed in float64. Where PyTorch's float32 recurrence overflows to
   NaN, the result is an infinity with the value's sign. NaN gives NaN; PyTorch's CPU build gives the
   value of another element for some kinds.

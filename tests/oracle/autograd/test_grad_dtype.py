@@ -50,3 +50,15 @@ def test_refusals_read_as_pytorchs() -> None:
     for value in (flambeau.float16, None):
         with pytest.raises(flambeau.NotSupportedError, match="gradients are of their tensor's dtype"):
             given(flambeau, flambeau.ones(3), value)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "bool", "int8"])
+def test_gradient_of_a_quotient_with_an_integer_dividend(kind: str) -> None:
+    found = []
+    for module in (torch, flambeau):
+        divisor = module.tensor([0.5, 2.0, -4.0], requires_grad=True)
+        (module.tensor([3, 0, 1], dtype=getattr(module, kind)) / divisor).sum().backward()
+        found.append(divisor.grad.tolist())
+    if kind == "uint8":  # PyTorch negates the dividend in its dtype, where it wraps around
+        found[0] = [-12.0, 0.0, -1 / 16]
+    assert found[0] == pytest.approx(found[1])

@@ -93,6 +93,21 @@ def outcome(module: Any, call: Callable[[Any, Any, Any], Any], value: Callable[[
     return str([tuple(t.shape) for t in (result if isinstance(result, tuple) else [result])])
 
 
+@pytest.mark.parametrize(
+    "name", ["softmax", "log_softmax", "cumsum", "cumprod", "prod", "sum", "mean", "nanmean", "norm"]
+)
+@pytest.mark.parametrize("kind", [float, complex, int, bool])
+def test_a_type_of_python_is_a_dtype(name: str, kind: type) -> None:
+    outcomes = []
+    for module in (torch, flambeau):
+        dim = (0,) if "softmax" in name or "cum" in name else ()
+        try:
+            outcomes.append(repr(getattr(module, name)(module.ones(2, 3), *dim, dtype=kind).dtype))
+        except (RuntimeError, NotImplementedError) as error:
+            outcomes.append(type(error).__name__)
+    assert outcomes[0] == outcomes[1] or name == "nanmean"  # of complex numbers, as on CUDA
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_what_stands_for_an_int_is_pytorchs(name: str) -> None:
     for form, value in VALUES.items():

@@ -258,7 +258,7 @@ div = pointwise(
     scalars=(0, 1),
     wide_scalars=True,
     cuda="a / b",
-    derivative=Derivative(lambda grad, b: grad / conj(b), lambda grad, a, b: grad * conj(-a / b / b)),
+    derivative=Derivative(lambda grad, b: grad / conj(b), lambda grad, a, b: grad * conj(-(a / b / b))),
     forms=BY_HAND_AND_FOREACH.with_(aliases=("divide", "true_divide")),
 )
 _floored = partial(

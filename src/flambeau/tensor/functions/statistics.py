@@ -14,6 +14,7 @@ from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments import return_types
 from flambeau.tensor.arguments.arg_errors import Number
+from flambeau.tensor.arguments.integers import is_int
 from flambeau.tensor.arguments.public import both, function, functions, method
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.functions.arithmetic import publish
@@ -259,7 +260,7 @@ def histogramdd(
     if input.ndim < 2:
         raise RuntimeError("torch.histogramdd: input tensor should have at least 2 dimensions")
     count = input.shape[-1]
-    listed = [bins] * count if isinstance(bins, int) else list(bins)
+    listed = [bins] * count if is_int(bins) else list(bins)
     if len(listed) != count:
         raise RuntimeError(
             f"torch.histogramdd: expected {count} sequences of bin edges for a {count}-dimensional histogram but got "
