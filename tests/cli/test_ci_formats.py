@@ -316,11 +316,11 @@ def test_escapes_of_annotations():
     )
     document = {"kind": "run"}
     out = io.StringIO()
-    original, annotations.findings_of = annotations.findings_of, lambda _: [finding]
+    original, findings.findings_of = findings.findings_of, lambda _: [finding]
     try:
         annotations.write_annotations(document, out, Path("/r"))
     finally:
-        annotations.findings_of = original
+        findings.findings_of = original
     title = "FLB001 Two streams use memory without an order"
     assert (
         out.getvalue() == f"::error file=a%2Cb%3A%25%0D%0A.py,line=3,title={title}::100%25%0D%0Ax:: Fix: f\n"

@@ -12,10 +12,10 @@ SHELLS = ("bash", "zsh", "fish")
 _FILES = ("PROGRAM", "[replay] SNAPSHOT", "...")  # metavars of positional arguments that may be files
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], summary: str) -> None:
     parser = commands.add_parser(
         "completion",
-        help="print the script that completes commands in a shell",
+        help=summary,
         description="Print the script with which bash, zsh or fish completes commands, options and files. It is "
         "made by the package shtab: pip install shtab.",
         epilog="Write it where the shell looks: for bash ~/.local/share/bash-completion/completions/flambeau, for "

@@ -9,10 +9,10 @@ import sys
 from flambeau.runtime.devices.doctor import doctor, examine, is_hidden
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], summary: str) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="say what devices there are and why, and look for what is wrong with them",
+        help=summary,
         description="Driver and library versions, visible devices and why these, memory, TF32, and whether copies "
         "between devices arrive as they were sent. In a program: print(flambeau.doctor()).",
         epilog="The exit status is 1 if the environment asks for what is not there, or copies between two devices "

@@ -40,10 +40,10 @@ _CHILDREN = "The program starts processes: what they do was neither put into oth
 _STAYS = ("flambeau", "torch", *sys.stdlib_module_names)
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], summary: str) -> None:
     parser = commands.add_parser(
         "explore",
-        help="run a torch program in many legal orders and compare what it prints",
+        help=summary,
         description="Run a program written for torch.cuda once, record its command graph, put the graph into other "
         "legal orders, and run the program again in each that can give another result. What it prints, raises and "
         "exits with is compared.",

@@ -19,13 +19,10 @@ from flambeau.report.processes import ChildReports
 from flambeau.runtime.devices import configuration
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wanted: bool) -> None:
-    """Add the parser of this command. Its arguments, in another package, are imported only if the command is
-    `wanted`.
-    """
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], summary: str) -> None:
     parser = commands.add_parser(
         "launch",
-        help="start the ranks of a distributed torch program",
+        help=summary,
         description="Start the ranks of a distributed program, as torchrun does, one process each: `import torch` "
         "finds Flambeau in them. Without a GPU and without options each sees a virtual a100-40g per rank of the node.",
         epilog="The exit status is that of the first rank that failed, or 3 whenever --races error found a race.",
@@ -53,8 +50,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wa
     )
     add_outputs(parser)
     parser.add_argument("--quiet", action="store_true", help="print no report")
-    if wanted:
-        import_module("flambeau.distributed.launching.launch_options").add_arguments(parser)
+    import_module("flambeau.distributed.launching.launch_options").add_arguments(parser)
     parser.set_defaults(do=run)
 
 

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import select
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TextIO
 
 from flambeau import version
-from flambeau.cli import completion, doctor, explore, launch, memory, run, trace, typings
 from flambeau.cli.output.console import escape_unencodable
+from flambeau.core.host.gc_pause import without_collections
 from flambeau.runtime.devices import configuration
 
+# command: (module, summary)
+COMMANDS = {
+    "run": ("run", "run a torch program and report on its devices"),
+    "explore": ("explore", "run a torch program in many legal orders and compare what it prints"),
+    "trace": ("trace", "run a torch program and write its timeline: a page, or a trace for Perfetto"),
+    "memory": ("memory", "show a memory snapshot as a page, or replay its trace with other settings"),
+    "launch": ("launch", "start the ranks of a distributed torch program"),
+    "doctor": ("doctor", "say what devices there are and why, and look for what is wrong with them"),
+    "completion": ("completion", "print the script that completes commands in a shell"),
+    "types": ("typings", "write stubs of the name torch for editors and type checkers"),
+}
 PIPE_STATUS = 141  # as shells show a process that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and dispatch. Returns the exit status: the program's own, 2 for a wrong command line, 3 for a race."""
-    options = build_parser("launch" in (sys.argv if argv is None else argv)).parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    with without_collections():
+        options = build_parser(command).parse_args(arguments)
+    if argv is None:  # the process is the command's own: collections, also those at its end, skip its modules
+        gc.freeze()
     for message in configuration.unknown_variables():
         print(f"flambeau: {message}", file=sys.stderr)
     if options.command not in ("run", "trace"):  # for these commands, stdout belongs to the program
@@ -44,27 +62,24 @@ def _has_reader(file: TextIO) -> bool:
     return not poll.poll(0)
 
 
-def build_parser(launch_wanted: bool = True) -> argparse.ArgumentParser:
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of all commands.
 
     Args:
-        launch_wanted: Whether `launch` needs its options, whose defaults take time to import.
+        command: The command whose options are needed, because each command's take time to import; None for all.
     """
-    found = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="flambeau",
         description="Run torch.cuda programs on real or virtual GPUs, and prove them race-free.",
     )
-    found.add_argument("--version", action="version", version=f"flambeau {version.flambeau}")
-    commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run.add_parser(commands)
-    explore.add_parser(commands)
-    trace.add_parser(commands)
-    memory.add_parser(commands)
-    launch.add_parser(commands, wanted=launch_wanted)
-    doctor.add_parser(commands)
-    completion.add_parser(commands)
-    typings.add_parser(commands)
-    return found
+    parser.add_argument("--version", action="version", version=f"flambeau {version.flambeau}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (module, summary) in COMMANDS.items():
+        if command in (None, name):
+            import_module(f"flambeau.cli.{module}").add_parser(commands, summary)
+        else:
+            commands.add_parser(name, help=summary)
+    return parser
 
 
 if __name__ == "__main__":

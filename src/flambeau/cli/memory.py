@@ -31,10 +31,10 @@ _UNITS = {
 }
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], summary: str) -> None:
     parser = commands.add_parser(
         "memory",
-        help="show a memory snapshot as a page, or replay its trace with other settings",
+        help=summary,
         description="Read what torch.cuda.memory._dump_snapshot wrote, Flambeau's or PyTorch's, or JSON. "
         "`flambeau memory SNAPSHOT -o report.html` writes one self-contained page; "
         "`flambeau memory replay SNAPSHOT` plays its trace in Flambeau's allocator.",

@@ -6,12 +6,12 @@ import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from flambeau.cli.environment import why_not_writable
 from flambeau.report.annotations import source_root, wants_annotations, write_annotations
 from flambeau.report.document import Document, write_document
-from flambeau.report.sarif import write_sarif
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +44,13 @@ def write_outputs(options: argparse.Namespace, document: Document) -> tuple[list
         options,
         [
             (options.report, partial(write_document, document)),
-            (options.sarif, partial(write_sarif, document, root=options.root)),
+            (options.sarif, partial(_write_sarif, document, options.root)),
         ],
     )
+
+
+def _write_sarif(document: Document, root: Path, file: Path) -> None:
+    import_module("flambeau.report.sarif").write_sarif(document, file, root)  # few runs need it
 
 
 def write_files(

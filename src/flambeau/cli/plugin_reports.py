@@ -6,6 +6,7 @@ reports: with pytest-xdist these are two.
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import pytest
 from flambeau.cli.environment import why_not_writable
 from flambeau.report.annotations import source_root, wants_annotations, write_annotations
 from flambeau.report.document import Document, head, write_document
-from flambeau.report.sarif import write_sarif
 from flambeau.runtime.devices import configuration
 
 WITHOUT_TORCH = (
@@ -117,7 +117,7 @@ class Reports:
         return [text, *unknown, *[_fix_line(name, list(fixes)) for name, fixes in self._fixes.items()]]
 
     def _write_sarif(self, document: Document, path: Path) -> None:
-        write_sarif(document, path, self._root)
+        import_module("flambeau.report.sarif").write_sarif(document, path, self._root)
 
 
 def add_options(group: pytest.OptionGroup) -> None:

@@ -25,7 +25,6 @@ from flambeau.cli import import_hook
 from flambeau.cli.environment import export_options, why_no_machine, why_not_readable
 from flambeau.cli.output.console import escape_unencodable
 from flambeau.cli.output.run_report import write_screen
-from flambeau.cli.output.timelines import write_picture, write_trace
 from flambeau.cli.outputs import add_outputs, why_no_outputs, write_files, write_outputs
 from flambeau.cli.signals import Stopping, Terminated
 from flambeau.cli.trailing_options import take_last
@@ -33,7 +32,6 @@ from flambeau.core.errors import NotSupportedError, RaceError
 from flambeau.observe import handovers
 from flambeau.observe.reports import Edit
 from flambeau.report.document import Document, has_failed, races_of, run_document
-from flambeau.report.fix_diff import fix_diff
 from flambeau.report.processes import ChildReports
 from flambeau.report.recorder import Recorder
 from flambeau.runtime import system
@@ -53,10 +51,10 @@ _BLAS = (
 _DEFAULTS = {"FLAMBEAU_VIRTUAL_DEVICES": "2", "FLAMBEAU_VIRTUAL_PROFILE": "a100-40g"}
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], summary: str) -> None:
     parser = commands.add_parser(
         "run",
-        help="run a torch program and report on its devices",
+        help=summary,
         description="Run a program written for torch.cuda, unmodified: `import torch` finds Flambeau. "
         "Without a GPU and without options it sees 2 virtual a100-40g and its races are looked for.",
         epilog="The exit status is the program's own, or 3 whenever --races error found a race.",
@@ -404,13 +402,7 @@ def _end_program(outer: ModuleType) -> None:
 
 def _write_reports(options: argparse.Namespace, recorder: Recorder, document: Document) -> int:
     """Write what was asked for; the exit status, which says so too if a file could not be written after all."""
-    drawn, failed = write_files(
-        options,
-        [
-            *[(file, partial(write_trace, recorder, program=options.program)) for file in options.trace],
-            (options.picture, partial(write_picture, recorder)),
-        ],
-    )
+    drawn, failed = _draw_timelines(options, recorder) if options.trace or options.picture else ([], 0)
     document["exit_status"] = document["exit_status"] or failed
     written, failed = write_outputs(options, document)
     status: int = document["exit_status"] or failed
@@ -421,6 +413,21 @@ def _write_reports(options: argparse.Namespace, recorder: Recorder, document: Do
     return status
 
 
+def _draw_timelines(options: argparse.Namespace, recorder: Recorder) -> tuple[list[Path], int]:
+    """Return the files written, and 1 if one could not be."""
+    timelines = import_module("flambeau.cli.output.timelines")  # few runs need it
+    return write_files(
+        options,
+        [
+            *[
+                (file, partial(timelines.write_trace, recorder, program=options.program))
+                for file in options.trace
+            ],
+            (options.picture, partial(timelines.write_picture, recorder)),
+        ],
+    )
+
+
 def _write_fixes(options: argparse.Namespace, document: Document) -> None:
     """Print the diff; where the program is not below the working directory, say where it applies."""
     root = Path.cwd()
@@ -428,6 +435,7 @@ def _write_fixes(options: argparse.Namespace, document: Document) -> None:
         root = Path(options.program).resolve().parent
         _say(options, f"the diff applies in {root}")
     races = list(races_of(document))
+    fix_diff = import_module("flambeau.report.fix_diff").fix_diff  # few runs need it
     diff = fix_diff([Edit(**edit) for race in races for edit in race["fix"]["edits"]], root)
     if races and not diff:
         _say(options, f"no fix is a line of a file below {root}")

@@ -14,10 +14,10 @@ from flambeau.cli.trailing_options import take_last
 _FORMS = (".html", ".svg", ".json", ".json.gz")
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], summary: str) -> None:
     parser = commands.add_parser(
         "trace",
-        help="run a torch program and write its timeline: a page, or a trace for Perfetto",
+        help=summary,
         description="Run a program as `flambeau run` does and write its timeline: host threads, streams, copy engines, "
         "who waits for whom, memory, ranges and races. On virtual GPUs times are simulated; on real ones they are "
         "measured by events around each call.",

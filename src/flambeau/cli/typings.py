@@ -13,10 +13,10 @@ _PACKAGE = Path(__file__).parents[1]
 _OWN = ("cli", "report", "shim")  # packages that no program imports
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], summary: str) -> None:
     parser = commands.add_parser(
         "types",
-        help="write stubs of the name torch for editors and type checkers",
+        help=summary,
         description="Write a package torch of stubs, each of which names a module of Flambeau. Editors and type "
         "checkers that find it read `import torch` as Flambeau: pyright and Pylance look in the folder typings, "
         "mypy in the folders of mypy_path.",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from flambeau.report.document import Document
-from flambeau.report.findings import Finding, findings_of
 from flambeau.report.processes import FOLDER
+
+if TYPE_CHECKING:
+    from flambeau.report.findings import Finding
 
 _MOST = 10  # annotations of a step that GitHub shows
 
@@ -25,7 +28,7 @@ def source_root() -> Path:
 
 def write_annotations(document: Document, file: TextIO, root: Path) -> None:
     """Print one annotation for each finding."""
-    findings = findings_of(document)
+    findings = import_module("flambeau.report.findings").findings_of(document)  # few runs need it
     for finding in findings[:_MOST]:
         print(_annotation(finding, root.resolve()), file=file)
     if len(findings) > _MOST:
