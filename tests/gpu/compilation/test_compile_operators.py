@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from compiling import compile_all
+from compiling import EACH_ALONE, compile_all
+from seeds import session_seed
 
 import flambeau
 from flambeau.core.dtype import from_numpy
@@ -63,8 +65,15 @@ def _meta(x: Any, layout: operators.Layout) -> Any:
     return Meta.of(view.shape, tuple([step // kind.itemsize for step in view.strides]), kind, GPU)
 
 
+def _kinds(op: Op) -> list[Any]:
+    """Return dtypes of an operator: two of them, others each day; all in the exhaustive runs."""
+    kinds = [kind for kind in op.dtypes if kind.name in FEW]
+    count = len(kinds) if EACH_ALONE else min(2, len(kinds))
+    return random.Random(f"{session_seed()} {op.name}").sample(kinds, count)
+
+
 def _launches(op: Op) -> Iterator[Launch]:
-    for kind in [kind for kind in op.dtypes if kind.name in FEW]:
+    for kind in _kinds(op):
         for inputs, params in op.samples(operators.maker(kind, 0), kind):
             for layout in LAYOUTS:
                 moved = tuple([GPU if isinstance(x, flambeau.device) else x for x in params])
