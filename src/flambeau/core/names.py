@@ -67,7 +67,7 @@ class _Explanation:
         self.text, self.name, self.owner = text, name, owner
 
     def __str__(self) -> str:
-        advice = import_module("flambeau.core.absent_names").advice_for(self.name)
+        advice = import_module("flambeau.core.absent_names").advice_for(self.owner, self.name)
         near = None if advice else self._nearest()
         if near is not None:
             return f"{self.text}. Did you mean: '{near}'?"
