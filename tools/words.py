@@ -1,5 +1,8 @@
 """Count, room by room, the names and docstrings that docs/glossary.md and CONTRIBUTING.md ask to avoid.
 
+A docstring counts that begins with a word such as "What", that of a function that begins without a verb, and one
+with a word of the glossary's "Words to avoid".
+
 python tools/words.py           # print the counts
 python tools/words.py core      # list what is counted in one room
 python tools/words.py --write   # lower the limits in tests/words.toml to the counts
@@ -32,6 +35,14 @@ AVOIDED = {
 }
 # fmt: on
 OPENERS = re.compile(r"(Of|The same|What|Whether|How|Who|Whose|Whom)\b")
+# A function's docstring begins with a verb, not with the thing that the function returns.
+VERBLESS = re.compile(
+    r"(The|An?|Each|All|Every|One|Its?|This|That|As|Where|Why|See|In|On|By|For|From|With|Raises)\b|[a-z`([]"
+)
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text().split("## Words to avoid")[1]
+PROSE = re.compile(
+    rf"\b({'|'.join(word for row in re.findall(r'^. `([^|]+)` .', GLOSSARY, re.M) for word in row.split(', '))})\b"
+)
 
 
 def is_participle(name: str) -> bool:
@@ -71,6 +82,10 @@ def findings() -> Iterator[tuple[str, str, str, int, str]]:
                 text = ast.get_docstring(node)
                 if text and OPENERS.match(text):
                     yield room, "openers", where, getattr(node, "lineno", 1), text.splitlines()[0]
+                elif text and isinstance(node, ast.FunctionDef) and VERBLESS.match(text):
+                    yield room, "verbless", where, node.lineno, text.splitlines()[0]
+                if text and (avoided := PROSE.search(re.sub(r"`[^`]*`", "", text))):
+                    yield room, "prose", where, getattr(node, "lineno", 1), avoided[0]
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(node.name, []).append((room, where, node.lineno))
             if isinstance(node, ast.FunctionDef):

@@ -66,7 +66,7 @@ def current_device_idx() -> int:
 
 
 def set_device_idx(device: Any, /) -> None:
-    """The older name of `set_device_index`."""
+    """Set the current device by the older name of `set_device_index`."""
     warnings.warn("Use `set_device_index` instead.", FutureWarning, stacklevel=2)
     set_device_index(device)
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_kit import HERE, Said, finish, run_ranks, start
 
-from flambeau.distributed.stores.coordinator import MeetingPlace, processor_seconds
+from flambeau.distributed.stores.coordinator import Coordinator, processor_seconds
 
 PROGRAM = str(HERE / "exchange_program.py")
 VIRTUAL = {"FLAMBEAU_VIRTUAL_DEVICES": "3", "FLAMBEAU_VIRTUAL_PROFILE": "a100-40g"}
@@ -236,7 +236,7 @@ class Ranks:
     """Processes that ask a meeting place by a plan, in any order that a seed gives; what each is told."""
 
     def __init__(self, plans: list[list[Any]], seed: int) -> None:
-        self.place = MeetingPlace(len(plans))
+        self.place = Coordinator(len(plans))
         self.plans = [list(plan) for plan in plans]
         self.told: list[list[Any]] = [[] for _ in plans]
         self.waits = [False] * len(plans)
@@ -393,7 +393,7 @@ def test_who_makes_a_communicator_goes_on_with_what_others_wait_for() -> None:
 
 
 def test_an_idle_rank_is_told_only_where_nobody_else_can_go_on() -> None:
-    place = MeetingPlace(2)
+    place = Coordinator(2)
     for rank in range(2):
         place.ask(rank, 0, "hello", [rank])
         place.ask(rank, 0, *_asked(join(rank)))
@@ -416,7 +416,7 @@ def test_an_idle_rank_is_told_only_where_nobody_else_can_go_on() -> None:
 
 def test_ranks_in_mpi_look_again_together_before_anything_is_told() -> None:
     """What MPI does is not seen: where all wait, it may be that one has only not looked."""
-    place = MeetingPlace(3)
+    place = Coordinator(3)
     for rank in range(3):
         place.ask(rank, 0, "hello", [rank])
         place.ask(rank, 0, *_asked(join(rank, size=3)))
@@ -456,7 +456,7 @@ def test_a_message_outlives_its_sender() -> None:
 def test_who_polls_is_kept_back_while_others_work_and_no_longer() -> None:
     """Rank 1 is no participant that waits: it computes for a while, then waits where nobody sees it."""
     now, used = [0.0], [0.0]
-    place = MeetingPlace(2, clock=lambda: now[0], used=lambda process: used[0])
+    place = Coordinator(2, clock=lambda: now[0], used=lambda process: used[0])
     for rank in range(2):
         place.ask(rank, 0, "hello", [rank])
         assert place.ask(rank, 0, *_asked(join(rank))) is None
@@ -510,7 +510,7 @@ def test_who_waits_for_data_works_as_long_as_its_workers_do(tmp_path: Path) -> N
 
 def test_who_was_told_that_nobody_joins_is_in_the_communicator_no_more() -> None:
     """Its partner, who came later, was told that all had joined."""
-    place = MeetingPlace(2)
+    place = Coordinator(2)
     for rank in range(2):
         place.ask(rank, 0, "hello", [rank])
     assert place.ask(0, 1, *_request(join(0))) is None
@@ -526,7 +526,7 @@ def _request(asked: list[Any]) -> tuple[str, list[Any]]:
 
 
 def test_communicators_that_cannot_be() -> None:
-    place = MeetingPlace(3)
+    place = Coordinator(3)
     for rank in range(3):
         place.ask(rank, 0, "hello", [rank])
     assert place.ask(0, 1, "join", [b"c", [0, 1], [[0, 0]], "a line"]) is None
@@ -546,7 +546,7 @@ def test_communicators_that_cannot_be() -> None:
 
 
 def test_a_capacity_is_one_for_all_processes() -> None:
-    place = MeetingPlace(2)
+    place = Coordinator(2)
     for rank in range(2):
         place.ask(rank, 0, "hello", [rank])
     assert place.ask(0, 1, "reserve", [0, 7, 60, 100]) == [1, "ok", None]

@@ -20,7 +20,7 @@ from flambeau.core.ipc.codec import Either, fits, frame_message, pack, receive, 
 from flambeau.core.ipc.handshake import SECRET, RefusedError, greet, is_same_host
 from flambeau.distributed.errors import DistNetworkError
 from flambeau.distributed.stores import store_server
-from flambeau.distributed.stores.coordinator import REQUESTS, MeetingPlace
+from flambeau.distributed.stores.coordinator import REQUESTS, Coordinator
 from flambeau.distributed.stores.kv_store import OPERATIONS
 from flambeau.distributed.stores.store_server import StoreServer
 from flambeau.distributed.stores.tcp_store import TCPStore, _listen
@@ -35,7 +35,7 @@ def master(monkeypatch: pytest.MonkeyPatch) -> TCPStore:
     monkeypatch.delenv(SECRET, raising=False)
     store = TCPStore("127.0.0.1", 0, None, True)
     assert store._server is not None
-    store._server.server.meetings = MeetingPlace(2)
+    store._server.server.meetings = Coordinator(2)
     return store
 
 
@@ -158,7 +158,7 @@ VALUES = st.recursive(
 @given(st.lists(st.tuples(st.sampled_from([*REQUESTS]), st.integers(1, 3), st.randoms()), max_size=30))
 def test_the_coordinator_keeps_its_invariants(asked: list[tuple[str, int, random.Random]]) -> None:
     """Requests that fit their schemas, in any order, of any process: each is answered, kept, or refused."""
-    place = MeetingPlace(3, clock=lambda: 0.0, used=lambda process: 0.0)
+    place = Coordinator(3, clock=lambda: 0.0, used=lambda process: 0.0)
     for number, (operation, process, rng) in enumerate(asked):
         args = [_sample(rng, schema) for schema in REQUESTS[operation]]
         with suppress(ValueError):
@@ -313,7 +313,7 @@ def test_the_server_goes_on_after_an_error_of_its_process(
     assert master._server is not None
     master._server.server.call(lambda: {}["missing"])
     assert is_served(master) and "KeyError: 'missing'" in caplog.text
-    monkeypatch.setattr(MeetingPlace, "settle", lambda self, elsewhere: {}["unsettled"])
+    monkeypatch.setattr(Coordinator, "settle", lambda self, elsewhere: {}["unsettled"])
     assert is_served(master)
     monkeypatch.undo()
     assert is_served(master) and "KeyError: 'unsettled'" in caplog.text

@@ -29,7 +29,7 @@ from mutations import mutate_bytes
 
 from flambeau.core.ipc.codec import frame_message, receive, send
 from flambeau.core.ipc.handshake import SECRET, greet
-from flambeau.distributed.stores.coordinator import REQUESTS, MeetingPlace
+from flambeau.distributed.stores.coordinator import REQUESTS, Coordinator
 from flambeau.distributed.stores.kv_store import OPERATIONS
 from flambeau.distributed.stores.tcp_store import TCPStore
 
@@ -50,7 +50,7 @@ class StoreMachine(RuleBasedStateMachine):
         os.environ.pop(SECRET, None)
         self.master = TCPStore("127.0.0.1", 0, None, True)
         assert self.master._server is not None
-        self.master._server.server.meetings = MeetingPlace(2)
+        self.master._server.server.meetings = Coordinator(2)
         self.stores = [self.master, *[TCPStore("127.0.0.1", self.master.port) for _ in range(2)]]
         self.values: dict[str, bytes] = {}
         self.queues: dict[str, deque[bytes]] = {key: deque() for key in QUEUES}

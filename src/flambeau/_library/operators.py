@@ -327,7 +327,7 @@ class OpOverload:
 
     @property
     def op(self) -> OpOverload:
-        """This overload."""
+        """Return this overload."""
         return self
 
     def name(self) -> str:

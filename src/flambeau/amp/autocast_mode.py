@@ -233,7 +233,7 @@ def is_autocast_cpu_enabled() -> bool:
 
 
 def set_autocast_cpu_enabled(enabled: bool) -> None:
-    """`set_autocast_enabled("cpu", enabled)` of old."""
+    """Call `set_autocast_enabled("cpu", enabled)`, under an older name."""
     set_autocast_enabled("cpu", enabled)
 
 
@@ -243,7 +243,7 @@ def get_autocast_gpu_dtype() -> dtype:
 
 
 def set_autocast_gpu_dtype(dtype: dtype) -> None:
-    """`set_autocast_dtype("cuda", dtype)` of old."""
+    """Call `set_autocast_dtype("cuda", dtype)`, under an older name."""
     set_autocast_dtype("cuda", dtype)
 
 
@@ -253,5 +253,5 @@ def get_autocast_cpu_dtype() -> dtype:
 
 
 def set_autocast_cpu_dtype(dtype: dtype) -> None:
-    """`set_autocast_dtype("cpu", dtype)` of old."""
+    """Call `set_autocast_dtype("cpu", dtype)`, under an older name."""
     set_autocast_dtype("cpu", dtype)

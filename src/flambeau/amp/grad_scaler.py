@@ -20,7 +20,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class OptState(Enum):
-    """How far an optimizer has come since the last `update`."""
+    """The progress of an optimizer since the last `update`."""
 
     READY = 0
     UNSCALED = 1

@@ -30,7 +30,7 @@ from flambeau.tensor.tensor import CUSTOM, SEVERAL, AutogradMeta, Tensor, as_typ
 
 
 class FunctionCtx:
-    """What `forward` and `backward` of a Function share."""
+    """The context that `forward` and `backward` of a Function share."""
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Keep tensors (or None) for `saved_tensors`. Inputs and outputs only: others may leak memory."""
@@ -49,7 +49,7 @@ class FunctionCtx:
         self.non_differentiable = args
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether a missing gradient comes to `backward` as zeros (True, the default) or as None."""
+        """Set whether `backward` receives zeros (True, the default) or None for a missing gradient."""
         self.materialize_grads = value
 
 
@@ -334,7 +334,7 @@ def _is_among(t: Any, listed: Sequence[Any]) -> bool:
 
 
 def _own(t: Any, args: Sequence[Any], ctx: BackwardCFunction, needed: bool) -> Any:
-    """An input that is returned unchanged is returned as a view, so that it keeps its own history."""
+    """Return an output; an input that is returned unchanged becomes a view, so that it keeps its own history."""
     if not _is_among(t, args) or _is_among(t, ctx.dirty_tensors):
         return t
     with recording(False):

@@ -17,7 +17,7 @@ _NO_VECTOR = "The vector v can only be None if {} a single Tensor with a single 
 
 
 def _to_tuple(x: Any, what: str, function: str) -> tuple[bool, Tensors]:
-    """Whether it was several, and the tensors. Raises TypeError for anything else."""
+    """Return whether there were several tensors, and the tensors. Raises TypeError for anything else."""
     several = isinstance(x, tuple)
     listed = x if several else (x,)
     for i, t in enumerate(listed):

@@ -166,7 +166,7 @@ def _directions(t: Any) -> list[complex]:
 
 
 def _analytic(output: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Of each input: one row for every element and direction of the output."""
+    """Return, for each input, one row for each element and direction of the output, by backward."""
     rows: list[list[Any]] = [[] for _ in inputs]
     for k in range(output.meta.numel):
         for direction in _directions(output):
@@ -198,7 +198,7 @@ def _flat(t: Any) -> Any:
 
 
 def _numeric(func: Callable[..., Any], args: Sequence[Any], place: int, eps: float) -> list[Any]:
-    """Of each output the same from central differences, column by column: all outputs of one call."""
+    """Return, for each output, the Jacobian from central differences, column by column."""
     t = args[place]
     if not t.meta.numel:
         return [np.zeros((len(_to_real(output)), 0)) for output in _outputs(func, args)]

@@ -147,7 +147,7 @@ class profile:
         self._events().export_chrome_trace(path)
 
     def export_stacks(self, path: str | Path, metric: str = "self_cpu_time_total") -> None:
-        """As `EventList.export_stacks`, of all events.
+        """Write the stacks of all events, like `EventList.export_stacks`.
 
         Raises:
             AssertionError: For made without `with_stack`.
@@ -188,18 +188,18 @@ class emit_nvtx:
             launch_hooks.unsubscribe(self)
 
     def before(self, exe: Executable, stream: int, ptrs: Sequence[int]) -> None:
-        """A launch begins."""
+        """Begin a range for a launch."""
         sizes = f", sizes = {shapes_of(exe)}" if self.record_shapes else ""
         annotations.push(name_of(exe) + sizes)
 
     def after(self, exe: Executable, stream: int) -> None:
-        """It is queued."""
+        """End the range of a launch that was enqueued."""
         annotations.pop()
 
     def on_scope_begin(self, name: str) -> None:
-        """A function of the tape runs."""
+        """Begin a range for an autograd function."""
         annotations.push(name)
 
     def on_scope_end(self) -> None:
-        """It has run."""
+        """End the range of an autograd function."""
         annotations.pop()

@@ -1,4 +1,4 @@
-"""What a profile holds: events, and averages of events by name. Times in microseconds, memory in bytes."""
+"""The contents of a profile: events, and averages of events by name. Times in microseconds, memory in bytes."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class FunctionEvent(_TimeStatistics):
 
     @property
     def device_memory_usage(self) -> int:
-        """The same of CUDA memory."""
+        """Return the CUDA memory that the event and its children allocated, in bytes."""
         return self.self_device_memory_usage + sum(child.device_memory_usage for child in self.cpu_children)
 
 

@@ -52,14 +52,14 @@ class MemoryNotes(list[MemoryNote]):
         )
 
     def assign_requests(self, event: FunctionEvent) -> None:
-        """It is this launch."""
+        """Assign this thread's pending requests to a launch."""
         for note in self._requested.pop(threading.get_ident(), ()):
             _add_to_event(event, note)
 
     def note_allocation(
         self, event: FunctionEvent, time: float, context: Context, block: Block, nbytes: int
     ) -> None:
-        """An event allocated memory."""
+        """Record an allocation of an event."""
         _add_to_event(event, self._allocation(time, event.thread, context, block, nbytes))
 
     def note_free(

@@ -19,7 +19,7 @@ def table_of(
     events: Any, sort_by: str | None, row_limit: int, widths: tuple[int, int, int], header: str | None,
     top_level_events_only: bool, time_unit: str | None,
 ) -> str:  # fmt: skip
-    """See `EventList.table`; widths: of names, of shapes, of lines."""
+    """Return events as a table; see `EventList.table`. `widths` are those of names, shapes and lines."""
     rows = [e for e in events if not top_level_events_only or getattr(e, "cpu_parent", None) is None]
     if sort_by is not None:
         name = sort_by.replace("cuda", "device")

@@ -44,7 +44,7 @@ def _begin(event: FunctionEvent) -> tuple[int, int, float]:
 
 
 def _category(event: FunctionEvent) -> str:
-    """As PyTorch's profiler calls it."""
+    """Return PyTorch's category of an event."""
     if event.device_type is DeviceType.CPU:
         return "user_annotation" if event.is_user_annotation else "cpu_op"
     if event.name.startswith("Memcpy "):

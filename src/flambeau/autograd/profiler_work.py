@@ -33,7 +33,7 @@ _NOWHERE: Site = ((lambda: None).__code__, 0)  # lines are the profile's own aff
 
 
 class WorkCallback(Protocol):
-    """Who hears of work that a driver is given: `with` it around the call.
+    """A callback for work that a driver call enqueues: a context manager around the call.
 
     kind: as requests name it. call: the host's side, as PyTorch names it. label: the device's side. where: the
     context that the stream is of, None: not known.
@@ -54,13 +54,13 @@ class Work:
         self._issued: dict[int, list[tuple[Request, FunctionEvent, str]]] = {}  # by stream
 
     def begin(self, request: Request, call: FunctionEvent, label: str = "") -> None:
-        """A call begins that gives a stream something; `label` names a copy or a fill."""
+        """Handle the beginning of a call that enqueues work; `label` names a copy or a fill."""
         request.first = self._source.next_seq()
         self._issued.setdefault(request.stream, []).append((request, call, label))
         self._source.before(request)
 
     def end(self, request: Request, gave: bool) -> None:
-        """It is given, or the call raised."""
+        """Handle the end of the call, which enqueued work or raised."""
         self._source.after(request, gave)
         request.last = self._source.next_seq()
 

@@ -15,7 +15,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class SDPAParams(Record):
-    """What a call of `scaled_dot_product_attention` is given, for `can_use_flash_attention` and its like.
+    """The arguments of `scaled_dot_product_attention`, for `can_use_flash_attention` and similar functions.
 
     query (..., target length, depth), key (..., source length, depth), value (..., source length, depth of
     values), attn_mask (..., target length, source length) or None.
@@ -34,7 +34,7 @@ class SDPAParams(Record):
 
 
 def _switch(backend: SDPBackend, name: str) -> tuple[Callable[[bool], None], Callable[[], bool]]:
-    """enable_..._sdp and ..._sdp_enabled of one backend."""
+    """Return the functions enable_..._sdp and ..._sdp_enabled of one backend."""
     way = int(backend)
 
     def enable(enabled: bool) -> None:

@@ -105,7 +105,9 @@ def flags(
 
 
 class _AllowTF32(Flag):
-    """Of convolutions and recurrent layers at once. RuntimeError too where it is read while they differ."""
+    """The TF32 switch of convolutions and recurrent layers together. Reading it raises RuntimeError while they
+    differ.
+    """
 
     def __get__(self, owner: object, kind: type | None = None) -> Any:
         if owner is not None and flags_of.cudnn_allow_tf32 != flags_of.rnn_allow_tf32:

@@ -12,7 +12,7 @@ explain_absent_names(globals(), "torch.backends.mha")
 
 
 def get_fastpath_enabled() -> bool:
-    """What was set; True at first."""
+    """Return the value that was set; True at first."""
     return flags.mha_fastpath
 
 

@@ -63,7 +63,7 @@ class Precision:
 
 
 class cuBLASModule(Attributes):
-    """How matrix products may be computed.
+    """The settings of matrix products.
 
     allow_tf32 (True): whether those of float32 may round their inputs to TF32. fp32_precision: the same as "tf32"
     or "ieee", see Note [Precisions of float32]. allow_fp16_reduced_precision_reduction and
@@ -99,7 +99,7 @@ class cuBLASModule(Attributes):
 
 
 def is_tf32(precision: Any) -> bool:
-    """Whether "tf32" or "ieee".
+    """Return True for "tf32" and False for "ieee".
 
     Raises:
         RuntimeError: For neither.
@@ -137,7 +137,7 @@ def say_precision(value: Any, *scopes: str) -> None:
 
 
 def say_tf32(allowed: bool, *scopes: str) -> None:
-    """The same by the names of old, which say nothing where it is so anyway."""
+    """Set TF32 under the older names, which change nothing if the setting holds anyway."""
     say_precision("none", *scopes)
     wanted = "tf32" if allowed else "ieee"
     if any(precision_of(scope) != wanted for scope in scopes):
@@ -166,7 +166,7 @@ def _reductions(name: str, value: Any) -> tuple[bool, bool]:
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """How float32 matrix products compute: "highest" (float32), "high" or "medium" (inputs rounded to TF32).
+    """Set how float32 matrix products compute: "highest" (float32), "high" or "medium" (inputs rounded to TF32).
 
     Raises:
         RuntimeError: For a value that is not a str.

@@ -26,7 +26,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the script; the exit status."""
+    """Print the script. Returns the exit status."""
     try:
         shtab = import_module("shtab")
     except ModuleNotFoundError:

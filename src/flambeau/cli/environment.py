@@ -27,7 +27,7 @@ def export_options(options: argparse.Namespace) -> None:
 
 
 def why_no_machine(options: argparse.Namespace) -> str:
-    """Return what no virtual machine is made of, among the options: one line; empty if nothing is in the way."""
+    """Return the options of which no virtual machine can be created, in one line; empty if there is no problem."""
     try:
         if options.devices is not None:
             text = options.devices.strip()

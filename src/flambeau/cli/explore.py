@@ -82,7 +82,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
 
 
 def run(options: argparse.Namespace) -> int:
-    """Explore the program as `options` say, print the report; the exit status."""
+    """Explore the program as `options` say, and print the report. Returns the exit status."""
     if not options.module and (why := why_not_readable(Path(options.program))):
         print(f"flambeau explore: can't open file {options.program!r}: {why}", file=sys.stderr)
         return 2
@@ -178,7 +178,7 @@ def _seconds(text: str) -> float:
 
 
 def _take_last(options: argparse.Namespace) -> None:
-    """Take this command's own options from the end of the program's arguments, unless they stand before it."""
+    """Remove this command's own options from the end of the program's arguments, unless they precede the program."""
     takes_policy = options.policy is None
     while True:
         if options.schedules is None and (count := take_last(options, ["--schedules"], str.isdecimal)):

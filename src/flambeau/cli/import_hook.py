@@ -28,7 +28,7 @@ _CPP = "torch.utils.cpp_extension"
 
 
 class TorchFinder(MetaPathFinder):
-    """Finds `torch` and its submodules as Flambeau's."""
+    """A finder that imports `torch` and its submodules as Flambeau's."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -51,7 +51,7 @@ class TorchFinder(MetaPathFinder):
 
 
 class ExtensionFinder(MetaPathFinder):
-    """Finds extension modules as `PathFinder` does; one that needs PyTorch's C++ library fails with that reason."""
+    """A finder of extension modules, which fails with the reason for one that needs PyTorch's C++ library."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -80,7 +80,7 @@ def _needs_pytorch(name: str) -> str:
 
 
 class _Renamed(SourceFileLoader):
-    """Loads a module of Flambeau's that is imported later than `install`, and lets it say `torch`."""
+    """A loader of a module of Flambeau that is imported after `install`, whose names then say `torch`."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -109,7 +109,7 @@ def _say_torch(module: ModuleType) -> None:
 
 
 def install() -> None:
-    """Map `torch` to Flambeau in this process and in its children. Again is allowed.
+    """Map `torch` to Flambeau in this process and in its children. The call is idempotent.
 
     Raises:
         RuntimeError: If real PyTorch is imported already, so two would mix.

@@ -65,7 +65,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do as `options` say; the exit status."""
+    """Run the command as `options` say. Returns the exit status."""
     replays = options.words[0] == "replay" and len(options.words) == 2
     if options.words == ["replay"] and not Path("replay").exists():
         return _refuse("replay of which snapshot?")
@@ -141,8 +141,8 @@ def _replay(options: argparse.Namespace, found: dict[str, Any]) -> int:
 def _usable_memory(found: dict[str, Any], device: int, live: list[dict[str, Any]]) -> int | None:
     """Return how many bytes the recorded program could reserve on a device; None if the snapshot does not show it.
 
-    Flambeau's snapshots have the number. In PyTorch's, the latest refused request has what was free, beside what was
-    reserved: that of the end, without the segments that came and went after the request.
+    Flambeau's snapshots have the number. In PyTorch's, the latest refused request has what was free, beside what
+    was reserved: that of the end, without the segments that came and went after the request.
     """
     memory = found.get("device_memory", [])
     if device < len(memory):

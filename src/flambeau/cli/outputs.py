@@ -1,4 +1,4 @@
-"""The files that each command can write besides its screen: JSON, SARIF; and GitHub's annotations."""
+"""The output files that several commands write: JSON, SARIF; and GitHub's annotations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def why_no_outputs(options: argparse.Namespace, *others: Path | None) -> str:
-    """Return why a file that was asked for cannot be written, before anything runs; empty if all can."""
+    """Return why a requested file cannot be written, checked before the program runs; empty if all can."""
     options.root, options.annotates = source_root(), wants_annotations()
     files = [file for file in (*others, options.report, options.sarif) if file is not None]
     for file in files:

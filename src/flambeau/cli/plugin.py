@@ -134,7 +134,7 @@ def _install(count: int, profile: str | None) -> None:
 
 
 def _check(config: pytest.Config, option: str, module: str, reader: str) -> None:
-    """Refuse what cannot be read, once for all tests. Who asks for nothing imports nothing."""
+    """Refuse unreadable settings once for all tests. Without settings, nothing is imported."""
     text = config.getoption(option)
     if text is not None:
         try:
@@ -156,7 +156,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> Any:
-    """Return a `unittest.TestCase` has each of its methods once for each schedule."""
+    """Collect each method of a `unittest.TestCase` once for each schedule."""
     found = yield
     if (
         isinstance(found, pytest.Class)
@@ -181,7 +181,7 @@ def _under_each_schedule(item: Any) -> list[Any]:
 
 
 class _ScheduledMethod:
-    """Mixed into pytest's item for a method of a TestCase, which takes the item's name for the method's."""
+    """A mixin for pytest's item of a TestCase method whose name includes the schedule."""
 
     name: str
     parent: Any
@@ -333,7 +333,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def _judge(
     item: pytest.Item, machine: Any, schedule: str, report: pytest.TestReport, processes: list[dict[str, Any]]
 ) -> str:
-    """Return the races of a test that has run, empty without any; fail the test if nothing raised them."""
+    """Return the races of a finished test; fail the test if no exception was raised for them."""
     certificate = _certificate(machine)
     proved = certificate is not None and certificate.race_free and all(map(_is_proved, processes))
     if report.passed and schedule == "earliest" and proved:
@@ -356,7 +356,7 @@ def _fixes(machine: Any, processes: list[dict[str, Any]]) -> list[str]:
 
 
 def _is_proved(process: dict[str, Any]) -> bool:
-    """Return True if a process that the test started is certified race-free on each of its machines."""
+    """Return True if a child process of the test is certified race-free on each of its machines."""
     certificates = [machine["certificate"] for machine in process["machines"]]
     return bool(process["finished"]) and all(each is not None and each["race_free"] for each in certificates)
 
@@ -376,7 +376,7 @@ def _races_text(certificate: Certificate | None, processes: list[dict[str, Any]]
 def _counts(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, has_races: bool
 ) -> list[str]:
-    """Return what a test counts as in the summary."""
+    """Return the test's category in pytest's summary."""
     if call.when != "call":
         return []
     certified = ["certified"] if _is_certified(item) else []
@@ -428,7 +428,7 @@ def _replay(item: pytest.Item, machine: Any, devices: int) -> str:
 
 
 def _name_with_token(item: pytest.Item, token: str) -> str:
-    """Return what a test is called under the schedule of a token."""
+    """Return a test's name under the schedule of a token."""
     spec = getattr(item, "callspec", None)
     if spec is None:
         return item.nodeid.partition("[")[0]
@@ -439,5 +439,5 @@ def _name_with_token(item: pytest.Item, token: str) -> str:
 
 
 def _name(item: pytest.Item) -> str:
-    """Return a test's name without its schedule, its own parameters among it."""
+    """Return a test's name without its schedule but with its own parameters."""
     return _name_with_token(item, "")

@@ -25,7 +25,7 @@ AGAIN = "same race"  # the category of tests that fail by a race which is alread
 
 
 class Reports:
-    """The plugin of the process that reports: knows the races by test, and the tests with findings."""
+    """The plugin of the reporting process, which collects the races of each test."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -41,7 +41,7 @@ class Reports:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Any:
-        """Look at a report before anybody counts it."""
+        """Process a report before pytest counts it."""
         self._take(report)
         return (yield)
 
@@ -65,7 +65,7 @@ class Reports:
             write_annotations(self._document(0), terminalreporter._tw._file, self._root)
 
     def _take(self, report: pytest.TestReport) -> None:
-        """Take up what a test's process found; a race that was reported under another schedule is not a failure."""
+        """Add the findings of a test's process. A race that was reported under another schedule is not a failure."""
         self._lacks_torch |= report.failed and lacks_torch(str(report.longrepr))
         found: dict[str, Any] | None = getattr(report, "flambeau", None)
         if found is None:

@@ -12,7 +12,9 @@ _ON_TERMINAL, _ELSEWHERE = 0.2, 10.0  # seconds between two lines, on a terminal
 
 
 class Progress:
-    """Writes to `file` how much of `schedules` orders and `seconds` has passed; either may be None."""
+    """The progress of an exploration, written to `file`: of `schedules` orders and `seconds`, either of which may be
+    None.
+    """
 
     def __init__(self, file: TextIO, schedules: int | None, seconds: float | None) -> None:
         self._file, self._schedules, self._seconds = file, schedules, seconds
@@ -34,7 +36,7 @@ class Progress:
             self._file.flush()
 
     def clear(self) -> None:
-        """Remove the line from a terminal: something else is to be written there."""
+        """Remove the line from a terminal, because other text follows."""
         if self._line is not None:
             self._line.clear()
 
@@ -55,7 +57,7 @@ class Progress:
         return ", ".join([*parts, *([f"{wrong} failures and races"] if wrong else [])])
 
     def _share(self, found: Exploration, passed: float) -> float:
-        """Return how much is done, above 0: whichever end is nearer."""
+        """Return the share that is done, above 0: the larger one of orders and time."""
         shares = [found.schedules / self._schedules] if self._schedules else []
         shares += [passed / self._seconds] if self._seconds else []
         return min(max(shares), 1.0)

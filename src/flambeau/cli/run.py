@@ -1,4 +1,4 @@
-"""`flambeau run`: execute a torch program, unmodified, and say on one screen what it did on its devices."""
+"""`flambeau run`: execute a torch program, unmodified, and report what it did on its devices."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _write_whole_lines() -> None:
 
 
 def processes_so_far() -> int:
-    """Return how many multiprocessing has made here; a look at its counter, not a step of it: "count(3)"."""
+    """Return how many processes multiprocessing has created here, read from its counter "count(3)"."""
     module = sys.modules.get("multiprocessing.process")
     return 0 if module is None else int(repr(module._process_counter)[6:-1]) - 1
 
@@ -280,7 +280,7 @@ def execute_code(code: str, name: str, arguments: list[str]) -> None:
 
 
 def _new_main() -> ModuleType:
-    """Return a fresh `__main__`, which spawned children import again and pickles refer to."""
+    """Return a new `__main__` module, which spawned children import again and pickles refer to."""
     module = sys.modules["__main__"] = ModuleType("__main__")
     module.__dict__["__builtins__"] = __builtins__
     return module
@@ -309,7 +309,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def exit_status(code: object) -> int:
-    """Return the status that `sys.exit(code)` ends a process with; a text goes to stderr."""
+    """Return the exit status of `sys.exit(code)`. A text is printed to stderr."""
     if code is None:
         return 0
     if isinstance(code, int):

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Terminated(SystemExit):
-    """Raised in the program by SIGTERM: it ends like one that calls `sys.exit`, so that its report is written."""
+    """The exception that SIGTERM raises in the program, so that the program ends like one that calls `sys.exit`."""
 
 
 class Stopping:
@@ -26,7 +26,7 @@ class Stopping:
 
     @property
     def status(self) -> int:
-        """Return the exit status that a shell gives to a program that the signal has ended."""
+        """Return the exit status with which a shell reports a program that the signal ended."""
         return 128 + (self.received or 0)
 
     def __enter__(self) -> Stopping:

@@ -81,7 +81,7 @@ _BLOCK = {"size": int, "requested_size": int, "state": str}
 
 
 class _Checker:
-    """Checks the form of a snapshot from a file of so many bytes. See Note [What is checked of a snapshot]."""
+    """The check of a snapshot's form, for a file of a given size. See Note [What is checked of a snapshot]."""
 
     def __init__(self, nbytes: int) -> None:
         self._letters = _TEXT + _PER_BYTE * nbytes
@@ -89,7 +89,7 @@ class _Checker:
         self._once: set[int] = set()  # ids of objects that must not be shared
 
     def check(self, found: dict[str, Any]) -> None:
-        """Raise ValueError for what is not as snapshots have it."""
+        """Raise ValueError for data without a snapshot's form."""
         sizes = 0
         for segment in _require_list("segments", found["segments"]):
             _check_fields("a segment", segment, _SEGMENT)

@@ -1,4 +1,4 @@
-"""Options of a command that stand behind the program: `flambeau explore program.py --schedules 1000`."""
+"""Options of a command after the program: `flambeau explore program.py --schedules 1000`."""
 
 from __future__ import annotations
 

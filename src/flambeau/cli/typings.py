@@ -26,7 +26,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the stubs; the exit status."""
+    """Write the stubs. Returns the exit status."""
     count = 0
     for path, text in torch_stubs():
         target = options.folder / path

@@ -99,7 +99,7 @@ class Policy(Record):
         return self.rounds(numel, per_draw) * 4
 
     def draws(self, seed: int, offset: int, numel: int, per_draw: int) -> Iterator[tuple[int, Array]]:
-        """For each round: the first element of it, and the words (4, threads), drawn."""
+        """Yield, for each round, its first element and the drawn words (4, threads)."""
         threads = self.threads(numel)
         for turn in range(self.rounds(numel, per_draw)):
             yield turn * threads * per_draw, philox(seed, offset // 4 + turn, threads)

@@ -124,8 +124,7 @@ def is_tf32_supported() -> bool:
 
 
 def set_sync_debug_mode(debug_mode: Any) -> None:
-    """What to do when an operation makes the host wait for a device: "default" or 0 nothing, "warn" or 1, "error" or
-    2.
+    """Set the reaction to an operation that makes the host wait: "default" or 0, "warn" or 1, "error" or 2.
 
     These are copies between host and device that block, `item()` and the like, and `Stream.synchronize`;
     `torch.cuda.synchronize` and `Event.synchronize`, whose purpose it is, are not.
@@ -170,7 +169,7 @@ def current_solver_handle() -> int:
 
 
 class _CudaDeviceProperties:
-    """What PyTorch tells of a device. Sizes in bytes, clock in kHz."""
+    """The properties of a device. Sizes in bytes, clock in kHz."""
 
     __slots__ = ("_of",)
 

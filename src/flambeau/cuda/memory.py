@@ -176,7 +176,7 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 
 def reset_peak_stats(device: Any = None) -> None:
-    """`reset_peak_memory_stats`, by the name that PyTorch's documentation also uses."""
+    """Call `reset_peak_memory_stats`, under another documented name."""
     reset_peak_memory_stats(device)
 
 
@@ -493,7 +493,7 @@ def _record_as_before(
     global_record_annotations: bool = False,
     skip_actions: Any = None,
 ) -> None:
-    """The arguments of PyTorch 2.0, with those that came later."""
+    """Start or stop a recording with the arguments of PyTorch 2.0, and those added later."""
     context = ("all" if trace_alloc_record_context else "state") if record_context else None
     _record(
         "all" if enabled else None,
@@ -523,7 +523,7 @@ def _dump_snapshot(filename: Any = "dump_snapshot.pickle", augment_with_fx_trace
 
 
 def _allocation_traceback(data_ptr: int) -> list[dict[str, Any]] | None:
-    """Who asked for the memory that begins at an address; None: nobody recorded it, or it is not in use."""
+    """Return the stack that allocated the memory at an address; None if it was not recorded or is not in use."""
     for context in system.contexts():
         frames = cast(CachingAllocator, context.allocator).frames_at(data_ptr)
         if frames is not None:

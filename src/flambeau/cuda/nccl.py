@@ -97,7 +97,7 @@ def all_reduce(
     streams: Sequence[Any] | None = None,
     comms: Sequence[Communicator] | None = None,
 ) -> None:
-    """Every output becomes the sum (product, maximum, minimum, mean: op 1, 2, 3, 4) of all inputs, elementwise.
+    """Reduce all inputs elementwise into every output: sum, product, maximum, minimum, mean are op 1, 2, 3, 4, ...
 
     Args:
         inputs: contiguous tensors of one dtype and number of elements, each on its own GPU.
@@ -124,7 +124,7 @@ def reduce(
     *,
     outputs: Sequence[Tensor] | None = None,
 ) -> None:
-    """As `all_reduce` for one output, on the GPU of `inputs[root]`; default: that input.
+    """Reduce like `all_reduce`, into one output on the GPU of `inputs[root]`; by default that input.
 
     Raises:
         ValueError: If `output` and its deprecated name `outputs` (a list, with a FutureWarning) are
@@ -161,7 +161,7 @@ def broadcast(
     streams: Sequence[Any] | None = None,
     comms: Sequence[Communicator] | None = None,
 ) -> None:
-    """Every tensor becomes as the one at `root`. Arguments and errors as of `all_reduce`."""
+    """Copy the tensor at `root` to all others. Arguments and errors are those of `all_reduce`."""
     _check_sequences(inputs)
     _check(inputs)
     _ranks(inputs, root, comms)
@@ -174,10 +174,7 @@ def all_gather(
     streams: Sequence[Any] | None = None,
     comms: Sequence[Communicator] | None = None,
 ) -> None:
-    """Every output becomes all inputs, one after the other. It has as many elements as they have together.
-
-    Arguments and errors as of `all_reduce`.
-    """
+    """Copy all inputs, one after the other, to every output. Arguments and errors are those of `all_reduce`."""
     _check_sequences(inputs, outputs)
     _check_pairs(inputs, outputs, gathered=_size(inputs, comms))
     _queue("all_gather", inputs, outputs, inputs[0].numel(), streams, comms)
@@ -208,7 +205,7 @@ def _queue(
     comms: Sequence[Communicator] | None,
     **named: Any,
 ) -> None:
-    """One part for each source, as one group."""
+    """Enqueue one part for each source, as one group."""
     contexts = [current.context_at(t.get_device()) for t in sources]  # type: ignore[attr-defined]
     for given, what in ((streams, "streams"), (comms, "communicators")):
         if given is not None and len(given) != len(contexts):
@@ -271,7 +268,7 @@ def _check_like(t: Tensor, first: Tensor) -> None:
 def _check_pairs(
     inputs: Sequence[Tensor], outputs: Sequence[Tensor], gathered: int = 1, scattered: int = 1
 ) -> None:
-    """Each output must fit its input: `gathered` times its elements, or one of `scattered` parts of them."""
+    """Check that each output has `gathered` times the elements of its input, or one of `scattered` parts of them."""
     if inputs and len(inputs) != len(outputs):
         _wrong("inputs and outputs sequences have to be of the same length")
     _check(inputs)

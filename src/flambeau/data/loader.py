@@ -402,7 +402,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
             self._sent += 1
 
     def _next_worker(self) -> int:
-        """Whose turn it is; without order, the one with the least to do."""
+        """Return the next worker in turn; without order, the one with the fewest tasks."""
         active = [w for w in range(self._count) if self._active[w]]
         if self._loader.in_order:
             found = next((w for w in active if w >= self._worker), active[0])

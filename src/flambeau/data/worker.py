@@ -19,7 +19,7 @@ from flambeau.tensor.functions.random import manual_seed
 
 
 class WorkerInfo:
-    """What a worker knows of itself: id, num_workers, seed, and its own copy of the dataset."""
+    """The state of a worker: id, num_workers, seed, and its own copy of the dataset."""
 
     __slots__ = ("dataset", "id", "num_workers", "seed")
 
@@ -46,13 +46,13 @@ _here: list[WorkerInfo] = []  # this process's, if it is a worker
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """In a worker process of a DataLoader, what it knows of itself; None elsewhere."""
+    """Return the state of this DataLoader worker; None in other processes."""
     return _here[-1] if _here else None
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a worker is told when it starts."""
+    """The instructions with which a worker starts."""
 
     kind: int
     dataset: Any
@@ -85,7 +85,7 @@ class Ended:
 
 
 def run_worker(channel: Channel, number: int, orders: Orders, inherited: Sequence[Channel]) -> None:
-    """The worker's whole life. `inherited` are the ends of others that a fork copied."""
+    """Run a worker until its end. `inherited` are other workers' channels, which a fork copied."""
     for other in inherited:
         other.close()
     with suppress(KeyboardInterrupt, BrokenPipeError, ConnectionResetError):  # the parent reports, or is gone

@@ -45,7 +45,8 @@ def wait_tensor(tensor: Any) -> Any:
 
 
 def broadcast(self: Any, src: int, group: Any, tag: str = "") -> Any:
-    """Rank `src`'s values (a rank of all) on all ranks. Its gradient is the sum of theirs, the others' are zeros.
+    """Return the values of rank `src` (global) on all ranks. Its gradient is the sum of theirs, that of the others
+    zero.
 
     PyTorch has no derivative of it: with a warning, each rank's own gradient passes as if nothing had been sent.
     """
@@ -165,7 +166,7 @@ def permute_tensor(self: Any, src_dst: list[int], group: Any, tag: str = "") -> 
 
 
 def _called(name: str, function: Any, now: str = "") -> Any:
-    """Return a function under another name; `now` the one to use instead, where PyTorch warns of this one."""
+    """Return a function under another name; `now` is the name to use instead if PyTorch warns of the other one."""
 
     @functools.wraps(function)
     def other(*args: Any, **named: Any) -> Any:
@@ -302,5 +303,5 @@ def _check_sum(ctx: Any) -> None:
 
 
 def _in_rows(tensor: Any, dim: int, size: int) -> Any:
-    """Return a tensor whose parts along the first dimension are those along another."""
+    """Return a tensor whose parts along the first dimension are the parts of `t` along another."""
     return tensor if dim == 0 else call(cat, tensor.chunk(size, dim), (0,))

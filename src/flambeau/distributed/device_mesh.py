@@ -121,7 +121,7 @@ class DeviceMesh:
     # -- groups -------------------------------------------------------------------------------------------------
 
     def _set_up_world(self) -> None:
-        """Make the group of all ranks, and select a device, where the program has not."""
+        """Create the group of all ranks and select a device, unless the program has."""
         if not is_initialized():
             init_process_group()
         size, count = get_world_size(), prod(self.shape)
@@ -214,7 +214,7 @@ class DeviceMesh:
         return tuple([mesh_layout.length(one) for one in self._axes])
 
     def size(self, mesh_dim: int | None = None) -> int:
-        """Return how many ranks it has, or along one dimension."""
+        """Return the number of ranks, in total or along one dimension."""
         return prod(self.shape) if mesh_dim is None else self.shape[mesh_dim]
 
     def get_rank(self) -> int:
@@ -429,7 +429,7 @@ class DeviceMesh:
         return [[self._ranks[place] for place in places] for places in tiles]
 
     def _mine(self, rank: int | None) -> list[int]:
-        """Return the ranks of the copy that a rank (None: this one) is in, in the order of the mesh."""
+        """Return the ranks of the copy of the mesh that contains a rank (None: this one), in order."""
         copies = self._copies(mesh_layout.joined(self._axes))
         if len(copies) == 1:
             return copies[0]
@@ -444,7 +444,7 @@ class DeviceMesh:
 
 
 class _MeshEnv:
-    """`_mesh_resources`: the meshes that `with` has made current."""
+    """The namespace `_mesh_resources`: the meshes that `with` has made current."""
 
     def get_current_mesh(self) -> DeviceMesh:
         """Return the innermost. Raises RuntimeError if there is none."""
@@ -532,7 +532,7 @@ def _as_tensor(mesh: Any) -> Tensor:
 
 
 def _index(place: int, shape: Sequence[int]) -> list[int]:
-    """Return where a place of a flat list is in rows and columns."""
+    """Return the coordinates of a position of a flat list in rows and columns."""
     found: list[int] = []
     for size in reversed(shape):
         place, rest = divmod(place, size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class DistError(RuntimeError):
-    """Something of `distributed` went wrong."""
+    """An error of `distributed`."""
 
     __module__ = "flambeau.distributed"
 
@@ -28,7 +28,7 @@ class DistStoreError(DistError):
 
 
 class DeadlockError(DistStoreError):
-    """No rank can go on: each waits for another, or for one that has ended."""
+    """No rank can continue: each waits for another one, or for one that has ended."""
 
 
 class QueueEmptyError(DistStoreError):

@@ -1,4 +1,4 @@
-"""`tell_by_rank`: prefix an uncaught exception's lines with the rank, and record it for the launcher.
+"""`report_by_rank`: prefix an uncaught exception's lines with the rank, and record it for the launcher.
 
 Ranks share a screen. PyTorch puts "[rank1]: " before the lines of an exception that nobody caught from
 init_process_group on, and so does this. The note is what `elastic`'s `record` leaves, for programs without it.
@@ -41,7 +41,7 @@ class RankHook:
         self.then()
 
 
-def tell_by_rank(rank: int, then: Callable[[], None]) -> None:
+def report_by_rank(rank: int, then: Callable[[], None]) -> None:
     """Attribute uncaught exceptions to this rank from now on; `then` is called after one was printed."""
     now = sys.excepthook
     sys.excepthook = RankHook(rank, now.before if isinstance(now, RankHook) else now, then)
@@ -53,7 +53,7 @@ def by_rank(rank: int, text: str) -> str:
 
 
 def note(error: BaseException, traceback: str) -> None:
-    """Leave an error for the launcher, if there is one and the program has not (`record`)."""
+    """Record an error for the launcher, if there is one and the program has not used `record`."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     if path and not isinstance(error, KeyboardInterrupt) and not os.path.exists(path):
         with suppress(OSError):

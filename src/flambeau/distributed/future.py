@@ -66,7 +66,7 @@ class Future(Generic[T]):
         return self._value
 
     def then(self, callback: Callable[[Future[T]], Any]) -> Future[Any]:
-        """Return a future of what `callback(self)` returns, called once this one is done."""
+        """Return a future of the result of `callback(self)`, which is called once this future is done."""
         child: Future[Any] = Future(stream=self._stream, drive=self._settle)
         self.add_done_callback(lambda parent: child._run(callback, parent))
         return child
@@ -121,7 +121,7 @@ class Future(Generic[T]):
             print(_text(error), file=sys.stderr)
 
     def _run(self, callback: Callable[[Future[Any]], Any], parent: Future[Any]) -> None:
-        """Take what a callback of the parent gives, computed on its stream."""
+        """Set the result of a callback of the parent future, run on its stream."""
         with self._stream if self._stream is not None else nullcontext():
             try:
                 result = callback(parent)
@@ -147,7 +147,7 @@ class Future(Generic[T]):
 
 
 def _told(error: Exception) -> RuntimeError:
-    """Return what a callback raised, as PyTorch hands it on: a RuntimeError, which one that is one stays."""
+    """Return a callback's exception as PyTorch passes it on: as a RuntimeError."""
     if isinstance(error, RuntimeError):
         return error
     told = RuntimeError(_text(error))
@@ -160,7 +160,7 @@ def _text(error: Exception) -> str:
 
 
 def collect_all(futures: list[Future[Any]]) -> Future[list[Future[Any]]]:
-    """Return a future of the list of the given ones, done when all are; of the first one's error, if there is one."""
+    """Return a future of the list of these futures' values, done when all are, or with the first error."""
     result: Future[list[Future[Any]]] = Future(drive=lambda: [f._settle() for f in futures] and None)
     numbers = count(1)  # several threads may finish futures together: each takes another number
 

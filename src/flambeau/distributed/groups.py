@@ -79,7 +79,7 @@ def get_rank(group: Any = None) -> int:
 
 
 def get_world_size(group: Any = None) -> int:
-    """Return how many ranks a group (default: of all) has; -1 outside of it."""
+    """Return the number of ranks of a group (default: of all ranks); -1 outside of it."""
     if group == NON_GROUP_MEMBER:
         return -1
     return group_or_default(group).size()
@@ -118,7 +118,7 @@ def get_default_backend_for_device(device: Any) -> str:
 
 
 def get_debug_level() -> DebugLevel:
-    """Return how much `distributed` looks at what ranks do: TORCH_DISTRIBUTED_DEBUG, or what was set."""
+    """Return the level of checks, from TORCH_DISTRIBUTED_DEBUG or as it was set."""
     return world().debug
 
 
@@ -221,7 +221,7 @@ def named_group(name: str) -> ProcessGroup:
 
 
 def group_rank_of(group: ProcessGroup, rank: int | None, group_rank: int | None) -> int:
-    """Return the rank in a group that one of two arguments names, the global one or its own.
+    """Return the rank in a group that one of two arguments names, a global rank or the group's own.
 
     Raises:
         ValueError: For both, or neither.

@@ -1,4 +1,4 @@
-"""`Backend`: PyTorch's words for engines, and which devices each serves. `Numbers`: PyTorch's enumerations."""
+"""`Backend`: PyTorch's names of backends, and the devices of each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Backend(str):
 
 
 class Numbers(enum.IntEnum):
-    """Numbers that are written by their names, as PyTorch's are: `RedOpType.SUM`."""
+    """Integers that print as names, like PyTorch's enumerations: `RedOpType.SUM`."""
 
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"

@@ -100,7 +100,7 @@ def _from_tcp(
 def _from_environment(
     url: str, timeout: timedelta = DEFAULT_TIMEOUT, environ: Mapping[str, str] = os.environ, **kwargs: Any
 ) -> Iterator[tuple[Store, int, int]]:
-    """Return `environ`: where the variables are, for ranks that share a process."""
+    """Return the rank, world size and store that the environment variables name."""
     query = _query(urlparse(url))
 
     def value(name: str) -> str:

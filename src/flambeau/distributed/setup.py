@@ -14,7 +14,7 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.distributed.backends import backend_registry, watchdog
 from flambeau.distributed.backends.nccl_options import priority_of
 from flambeau.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
-from flambeau.distributed.excepthook import tell_by_rank
+from flambeau.distributed.excepthook import report_by_rank
 from flambeau.distributed.groups import (
     get_process_group_ranks,
     get_world_size,
@@ -92,7 +92,7 @@ def init_process_group(
     with _left_if_it_fails(mine, made):
         _bind(made, bound)
     if mine.session is None:
-        tell_by_rank(rank, watchdog.process.give_up)
+        report_by_rank(rank, watchdog.process.give_up)
 
 
 def _met(
@@ -359,7 +359,7 @@ def split_group(
     group_desc: str | None = None,
     backend: str | None = None,
 ) -> Any:
-    """Split a group: all its ranks call. `split_ranks` are lists of ranks of the parent; None: this rank is in none.
+    """Split a group. All its ranks call this. `split_ranks` are lists of the parent's ranks; None: in no list.
 
     Raises:
         ValueError: If the values are not lists; a rank twice.

@@ -1,4 +1,4 @@
-"""`Work`: what a collective with `async_op=True` returns: something to wait for."""
+"""`Work`: the result of a collective with `async_op=True`, for which the caller can wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from flambeau.core.errors import RaceError
-from flambeau.distributed.backends.communicator import Begun
+from flambeau.distributed.backends.communicator import PendingCollective
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.future import Future
 from flambeau.runtime import current, system
@@ -76,7 +76,7 @@ class Work:
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Exception | None:
-        """Return what went wrong; None so far."""
+        """Return the error of the operation; None if there is none so far."""
         return self._error
 
     def source_rank(self) -> int:
@@ -101,7 +101,7 @@ class Work:
         self.wait()
 
     def block_current_stream(self) -> None:
-        """Make the current stream wait, not the host. On the CPU, where there is none, as `wait`."""
+        """Make the current stream wait, not the host. On the CPU, the host waits."""
         self.wait()
 
     def get_future(self) -> Future:
@@ -125,7 +125,7 @@ class Work:
 
 
 class Several(Work):
-    """Over when all of several works are."""
+    """The work of several works: finished when all are."""
 
     def __init__(self, works: Sequence[Work]) -> None:
         super().__init__([tensor for work in works for tensor in work.result()])
@@ -168,7 +168,7 @@ class StreamWork(Work):
         stream: Stream,
         event: Event | None,
         source: int = -1,
-        begun: Begun | None = None,
+        begun: PendingCollective | None = None,
     ) -> None:
         super().__init__(results, source)
         self._stream = stream

@@ -30,7 +30,7 @@ NOT_INITIALIZED = (
 
 
 class ProcessGroup:
-    """Some ranks, in an order: rank n of the group is the n-th of them. `new_group` makes them."""
+    """An ordered group of ranks. `new_group` creates groups."""
 
     __module__ = "flambeau.distributed"
     __getattr__ = lacks
@@ -56,7 +56,7 @@ class ProcessGroup:
         return self._place.rank
 
     def size(self) -> int:
-        """Return how many ranks it has."""
+        """Return the number of ranks in the group."""
         return self._place.size
 
     def name(self) -> str:
@@ -162,7 +162,7 @@ class Session:
 
 
 class World:
-    """One rank's groups, by name. `environment` is where RANK, WORLD_SIZE and their like are looked up."""
+    """The process groups of one rank, by name. `environment` holds RANK, WORLD_SIZE and related variables."""
 
     def __init__(self, environment: Mapping[str, str], session: Session | None = None) -> None:
         self.environment = environment
@@ -224,7 +224,7 @@ class World:
         description: str,
         priority: int = 0,
     ) -> ProcessGroup:
-        """Return a group that this rank is in. `rank`: in the group; `priority`: of its streams."""
+        """Create and register a group that this rank is in. `rank`: in the group; `priority`: of its streams."""
         store = None if self.store is None else PrefixStore(name, self.store)
         if store is not None:
             processes.announce(store, rank)
@@ -253,7 +253,7 @@ class World:
 
 
 class Local(threading.local):
-    """The world of a thread that is a rank."""
+    """The thread-local world of a rank that is a thread."""
 
     world: World | None = None
 

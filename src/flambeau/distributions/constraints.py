@@ -326,7 +326,7 @@ class IndependentConstraint(Constraint):
 
 
 class MixtureSameFamilyConstraint(Constraint):
-    """What all components of a mixture may give."""
+    """The values that all components of a mixture may take."""
 
     def __init__(self, base_constraint: Constraint) -> None:
         self.base_constraint = base_constraint

@@ -25,7 +25,7 @@ class Distribution:
 
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
-        """Whether distributions that do not say check their arguments.
+        """Set whether distributions check their arguments by default.
 
         Raises:
             ValueError: If the value is not a bool.
@@ -130,7 +130,7 @@ class Distribution:
         raise NotImplementedError
 
     def entropy(self) -> Tensor:
-        """In nats, of the batch's shape."""
+        """Return the entropy in nats, in the batch's shape."""
         raise NotImplementedError
 
     def perplexity(self) -> Tensor:
@@ -141,7 +141,7 @@ class Distribution:
         raise NotImplementedError
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Distribution:
-        """The same distribution of a larger batch, over the same memory."""
+        """Return the distribution with a larger batch, over the same memory."""
         raise NotImplementedError
 
     # -- for subclasses ---------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Distribution:
         return Size(sample_shape) + self._batch_shape + self._event_shape
 
     def _validate_sample(self, value: Any) -> None:
-        """Raises ValueError: no tensor, a shape that does not fit, a value outside of the support."""
+        """Raise ValueError for a value that is not a tensor, does not fit the shape, or is outside of the support."""
         if not isinstance(value, Tensor):
             raise ValueError("The value argument to log_prob must be a Tensor")
         event = value.dim() - len(self._event_shape)

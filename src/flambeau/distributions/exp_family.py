@@ -29,7 +29,7 @@ class ExponentialFamily(Distribution):
 
     @property
     def _mean_carrier_measure(self) -> float:
-        """The mean of k(x)."""
+        """Return the mean of k(x)."""
         raise NotImplementedError
 
     def entropy(self) -> Tensor:

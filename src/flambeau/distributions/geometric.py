@@ -15,7 +15,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Geometric(BinaryOdds):
-    """How often something of probability `probs` does not happen before it does."""
+    """The number of failures before the first success of probability `probs`."""
 
     support = constraints.nonnegative_integer
 

@@ -64,7 +64,7 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
 
 
 def _formula(type_p: type, type_q: type) -> Formula:
-    """That of the nearest classes: by the order of p's bases, then by that of q's."""
+    """Return the formula of the nearest classes, by the order of p's bases, then of q's."""
     for p in type_p.__mro__:
         for q in type_q.__mro__:
             if (p, q) in _formulas:

@@ -22,7 +22,7 @@ class Laplace(LocationScale):
         return 2**0.5 * self.scale
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """By the distribution's inverse, of a number in (-1, 1)."""
+        """Return samples by the distribution's inverse, from numbers in (-1, 1)."""
         shape = self._extended_shape(sample_shape)
         drawn = creation.empty(shape, dtype=self.loc.dtype, device=self.loc.device)
         u = drawn.uniform_(finfo(self.loc.dtype).eps - 1, 1)

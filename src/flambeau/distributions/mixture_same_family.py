@@ -85,7 +85,7 @@ class MixtureSameFamily(Distribution):
 
     @property
     def variance(self) -> Tensor:
-        """The mean of the components' variances and the variance of their means."""
+        """Return the mean of the components' variances plus the variance of their means."""
         shares, parts, dim = self._shares(), self.component_distribution, -1 - self._event_ndims
         inner = (shares * parts.variance).sum(dim)
         away = parts.mean - self.mean.unsqueeze(dim)

@@ -15,7 +15,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class NegativeBinomial(BinaryOdds):
-    """How often something of probability `probs` (log-odds `logits`) happens before `total_count` times it does not."""
+    """The number of successes of probability `probs` (log-odds `logits`) before `total_count` failures."""
 
     arg_constraints = {
         "total_count": constraints.greater_than_eq(0),

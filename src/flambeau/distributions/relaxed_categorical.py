@@ -49,7 +49,7 @@ class ExpRelaxedCategorical(Distribution):
         return self._categorical.probs
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """By Gumbel noise: logits - log(-log(u))."""
+        """Return samples by Gumbel noise: logits - log(-log(u))."""
         shape = self._extended_shape(sample_shape)
         u = clamp_probs(rand(shape, dtype=self.logits.dtype, device=self.logits.device))
         scores = (self.logits - (-u.log()).log()) / self.temperature

@@ -16,7 +16,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class TransformedDistribution(Distribution):
-    """What transforms, the first one first, make of a distribution's values."""
+    """A distribution whose values are transformed by `transforms` in order."""
 
     arg_constraints: Any = {}
 

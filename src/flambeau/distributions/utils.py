@@ -40,7 +40,7 @@ def broadcast_all(*values: Any) -> tuple[Tensor, ...]:
 
 
 def one_of_two(first: Any, second: Any, names: str = "`probs` or `logits`") -> None:
-    """Raises ValueError unless exactly one is given."""
+    """Raise ValueError unless exactly one of two arguments is given."""
     if (first is None) == (second is None):
         raise ValueError(f"Either {names} must be specified, but not both.")
 

@@ -72,7 +72,7 @@ class VonMises(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """The circular mean."""
+        """Return the circular mean."""
         return self.loc
 
     @property

@@ -163,7 +163,7 @@ def reaches_others(results: Sequence[Tensor], own: Sequence[Tensor]) -> bool:
 
 
 def map_leaves(change: Callable[[Any], Any], form: Any) -> Any:
-    """The same form with each leaf changed, in the order of `leaves`."""
+    """Return a container of equal form with each leaf changed, in the order of `leaves`."""
     if isinstance(form, dict):
         return type(form)((key, map_leaves(change, value)) for key, value in form.items())
     if isinstance(form, (list, tuple)):

@@ -205,7 +205,7 @@ def jacrev(
 
 
 def _jacobians(call: _Call, output: Any) -> list[Any]:
-    """Of one output by each wanted tensor."""
+    """Return the Jacobians of one output by each requested tensor."""
     rows = []
     for k in range(output.numel()):
         weights = output.detach().new_zeros(output.shape)

@@ -27,7 +27,7 @@ class _Like:
 
 
 def _open_like(wish: configuration.Settings | None = None) -> None:
-    """See Note [Virtual GPUs of children]."""
+    """Open virtual GPUs like the parent's. See Note [Virtual GPUs of children]."""
     if wish is not None and system.wish() == configuration.from_environment() and not system.is_initialized():
         system.virtual(wish.devices, wish.profile, wish.schedule, wish.races, wish.poison, wish.data)
 
@@ -59,7 +59,7 @@ class ForkServerProcess(_Process, standard.ForkServerProcess):
 
 
 class _Context:
-    """What our contexts have in common."""
+    """The common part of the package's process contexts."""
 
     def Queue(self, maxsize: int = 0) -> Any:  # noqa: N802
         """Return a queue of messages between processes. See `queue.py`."""

@@ -1,7 +1,7 @@
-"""How tensors, storages and events are pickled for another process: what they lie in is shared, not copied.
+"""Pickling of tensors, storages and events for another process: their memory is shared, not copied.
 
-The functions that pickles name are PyTorch's. The standard library's pickler for processes (queues, pipes, arguments
-of processes, managers) learns of them when this module is imported; no other pickler does.
+The functions that pickles name are PyTorch's. The standard library's pickler for processes (queues, pipes,
+arguments of processes, managers) learns of them when this module is imported; no other pickler does.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class SpawnContext(ProcessContext):
 
 
 def _wrap(fn: Callable[..., object], number: int, args: tuple[Any, ...], file: str) -> None:
-    """What a process does."""
+    """Run a function in a child process, and write its error to `file`."""
     _end_with_parent()
     try:
         fn(number, *args)
@@ -190,7 +190,7 @@ def _wrap(fn: Callable[..., object], number: int, args: tuple[Any, ...], file: s
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed cannot end its children: on Linux the system interrupts them."""
+    """Ask Linux to interrupt this process when its parent ends, which a killed parent cannot do."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
 

@@ -124,7 +124,7 @@ def _redraw_normal(
 def _redraw_uniform(
     target: Tensor, mean: float, std: float, a: float, b: float, generator: Generator | None
 ) -> None:
-    """Where few normal numbers fall into the bounds: uniform ones, kept as often as the density says."""
+    """Draw uniform numbers and keep them with the normal density, for bounds that few normal numbers reach."""
     peak = -0.5 * ((max(a, min(mean, b)) - mean) / std) ** 2
 
     def refused(drawn: Tensor) -> Tensor:
@@ -298,7 +298,7 @@ globals().update({
 
 
 def _old(fill: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same function under its name without the underscore, which warns."""
+    """Return the function under its name without the underscore, with a warning."""
 
     @wraps(fill)
     def with_warning(*args: Any, **kwargs: Any) -> Tensor:

@@ -167,7 +167,7 @@ class UninitializedTensorMixin:
 
     @contextmanager
     def _as_known(self) -> Iterator[Any]:
-        """It as the plain tensor of no elements that it is underneath."""
+        """Return the parameter as the plain empty tensor that it is based on."""
         uninitialized = self.__class__
         self.__class__ = self.cls_to_become
         try:

@@ -105,7 +105,7 @@ class AdamW(Adam):
 
 
 def _check_kinds(betas: tuple[Any, Any], foreach: bool, capturable: bool) -> None:
-    """Raises ValueError: a float beside a tensor, a tensor of several elements."""
+    """Raise ValueError for a float together with a tensor, or a tensor of several elements."""
     if not (all(isinstance(b, float) for b in betas) or all(isinstance(b, Tensor) for b in betas)):
         raise ValueError("betas must be either both floats or both Tensors")
     for i, beta in enumerate(betas):

@@ -28,7 +28,7 @@ CAPTURABLE_DEVICES = "['cuda', 'xpu', 'hpu', 'privateuseone', 'xla']"
 
 
 class Numbers:
-    """What scalars are computed with, of Python numbers."""
+    """The arithmetic of scalars with Python numbers."""
 
     value = staticmethod(float)
     sqrt = staticmethod(math.sqrt)
@@ -40,7 +40,7 @@ class Numbers:
 
 
 class Tensors:
-    """What scalars and formulas are computed with, of tensors."""
+    """The arithmetic of scalars and formulas with tensors."""
 
     @staticmethod
     def value(x: Any) -> Any:
@@ -153,7 +153,7 @@ class Elementwise(Optimizer):
         return state, True
 
     def _step_at_once(self, group: dict[str, Any]) -> None:
-        """See Note [One formula, three readings]: launches over lists, scalars computed on the host."""
+        """Step with launches over lists and scalars computed on the host. See Note [One formula, three readings]."""
         names = self._states(group)
         plain = _with_numbers(group)
         batches: dict[Any, list[list[Tensor]]] = {}
@@ -190,7 +190,7 @@ class Elementwise(Optimizer):
             )
 
     def _step_by_tensors(self, group: dict[str, Any]) -> None:
-        """One parameter after the other, counters as tensors; recorded where recording is on."""
+        """Step one parameter after the other, with counters as tensors; recorded if recording is on."""
         names = self._states(group)
         for p in group["params"]:
             grad = p.grad
@@ -260,7 +260,7 @@ def filled(p: Tensor, value: complex) -> Tensor:
 
 
 def _with_numbers(group: dict[str, Any]) -> dict[str, Any]:
-    """The group's options with tensors of one element read: a wait where they are on a GPU."""
+    """Return the group's options with one-element tensors as numbers, which waits for a GPU."""
     for v in group.values():
         if isinstance(v, Tensor) or (isinstance(v, tuple) and any(isinstance(x, Tensor) for x in v)):
             return {k: _number(v) if k != "params" else v for k, v in group.items()}

@@ -86,7 +86,7 @@ class Optimizer:
             self.add_param_group(group)
 
     def __init_subclass__(cls, **given: Any) -> None:
-        """Every class's own `step` runs the hooks."""
+        """Wrap the `step` of each subclass, so that it runs the hooks."""
         super().__init_subclass__(**given)
         if "step" in cls.__dict__:
             setattr(cls, "step", Optimizer.profile_hook_step(cls.step))  # noqa: B010 (a method may be assigned to)
@@ -106,7 +106,7 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of all parameters; with `set_to_none=False` fill them with zeros."""
-        if annotations.heard():
+        if annotations.has_subscribers():
             with _Shown(self, "zero_grad"):
                 self._zero_grad(set_to_none)
         else:
@@ -146,7 +146,7 @@ class Optimizer:
                 return step(
                     *args, **kwargs
                 )  # one around another optimizer, whose `__init__` was never called
-            if not annotations.heard():
+            if not annotations.has_subscribers():
                 return run(*args, **kwargs)
             with _Shown(args[0], "step"):
                 return run(*args, **kwargs)
@@ -317,7 +317,7 @@ class Optimizer:
 
 
 class _Shown:
-    """What an optimizer does, as a block of profiles and traces: "Optimizer.step#SGD.step"."""
+    """A range of profiles and traces for an optimizer's step: "Optimizer.step#SGD.step"."""
 
     def __init__(self, optimizer: Optimizer, what: str) -> None:
         self._text = f"Optimizer.{what}#{type(optimizer).__name__}.{what}"
@@ -354,7 +354,7 @@ def unrecorded(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_lr(lr: Any, message: str = "Invalid learning rate: {}") -> None:
-    """Raises ValueError: a tensor of several elements, a negative rate."""
+    """Raise ValueError for a tensor of several elements or a negative rate."""
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
     if not lr >= 0.0:
@@ -362,13 +362,13 @@ def check_lr(lr: Any, message: str = "Invalid learning rate: {}") -> None:
 
 
 def check_least(value: Any, what: str) -> None:
-    """Raises ValueError: a negative option."""
+    """Raise ValueError for a negative option."""
     if not value >= 0.0:
         raise ValueError(f"Invalid {what} value: {value}")
 
 
 def check_betas(betas: Any) -> None:
-    """Raises ValueError: a decay outside [0, 1); TypeError: not two decays."""
+    """Raise ValueError for a decay outside [0, 1), or TypeError unless there are two."""
     if not isinstance(betas, tuple | list) or len(betas) < 2:
         raise TypeError(f"betas must be a tuple of two floats, but got {brief(betas)}")
     for i in (0, 1):
@@ -377,7 +377,7 @@ def check_betas(betas: Any) -> None:
 
 
 def _take_params(group: dict[str, Any]) -> None:
-    """A group's parameters as a list, and their names apart."""
+    """Return a group's parameters as a list, and their names separately."""
     params = group["params"]
     if isinstance(params, Tensor):
         group["params"] = [params]

@@ -30,7 +30,7 @@ class Allocator(Protocol):
         """Allocate a block for the next launch, which overwrites all of it."""
 
     def free(self, block: Any, /) -> None:
-        """Take back a block that `allocate` returned."""
+        """Free a block that `allocate` returned."""
 
     def share(self, block: Any, /) -> None:
         """Record that a stream other than the block's own uses the block."""
@@ -99,7 +99,7 @@ class Context:
 
 
 class _Refusing:
-    """The driver of a device that is not in use."""
+    """The driver of a closed or suspended device, which refuses every call."""
 
     def __init__(self, why: str) -> None:
         self._why = why

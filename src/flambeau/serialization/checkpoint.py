@@ -76,7 +76,7 @@ def save(
 
 @contextmanager
 def _to_write(f: Any) -> Iterator[tuple[Any, str]]:
-    """The file object to write to, and the archive's name: the file's, without its ending."""
+    """Return the file object to write to, and the archive's name: the file's name without its extension."""
     if not isinstance(f, (str, os.PathLike)):
         if not hasattr(f, "write"):
             raise AttributeError(
@@ -137,7 +137,7 @@ def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
 
 @contextmanager
 def _to_read(f: Any) -> Iterator[Any]:
-    """The file object to read from."""
+    """Return the file object to read from."""
     if isinstance(f, (str, os.PathLike)):
         with Path(f).open("rb") as file:
             yield file

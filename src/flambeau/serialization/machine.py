@@ -262,7 +262,7 @@ _CALLS: dict[int, Callable[[PickleMachine, _Arguments], Any]] = {
 
 
 def _set_state(target: Any, state: Any) -> None:
-    """As Python's own machine does, for objects of types that the user declared safe."""
+    """Set the state of an object as pickle does, for types that the program declared safe."""
     if hasattr(target, "__setstate__"):
         target.__setstate__(state)
         return

@@ -22,7 +22,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class StorageKind(NamedTuple):
-    """What a storage class of PyTorch's stands for: elements of a dtype, or bytes (None)."""
+    """The meaning of a storage class of PyTorch: elements of a dtype, or bytes (None)."""
 
     name: str
     dtype: dtype | None

@@ -160,7 +160,7 @@ def bytes_of(storage: Storage) -> np.ndarray[Any, Any]:
 
 
 def restore_storage(storage: Storage, restore: Restore, location: str) -> Storage:
-    """A storage, just read, where it belongs."""
+    """Return a storage that was read, moved to the location that `restore` chooses."""
     moved = restore(face_of(UntypedStorage, storage, dtypes.uint8), location)
     return moved._row.memory
 

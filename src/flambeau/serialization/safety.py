@@ -1,4 +1,4 @@
-"""What the user declared safe to load: `add_safe_globals` and its like. Owner of that list."""
+"""The types that the program declared safe to load: `add_safe_globals` and related functions. Owner of that list."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def pickle_object(obj: Any, storages: Storages, module: ModuleType, protocol: in
 
 
 class Writer:
-    """What is ours in the pickler: mixed into a module's own."""
+    """The part of the pickler that is ours, mixed into a module's own pickler."""
 
     def __init__(self, file: Any, protocol: int, storages: Storages) -> None:
         super().__init__(file, protocol=protocol)  # type: ignore[call-arg]

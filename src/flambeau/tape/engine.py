@@ -145,7 +145,7 @@ class BackwardEngine:
         self.thread_state = thread_state = current.local
         self.streams = thread_state.streams
         self.anomaly, self.context = mode.anomaly, None
-        self.profiled = launch_hooks.heard()
+        self.profiled = launch_hooks.has_subscribers()
         self.on_slow_path = self.anomaly or self.profiled
         step = self.profiled_step if self.profiled else self.step
         self.callers = streams, device = list(thread_state.streams), thread_state.device

@@ -132,7 +132,7 @@ class Node:
 
     @property
     def public(self) -> Any:
-        """This node as programs see it: itself, or the `ctx` of a Function's call."""
+        """Return the node as programs see it: itself, or the `ctx` of a Function's call."""
         return self
 
     @property

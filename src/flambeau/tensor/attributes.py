@@ -60,7 +60,7 @@ for _kind in ("ipu", "maia", "mkldnn", "mps", "mtia", "nested", "vulkan", "xla",
 
 
 def _layout(self: Tensor) -> layout:
-    """Return how its elements lie in memory."""
+    """Return the tensor's layout: strided or sparse."""
     meta = self.meta
     return LAYOUTS[meta.layout] if meta.sparse else strided
 

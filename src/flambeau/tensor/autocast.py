@@ -119,7 +119,7 @@ def _float32(tensors: Sequence[Any], kind: str) -> list[Any]:
 
 
 def _widest(tensors: Sequence[Any], kind: str) -> list[Any]:
-    """Return float32 if one of them is; float64 neither counts nor changes."""
+    """Return float32 if one of the inputs has it; float64 is ignored."""
     wide = any(isinstance(t, Tensor) and t.meta.dtype is float32 and eligible(t, kind) for t in tensors)
     return _float32(tensors, kind) if wide else _lower(tensors, kind)
 
@@ -144,7 +144,9 @@ def _as_is(tensors: Sequence[Any], kind: str) -> list[Any]:
 
 
 def eligible(t: Tensor, kind: str) -> bool:
-    """Return True if autocast for a kind of device may cast it: floating, narrower than float64, and there."""
+    """Return True if autocast for a kind of device may cast the tensor: floating, narrower than float64, on that
+    device.
+    """
     meta = t.meta
     return meta.dtype.is_floating_point and meta.dtype is not float64 and meta.device.type == kind
 
@@ -159,7 +161,7 @@ def _to(t: Any, to: dtype, kind: str) -> Any:
 
 
 def _is_weight(t: Tensor) -> bool:
-    """Return a leaf that requires a gradient, and no view: what is cast again and again."""
+    """Return True for a leaf that requires a gradient and is not a view, whose cast is worth caching."""
     history = t.history
     return history is not None and history.base is None and t.is_leaf and t.requires_grad
 
@@ -173,7 +175,7 @@ _POLICIES: dict[str, Callable[[Sequence[Any], str], list[Any]]] = {
 
 
 def _kind_of(args: Sequence[Any]) -> str | None:
-    """Return the kind of device whose lists count for these arguments; None if it does not autocast here."""
+    """Return the kind of device whose autocast lists apply to these arguments; None if it does not autocast here."""
     if local.alone:
         return None
     kind = None
@@ -191,20 +193,20 @@ def _policy_of(rule: AutocastRule, kind: str | None) -> Callable[[Sequence[Any],
 
 
 def cast_inputs(op: Op, args: Sequence[Any]) -> Sequence[Any]:
-    """Return the inputs of a call as the operator's rule casts them: `args` itself if nothing changes."""
+    """Return the inputs of a call, cast as the operator's rule requires; `args` itself if nothing changes."""
     cast_args = cast(op.autocast, *args)
     return args if all([a is b for a, b in zip(cast_args, args, strict=True)]) else cast_args  # noqa: C419 (faster than a generator)
 
 
 def cast(rule: AutocastRule, *tensors: Any) -> Sequence[Any]:
-    """Return the inputs (some may be None) of a function of several operators as its rule casts them."""
+    """Return the inputs of a composite function, some of which may be None, cast as its rule requires."""
     kind = _kind_of(tensors)
     policy = _policy_of(rule, kind)
     return tensors if policy is None else policy(tensors, kind)  # type: ignore[arg-type]
 
 
 def call_cast(rule: AutocastRule, function: Callable[..., Any], tensors: Sequence[Any], *more: Any) -> Any:
-    """Return `function(*tensors, *more)` with tensors as the rule casts them; nothing inside is cast again."""
+    """Return `function(*tensors, *more)` with the tensors cast by the rule. Calls inside cast nothing."""
     kind = _kind_of(tensors)
     policy = _policy_of(rule, kind)
     if policy is None:

@@ -53,7 +53,7 @@ _LIMIT = 20_000  # plans kept before the cache is cleared, which bounds programs
 
 
 class CallPlan:
-    """A call with everything decided but addresses and scalar values."""
+    """A call with everything decided except addresses and scalar values."""
 
     __slots__ = (
         "allocate",
@@ -92,7 +92,7 @@ class CallPlan:
     def of_shape(
         self, launcher: Callable[..., Launcher], outputs: tuple[Meta, ...], *values: Any
     ) -> CallPlan:
-        """Return this plan with other outputs, and the launch that `launcher` makes of `values`."""
+        """Return the plan with other outputs and the launch that `launcher` creates for `values`."""
         plan: CallPlan = object.__new__(CallPlan)
         plan.context, plan.index, plan.allocate = self.context, self.index, self.allocate
         plan.tensors, plan.scalars, plan.executable = self.tensors, self.scalars, None
@@ -139,7 +139,7 @@ system.on_close(_forget_plans)
 
 
 def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
-    """Return `call(op, (a, b))` of two tensors, written out: the warm path of arithmetic."""
+    """Run an operator on two tensors: `call(op, (a, b))`, specialized for the fast path of arithmetic."""
     plan = fast_plans.get((op, (), a.meta, b.meta))
     if plan is None or plan.scalars:
         return call(op, (a, b))
@@ -160,7 +160,7 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
 
 
 def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
-    """Return `call(op, (a, value))` of a tensor and a Python bool, int, float or complex, written out."""
+    """Run an operator on a tensor and a Python number: `call(op, (a, value))`, specialized."""
     plan = fast_plans.get((op, (), a.meta, value.__class__))
     if plan is None:
         return call(op, (a, value))
@@ -294,7 +294,7 @@ def call_into(
 
 
 def binary_into(op: Op, target: Tensor, a: Tensor, b: Tensor, resize: bool) -> Any:
-    """Return `call_into(op, (target,), (a, b), resize=resize)` of two tensors, written out."""
+    """Run an operator on two tensors into a target: `call_into(op, (target,), (a, b))`, specialized."""
     plan = fast_plans.get((op, (), a.meta, b.meta, target.meta, "into"))
     memory, first, second = target.memory, a.memory, b.memory
     if (
@@ -322,7 +322,7 @@ def binary_into(op: Op, target: Tensor, a: Tensor, b: Tensor, resize: bool) -> A
 def _call_into(
     op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> Any:
-    """Return `call_into` where there is more to do than to launch."""
+    """Run the slow path of `call_into`."""
     if interception.count:
         result = interception.intercept_into(op, outputs, args, params, resize)
         if result is not NotImplemented:
@@ -422,7 +422,7 @@ def _make_plan_into(
 
 
 def _trace_into(op: Op, inputs: int, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:
-    """Return `_make_plan_into` over symbols, into outputs that fit."""
+    """Return the result of `_make_plan_into` with symbols, for outputs that fit."""
     targets = tuple(operands[inputs:])
     signature = op.rule(operands[:inputs], _with_flags(op, params))
     for natural, target in zip(signature.outputs, targets, strict=True):
@@ -465,8 +465,8 @@ def _launch_nothing(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) ->
 
 
 def _launcher(driver: Driver, exe: Executable) -> Launcher:
-    """Return the driver's launch of `exe`; with CUDA_LAUNCH_BLOCKING=1 each is waited for, so that errors show at
-    the call.
+    """Return the driver's launch function of `exe`. With CUDA_LAUNCH_BLOCKING=1 it waits, so that errors show at the
+    call.
     """
     launch = driver.launcher(exe)
     if flags.profiled:
@@ -580,12 +580,12 @@ def _with_flags(op: Op, params: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def signature(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Signature:
-    """Return what the operator's rule decides of a call, without running it. Raises what the rule raises."""
+    """Return the result of the operator's inference, without a launch. Raises what the inference raises."""
     return op.rule(_operands(args), _with_flags(op, params))
 
 
 def _plan(op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> CallPlan:
-    """Return the plan of a call with a new key: from its structure's tree, or made from the start."""
+    """Return the plan of a call with a new key, from its structure's plan tree or created from the start."""
     operands = _operands(args)
     structure = structure_of(op, operands, params)
     plan: CallPlan | None = structures.find(structure)
@@ -599,7 +599,7 @@ def _plan(op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> CallPlan:
 
 
 def _keep_plan(key: tuple[Any, ...], plan: CallPlan) -> None:
-    """Keep a plan for calls with its key; one from a tree only if its key comes again: most never do."""
+    """Store a plan under its key. A plan from a tree is stored only on the key's second use."""
     if plan.is_from_tree and not _seen.has_seen(key):
         return
     if len(plans) >= _LIMIT:
@@ -614,12 +614,12 @@ def _is_on(plan: CallPlan, args: Sequence[Any]) -> bool:
 
 
 def _trace_plan(op: Op, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:
-    """Return `_plan` over symbols."""
+    """Return the result of `_plan` with symbols."""
     return _trace_load(op, op.rule(operands, _with_flags(op, params)))
 
 
 def _trace_load(op: Op, signature: Signature) -> Build:
-    """Return `_load` over symbols: what the driver needs of them, or a signature to load a launch from."""
+    """Return the result of `_load` with symbols: the driver's part, or a signature for a load per shape."""
     context = system.context_of(signature.outputs[0].device)
     has_elements = any(meta.numel for meta in signature.outputs)
     launch = Launch(op.kernel, signature.outputs, signature.inputs, signature.params)
@@ -641,12 +641,12 @@ def _load_from_tree(op: Op, context: Context, signature: Signature) -> CallPlan:
 
 
 def explain_shortage(name: str, error: MemoryError) -> OutOfMemoryError:
-    """Return the error of an operator whose indices, which the host computes, do not fit into memory."""
+    """Return the error for index arrays of the host that do not fit in memory."""
     return OutOfMemoryError(f"{name}(): the host has no memory for the indices of this call: {error}")
 
 
 def _load(op: Op, args: Sequence[Any], signature: Signature) -> CallPlan:
-    """Return the slow half of a call: check where the inputs lie, load the kernel there."""
+    """Check the devices of the inputs and load the kernel for a plan."""
     for a in args:
         if isinstance(a, Tensor):
             require_backed(a)
@@ -678,7 +678,7 @@ def _refuse_giants(context: Context, outputs: Sequence[Meta]) -> None:
 
 
 def _load_each_time(context: Context, launch: Launch, signature: Signature) -> CallPlan:
-    """Return a plan whose executable the device's cache of library plans holds: asked for at each launch."""
+    """Return a plan that looks up its executable in the device's cache of library plans at each launch."""
     cache = cache_of(context)
     key = (launch.kernel, launch.outputs, launch.inputs, launch.params)
 
@@ -693,9 +693,7 @@ def _load_each_time(context: Context, launch: Launch, signature: Signature) -> C
 
 
 def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) -> Signature | None:
-    """Return the signature with `outputs` as its outputs; None if a dtype needs a temporary. Raises where they do
-    not fit.
-    """
+    """Return the signature with `outputs` as outputs; None if a dtype needs a temporary. Raises if they do not fit."""
     for natural, target in zip(signature.outputs, outputs, strict=True):
         if natural.device is not target.meta.device:
             raise RuntimeError(

@@ -58,7 +58,10 @@ def _over(storage: Face, kind: dtype, where: device) -> Tensor:
 
 
 def _new_tensor(cls: type[Tensor], *args: Any, device: Any = None) -> Tensor:
-    """Return `torch.Tensor(2, 3)` is uninitialized, `torch.Tensor([2, 3])` holds 2 and 3; of the default dtype."""
+    """Create a tensor of the default dtype.
+
+    `torch.Tensor(2, 3)` is uninitialized, `torch.Tensor([2, 3])` holds 2 and 3.
+    """
     where = CPU if device is None else place(device)
     _require_kind_of_device("cpu", where)
     made = _construct(flags.default_dtype, CPU, args)
@@ -78,7 +81,7 @@ Tensor.__new__ = _new_tensor  # type: ignore[method-assign, assignment]
 
 
 class _Constructor(type):
-    """The type of the old tensor types: instances are the tensors of their dtype and kind of device."""
+    """The metaclass of the legacy tensor types: instances are the tensors of their dtype and kind of device."""
 
     kind: dtype
     where: str
@@ -113,7 +116,7 @@ def _old_type(kind: dtype, where: str) -> Any:
 
 
 class _StorageType(type):
-    """The type of the old storage types: instances are the storages of their dtype and kind of device."""
+    """The metaclass of the legacy storage types: instances are the storages of their dtype and kind of device."""
 
     kind: dtype
     where: str
@@ -165,7 +168,7 @@ def new(self: Tensor, *args: Any, device: Any = None) -> Tensor:
 
 @function
 def set_default_tensor_type(t: Any) -> None:
-    """Make new floating tensors of an old type, "torch.cuda.FloatTensor", and all new tensors on its kind of device.
+    """Set the default dtype and device of new tensors by a legacy type, "torch.cuda.FloatTensor".
 
     Raises TypeError for a type of integers, or for a value that is not a type of tensors.
     """

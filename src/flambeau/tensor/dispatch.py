@@ -187,7 +187,7 @@ composed: dict[str, Callable[..., Any]] = {}  # filled by `_aten/composed.py`
 
 
 def compose(name: str, *args: Any) -> Any:
-    """Return what a public function gives, shown as PyTorch composes it."""
+    """Return the result of a public function, shown to handlers as the operators of which PyTorch composes it."""
     return composed[name](*args)
 
 

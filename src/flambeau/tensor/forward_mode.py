@@ -160,7 +160,7 @@ def make_dual(primal: Tensor, tangent: Tensor, level: Level) -> Tensor:
 
 
 def without_tangent(t: Tensor, level: Level) -> Tensor:
-    """Return the same tensor without its tangent of a level; it keeps its place in the autograd graph."""
+    """Return the tensor without its tangent of a level. It keeps its place in the autograd graph."""
     alike = make(t.meta, t.memory, t.ptr)
     alike.counter, alike.history = t.counter, t.history
     _attach(alike, level, None)
@@ -220,7 +220,7 @@ def split(args: Sequence[Any], level: Level) -> tuple[list[Any], list[Any]]:
 def intercept_into(
     op: Any, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> Any:
-    """Run a call that writes into a dual tensor, or writes what dual inputs give."""
+    """Run a call that writes into a dual tensor, or that writes results of dual inputs."""
     level = innermost_level((*args, *outputs))
     if level is None:
         return NotImplemented
@@ -359,7 +359,7 @@ class SavedDual(SavedTensor):
         self.node, self.index = saved.node, saved.index
 
     def unpack_detached(self, node: Node | None) -> Tensor:
-        """Return the tensor again, with the tangents of levels that are still open."""
+        """Return the saved tensor with the tangents of levels that are still open."""
         t = self.inner.unpack_detached(node)
         for level, tangent in self.tangents.items():
             if level.is_open:
@@ -423,7 +423,7 @@ def fit_tangent(tangent: Any, meta: Meta) -> Any:
 
 
 def _own(tangent: Any, inputs: Sequence[Any]) -> Any:
-    """Return a tangent that shares memory with none of the inputs' tangents: each may be changed in place."""
+    """Return a tangent that shares no memory with the inputs' tangents, because each may be changed in place."""
     shared = any(t is not None and t.memory is tangent.memory for t in inputs)
     return tangent.clone() if shared or 0 in tangent.meta.strides else tangent
 
@@ -504,7 +504,7 @@ def _transpose(
     op: Any, primals: Sequence[Any], tangents: Sequence[Any], params: tuple[Any, ...], outputs: Sequence[Tensor],
     differentiable: Sequence[bool],
 ) -> list[Any]:  # fmt: skip
-    """Return the derivative, by the gradients of the outputs, of what the formulas give for these, along tangents."""
+    """Return the derivative along tangents of what formulas give, by the gradients of the outputs."""
     derivative, needs = op.derivative, [t is not None for t in tangents]
     with recording(True):
         grads = [

@@ -30,7 +30,7 @@ def run(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = None) -
 
 
 def run_cast(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = None) -> Any:
-    """`run` where PyTorch casts the one result to whatever dtype `out` has."""
+    """Run an operator whose single result PyTorch casts to the dtype of `out`."""
     if not isinstance(out, Tensor) or signature(op, args, params).outputs[0].dtype is out.meta.dtype:
         return run(op, args, params, out)
     return deliver(call(op, args, params), out)

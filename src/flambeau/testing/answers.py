@@ -28,7 +28,7 @@ _TRIES = 40  # runs to find out which answers a wrong outcome takes
 
 
 class Answers:
-    """The exploration of a program that asks."""
+    """The exploration of a program that polls."""
 
     def __init__(self, runs: Runs) -> None:
         self.runs, self.found = runs, runs.found
@@ -99,7 +99,7 @@ class Answers:
                     self.found.patience = _NOES
 
     def _fewest(self, run: Run) -> tuple[str, Run]:
-        """Answer as in the recorded run, or by no, what need not be answered otherwise for the outcome to be wrong."""
+        """Answer like the recorded run, or with no, all queries that do not matter for the wrong outcome."""
         tries, size = _TRIES, len(answers_of(run.graph))
         while size and tries:
             said, begin = answers_of(run.graph), 0
@@ -146,7 +146,7 @@ class Answers:
 
 
 def _noes(asked: list[Any], at: int) -> int:
-    """Return how often the question was answered by no just before, with nothing in between."""
+    """Return how often the query was answered with no immediately before."""
     count = 0
     while at and asked[at].at == asked[at - 1].at + 1 and _same(asked[at].poll, asked[at - 1].poll):
         at -= 1

@@ -182,7 +182,7 @@ def _compare_attributes(actual: Any, expected: Any, rules: _Rules) -> None:
 
 
 def _mismatch(actual: Any, expected: Any, matches: Any, rtol: float, atol: float) -> str:
-    """Return how many elements differ, and where the most. All are on the CPU."""
+    """Return how many elements differ, and where the difference is largest. All tensors are on the CPU."""
     if actual.dtype is torch.bool or not (actual.dtype.is_floating_point or actual.dtype.is_complex):
         actual, expected = actual.to(torch.int64), expected.to(torch.int64)
     absolute = (actual - expected).abs()

@@ -72,7 +72,7 @@ class Mirrored(world.Session):
 
 
 class _MirrorHub(Hub):
-    """Where the parts of CPU tensors meet: every rank brings the same numbers."""
+    """The coordinator of CPU tensors, to which every rank contributes equal numbers."""
 
     def post(self, part: Part, size: int, channel: object) -> None:
         call = part.call

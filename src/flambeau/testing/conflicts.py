@@ -1,4 +1,4 @@
-"""Which commands of a graph conflict unordered, and in how many ways they can be ordered.
+"""The unordered conflicting commands of a graph, and the number of ways to order them.
 
 # Note [Classes]
 Two orders of one graph that run each unordered conflicting pair the same way round can be turned into each other by
@@ -6,10 +6,10 @@ exchanging neighbours that do not conflict, so they leave the same memory (Mazur
 docs/determinism.md). All legal orders fall into classes, one for each way round of all pairs that is possible, and one
 order of a class stands for all. A program without such pairs has one class.
 
-Of what indices name the places count that they named in the recorded run. A run of another class may name others, if
-the indices come from what races; that is looked at (`Orders._left`). If no run of any class does, no legal order does:
-of one that did, take the first command that names other places. The commands before it conflict as recorded, so it
-finds the indices that it finds in the run of the same class.
+Of what indices name the places count that they named in the recorded run. A run of another class may name others,
+if the indices come from what races; that is looked at (`Orders._left`). If no run of any class does, no legal
+order does: of one that did, take the first command that names other places. The commands before it conflict as
+recorded, so it finds the indices that it finds in the run of the same class.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_PAIRS = 400  # of which the exhaustive search looks at all ways round
 
 
 class Conflicts:
-    """The unordered conflicting pairs of a graph: `pairs`, at most `limit`; `cut` says that there are more."""
+    """The unordered conflicting pairs of a graph: `pairs`, at most `limit`; `cut` is True if there are more."""
 
     def __init__(self, graph: Any, limit: int = 20_000) -> None:
         self.graph = graph
@@ -47,7 +47,7 @@ class Conflicts:
         return bytes([place(first, end) < place(second, end) for first, second in self.pairs])
 
     def swapped(self, order: Sequence[Any]) -> list[Pair]:
-        """Return the pairs that an order runs the other way round than requested, the one that runs first first."""
+        """Return the pairs that an order runs in the reverse order of their requests, the earlier one first."""
         place, end = _places(order)
         return [(b, a) for a, b in self.pairs if place(b, end) < place(a, end)]
 
@@ -57,13 +57,11 @@ class Conflicts:
         return self._clocks[second].get(step.stream.handle, -1) >= step.place
 
     def known(self, step: Any) -> bool:
-        """Return True if the host knows the answer to its question: it has waited for what comes after what it asks
-        after.
-        """
+        """Return True if the host knows the answer to its query, because of an earlier wait."""
         return step.at in self._known
 
     def classes(self) -> Iterator[list[Pair]]:
-        """Return each possible way round of all pairs, as forced orders; the recorded one first. Each once."""
+        """Yield each possible direction of all pairs once, as forced orders, the recorded one first."""
         steps = sorted({at for pair in self.pairs for at in pair})
         number = {at: i for i, at in enumerate(steps)}
         pairs = [(number[a], number[b]) for a, b in self.pairs]
@@ -122,7 +120,7 @@ class Conflicts:
 
 
 def _places(order: Sequence[Any]) -> tuple[Callable[[int, int], int], int]:
-    """Return what gives the place of a step in an order, and the place of steps that never ran."""
+    """Return a function that gives a step's position in an order, and the position of steps that never ran."""
     return {step.at: i for i, step in enumerate(order)}.get, len(order)
 
 
@@ -199,14 +197,14 @@ def _cells(graph: Any) -> list[_Cell]:
 
 
 def _named(named: Any, position: int) -> Named | None:
-    """Return the places that a step's indices name of the access at a position, if they are known."""
+    """Return the elements that a step's indices select for the access at a position, if they are known."""
     if named is None or named.position != position or named.indices is None:
         return None
     return named.ptr, named.meta, named.touches, named.indices
 
 
 def _overlapping(cells: list[_Cell]) -> Iterator[tuple[_Cell, _Cell]]:
-    """Return each cell with itself, and with those later in memory that share a byte with it."""
+    """Yield each cell with itself and with later cells that share a byte with it."""
     open_: list[_Cell] = []
     for cell in cells:
         yield cell, cell
@@ -218,6 +216,6 @@ def _overlapping(cells: list[_Cell]) -> Iterator[tuple[_Cell, _Cell]]:
 
 
 def _joined(reach: list[int], first: int, second: int) -> list[int]:
-    """Return what comes after what, once `first` is before `second`."""
+    """Return the transitive order of steps after `first` is ordered before `second`."""
     after = reach[second] | 1 << second
     return [r | after if i == first or r >> first & 1 else r for i, r in enumerate(reach)]

@@ -1122,7 +1122,7 @@ def _no_collectives(driver: Driver) -> bool:
 
 
 def _communicator(driver: Driver) -> list[int]:
-    """Return one of all devices, by rank."""
+    """Return a communicator of all devices, by rank."""
     size = driver.device_count()
     return driver.comm_create(driver.comm_id(), size, [(index, index) for index in range(size)])
 
@@ -1229,7 +1229,7 @@ def _host(array: np.ndarray[Any, Any]) -> HostMemory:
 
 
 def _pinned(driver: Driver, nbytes: int) -> HostMemory | None:
-    """Return pinned memory; None where the driver refuses it by the right exception."""
+    """Return pinned memory, or None if the driver refuses it with the right exception."""
     try:
         return driver.host_alloc(nbytes)
     except NotSupportedError:

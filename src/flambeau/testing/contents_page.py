@@ -83,7 +83,7 @@ def page(theirs: Iterable[str]) -> str:
 
 
 def contents(names: Sequence[str]) -> str:
-    """Return the contents list: which of its modules are there, and which of their names are not."""
+    """Return the list of contents: the modules that exist, and their missing names."""
     rows = [_row(module, names) for module in MODULES]
     head = "| PyTorch's name | in Flambeau | missing public names |\n|---|---|---|"
     return "## Modules\n\n" + "\n".join([head, *rows]) + "\n"
@@ -104,7 +104,7 @@ def notes(names: Sequence[str]) -> str:
 
 
 def others(names: Sequence[str]) -> str:
-    """Return modules that the list of names has besides, of which something is absent."""
+    """Return further modules of the list of names in which something is missing."""
     rest = sorted({name.rpartition(".")[0] for name in names} - set(MODULES))
     lines = [
         wrap(f"- `torch.{m}`: {', '.join(f'`{n}`' for n in gone)}", indent="  ") + "\n"

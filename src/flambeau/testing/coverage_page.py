@@ -90,7 +90,7 @@ def found(name: str) -> bool:
 
 
 def rows(lines: Iterable[str]) -> list[tuple[str, bool, bool, str, str]]:
-    """Return (name, in 1.8, today, supported or differs or absent, note), by name."""
+    """Return (name, in 1.8, today, supported or differs or absent, note), sorted by name."""
     where: dict[str, set[str]] = {}
     for line in lines:
         version, name = line.split()

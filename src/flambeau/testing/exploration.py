@@ -61,7 +61,7 @@ class Exploration:
 
     @property
     def remarks(self) -> list[str]:
-        """Return what limits the coverage, in a line each."""
+        """Return the limits of the coverage, one line each."""
         whole = [f"each a run of the whole program: {self.whole}"] if self.whole else []
         return [*whole, *([f"ended early: {self.ended}"] if self.ended else [])]
 
@@ -78,7 +78,7 @@ class Exploration:
 
     @property
     def verdict(self) -> str:
-        """Return what is proved where nothing failed."""
+        """Return what the exploration proves if nothing failed."""
         if self.violated:
             return "\n  - ".join(["The same outcome in all of them. Not proved for others:", *self.violated])
         if self.complete:

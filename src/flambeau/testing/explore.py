@@ -122,7 +122,7 @@ def _same_seeds() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _quiet_collector() -> Iterator[None]:
-    """Return no collection of cycles meanwhile: when it comes depends on the process's past, and it frees memory."""
+    """Disable the garbage collector inside the block, because its timing depends on the process's past."""
     gc.collect()
     with without_collections():
         yield

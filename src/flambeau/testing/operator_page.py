@@ -255,7 +255,7 @@ def _taken(letter: str, group: Sequence[dtype], taken: Sequence[dtype]) -> str:
 
 
 def _unbound() -> str:
-    """Return records under the public names: what a name calls when its arguments ask for more."""
+    """Return operator definitions by the public names that call them for further arguments."""
     inner = sorted(name for name in table if name not in public.functions and not hasattr(Tensor, name))
     rows = "\n".join(
         f"| `{name}` | {dtypes_of(table[name])} | {differentiable(table[name])} |" for name in inner
@@ -265,7 +265,7 @@ def _unbound() -> str:
 
 
 def _lacking(theirs: Iterable[str]) -> str:
-    """Return PyTorch's documented names that Flambeau has not, by the reason."""
+    """Return PyTorch's documented names that Flambeau lacks, by the reason."""
     lacking: dict[str, list[str]] = {}
     for full in theirs:
         room, _, name = full.rpartition(".")

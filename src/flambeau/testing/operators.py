@@ -1,8 +1,8 @@
-"""Loops over the operator table: what holds for every record, tested with no code per operator.
+"""Loops over the operator table: properties of every operator, tested without code per operator.
 
-`cases()` lists (operator, dtype); `check_virtual` runs an operator's samples on the CPU and on a virtual
-device and wants the same bits, in several layouts, with and without `out=`. A program that defines operators
-of its own can run them over those.
+`cases()` lists (operator, dtype); `check_virtual` runs an operator's samples on the CPU and on a virtual device
+and wants the same bits, in several layouts, with and without `out=`. A program that defines operators of its own
+can run them over those.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def summary() -> str:
 
 
 def maker(kind: dtype, seed: int) -> Callable[..., Array]:
-    """Return `make(*shape, low=, high=)`: seeded random arrays of a dtype, what samples are built with."""
+    """Return `make(*shape, low=, high=)`, which creates seeded random arrays of a dtype for samples."""
     random = np.random.default_rng(seed)
 
     def array(*shape: int, low: float = -3, high: float = 3) -> Array:
@@ -94,7 +94,7 @@ def reversed_dims(array: Array) -> tuple[Array, Array]:
 
 
 def stepped(array: Array) -> tuple[Array, Array]:
-    """Return every other element of its memory, from the second on."""
+    """Return every second element of an array twice as large, so that its memory has gaps."""
     if not array.ndim:
         return plain(array)
     stored = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
@@ -104,7 +104,7 @@ def stepped(array: Array) -> tuple[Array, Array]:
 
 
 def channels_innermost(array: Array) -> tuple[Array, Array]:
-    """Return images and volumes in `channels_last`; others plainly."""
+    """Return images and volumes in `channels_last`; other arrays unchanged."""
     if not is_image(array):
         return plain(array)
     stored = np.ascontiguousarray(np.moveaxis(array, 1, -1))
@@ -117,7 +117,7 @@ def is_image(x: Any) -> bool:
 
 
 def tensor_of(array: Array, layout: Layout = plain, where: device = CPU) -> Tensor:
-    """Return a tensor of an array's elements on a device, laid out in memory as `layout` says."""
+    """Return a tensor of an array's elements on a device, in the memory layout `layout`."""
     stored, view = layout(array)
     kind = from_numpy(array.dtype)
     memory = empty(Meta.contiguous_of((stored.size,), kind, CPU))
@@ -203,9 +203,7 @@ def _each(variant: Variant, inputs: Sequence[Any]) -> list[Any]:
 def _compare(
     op: Op, inputs: Sequence[Any], params: Params, layout: Layout, where: device, into: bool = False
 ) -> int:
-    """Return one call here and there, with `into` also into an `out=` of other strides. 0 where nothing can be
-    compared.
-    """
+    """Compare one call on both devices; with `into`, also into an `out=` of other strides."""
     moved = tuple([where if p is CPU else p for p in params])
     host, there = (_laid_out(inputs, layout, place) for place in (CPU, where))
     about = f"{op.name}{[getattr(x, 'shape', x) for x in inputs]} {params} {layout.__name__}"

@@ -31,7 +31,7 @@ class Orders:
         return self
 
     def look(self, kinds: list[str], seed: int) -> None:
-        """Go through orders of these kinds until all is seen, or enough."""
+        """Explore orders of these kinds until all are seen or a limit is reached."""
         for name, order in self._orders(kinds, seed):
             if not self.runs.going:
                 return
@@ -48,7 +48,7 @@ class Orders:
             yield
 
     def _orders(self, kinds: list[str], seed: int) -> Iterator[tuple[str, Sequence[Any]]]:
-        """Return orders without end; where the exhaustive search comes to its end there are no others to see."""
+        """Yield orders without end, or until an exhaustive search has seen all."""
         if not self.conflicts.pairs:
             return
         rest = [kind for kind in kinds if kind != "exhaustive"]
@@ -59,9 +59,7 @@ class Orders:
             yield schedule, self.graph.order(schedule)
 
     def _mixed(self, rest: list[str], seed: int) -> Iterator[tuple[str, Sequence[Any]]]:
-        """Return all classes, with the other policies' orders in between: bugs far from the recorded order come
-        early.
-        """
+        """Yield all classes, with orders of the other policies in between."""
         others = names(rest, seed) if rest else iter(())
         for number, forced in enumerate(self.conflicts.classes()):
             yield f"exhaustive:{number}", self.graph.oldest(forced)

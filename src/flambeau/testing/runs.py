@@ -272,7 +272,7 @@ def _differ(first: str, one: Run, second: str, other: Run) -> str:
 
 
 def _swaps(graph: Any, pairs: list[Pair]) -> tuple[Swap, ...]:
-    """Return one for each two lines and operators."""
+    """Return one swap for each pair of lines and operators."""
     kinds: dict[Any, list[Pair]] = {}
     for a, b in pairs:
         one, other = graph.steps[a], graph.steps[b]
@@ -314,7 +314,7 @@ def _other_answers(graph: Any, recorded: Any) -> tuple[Answer, ...]:
 
 @contextmanager
 def _own_groups() -> Iterator[None]:
-    """The process groups that a run makes and leaves are not there in the next."""
+    """Destroy the process groups that a run leaves, so that the next run has none."""
     begun = world.world().default is not None
     try:
         yield

@@ -93,10 +93,10 @@ def key_get(obj: Any, kp: KeyPath) -> Any:
 
 
 class NodeDef(NamedTuple):
-    """How nodes of a type are taken apart and put together.
+    """The functions that flatten and unflatten nodes of one type.
 
-    flatten_fn: `node -> (children, context)`. unflatten_fn: `(children, context) -> node`.
-    keys: the keys of the children, from a node; None where nobody said.
+    flatten_fn: `node -> (children, context)`. unflatten_fn: `(children, context) -> node`. keys: the keys of the
+    children, from a node; None where nobody said.
     """
 
     type: Any
@@ -257,7 +257,7 @@ def is_structseq_instance(obj: Any) -> bool:
 
 
 class TreeSpec:
-    """How leaves are nested: the node's type, its context, and the specs of its children. Specs compare."""
+    """The nesting of leaves: the node's type, its context, and the specs of its children. Specs can be compared."""
 
     def __init__(self, type: Any, context: Any, children: Iterable[TreeSpec]) -> None:
         self.type = type

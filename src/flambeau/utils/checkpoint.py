@@ -33,7 +33,7 @@ from flambeau.utils._selective_checkpoint import (
 
 
 class CheckpointError(RuntimeError):
-    """What was computed again is not what was computed first."""
+    """The recomputed values differ from those of the first computation."""
 
 
 def noop_context_fn() -> tuple[Any, Any]:
@@ -81,7 +81,7 @@ def check_backward_validity(inputs: Iterable[Any]) -> None:
 
 
 class _State:
-    """What a function starts from: autocast, and (`preserve`) random states."""
+    """The state with which a function starts: autocast, and with `preserve` the random states."""
 
     def __init__(self, args: Sequence[Any], preserve: bool) -> None:
         self.casts = [

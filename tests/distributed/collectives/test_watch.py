@@ -18,8 +18,8 @@ import flambeau as torch
 import flambeau.distributed as dist
 from flambeau.core.callsite import caller
 from flambeau.distributed.backends import processes, watchdog
-from flambeau.distributed.backends.communicator import Begun, Line
-from flambeau.distributed.backends.rank_progress import Whereabouts
+from flambeau.distributed.backends.communicator import Line, PendingCollective
+from flambeau.distributed.backends.rank_progress import RankProgress
 from flambeau.distributed.backends.watchdog import Handling, Watch, handling_of
 from flambeau.driver.api import Collective
 
@@ -41,7 +41,7 @@ class Communicator:
 
     def __init__(self, handling: Handling = Handling.END) -> None:
         self.handling = handling
-        self.begun: list[Begun] = []
+        self.begun: list[PendingCollective] = []
         self.wrong: str | None = None
         self.dead: list[str] = []
         self.told = 0
@@ -50,9 +50,9 @@ class Communicator:
         self.takes: Callable[[], None] = lambda: None
 
     def begin(self, number: int = 1) -> None:
-        self.begun.append(Begun(number, [], caller(), None))  # type: ignore[arg-type]
+        self.begun.append(PendingCollective(number, [], caller(), None))  # type: ignore[arg-type]
 
-    def head(self) -> Begun | None:
+    def head(self) -> PendingCollective | None:
         return self.begun[0] if self.begun else None
 
     def failure(self) -> str | None:
@@ -306,9 +306,9 @@ def line_of(driver: Any, whereabouts: Any = None) -> Line:
     return line
 
 
-def begin(line: Line, number: int) -> Begun:
+def begin(line: Line, number: int) -> PendingCollective:
     call = Collective("all_reduce", 0, 0, number, torch.float32)
-    begun = Begun(number, [call], caller(), Mark(number))  # type: ignore[arg-type]
+    begun = PendingCollective(number, [call], caller(), Mark(number))  # type: ignore[arg-type]
     line.begun.append(begun)
     line.newest, line.count = begun, number
     return begun
@@ -355,7 +355,7 @@ def test_what_was_queued_as_its_group_was_given_up_says_so() -> None:
     with torch.virtual(1):
         store = dist.HashStore()
         here = [processes.here(), processes.here()]
-        line = line_of(Marks(), Whereabouts(store, "key", [3, 5], 3, here))
+        line = line_of(Marks(), RankProgress(store, "key", [3, 5], 3, here))
         begin(line, 1)
         why = dist.DistBackendError("given up")
         line.give_up(why)
@@ -378,8 +378,8 @@ def test_ranks_tell_each_other_how_far_they_are() -> None:
     with torch.virtual(1):
         store = dist.HashStore()
         driver = Marks()
-        mine = Whereabouts(store, "communicator/all/0", [3, 5], 3, [processes.here(), processes.here()])
-        theirs = Whereabouts(store, "communicator/all/0", [3, 5], 5, [processes.here(), processes.here()])
+        mine = RankProgress(store, "communicator/all/0", [3, 5], 3, [processes.here(), processes.here()])
+        theirs = RankProgress(store, "communicator/all/0", [3, 5], 5, [processes.here(), processes.here()])
         line = line_of(driver, mine)
         begin(line, 1)
         begin(line, 2)
@@ -404,11 +404,11 @@ def test_a_process_that_has_ended_is_seen() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     there = processes.here().replace(str(os.getpid()), str(child.pid), 1)
     child.wait()
-    seen = Whereabouts(dist.HashStore(), "key", [0, 1], 0, [processes.here(), there])
+    seen = RankProgress(dist.HashStore(), "key", [0, 1], 0, [processes.here(), there])
     assert seen.ended([0, 1]) == [f"the process of rank 1, {child.pid}, has ended"]
     assert seen.ended([0]) == []
     assert seen.others(1)[0].endswith(f"; its process, {child.pid}, has ended")
-    elsewhere = Whereabouts(
+    elsewhere = RankProgress(
         dist.HashStore(), "key", [0, 1], 0, [processes.here(), f"{child.pid} another host"]
     )
     assert elsewhere.ended([0, 1]) == []
@@ -437,7 +437,7 @@ def test_a_store_that_has_gone_is_no_reason_to_fail() -> None:
         def set(self, key: str, value: str) -> None:
             raise dist.DistNetworkError("gone")
 
-    seen = Whereabouts(Gone(), "key", [0, 1], 0, [processes.here(), processes.here()])
+    seen = RankProgress(Gone(), "key", [0, 1], 0, [processes.here(), processes.here()])
     seen.tell(1, "at train.py:1")
     seen.tell(2, "at train.py:2")
     assert seen.others(2) == ["rank 1 nobody knows, the store does not answer"]
@@ -445,7 +445,7 @@ def test_a_store_that_has_gone_is_no_reason_to_fail() -> None:
 
 def test_works_that_were_given_up_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.virtual(1):
-        begun = Begun(1, [], caller(), None)  # type: ignore[arg-type]
+        begun = PendingCollective(1, [], caller(), None)  # type: ignore[arg-type]
         stream = torch.cuda.current_stream()
         work = dist.work.StreamWork([], stream, stream.record_event(), begun=begun)
         assert work.wait() and work.is_success() and work.exception() is None

@@ -235,7 +235,7 @@ def test_out_of_memory_says_everything_and_changes_nothing() -> None:
         "12.00 MiB is free. Of the allocated memory 12.00 MiB is allocated by PyTorch, and 8.00 MiB is "
         "reserved by PyTorch but unallocated."
     )
-    assert "the largest free hole of any stream is 6.00 MiB" in text
+    assert "the largest free block of any stream is 6.00 MiB" in text
     assert (dict(driver.sizes), allocator.allocated_bytes(), allocator.reserved_bytes()) == before
     assert allocator.num_ooms == 1
     assert allocator.allocate(6 * MIB, stream).ptr

@@ -613,9 +613,9 @@ def test_a_recording_keeps_the_ranges_that_the_program_names() -> None:
         assert ranges() == ours[2:]
         memory._record_memory_history(None)
         named()
-        assert ranges() == [] and not annotations.heard()
+        assert ranges() == [] and not annotations.has_subscribers()
         memory._record_memory_history()
-    assert not annotations.heard()  # the machine that was recorded is closed
+    assert not annotations.has_subscribers()  # the machine that was recorded is closed
 
 
 def test_recording_changes_no_figure_and_no_address() -> None:
@@ -728,7 +728,7 @@ def test_an_error_names_the_largest_tensors_and_their_lines() -> None:
     lines = [line for line in text.splitlines() if "made at" in line]
     assert len(lines) == 5 and "700.00 MiB" in lines[0] and "test_memory_features.py" in lines[0]
     assert "Held by stream: the default stream" in text and f"stream {native:#x} 64.00 MiB" in text
-    assert "the largest free hole" in text
+    assert "the largest free block" in text
     assert "No setting would have made it fit" in text
 
 

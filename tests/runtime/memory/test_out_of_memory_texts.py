@@ -84,7 +84,7 @@ def test_the_source_of_a_pool_is_heard() -> None:
     with torch.cuda.use_mem_pool(pool):
         inside = memory(60 * MIB)
         text = refusal(6 * MIB)
-    assert f"in the memory pool {pool.id}; the largest free hole of any stream there is 0 bytes" in text
+    assert f"in the memory pool {pool.id}; the largest free block of any stream there is 0 bytes" in text
     said = f"The memory of MemPool {pool.id} comes from Limited, which says: 20.00 MiB more would exceed the limit"
     assert text.splitlines()[-1].startswith(said)
     assert inside is not None

@@ -22,7 +22,7 @@ def has_colours(file: TextIO) -> bool:
 
 
 def escape_unencodable(file: TextIO | None) -> None:
-    """Make `file` write characters that its encoding lacks as escapes, as Python's stderr does."""
+    """Make `file` write characters that its encoding lacks as escapes, like Python's stderr."""
     if isinstance(file, TextIOWrapper):
         file.reconfigure(errors="backslashreplace")
 

@@ -1,4 +1,4 @@
-"""`write_exploration`: what `flambeau explore` prints after its runs: coverage, races, failures, the verdict."""
+"""`write_exploration`: the report of `flambeau explore`: coverage, races, failures, the verdict."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def _column_rows(rows: Iterable[tuple[int, ...]], width: int) -> Array:
 
 
 def _spans(segments: Sequence[dict[str, Any]], events: _Events) -> _Lifetimes:
-    """Return memory that was reserved, from when until when."""
+    """Return the ranges of reserved memory, with the events at which each began and ended."""
     spans = _Spans(max(len(events), 1))
     for at in np.flatnonzero((events.action == BEGUN) | (events.action == ENDED)).tolist():
         where = int(events.addr[at]), int(events.size[at]), at, int(events.stream[at])
@@ -245,7 +245,7 @@ def _spans(segments: Sequence[dict[str, Any]], events: _Events) -> _Lifetimes:
 
 
 class _Spans:
-    """Memory that was reserved, from when until when; a part of it may go back earlier than the rest."""
+    """Ranges of reserved memory with their begin and end events. A part of a range may be released earlier."""
 
     def __init__(self, end: int) -> None:
         self.found: list[dict[str, Any]] = []
@@ -277,7 +277,7 @@ class _Spans:
         return bool(self._find_overlapping(addr, 1))
 
     def _find_overlapping(self, addr: int, size: int) -> list[dict[str, Any]]:
-        """Return the open ones that share bytes with a range; they do not overlap each other."""
+        """Return the open ranges that share bytes with a range. They do not overlap each other."""
         first = max(bisect_right(self._order, addr) - 1, 0)
         last = bisect_left(self._order, addr + size)
         found = [self._open[begin] for begin in self._order[first:last]]
@@ -285,7 +285,7 @@ class _Spans:
 
 
 def _place_blocks(segment: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any]]]:
-    """Return the blocks of a segment with their addresses, which older snapshots leave to be added up."""
+    """Yield the blocks of a segment with their addresses, which older snapshots omit."""
     addr = segment["address"]
     for block in segment["blocks"]:
         yield block.get("address", addr), block
@@ -316,7 +316,7 @@ def _pack_lifetimes(lifetimes: _Lifetimes, most: int) -> dict[str, Any]:
 
 
 def _holders(lifetimes: _Lifetimes, at: int, places: Array) -> list[dict[str, int]]:
-    """Return what each place had in use after an event, the most first: bytes, and pieces of memory.
+    """Return the bytes and pieces of memory that each line had in use after an event, the most first.
 
     The place -1 stands for all that was freed, but waits for other streams.
     """
@@ -329,9 +329,7 @@ def _holders(lifetimes: _Lifetimes, at: int, places: Array) -> list[dict[str, in
 
 
 def _amounts(segments: Sequence[dict[str, Any]], events: _Events) -> tuple[Array, Array]:
-    """Return bytes reserved and in use after each event and at the end; in use is what was asked for: traces know no
-    more.
-    """
+    """Return the bytes reserved and in use after each event and at the end."""
     reserved = sum(segment["total_size"] for segment in segments)
     blocks = [block for segment in segments for block in segment["blocks"]]
     used = sum(block["requested_size"] for block in blocks if block["state"] == "active_allocated")
@@ -339,7 +337,7 @@ def _amounts(segments: Sequence[dict[str, Any]], events: _Events) -> tuple[Array
 
 
 def _amount(end: int, events: _Events, more: int, less: int) -> Array:
-    """Return an amount after each event: backward, as its end is what is known."""
+    """Return an amount after each event, computed backward from the known amount at the end."""
     action, size = events.action, events.size
     added = np.cumsum(np.where(action == more, size, np.where(action == less, -size, 0)))
     return np.maximum(np.append(end - added[-1:].sum() + added, end), 0)

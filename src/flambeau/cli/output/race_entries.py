@@ -90,7 +90,7 @@ def _describe_creation(race: RaceFields) -> str:
 
 
 def _similar(races: list[RaceFields]) -> str:
-    """Return other lines of a kind, each with the devices or the ranks that they race on."""
+    """Return further races of a kind: their lines, and the devices or ranks."""
     named: dict[tuple[str, str], list[RaceFields]] = {}
     for race in races:
         named.setdefault((_lines(race), "" if "process" in race else race["device"]), []).append(race)
@@ -129,7 +129,7 @@ def _kind(race: RaceFields) -> tuple[str, ...]:
 
 
 def _stream(side: dict[str, Any]) -> str:
-    """Return what the streams of one line of the program have in common."""
+    """Return the common description of the streams of one line of the program."""
     if side["stream_created"] is not None:
         return str(side["stream_created"])
     return "the host" if side["stream"] is None else "a default stream"

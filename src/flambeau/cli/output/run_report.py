@@ -1,4 +1,4 @@
-"""`write_screen`: what `flambeau run` says to a person after a program, on one screen."""
+"""`write_screen`: the report of `flambeau run` after a program, on one screen."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def page(trace: TraceData, program: str) -> str:
 
 
 def picture(trace: TraceData, program: str) -> dict[str, Any]:
-    """Return what the page draws. Times in nanoseconds, sizes in bytes; texts are named by their places in tables."""
+    """Return the data of the page. Times in nanoseconds, sizes in bytes; texts are indices into tables."""
     slices = trace.slices[:_MOST]
     kinds, names, texts, lines = _Table(str), _Table(str), _Table(str), _Table(_line)
     columns = {
@@ -82,7 +82,7 @@ def picture(trace: TraceData, program: str) -> dict[str, Any]:
 
 
 class _Table:
-    """Values, each kept once, by the number of its key."""
+    """Values, each stored once, with the index of each key."""
 
     def __init__(self, value: Callable[[Any], Any]) -> None:
         self.values: list[Any] = []
@@ -106,7 +106,7 @@ def _place(site: Site | None) -> str:
 
 
 def _steps(values: Sequence[int]) -> list[int]:
-    """Return each number less the one before it."""
+    """Return each number minus its predecessor."""
     return [b - a for a, b in zip([0, *values], values, strict=False)]
 
 
@@ -142,7 +142,7 @@ def _race(race: Race, first: int | None, second: int | None, most: int) -> dict[
 
 
 def _side(side: RaceAccess, at: int | None, most: int) -> dict[str, Any]:
-    """Return one access; `slice` -1 where the host itself did it, or it is not on the page."""
+    """Return one access of a race; `slice` is -1 if the host made it, or it is not on the page."""
     what = "" if side.shape is None else f"{list(side.shape)} {side.dtype}"
     return {
         "slice": at if at is not None and at < most else -1,

@@ -1,4 +1,4 @@
-"""torch.distributed.algorithms: training with uneven inputs, and what may happen to gradients on their way."""
+"""torch.distributed.algorithms: training with uneven inputs, and the compression of gradients."""
 
 from __future__ import annotations
 

@@ -27,15 +27,14 @@ class JoinHook:
     """The actions of a rank that has run out of inputs. Both methods do nothing here."""
 
     def main_hook(self) -> None:
-        """Answer the collectives of one iteration of the ranks that still work."""
+        """Answer the collectives of one iteration of the ranks that still have inputs."""
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """Run once after all ranks have finished. `is_last_joiner` is True on the ranks that worked longest."""
 
 
 class Joinable(ABC):
-    """Something with collectives in each iteration. Its class calls `Joinable.__init__`, and in each iteration
-    `Join.notify_join_context(self)` before its own collectives."""
+    """An object with collectives in each iteration."""
 
     @abstractmethod
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class Joinable(ABC):
     @property
     @abstractmethod
     def join_device(self) -> Any:
-        """Return where the numbers of `Join` are summed up."""
+        """Return the device on which `Join` adds its counters."""
 
     @property
     @abstractmethod

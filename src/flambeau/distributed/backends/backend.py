@@ -1,10 +1,10 @@
-"""`Backend`: an engine that moves the tensors of one kind of device between the ranks of one group.
+"""`Backend`: the interface to an implementation of collectives for one kind of device in one group.
 
 The seam between `distributed` and its engines: NCCL's rules on GPUs (`nccl_backend.py`), threads of one process
 (`thread_backend.py`), MPI (`mpi_backend.py`). Ranks here are those within the group. What the public functions
-promise of arguments has been checked when a method is called: tensors are of `device_type`, lists are as long as the
-group, sizes match. Each method begins the operation and returns its `Work`; with `async_op` False the caller waits
-for it right away, and an engine may take the shorter way.
+promise of arguments has been checked when a method is called: tensors are of `device_type`, lists are as long as
+the group, sizes match. Each method begins the operation and returns its `Work`; with `async_op` False the caller
+waits for it right away, and an engine may take the shorter way.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Backend:
         self._lacks("allreduce")
 
     def broadcast(self, tensor: Any, root: int, async_op: bool = False) -> Work:
-        """Give every rank the root's values."""
+        """Copy the root's values to every rank."""
         self._lacks("broadcast")
 
     def reduce(self, tensor: Any, root: int, op: Any, async_op: bool = False) -> Work:
-        """Reduce over all ranks; the root's tensor gets the result, the others' are as they were."""
+        """Reduce over all ranks. The root's tensor gets the result; the others are unchanged."""
         self._lacks("reduce")
 
     def all_gather(self, outputs: Sequence[Any], tensor: Any, async_op: bool = False) -> Work:
@@ -84,7 +84,7 @@ class Backend:
         self._lacks("allgather_into_tensor")
 
     def gather(self, outputs: Sequence[Any] | None, tensor: Any, root: int, async_op: bool = False) -> Work:
-        """Return every rank's tensor in the root's outputs; None on other ranks."""
+        """Gather every rank's tensor into the root's outputs, which are None on other ranks."""
         self._lacks("gather")
 
     def scatter(self, tensor: Any, inputs: Sequence[Any] | None, root: int, async_op: bool = False) -> Work:
@@ -115,7 +115,7 @@ class Backend:
 
     # -- two ranks --------------------------------------------------------------------------------------
     def send(self, tensor: Any, to: int, tag: int = 0) -> Work:
-        """Send a tensor; over when it may be changed again."""
+        """Send a tensor. After the work, the tensor may be changed."""
         self._lacks("send")
 
     def recv(self, tensor: Any, origin: int | None, tag: int = 0) -> Work:

@@ -1,8 +1,8 @@
-"""Which engine stands behind PyTorch's word for a backend, on which kind of device.
+"""The backends of PyTorch's backend names, for each kind of device.
 
-`nccl` is NCCL on real GPUs and its model on virtual ones. `mpi` is MPI. `gloo` is MPI if all ranks can join one, else
-TCP; it copies CUDA tensors through the host. Between ranks that are threads, and in groups of one, both are memory
-itself. What is not there is refused by name.
+`nccl` is NCCL on real GPUs and its model on virtual ones. `mpi` is MPI. `gloo` is MPI if all ranks can join one,
+else TCP; it copies CUDA tensors through the host. Between ranks that are threads, and in groups of one, both are
+memory itself. What is not there is refused by name.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def prepare_gpus(devices: Mapping[str, str], everybody: Place, hub: Hub | None, 
 
 
 def meets_early(devices: Mapping[str, str], place: Place, hub: Hub | None) -> bool:
-    """Return True if a group's members make its engine of CPU tensors together with the group.
+    """Return True if a group's members create its backend of CPU tensors together with the group.
 
     They are all there then; later one might send to another while a third does something else.
     """
@@ -118,7 +118,7 @@ def is_mpi_available() -> bool:
 
 
 def is_gloo_available() -> bool:
-    """Return True: "gloo" needs nothing besides Flambeau."""
+    """Return True: "gloo" needs no further packages."""
     return True
 
 

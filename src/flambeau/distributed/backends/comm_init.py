@@ -16,7 +16,7 @@ from flambeau.core.errors import DriverError
 from flambeau.distributed.backends import processes, watchdog
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.communicator import Pair
-from flambeau.distributed.backends.rank_progress import Whereabouts
+from flambeau.distributed.backends.rank_progress import RankProgress
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.stores.store import missed
 from flambeau.runtime import system
@@ -25,7 +25,7 @@ from flambeau.runtime.context import Context
 
 def join(
     context: Context, place: Place, timeout: timedelta, pair: Pair | None, number: int
-) -> tuple[int, Whereabouts | None]:
+) -> tuple[int, RankProgress | None]:
     """Create the communicator of a group's ranks, or of two, for this rank's device.
 
     number: of the rank's devices that have joined before: its second communicator pairs with the others' second.
@@ -59,13 +59,13 @@ def join(
 
 def _met(
     store: Any, key: str, called: Sequence[int], rank: int, wait: Callable[[Sequence[str]], None]
-) -> Whereabouts:
+) -> RankProgress:
     """Wait until all ranks have joined."""
     keys = [f"{key}/{number}" for number in range(len(called))]
     store.set(keys[rank], processes.here())
     wait(keys)
     told = [text.decode() for text in store.multi_get(keys)]
-    return Whereabouts(store, key, called, called[rank], told)
+    return RankProgress(store, key, called, called[rank], told)
 
 
 def _wait(place: Place, ranks: Sequence[int], what: str, timeout: timedelta, keys: Sequence[str]) -> None:
@@ -93,7 +93,7 @@ def _gone(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> str:
 
 
 def _in_time(create: Callable[[], list[int]], place: Place, timeout: timedelta) -> list[int]:
-    """Return NCCL's part: a member that ends meanwhile would keep it forever."""
+    """Run NCCL's part of the initialization with a timeout: a member that ends meanwhile would block it forever."""
     found: list[Any] = []
 
     def attempt() -> None:

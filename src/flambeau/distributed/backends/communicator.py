@@ -1,6 +1,7 @@
 """`Line`: one communicator of a rank on one device, with its pending collectives.
 
-On real GPUs each group of collectives leaves a `Begun` behind, with an event of its stream, so that the watch
+On real GPUs each group of collectives leaves a `PendingCollective` behind, with an event of its stream, so that
+the watch
 sees whether it ends (watchdog.py). Virtual ones know by themselves: there nothing is noted.
 """
 
@@ -13,7 +14,7 @@ from typing import Any
 
 from flambeau.core.callsite import Site, caller, place, source
 from flambeau.core.errors import DriverError
-from flambeau.distributed.backends.rank_progress import Whereabouts
+from flambeau.distributed.backends.rank_progress import RankProgress
 from flambeau.distributed.backends.watchdog import Handling
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, describe
@@ -28,8 +29,8 @@ _KEPT = 256  # pending collectives kept; a host farther ahead of its device dete
 _SHOWN = 3  # collectives of one group that a report shows
 
 
-class Begun:
-    """Collectives that the program queued as one at `site`, a communicator's `number`-th; over when `mark` is.
+class PendingCollective:
+    """Collectives that the program issued as one at `site`, the `number`-th of a communicator; done when `mark` is.
 
     `since`: when the watch first saw that nothing is before them, `ended`: and that a process which they need has
     ended; in seconds. `error`: why they were given up.
@@ -48,7 +49,7 @@ class Begun:
 
 
 class Line:
-    """See the module's docstring. `pair`: the ranks of a communicator of messages alone; None: the whole group's."""
+    """One communicator with its pending collectives. `pair`: the ranks of a communicator of messages; None: all."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Line:
         context: Context,
         comm: int,
         pair: Pair | None,
-        whereabouts: Whereabouts | None,
+        whereabouts: RankProgress | None,
     ) -> None:
         self.backend = backend
         self.context = context
@@ -66,8 +67,8 @@ class Line:
         self.ready = Event()  # marks the caller's stream; recorded again for each collective
         self.whereabouts = whereabouts
         # The last pending collectives. The program appends, the watchdog removes.
-        self.begun: deque[Begun] = deque(maxlen=_KEPT)
-        self.newest: Begun | None = None
+        self.begun: deque[PendingCollective] = deque(maxlen=_KEPT)
+        self.newest: PendingCollective | None = None
         self.count = 0  # number of all collectives so far
         self.error: Exception | None = None  # why the communicator was given up
         if whereabouts is not None:
@@ -85,10 +86,12 @@ class Line:
         return f"{kind} {place.name} (ranks {', '.join(map(str, ranks))})"
 
     def peer(self, rank: int) -> int:
-        """Return what the communicator calls a rank of the group."""
+        """Return the communicator's number of a rank of the group."""
         return rank if self.pair is None else self.pair.index(rank)
 
-    def note(self, calls: Sequence[Collective], stream: Stream, event: Event | None) -> Begun | None:
+    def note(
+        self, calls: Sequence[Collective], stream: Stream, event: Event | None
+    ) -> PendingCollective | None:
         """Return what was just queued on `stream`, and behind it `event`, if there is one. None: a graph records it.
 
         Each collective of real GPUs is recorded here.
@@ -101,7 +104,7 @@ class Line:
             mark = next(self._marks)
             self._driver.event_mark(mark.handle, stream.handle)
         self.count = number = self.count + 1
-        self.newest = begun = Begun(number, calls, caller(2), mark)
+        self.newest = begun = PendingCollective(number, calls, caller(2), mark)
         self.begun.append(begun)
         begun.error = self.error  # the communicator may have failed meanwhile
         return begun
@@ -120,7 +123,7 @@ class Line:
     def limit_s(self) -> float:
         return self.backend.timeout.total_seconds()
 
-    def head(self) -> Begun | None:
+    def head(self) -> PendingCollective | None:
         """Return the first pending collective. A communicator's collectives finish in order, on whatever streams
         they are.
         """
@@ -174,8 +177,8 @@ class Line:
                 lines += self.whereabouts.others(head.number)
         return lines
 
-    def words(self, begun: Begun) -> str:
-        """Return where the program queued it, and what it is."""
+    def words(self, begun: PendingCollective) -> str:
+        """Return text that names the pending collectives and their call site."""
         shown = [describe(call, self.backend.place.ranks) for call in begun.calls[:_SHOWN]]
         more, text = len(begun.calls) - len(shown), source(begun.site)
         what = f"{', '.join(shown)}{f' and {more} more' if more else ''}"
@@ -183,7 +186,9 @@ class Line:
 
     # -- the end ----------------------------------------------------------------------------------------------
     def settle(self) -> None:
-        """Wait on the host for what was queued: the watch still looks on. Raises what it was given up with."""
+        """Block the host until pending work is done, while the watchdog still polls. Raises the communicator's
+        error.
+        """
         for begun in list(self.begun)[-1:]:
             begun.mark.context.driver.event_sync(begun.mark.handle)
         if self.error is not None:
@@ -205,6 +210,6 @@ class Line:
         self._driver.comm_forget(self.comm)
 
     def close(self, abort: bool) -> None:
-        """Leave. NCCL may wait for the others of a node to leave, too."""
+        """Leave the communicator. NCCL may wait for the other ranks of the node to leave, too."""
         if not self.context.closed:
             self.context.backing.comm_destroy(self.comm, abort)

@@ -28,7 +28,7 @@ def _nothing() -> None:
 
 
 class FlatBackend(Backend):
-    """See the module's docstring."""
+    """The base of backends whose collectives act on flat memory; see the module's docstring."""
 
     def _run(
         self,
@@ -171,7 +171,7 @@ class FlatBackend(Backend):
 
 
 def dense(tensors: list[Any]) -> list[Any]:
-    """Return tensors without gaps, in any order of dimensions.
+    """Return tensors, which must have no gaps, in any order of dimensions.
 
     Raises:
         ValueError: For another.

@@ -52,7 +52,7 @@ class Monitored:
             place.store.delete_key(f"{head}/{rank}")
 
     def _await(self, key: str, until: float) -> None:
-        """Rank 0's word."""
+        """Wait for rank 0's answer."""
         place = self._place
         why = "it has not answered" if not self._came(key, 0, until) else place.store.get(key).decode()
         if why:

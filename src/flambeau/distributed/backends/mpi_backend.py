@@ -54,7 +54,7 @@ _OF_BOOL = {
 
 
 class MpiBackend(FlatBackend):
-    """See the module's docstring. Made by all members of the group, in the same order of groups."""
+    """The backend of CPU tensors over MPI. All members of a group create it, in one order of groups."""
 
     kind = "mpi"
     name = "gloo"
@@ -159,7 +159,7 @@ class MpiBackend(FlatBackend):
         return call.peer if call.kind in ("send", "recv") else None
 
     def why_gone(self, rank: int) -> str:
-        """Return why a member, by its number in the group, will send nothing more; "" if it may."""
+        """Return why a member, by its number in the group, will not answer; "" if it may."""
         return self.transport.dead(self.place.ranks[rank])
 
     def _begin(self, call: Collective, channel: object, steps: list[Step]) -> Any:
@@ -228,7 +228,7 @@ class MpiBackend(FlatBackend):
 
 
 class MpiWork(ProcessWork):
-    """Over when MPI's requests are. `steps` are done then; `keep` are the tensors whose memory MPI works on."""
+    """The work of MPI requests. `steps` run after them; `keep` holds the tensors whose memory MPI uses."""
 
     def __init__(
         self,
@@ -295,7 +295,7 @@ class MpiWork(ProcessWork):
         return str(mpi.Get_error_string(failed.Get_error()))
 
     def _disagree(self, comparison: Comparison) -> NoReturn:
-        """Return what MPI still has of it stays with it: it may write there yet."""
+        """Fail the work because ranks disagree. MPI keeps its memory, to which it may still write."""
         self._backend._lost.append((self._requests, self._keep, self._steps))
         self._backend._mismatch = comparison.report()
         raise DistBackendError(self._backend._mismatch)
@@ -315,7 +315,7 @@ def _numbers(ptr: int, count: int, kind: dtype) -> Array:
 
 
 def _store(call: Collective, total: Array, size: int) -> None:
-    """Put a reduction's result where it belongs."""
+    """Copy a reduction's result to its target."""
     with np.errstate(all="ignore"):
         if call.op == "avg":
             total = total / size if total.dtype.kind in "fc" else np.sign(total) * (np.abs(total) // size)

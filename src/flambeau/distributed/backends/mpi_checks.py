@@ -24,7 +24,7 @@ _PATIENCE = timedelta(seconds=5)
 
 
 class Comparisons:
-    """Those of one group, on `comm`."""
+    """The comparisons of one group, on the communicator `comm`."""
 
     def __init__(self, comm: Any, mpi: Any, place: Place) -> None:
         self.comm = comm
@@ -63,7 +63,7 @@ class Comparison:
         return bool(over and self._found[0] != -self._found[1])
 
     def report(self) -> str:
-        """Return every rank's part: all that wait know that they differ, and leave theirs in the group's store."""
+        """Return every rank's call. Waiting ranks that differ publish theirs in the group's store."""
         place = self._all.place
         keys = [f"mismatch/{self.number}/{rank}" for rank in range(place.size)]
         place.store.set(keys[place.rank], self._text)

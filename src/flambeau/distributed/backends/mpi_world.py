@@ -82,7 +82,7 @@ class MpiWorld:
         self.waits = Waits(PrefixStore(self.name, store), self.comm.rank, self.comm.size)
 
     def adopt(self, requests: list[Any], memory: object) -> None:
-        """Keep what MPI still reads and writes of a work that the program has let go of."""
+        """Keep the memory that MPI still uses of a work that the program has dropped."""
         self._orphans.append((requests, memory))
 
     def reap(self) -> bool:
@@ -116,7 +116,7 @@ class MpiWorld:
             raise DistBackendError(why or f"not all of ranks {list(ranks)} came in time")
 
     def dead(self, rank: int) -> str:
-        """Return why a rank will never answer; "" as far as can be seen from this machine."""
+        """Return why a rank will never answer; "" if this machine cannot see that."""
         host, process = self.processes[rank]
         if host == socket.gethostname() and processes.has_ended(process):
             return f"the process of rank {rank}, {process}, has ended"
@@ -230,7 +230,7 @@ def started_together() -> bool:
 
 
 def meet(timeout: timedelta) -> tuple[Store, int, int]:
-    """Return (store, rank, number of ranks) of ranks that an `mpiexec` started, from MPI alone."""
+    """Return (store, rank, number of ranks) for ranks that `mpiexec` started, from MPI alone."""
     module = _module("mpi")
     _begin_started(module)
     comm = module.COMM_WORLD
@@ -260,7 +260,7 @@ def _module(word: str) -> Any:
 def _met(
     store: Store, rank: int, size: int, refusal: str, name: str, timeout: timedelta
 ) -> list[tuple[str, str]]:
-    """Return by rank why it cannot join MPI, "" if it can, and the name of the world that it has joined before."""
+    """Return, for each rank, why it cannot join MPI ("" if it can), and the world that it joined before."""
     with turn(store, f"turn {rank}") as number:
         store.set(f"world {number} {rank}", f"{name}\n{refusal}")
         keys = [f"world {number} {other}" for other in range(size)]

@@ -59,7 +59,7 @@ _TEXTS = {
 
 
 class DeviceBackend(FlatBackend):
-    """See Note [Streams of collectives]."""
+    """The backend of GPUs. See Note [Streams of collectives]."""
 
     name = "nccl"
     device_type = "cuda"
@@ -78,7 +78,7 @@ class DeviceBackend(FlatBackend):
         return "virtual" if system.is_virtual() else "nccl"
 
     def connect(self, index: int) -> None:
-        """Make the communicator of this device now, for messages too."""
+        """Create the communicator of this device now, for messages too."""
         self._early = True
         self._line(index, None)
 
@@ -102,7 +102,7 @@ class DeviceBackend(FlatBackend):
         return index
 
     def batch(self, messages: Sequence[tuple[str, Any, int, int]]) -> list[Work]:
-        """Return one group; the work of all is one. Tags are ignored, as NCCL has none."""
+        """Issue messages as one group with one work. Tags are ignored, because NCCL has none."""
         tensors = dense([tensor for _, tensor, _, _ in messages])
         calls = [
             Collective("send", 0, t.ptr, t.numel(), t.dtype, peer=peer)
@@ -150,7 +150,7 @@ class DeviceBackend(FlatBackend):
         return all(bare.event_ended(one.mark.handle) for one in begun)
 
     def _leave(self, lines: Sequence[Line], abort: bool) -> bool:
-        """Leave communicators. False: NCCL waits still for others of the node to leave theirs."""
+        """Leave communicators. Returns False if NCCL still waits for other ranks of the node to leave."""
         if not any(line.whereabouts for line in lines):
             for line in lines:
                 line.close(abort)

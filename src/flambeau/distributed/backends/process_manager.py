@@ -22,7 +22,7 @@ _SIZES = "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024"
 
 
 class ProcessManager:
-    """Serves the MPI library of this process, rank `rank` of `size`. `name` is of this world alone."""
+    """The process manager for the MPI library of this process, rank `rank` of `size`, in the world `name`."""
 
     def __init__(self, store: Store, rank: int, size: int, name: str, timeout: timedelta) -> None:
         self._store = store

@@ -42,7 +42,7 @@ class Transport(Protocol):
     waits: Waits
 
     def dead(self, rank: int) -> str:
-        """Return why a rank, by its number among all, will never answer; "" if it may."""
+        """Return why a rank, by its global number, will never answer; "" if it may."""
         ...
 
     def is_moving(self, work: ProcessWork) -> bool:
@@ -59,7 +59,7 @@ class WaitingBackend(Protocol):
     aborted: bool
 
     def why_gone(self, rank: int) -> str:
-        """Return why a member, by its number in the group, will send nothing more; "" if it may."""
+        """Return why a member, by its number in the group, will not answer; "" if it may."""
         ...
 
 
@@ -92,7 +92,7 @@ class ProcessWork(Work):
 
     @abstractmethod
     def _complete(self) -> None:
-        """Do what follows the transfer: store results, release memory."""
+        """Finish after the transfer: store results, release memory."""
 
     def is_completed(self) -> bool:
         if not super().is_completed() and alone():
@@ -129,7 +129,7 @@ class ProcessWork(Work):
         return f"rank {self._engine.place.ranks[self._engine.place.rank]}"
 
     def _report_wait(self, mark: int, looks: int) -> None:
-        """Publish a wait that lasts. Raises DistBackendError if ranks wait for each other."""
+        """Publish a long wait. Raises DistBackendError for a deadlock."""
         transport, place_ = self._engine.transport, self._engine.place
         if transport.is_moving(self):
             return  # another rank may wait for that data
@@ -161,7 +161,7 @@ class ProcessWork(Work):
             self._fail(why)
 
     def _why_hopeless(self) -> str:
-        """Return which rank will never answer; "" if each that this work needs may. Of any source, one is enough."""
+        """Return which rank will never answer; "" if every needed rank may."""
         ranks, own = self._engine.place.ranks, self._engine.place.rank
         needed = [peer for _, peer in self.calls]
         if needed == [ANY]:

@@ -1,4 +1,4 @@
-"""Processes of other ranks, as far as this machine can see them."""
+"""The processes of other ranks, as far as this machine can see them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gone(store: Any, rank: int) -> str:
 
 
 def keys_of(ranks: Iterable[int]) -> list[str]:
-    """Return the keys of a group's store under which ranks have left their processes."""
+    """Return the keys of a group's store under which ranks publish their processes."""
     return [_key(rank) for rank in ranks]
 
 
@@ -39,7 +39,7 @@ def _key(rank: int) -> str:
 
 
 def near(told: str) -> int:
-    """Return the id of a process that `here` has described, if it can be seen from here; else 0."""
+    """Return the process id that `here` described, if this machine can see the process; otherwise 0."""
     process, _, place = told.partition(" ")
     known = place == here().partition(" ")[2] and process.isdecimal() and len(process) < 20
     return int(process) if known else 0

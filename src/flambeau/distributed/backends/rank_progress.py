@@ -1,4 +1,4 @@
-"""`Whereabouts`: the rank progress of a communicator, which ranks publish in the store."""
+"""`RankProgress`: the rank progress of a communicator, which ranks publish in the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flambeau.distributed.backends import processes
 _SILENT = "nobody knows, the store does not answer"
 
 
-class Whereabouts:
+class RankProgress:
     """The rank progress of one communicator.
 
     Attributes:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from multiprocessing import util
 
-from flambeau.distributed.stores.coordinator import MeetingPlace
+from flambeau.distributed.stores.coordinator import Coordinator
 from flambeau.distributed.stores.store import PrefixStore, Store
 from flambeau.distributed.stores.store_server import StoreServer
 from flambeau.distributed.stores.tcp_store import TCPStore
@@ -41,7 +41,7 @@ def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) 
     if rank == 0 and served is None:
         served = TCPStore(_host(store), 0, None, True, timedelta(seconds=60))
         assert served._server is not None
-        served._server.server.meetings = MeetingPlace(size)
+        served._server.server.meetings = Coordinator(size)
         atexit.register(_outlast, served._server.server)
         util.Finalize(None, _outlast, args=(served._server.server,), exitpriority=_FIRST)
     if served is not None:

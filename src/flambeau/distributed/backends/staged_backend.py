@@ -19,7 +19,7 @@ Tensors = Sequence[Any]
 
 
 class StagedBackend(Backend):
-    """See the module's docstring. `host` moves the copies."""
+    """The backend "gloo" for CUDA tensors. `host` moves the copies between ranks."""
 
     name = "gloo"
     kind = "staged"
@@ -135,7 +135,7 @@ class StagedBackend(Backend):
 
 
 class _StagedWork(Work):
-    """Over when the host's work is, and its results have been enqueued for the device."""
+    """The work of a staged operation: done when the host's work is, and results are enqueued for the device."""
 
     def __init__(self, results: list[Any], work: Work, targets: list[tuple[Any, Any]]) -> None:
         super().__init__(results)

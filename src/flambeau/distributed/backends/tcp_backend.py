@@ -164,7 +164,7 @@ class _Task:
 
 
 class _End:
-    """One end of a message of the program: an offer from a rank, or a receipt that has not been matched."""
+    """One end of a program's message: an offer from a rank, or an unmatched receive."""
 
     def __init__(self, peer: int, number: int, kind: tuple[int, str], text: str) -> None:
         self.peer = peer
@@ -177,7 +177,7 @@ class _End:
 
 
 class _OpenCall:
-    """A collective that this rank has begun and that not all others have announced."""
+    """A collective that this rank has begun and that some ranks have not announced."""
 
     def __init__(
         self, operation: TcpOperation, announcement: Callable[[int], list[Any]], others: set[int]
@@ -188,7 +188,7 @@ class _OpenCall:
 
 
 class TcpBackend(FlatBackend):
-    """See the module's docstring. Made by all members of the group together."""
+    """The backend of CPU tensors over TCP. All members of a group create it together."""
 
     kind = "tcp"
     name = "gloo"
@@ -232,7 +232,7 @@ class TcpBackend(FlatBackend):
         self._monitored.pass_through(self.timeout if timeout is None else timeout, wait_all_ranks)
 
     def close(self) -> None:
-        """Leave the group as soon as nothing is under way."""
+        """Leave the group after pending operations."""
         with self._links.lock:
             self._links.leave(not self.operations)
 
@@ -327,7 +327,7 @@ class TcpBackend(FlatBackend):
         return TcpWork(shown, self, operation, [(what, None)], after, site)
 
     def _compare(self, number: int, rank: int) -> None:
-        """Compare a rank's announcement with this rank's, which both are there."""
+        """Compare a rank's announcement with this rank's."""
         mine = self._open_calls[number]
         _, alike, sends, receives = self._announced[number][rank]
         _, own_alike, own_sends, own_receives = mine.announcement(rank)
@@ -439,7 +439,7 @@ class TcpBackend(FlatBackend):
         self._offers.setdefault(tag, []).append(offer)
 
     def _meet(self, offer: _End, receipt: _End) -> None:
-        """Begin the transfer of a message whose ends are both there, or let both fail if they differ."""
+        """Begin the transfer of a message with both ends, or fail both ends if they differ."""
         operation = receipt.operation
         assert operation is not None
         operation.source = offer.peer
@@ -582,7 +582,7 @@ _TAKE: dict[int, Callable[[TcpBackend, Key, bytearray], None]] = {
 
 
 class TcpWork(ProcessWork):
-    """Over when its operation is; `after` then stores results."""
+    """The work of a TCP operation; `after` then stores results."""
 
     def __init__(
         self,
@@ -641,7 +641,9 @@ def _parse(body: bytearray, schema: Any) -> Any:
 
 
 def prepare(everybody: Place) -> None:
-    """Let this process report its waits in the store of all ranks. All ranks call, for each group of all ranks once."""
+    """Let this process report its waits in the store of all ranks. All ranks call this once for each group of all
+    ranks.
+    """
     global _transport
     if _transport is None or _transport.store is not everybody.store:
         _transport = TcpTransport(

@@ -32,7 +32,7 @@ BYE = 0  # the kind of the frame with which a rank leaves the group
 
 
 class Receiver(Protocol):
-    """Called by the thread, with the lock held."""
+    """The receiver of frames. The links' thread calls it with the lock held."""
 
     def take_head(self, rank: int, head: Head) -> tuple[Bytes, Callable[[], None]]:
         """Return the memory for a frame's body and what to call once it is there."""
@@ -96,7 +96,7 @@ class PeerLinks:
         body: Any = b"",
         sent: Callable[[], None] | None = None,
     ) -> None:
-        """Enqueue a frame; `sent` is called when the system has accepted all of it. The lock must be held."""
+        """Enqueue a frame; `sent` is called when the system has accepted all of it. The caller holds the lock."""
         link = self._links[rank]
         if link.lost:
             return  # every operation that needs the rank has failed
@@ -111,7 +111,7 @@ class PeerLinks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Write the frames that are sent meanwhile together. The lock must be held."""
+        """Write the frames that are sent inside the block together. The caller holds the lock."""
         self._gathers = True
         try:
             yield
@@ -127,12 +127,12 @@ class PeerLinks:
         return "" if link is None else link.lost
 
     def leave(self, idle: bool) -> None:
-        """End the links once nothing is under way; see `settle`. The lock must be held."""
+        """End the links after pending operations; see `settle`. The caller holds the lock."""
         self._leaving = True
         self.settle(idle)
 
     def settle(self, idle: bool) -> None:
-        """Take leave from all ranks if this one is leaving and `idle`. The lock must be held."""
+        """Say goodbye to all ranks if this one is leaving and `idle`. The caller holds the lock."""
         if self._leaving and idle:
             self._leaving = False
             for link in self._links.values():
@@ -204,7 +204,7 @@ class PeerLinks:
             self._wake.send(b"!")
 
     def _shut(self, link: _Link) -> None:
-        """Send nothing more; what the other end still sends is read, since unread data would break the connection."""
+        """Stop sending, but keep reading, because unread data would break the connection."""
         with suppress(OSError):
             link.connection.shutdown(socket.SHUT_WR)
 
@@ -259,7 +259,7 @@ class PeerLinks:
                 return  # nothing more has arrived
 
     def _take(self, link: _Link, count: int, direct: bool) -> None:
-        """Take `count` bytes that have been read, into the body under way if `direct`, else into the inbox."""
+        """Consume `count` bytes that were read: for the body under way if `direct`, else for the inbox."""
         if link.body is None or not direct:
             link.end += count
             self._parse(link)
@@ -270,7 +270,7 @@ class PeerLinks:
             whole()
 
     def _parse(self, link: _Link) -> None:
-        """Hand on the frames in the inbox."""
+        """Pass the frames in the inbox to the receiver."""
         while link.end - link.start >= _HEAD.size and not link.closed:
             head: Head = _HEAD.unpack_from(link.inbox, link.start)
             link.start += _HEAD.size

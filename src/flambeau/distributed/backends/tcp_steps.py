@@ -43,7 +43,7 @@ Steps = Iterator[Sequence[Transfer]]
 
 
 def steps_of(call: Collective, index: int, rank: int, size: int) -> Steps:
-    """Return the steps of the collective that is the `index`-th of those begun together."""
+    """Return the steps of a collective, the `index`-th of those begun together."""
     return _STEPS[call.kind](call, index << 32, rank, size)
 
 
@@ -122,7 +122,7 @@ def _reduce_for(roots: Sequence[int], call: Collective, sub: int, rank: int, siz
 def _reduce_segment(
     roots: Sequence[int], source: Array, target: Array, call: Collective, sub: int, rank: int, size: int
 ) -> Steps:
-    """Yield the steps that reduce part of a large tensor: each rank a part of that."""
+    """Yield the steps that reduce a segment of a large tensor, of which each rank reduces a part."""
     cuts = [source.size * part // size for part in range(size + 1)]
     parts = [slice(a, b) for a, b in pairwise(cuts)]
     mine = source[parts[rank]]

@@ -57,7 +57,7 @@ class Hub:
         self._messages: dict[object, list[Part]] = {}  # channel -> message ends without a partner
 
     def post(self, part: Part, size: int, channel: object) -> None:
-        """Leave a part; the last one brings all about."""
+        """Add a contribution. The last one completes the instance."""
         if part.call.kind in PAIRED:
             self._post_message(part, (channel, part.rank if part.call.kind == "recv" else part.call.peer))
             return
@@ -147,7 +147,7 @@ class ThreadBackend(FlatBackend):
 
 
 class ThreadWork(Work):
-    """Over when all its parts are."""
+    """The work of contributions: done when all of them are."""
 
     def __init__(
         self, results: list[Any], parts: Sequence[Part], after: Callable[[], None], group: str

@@ -97,7 +97,7 @@ class Confirmation:
         self._seen, self._sure = {}, 0
 
     def confirm(self, circle: Mapping[int, Wait]) -> bool:
-        """Note one look at ranks that are stuck. Return True if they certainly are."""
+        """Count one poll that found ranks blocked. Returns True if they certainly are."""
         now = {rank: (wait.mark, wait.looks) for rank, wait in circle.items()}
         same = {r: mark for r, (mark, _) in now.items()} == {r: mark for r, (mark, _) in self._seen.items()}
         if not now or not same:
@@ -169,7 +169,7 @@ def key_of(rank: int) -> str:
 
 
 def said_by(text: bytes) -> Wait | None:
-    """Return the wait that a rank has left under its key; None if it waits for nothing.
+    """Return the wait that a rank has published under its key; None if it waits for nothing.
 
     The serving thread of a store reads it, too: a value that another client has put there counts as no wait.
     """

@@ -112,7 +112,7 @@ def beside(run: Run) -> threading.Thread:
 
 
 def within(*runs: Run, seconds: float | None = None) -> bool:
-    """Return True if calls that may never return, or wait for each other, have all returned in time, side by side."""
+    """Return True if calls that may never return, run in parallel, have all returned in time."""
     threads = [beside(run) for run in runs]
     end = time.monotonic() + (_PATIENCE_S if seconds is None else seconds)
     for thread in threads:
@@ -141,7 +141,7 @@ class Watch:
         self._failed = False  # True after the program failed and is about to end
 
     def add(self, line: Watched) -> None:
-        """Look at a communicator from now on."""
+        """Watch a communicator from now on."""
         with self._lock:
             self._lines[line] = self._clock()
             runs, self._runs = self._runs, True
@@ -209,7 +209,7 @@ class Watch:
                 self._fail(line, why)
 
     def _trouble(self, line: Watched, now: float) -> str:
-        """Return why what a communicator was given first will not end; "" while it may."""
+        """Return why a communicator's first pending collective will not finish; "" while it may."""
         head = line.head()
         if head is None:
             return ""
@@ -236,7 +236,7 @@ class Watch:
         lines = [why]
         within(lambda: lines.extend(line.lines()))
         error = DistBackendError(
-            "\n  ".join([*lines, f"the program of rank {line.rank} is {_whereabouts()}"])
+            "\n  ".join([*lines, f"the program of rank {line.rank} is {_describe_position()}"])
         )
         ends = line.handling in (Handling.END, Handling.ABORT_AND_END)
         within(lambda: _say(line.rank, error, ends))
@@ -249,7 +249,7 @@ class Watch:
 
 
 def _quit() -> None:
-    """End a process that has shown its error, as Python would."""
+    """End the process after its error was printed, as Python would."""
     sys.stdout.flush()
     os._exit(1)
 
@@ -263,7 +263,7 @@ def _say(rank: int, error: Exception, ends: bool) -> None:
     sys.stderr.flush()
 
 
-def _whereabouts() -> str:
+def _describe_position() -> str:
     """Return text that names the line where the program's main thread is now."""
     site = thread_site(threading.main_thread().ident)
     return "at its end" if site is None else f"at {place(site)} ({source(site)})"

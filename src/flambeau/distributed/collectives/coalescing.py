@@ -17,7 +17,7 @@ from flambeau.distributed.world import ProcessGroup, world
 
 
 class Kept(NamedTuple):
-    """A collective that is not begun yet."""
+    """A collective that is held back."""
 
     kind: str
     output: Any
@@ -112,7 +112,7 @@ def message_kept(group: ProcessGroup, kind: str, tensor: Any, peer: int, tag: in
 
 
 def kept(group: Any, kind: str, output: Any, input: Any, op: Any) -> bool:
-    """Return True if a manager has kept a collective: then it begins with the others, and returns `not_yet`."""
+    """Return True if a manager holds back a collective. It then begins with the others, and returns `not_yet`."""
     coalescing = world().coalescing
     pending = coalescing.get(group_or_default(group).group_name) if coalescing else None
     if pending is None:
@@ -134,7 +134,7 @@ def noted(work: Any) -> Any:
 
 
 def _begun(group: ProcessGroup, pending: Pending, async_op: bool) -> list[Work]:
-    """Begin all, as two groups at most: the works."""
+    """Begin all held-back collectives, as at most two groups. Returns the works."""
     works = list(pending.works)
     if pending.kept:
         works.append(_together(group, pending.kept, async_op))

@@ -79,7 +79,7 @@ def reduce(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """Reduce a tensor over all ranks; only rank `dst` gets the result, in place."""
+    """Reduce a tensor over all ranks. Only rank `dst` gets the result, in place."""
     found: Any = group_or_default(group)
     root = group_rank_of(found, dst, group_dst) if isinstance(found, ProcessGroup) else 0
     collective_checks.single(tensor, "tensor")
@@ -91,7 +91,7 @@ def reduce(
 
 
 def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
-    """Return every rank's tensor, in a list by rank."""
+    """Gather every rank's tensor into a list by rank."""
     collective_checks.tensor_list(tensor_list, "tensor_list")
     collective_checks.single(tensor, "tensor")
     collective_checks.same_dtype(tensor_list, tensor)
@@ -106,9 +106,7 @@ def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool 
 def all_gather_single(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """Return every rank's tensor in one tensor, one after the other: joined along the first dim, or stacked on a new
-    one.
-    """
+    """Gather every rank's tensor into one tensor: joined along the first dim, or stacked."""
     collective_checks.single(input_tensor, "input_tensor")
     collective_checks.single(output_tensor, "output_tensor")
     if is_outside(group, "all_gather_single"):
@@ -124,7 +122,7 @@ def all_gather_single(
 def all_gather_into_tensor(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """Return `all_gather_single` by its former name."""
+    """Call `all_gather_single`, by its former name."""
     _renamed("all_gather_into_tensor", "all_gather_single")
     return all_gather_single(output_tensor, input_tensor, group, async_op)
 
@@ -132,7 +130,7 @@ def all_gather_into_tensor(
 def _all_gather_base(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """Return `all_gather_single` by its oldest name."""
+    """Call `all_gather_single`, by its oldest name."""
     _renamed("_all_gather_base", "all_gather_single")
     return all_gather_single(output_tensor, input_tensor, group, async_op)
 
@@ -168,7 +166,7 @@ def gather(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """Return every rank's tensor, in rank `dst`'s list (default: rank 0)."""
+    """Gather every rank's tensor into rank `dst`'s list (default: rank 0)."""
     collective_checks.single(tensor, "tensor")
     outputs = gather_list or []
     collective_checks.tensor_list(outputs, "gather_list")
@@ -196,7 +194,7 @@ def scatter(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """Rank `src`'s list (default: rank 0's): its n-th tensor to rank n."""
+    """Send the n-th tensor of rank `src`'s list (default: rank 0's) to rank n."""
     collective_checks.single(tensor, "tensor")
     inputs = scatter_list or []
     collective_checks.tensor_list(inputs, "scatter_list")
@@ -252,7 +250,7 @@ def reduce_scatter_single(
 def reduce_scatter_tensor(
     output: Any, input: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """Return `reduce_scatter_single` by its former name."""
+    """Call `reduce_scatter_single`, by its former name."""
     _renamed("reduce_scatter_tensor", "reduce_scatter_single")
     return reduce_scatter_single(output, input, op, group, async_op)
 
@@ -260,7 +258,7 @@ def reduce_scatter_tensor(
 def _reduce_scatter_base(
     output: Any, input: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """Return `reduce_scatter_single` by its oldest name."""
+    """Call `reduce_scatter_single`, by its oldest name."""
     _renamed("_reduce_scatter_base", "reduce_scatter_single")
     return reduce_scatter_single(output, input, op, group, async_op)
 

@@ -183,7 +183,7 @@ def recv_object_list(
 
 
 def _device(group: ProcessGroup) -> device:
-    """Return where objects of a group travel."""
+    """Return the device on which a group exchanges pickled objects."""
     return device("cpu") if "cpu" in group.device_types else device("cuda", current.local.device)
 
 

@@ -143,7 +143,7 @@ def copy_all(targets: Sequence[Any], sources: Sequence[Any], scale: float | None
 
 
 def _as_floats(x: Any) -> Any:
-    """Return the numbers of eight bytes as others."""
+    """Return an eight-byte integer tensor's memory as floating-point numbers, for copies."""
     return _over(x, x.meta.with_(dtype=float64), x.ptr)
 
 
@@ -171,7 +171,7 @@ class GradBucket:
         self._index, self._count, self._flat, self._bucket = index, count, flat, bucket
 
     def index(self) -> int:
-        """Return its place in the order in which buckets are reduced. After the first backward gradients may move."""
+        """Return the bucket's position in the order of reductions."""
         return self._index
 
     def buffer(self) -> Any:
@@ -187,7 +187,7 @@ class GradBucket:
         return self._index == self._count - 1
 
     def set_buffer(self, buffer: Any) -> None:
-        """Put another tensor in the place of `buffer()`."""
+        """Replace the flat tensor of `buffer()`."""
         self._flat = buffer
 
     def parameters(self) -> list[Any]:

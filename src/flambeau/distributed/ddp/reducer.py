@@ -194,7 +194,7 @@ class Reducer:
         self._expecting = True
 
     def _reset_state(self) -> None:
-        """Forget a backward that is under way."""
+        """Discard the state of a backward that is under way."""
         self._expecting = self._unfinished = False
         self._unused_marked = False
         self._marked, self._next, self._divisor = set(), 0, 0
@@ -284,7 +284,7 @@ class Reducer:
             mode.engine.final_callbacks.append(self._finalize)
 
     def _reduce(self, number: int) -> None:
-        """Put a bucket's gradients into its flat tensor, and start to sum it up."""
+        """Fill a bucket's flat tensor with its gradients and start its reduction."""
         bucket = self.buckets[number]
         with recording(False):
             if self.skips_unused and all(self._nobody_used(i) for i in bucket.indices):
@@ -323,7 +323,7 @@ class Reducer:
 
     @property
     def divisor(self) -> int:
-        """Return how many ranks take part; found out once a backward."""
+        """Return the number of ranks that take part, determined once per backward."""
         if not self._divisor:
             self._divisor = self.group.size()
             if self._joined is not None and not self._joined[1]:
@@ -333,13 +333,13 @@ class Reducer:
         return self._divisor
 
     def _set_forward_pass_work_handle(self, work: Any, use_static_world_size: bool) -> None:
-        """Divide by the number that `work` sums up, or by the number of ranks as usual."""
+        """Divide by the number that `work` computes, or by the number of ranks."""
         self._joined = (work, use_static_world_size)
 
     # -- when backward is over ------------------------------------------------------------------------------
 
     def _finalize(self) -> None:
-        """Wait, on the current streams, for the reductions; give the parameters their averages."""
+        """Wait on the current streams for the reductions, and give the parameters their averages."""
         self.before_giving_back()
         with recording(False):
             for future in self._futures:
@@ -386,7 +386,7 @@ class Reducer:
     # -- parameters that were not used ----------------------------------------------------------------------
 
     def _start_map(self) -> None:
-        """Sum up over the ranks which parameters each has used."""
+        """Start to sum over the ranks which parameters each has used."""
         counts = self._get_local_used_map()
         self._map = (reduced(self.group, counts, async_op=True), counts)
 
@@ -434,7 +434,7 @@ class Reducer:
         self._hook, self._hook_state = hook, state
 
     def _run_comm_hook(self, bucket: GradBucket) -> Any:
-        """Start the reduction of a bucket: as the hook does it, or as a sum."""
+        """Start the reduction of a bucket by the hook, or as a sum without a hook."""
         if self._hook is None:
             return self._run_allreduce_hook(bucket)
         outcome = self._hook(self._hook_state, bucket)
@@ -460,7 +460,7 @@ class Reducer:
         return [GradBucket(n, count, b.new_flat().zero_(), b) for n, b in enumerate(self.buckets)]
 
     def _reduce_zeros(self) -> None:
-        """Take part in what the others reduce in one backward, with nothing."""
+        """Take part in the reductions of one backward with zeros."""
         with recording(False):
             for outcome in [self._run_comm_hook(bucket) for bucket in self._get_zeros_like_grad_buckets()]:
                 outcome.wait()

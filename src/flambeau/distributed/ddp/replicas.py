@@ -52,7 +52,7 @@ def _described(meta: Any) -> tuple[list[int], list[int]]:
 
 
 def _gathered(group: Any, number: int, place: device) -> list[int]:
-    """Return one number of every rank."""
+    """Return one number of every rank, by rank."""
     mine = new_tensor([number], dtype=int64, device=place)
     others = mine.new_zeros(group.size())
     group.engine_for(mine).all_gather(list(others.split(1)), mine).wait()
@@ -60,7 +60,7 @@ def _gathered(group: Any, number: int, place: device) -> list[int]:
 
 
 def _from_first(group: Any, numbers: Sequence[int], place: device) -> list[int]:
-    """Rank 0's numbers, of which each rank has as many."""
+    """Return rank 0's numbers. Each rank passes as many."""
     if not numbers:
         return []
     held = new_tensor(list(numbers), dtype=int64, device=place)
@@ -77,7 +77,7 @@ def _read(numbers: Any, mine: Sequence[int]) -> list[int]:
 
 
 def _place(group: Any, where: device) -> device:
-    """Return where small numbers are exchanged: on the CPU if the group can, so that no device is waited for."""
+    """Return the device for exchanging small numbers: the CPU if the group supports it, which avoids a wait."""
     return CPU if "cpu" in group.device_types else where
 
 
@@ -119,7 +119,7 @@ def _broadcast_coalesced(process_group: Any, tensors: Sequence[Any], buffer_size
 
 
 def _batches(tensors: Sequence[Any], nbytes: int) -> Iterator[list[Any]]:
-    """Return tensors of one dtype and device, together until they have so many bytes, in their order."""
+    """Yield tensors of one dtype and device in order, grouped up to so many bytes."""
     open_: dict[Any, tuple[list[Any], int]] = {}
     for t in tensors:
         key = (t.meta.dtype, t.meta.device)

@@ -26,7 +26,7 @@ from flambeau.distributed.errors import DistError
 from flambeau.distributed.launching.cluster_environment import INNER
 from flambeau.distributed.launching.stalls import Stalls
 from flambeau.distributed.launching.workers import Streams, Worker, Workers
-from flambeau.distributed.stores.coordinator import MeetingPlace
+from flambeau.distributed.stores.coordinator import Coordinator
 from flambeau.distributed.stores.store import PrefixStore
 from flambeau.distributed.stores.tcp_store import TCPStore
 
@@ -71,7 +71,7 @@ class Interrupted(Exception):
 
 
 class Agent:
-    """Runs one plan."""
+    """The launcher of one node's ranks."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -99,7 +99,7 @@ class Agent:
         return TCPStore(plan.host, plan.port, None, False, plan.join_timeout)
 
     def run(self) -> int:
-        """Return all attempts; the exit status: that of the first rank that failed, 128 and the number of a signal."""
+        """Run all attempts. Returns the exit status."""
         handlers = {number: signal.signal(number, self._heard) for number in self.plan.signals}
         try:
             for attempt in range(self.plan.max_restarts + 1):
@@ -165,7 +165,7 @@ class Agent:
         if self._server._server is not None:
             server = self._server._server.server
             server.forget(f"/{_KEPT}/")
-            server.meetings = MeetingPlace(sum(counts)) if plan.nodes == 1 else None
+            server.meetings = Coordinator(sum(counts)) if plan.nodes == 1 else None
             store.set(f"{attempt}/go", "1")
         store.wait([f"{attempt}/go"])
         return sum(counts[: self._node]), sum(counts)
@@ -245,7 +245,7 @@ class Agent:
             self._store.compare_set(f"{attempt}/failed", "", what)
 
     def _elsewhere(self, attempt: int) -> str:
-        """Return what failed on another node; "" if nothing did. Says that this one lives."""
+        """Publish that this agent lives. Returns what failed on another node; "" if nothing did."""
         if self.plan.nodes == 1:
             return ""
         now = time.monotonic()

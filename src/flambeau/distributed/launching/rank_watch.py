@@ -34,7 +34,7 @@ class ForeignRank:
 
 
 class ForeignRanks:
-    """The ranks of a job, as they leave their processes in the store.
+    """The ranks of a job, found by the processes that they publish in the store.
 
     Args:
         server: The server of the store.
@@ -49,7 +49,7 @@ class ForeignRanks:
         self._all: list[ForeignRank] = []
 
     def __call__(self) -> list[ForeignRank]:
-        """Return all ranks; none while some have not joined, or if some are on other hosts."""
+        """Return all ranks; none if some have not joined or are on other hosts."""
         if not self._all:
             told = [self._server.value_of(f"{self._prefix}/{_key(rank)}") for rank in range(self._size)]
             found = [

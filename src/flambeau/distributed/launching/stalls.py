@@ -66,7 +66,7 @@ class _Wait:
         return self._absent >= _GAPS or not self.words
 
     def is_long(self, now: float) -> bool:
-        """Note that the rank is seen in this wait. Return True if a line about it is due."""
+        """Record that the rank is in this wait. Returns True if a message about it is due."""
         self._absent = 0
         due = now - self._said >= _EVERY_S
         if due:
@@ -75,7 +75,7 @@ class _Wait:
 
 
 class Stalls:
-    """Looks at the ranks of one job.
+    """The detection of long waits and deadlocks among the ranks of one job.
 
     Args:
         server: The store of the ranks.
@@ -123,7 +123,7 @@ class Stalls:
                 self._report("; ".join([told, *others]))
 
     def _in_transport(self, alive: Sequence[RankProcess]) -> dict[int, Wait]:
-        """Return what ranks wait for in CPU transports, as they publish it after a moment."""
+        """Return the waits in CPU transports that ranks have published."""
         found = {member.rank: said_by(self._server.value_of(key_of(member.rank))) for member in alive}
         return {rank: wait for rank, wait in found.items() if wait is not None}
 

@@ -103,7 +103,7 @@ class Worker:
         return 0
 
     def error(self, is_shown: bool) -> str:
-        """Return what it noted of its exception, or `elastic`'s `record` did; "" if nothing.
+        """Return the recorded exception of the rank, by Flambeau or by `elastic`'s `record`; "" if there is none.
 
         Args:
             is_shown: True if its traceback is on the console already: then only the error's first line.

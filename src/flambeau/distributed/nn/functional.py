@@ -28,7 +28,7 @@ explain_absent_names(globals(), "torch.distributed.nn.functional")
 
 
 def broadcast(tensor: Any, src: int, group: Any = None) -> Any:
-    """Rank `src`'s values on all ranks. Its gradient is the sum of theirs; the others' are zeros. Deprecated."""
+    """Return rank `src`'s values on all ranks. Its gradient is the sum of theirs; the others' are zeros."""
     _deprecated("broadcast", "broadcast")
     return _Broadcast.apply(src, group, tensor)
 
@@ -157,7 +157,7 @@ class _Scatter(Function):
 class _Reduce(Function):
     @staticmethod
     def forward(ctx: Any, dst: int, op: Any, group: Any, tensor: Any, alone: bool = False) -> Any:
-        """Return `alone`: the other ranks' results are zeros."""
+        """Return `alone`, the reduced tensor or this rank's own."""
         ctx.dst, ctx.group = dst, group
         total = tensor.clone()
         collectives.reduce(total, dst, op, group)

@@ -1,4 +1,4 @@
-"""`MeetingPlace`: the coordinator, which pairs the contributions of virtual GPUs in separate processes.
+"""`Coordinator`: the coordinator, which pairs the contributions of virtual GPUs in separate processes.
 
 Each process simulates its own devices (Note [Members of other processes] in
 driver/virtual/collectives/collectives.py); contributions are kept here until all have arrived; then waiting
@@ -44,7 +44,9 @@ _SURE = 3  # fruitless polls of all ranks inside MPI, with no other request betw
 class Participant:
     """One process and its pending request.
 
-    Other words may be "" at first: it is asked for them before it is told that it waits in vain.
+    `request` is "join" with the communicator, "wait" or "look" with the text of the wait, or "idle" with the text
+    of another wait of the host ("" for a key of the store). Other texts may be "" at first; the coordinator
+    requests them before it reports a deadlock.
     """
 
     def __init__(self, rank: int, process: int) -> None:
@@ -66,7 +68,7 @@ class Participant:
         self.reserved: dict[tuple[int, int], int] = {}  # (device, number) -> bytes of the allocation
 
     def held(self, device: int) -> int:
-        """Return bytes of a device."""
+        """Return the bytes of a device that the process has allocated."""
         return sum(nbytes for (where, _), nbytes in self.reserved.items() if where == device)
 
     def __str__(self) -> str:
@@ -118,7 +120,7 @@ REQUESTS: dict[str, list[Any]] = {  # the schema of each request's arguments (`w
 }  # fmt: skip
 
 
-class MeetingPlace:
+class Coordinator:
     """The coordinator of `size` processes. One thread makes all calls."""
 
     def __init__(
@@ -240,7 +242,7 @@ class MeetingPlace:
         mine.since = mine.begun
 
     def _reserve(self, mine: Participant, device: int, key: int, nbytes: int, capacity: int) -> Answer:
-        """Return bytes of a device that several processes may use: its capacity is one."""
+        """Reserve bytes of a device that several processes share."""
         held = sum(p.held(device) for p in self.participants.values())
         if held + nbytes > capacity:
             return ["full", self._held(mine, device)[1]]
@@ -248,7 +250,7 @@ class MeetingPlace:
         return ["ok", None]
 
     def _held(self, mine: Participant, device: int) -> Answer:
-        """Return what others hold of a device: [process, bytes] of each."""
+        """Return the other processes' bytes on a device, as [process, bytes]."""
         others = [p for p in self.participants.values() if p is not mine]
         return ["ok", [[p.process, p.held(device)] for p in others if p.held(device)]]
 
@@ -359,7 +361,7 @@ class MeetingPlace:
                 del circle.owners[rank], circle.devices[rank]
 
     def _hopeless(self, mine: Participant) -> str:
-        """Return why a meeting that a rank waits for will never be complete; "" if it may."""
+        """Return why an instance that a rank waits for will never be complete; "" if it may."""
         for unique, key in mine.pending:
             circle = self._circles[unique]
             gone = [rank for rank in circle.late(key) if circle.owners[rank].ended]
@@ -451,7 +453,7 @@ def _impatient(mine: Participant) -> bool:
 
 
 def _cannot_join(circle: Circle, size: int, members: list[list[int]]) -> str:
-    """Return why these members cannot, "" if they can. Two with one device spoil it for all, as with NCCL."""
+    """Return why these members cannot join a communicator, "" if they can. As in NCCL, two may not share a device."""
     if circle.size != size:
         return f"comm_create: some ranks say that there are {circle.size} members, others say {size}"
     for rank, device in members:

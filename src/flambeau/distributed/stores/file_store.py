@@ -95,7 +95,7 @@ def _leave(log: _Log, world_size: int, process: int) -> None:
 
 
 class _Log:
-    """The file, and the table that its changes make as far as they have been read."""
+    """The log file, and the table of the changes that were read from it."""
 
     def __init__(self, path: str) -> None:
         self.path = os.fspath(path)
@@ -110,7 +110,7 @@ class _Log:
         self._read = 0
 
     def do(self, operation: str, args: Sequence[Any]) -> Any:
-        """Do an operation of the table; what it changed is appended."""
+        """Run an operation on the table, and append its changes to the file."""
         with self._locked() as append:
             answer = self._table.do(operation, args)
             if operation in CHANGES:
@@ -123,7 +123,7 @@ class _Log:
 
     @contextmanager
     def _locked(self) -> Iterator[Callable[[bytes], None]]:
-        """Hold the file's lock, with the table up to date; gives what appends to the file."""
+        """Lock the file inside the block, with the table up to date."""
         with open(self.path, "ab+", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
             file.seek(self._read)

@@ -27,7 +27,7 @@ class Table:
         self._queues: dict[str, deque[bytes]] = {}
 
     def do(self, operation: str, args: Sequence[Any]) -> Any:
-        """Return one of OPERATIONS.
+        """Run one of OPERATIONS.
 
         Raises:
             ValueError: If there is none of this name, or it refuses.
@@ -56,7 +56,7 @@ class Table:
         return total
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """Return the value afterwards. A key that is absent takes `desired` if nothing is expected of it."""
+        """Replace a value if it equals the expected one. Returns the value afterwards."""
         there = self.values.get(key)
         if there is None and expected:
             return expected
@@ -77,7 +77,7 @@ class Table:
         self.values.update(zip(keys, values, strict=True))
 
     def num_keys(self) -> int:
-        """Return how many values there are; queues do not count."""
+        """Return the number of values, without queues."""
         return len(self.values)
 
     def list_keys(self) -> list[str]:

@@ -27,7 +27,7 @@ Text = str | bytes
 
 
 class PartOfWait(timedelta):
-    """The time limit of a wait that is repeated until `whole` is over unless the caller gives up for a reason.
+    """The time limit of one part of a longer wait, which is repeated until `whole` has passed.
 
     Attributes:
         whole: Time limit of all waits together.
@@ -37,7 +37,7 @@ class PartOfWait(timedelta):
 
 
 class Store:
-    """A key-value store that all ranks reach. A subclass may also be a program's own."""
+    """A key-value store that all ranks share. Programs may define subclasses."""
 
     __module__ = "flambeau.distributed"
 
@@ -45,14 +45,14 @@ class Store:
 
     @property
     def timeout(self) -> timedelta:
-        """Return how long `get` and `wait` wait; zero is forever."""
+        """Return the timeout of `get` and `wait`; zero means no limit."""
         return self._timeout
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = _duration("set_timeout", timeout)
 
     def set(self, key: Text, value: Text) -> None:
-        """Leave a value; one that was there is replaced."""
+        """Set a value, replacing a former one."""
         self._ask("set", self._key("set", key), _bytes("set", value))
 
     def get(self, key: Text) -> bytes:
@@ -61,7 +61,7 @@ class Store:
         return self._ask("get", name, needs=[name])
 
     def add(self, key: Text, amount: int) -> int:
-        """Count: the sum of what was added under a key; a value of digits is a number to begin with.
+        """Add to a counter. Returns the sum. A value of digits counts as the counter's start.
 
         Raises:
             ValueError: If the value there is not a number.
@@ -87,7 +87,7 @@ class Store:
         return self._ask("delete", self._key("delete_key", key))
 
     def append(self, key: Text, value: Text) -> None:
-        """Put a value at the end of the one that is there, or of none."""
+        """Append to a value, which is empty at first."""
         self._ask("append", self._key("append", key), _bytes("append", value))
 
     def multi_get(self, keys: Sequence[Text]) -> list[bytes]:
@@ -109,7 +109,7 @@ class Store:
         self._ask("push", self._key("queue_push", key), _bytes("queue_push", value))
 
     def queue_pop(self, key: Text, block: bool = True) -> bytes:
-        """Take the first value of a queue, waited for if `block`.
+        """Remove and return the first value of a queue; wait for one if `block`.
 
         Raises:
             QueueEmptyError: If there is none, and no `block`.
@@ -145,7 +145,7 @@ class Store:
     def _ask(
         self, operation: str, *args: Any, needs: Sequence[str] = (), timeout: timedelta | None = None
     ) -> Any:
-        """Let the table do an operation (kv_store.py) as soon as the needed keys are there."""
+        """Run an operation of the table (kv_store.py) as soon as the needed keys are set."""
         limit = self._timeout if timeout is None else _duration("wait", timeout)
         turns = seat()
         if turns is not None and needs:
@@ -205,7 +205,7 @@ class HashStore(Store):
 
 
 class PrefixStore(Store):
-    """A part of another store: its keys are that one's keys that begin with `prefix` and "/"."""
+    """A part of another store: the keys that begin with `prefix` and "/"."""
 
     __module__ = "flambeau.distributed"
 
@@ -276,7 +276,7 @@ class PrefixStore(Store):
         return self._store.queue_len(self._key("queue_len", key))
 
     def num_keys(self) -> int:
-        """Return how many values the whole store has."""
+        """Return the number of values in the whole store."""
         return self._store.num_keys()
 
     def list_keys(self) -> list[str]:

@@ -27,7 +27,7 @@ from typing import Any
 
 from flambeau.core.ipc.codec import LARGEST, Either, Inbox, fits, frame_message
 from flambeau.core.ipc.handshake import SECRET, UNGREETED, Greeting
-from flambeau.distributed.stores.coordinator import MeetingPlace
+from flambeau.distributed.stores.coordinator import Coordinator
 from flambeau.distributed.stores.kv_store import CHANGES, OPERATIONS, Table
 
 log = logging.getLogger("torch.distributed")
@@ -48,7 +48,7 @@ _PART = 1 << 20  # bytes read at a time
 
 
 class BadMessage(ValueError):
-    """A message that no client of ours sends."""
+    """A message that none of our clients sends."""
 
 
 class _Client:
@@ -160,7 +160,7 @@ class StoreServer:
         self.port: int = name[1]
         self._secret = os.environ.get(SECRET) if secret is None else secret
         self._listener = listener
-        self.meetings: MeetingPlace | None = None  # the coordinator of the ranks' virtual GPUs
+        self.meetings: Coordinator | None = None  # the coordinator of the ranks' virtual GPUs
         self.watch: Callable[[], None] | None = None  # called repeatedly while clients wait
         self._watched = 0.0  # time of the last call
         self._table = Table()
@@ -207,7 +207,7 @@ class StoreServer:
         }
 
     def value_of(self, ending: str) -> bytes:
-        """Return the newest value whose key ends so, in whichever part of the store; b"" if there is none."""
+        """Return the newest value whose key has this ending, in any part of the store; b"" if there is none."""
         values = [value for key, value in self._table.values.items() if key.endswith(f"/{ending}")]
         return values[-1] if values else b""
 
@@ -272,7 +272,7 @@ class StoreServer:
             log.exception("the store at port %d goes on after an error of this process", self.port)
 
     def _patience(self) -> float:
-        """Return seconds to the next deadline."""
+        """Return the seconds until the next deadline."""
         deadlines = [c.waits.deadline for c in self._clients if c.waits and c.waits.deadline is not None]
         deadlines += [c.deadline for c in self._clients if c.deadline is not None]
         if self.meetings is not None and self.meetings.deadline is not None:
@@ -316,7 +316,7 @@ class StoreServer:
                 self.meetings.left(client.process)
 
     def _dismiss(self, client: _Client, why: str) -> None:
-        """Close the connection of a client that does what none of ours does."""
+        """Close the connection of a client that breaks the protocol."""
         log.warning("the store at port %d closed the connection of %s: %s", self.port, client, why)
         self._drop(client)
 
@@ -337,7 +337,7 @@ class StoreServer:
             self._dismiss(client, "its request raised an exception")
 
     def _read(self, client: _Client) -> None:
-        """Read what has arrived. Raises ValueError if it is not messages of ours."""
+        """Read what has arrived. Raises ValueError for invalid messages."""
         try:
             part = client.connection.recv(_PART)
         except BlockingIOError:
@@ -398,7 +398,7 @@ class StoreServer:
                 self._answer(by_process[process], answer)
 
     def _try(self, client: _Client) -> None:
-        """Do what a client waits for if it can be done. Whom that wakes is answered first, and so known to go on."""
+        """Run a waiting client's operation if possible. Clients that it wakes are answered first."""
         request = client.waits
         if request is None or (request.needs and not self._table.ready(request.operation, request.needs)):
             return

@@ -1,4 +1,4 @@
-"""`TCPStore`: a store that one process serves and all reach by its host and port."""
+"""`TCPStore`: a store that one process serves and all reach by host and port."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def _check(port: int, world_size: int | None, timeout: timedelta) -> None:
 
 
 class Served:
-    """A server that lives as long as a store of this process uses it."""
+    """A server that lives while a store of this process uses it."""
 
     def __init__(self, server: StoreServer) -> None:
         self.port = server.port

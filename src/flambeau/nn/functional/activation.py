@@ -146,7 +146,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
 
 @by_parser
 def hardtanh_(input: Tensor, min_val: Number = -1.0, max_val: Number = 1.0) -> Tensor:
-    """`hardtanh` in place; `max_val` where the bounds exclude each other."""
+    """Apply `hardtanh` in place; gives `max_val` if the bounds exclude each other."""
     return _hardtanh(input, min_val, max_val, "hardtanh_", True)
 
 

@@ -76,8 +76,7 @@ def _repeated(query: Tensor, x: Tensor) -> Tensor:
 def _by_products(
     query: Tensor, key: Tensor, value: Tensor, mask: Given, p: float, causal: bool, scale: float
 ) -> Tensor:
-    """The same in several kernels, with dropout between the products. Halves are summed in float32 unless
-    `allow_fp16_bf16_reduction_math_sdp` lets them not be."""
+    """Compute attention in several kernels, with dropout between the products."""
     kind = query.dtype
     if kind in (float16, bfloat16) and not flags.attention_reduced:
         query, key, value = query.float(), key.float(), value.float()

@@ -22,7 +22,7 @@ _ALPHA = 1.7580993408473766  # -selu(-inf)
 
 
 def check_probability(p: float) -> None:
-    """Raises ValueError: p is outside of 0 to 1."""
+    """Raise ValueError if p is outside of 0 to 1."""
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
 
@@ -129,7 +129,7 @@ def _batched(input: Tensor, p: float, training: bool, inplace: bool, batched: bo
 
 
 def _publish(name: str, inplace: bool, feature: bool, alpha: bool) -> None:
-    """`torch.dropout(input, p, train)` and its kin."""
+    """Bind a dropout function of the torch namespace, such as `torch.dropout(input, p, train)`."""
 
     def drop(input: Tensor, p: float, train: bool) -> Tensor:
         if not 0 <= p <= 1:  # nn.functional's are refused with ValueError

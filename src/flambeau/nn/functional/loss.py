@@ -322,7 +322,7 @@ def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """The mean over classes (the last dimension) of each one's logistic loss."""
+    """Return the mean logistic loss over classes, the last dimension."""
     mode = reduction_of(size_average, reduce, reduction)
     loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
     loss = loss if weight is None else loss * weight
@@ -430,7 +430,7 @@ def poisson_nll_loss(
     input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, size_average: bool | None = None,
     eps: float = 1e-8, reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """The negative log-likelihood of Poisson counts; `full` adds Stirling's term."""
+    """Return the negative log-likelihood of Poisson counts; `full` adds Stirling's term."""
     mode = reduction_of(size_average, reduce, reduction)
     checked(input, "poisson_nll_loss")
     checked(target, "poisson_nll_loss", "target", 2)
@@ -451,7 +451,7 @@ def gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """The negative log-likelihood of normal numbers of mean `input` and variance `var` (eps at least)."""
+    """Return the negative log-likelihood of normal numbers with mean `input` and variance `var` (at least eps)."""
     spread = var * creation.ones_like(input) if isinstance(var, float) else var
     if not isinstance(spread, Tensor):
         raise TypeError(argument_type("gaussian_nll_loss", "var", 3, "Tensor or float", var))

@@ -30,7 +30,7 @@ def batch_norm(
     input: Tensor, weight: Given, bias: Given, running_mean: Given, running_var: Given, training: bool,
     momentum: float, eps: float, cudnn_enabled: bool,
 ) -> Tensor:  # fmt: skip
-    """Each channel less its mean, over its standard deviation."""
+    """Return each channel minus its mean, divided by its standard deviation."""
     return normalization.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
@@ -39,7 +39,7 @@ def instance_norm(
     input: Tensor, weight: Given, bias: Given, running_mean: Given, running_var: Given, use_input_stats: bool,
     momentum: float, eps: float, cudnn_enabled: bool,
 ) -> Tensor:  # fmt: skip
-    """Each channel of each sample less its mean, over its standard deviation."""
+    """Return each channel of each sample minus its mean, divided by its standard deviation."""
     return normalization.instance_norm(
         input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
     )
@@ -50,7 +50,7 @@ def group_norm(
     input: Tensor, num_groups: int, weight: Given = None, bias: Given = None, eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Tensor:  # fmt: skip
-    """Each group of channels of each sample less its mean, over its standard deviation."""
+    """Return each group of channels of each sample minus its mean, divided by its standard deviation."""
     return normalization.group_norm(input, num_groups, weight, bias, eps)
 
 
@@ -59,7 +59,7 @@ def layer_norm(
     input: Tensor, normalized_shape: IntTuple, weight: Given = None, bias: Given = None, eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Tensor:  # fmt: skip
-    """The trailing dimensions less their mean, over their standard deviation."""
+    """Return the trailing dimensions minus their mean, divided by their standard deviation."""
     return normalization.layer_norm(input, normalized_shape, weight, bias, eps)
 
 
@@ -123,7 +123,7 @@ def cosine_embedding_loss(
 def poisson_nll_loss(
     input: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, reduction: int
 ) -> Tensor:
-    """The negative log-likelihood of Poisson counts."""
+    """Return the negative log-likelihood of Poisson counts."""
     how = _REDUCTIONS.get(reduction, "none")
     return loss.poisson_nll_loss(input, target, log_input, full, eps=eps, reduction=how)
 

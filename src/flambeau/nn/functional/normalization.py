@@ -38,7 +38,10 @@ def batch_norm(
     input: Tensor, running_mean: Given, running_var: Given, weight: Given = None, bias: Given = None,
     training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    """Each channel of (N, C, ...) less its mean, over its standard deviation.
+    """Return each channel of (N, C, ...) minus its mean, divided by its standard deviation.
+
+    In training these are the batch's, and update the running statistics by `momentum`; otherwise the running
+    ones.
 
     In training they are the batch's, and move the running ones by `momentum`; else the running ones.
     """
@@ -99,7 +102,7 @@ def instance_norm(
     input: Tensor, running_mean: Given = None, running_var: Given = None, weight: Given = None,
     bias: Given = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    """Each channel of each sample of (N, C, ...) less its mean, over its standard deviation."""
+    """Return each channel of each sample of (N, C, ...) minus its mean, divided by its standard deviation."""
     size = checked(input, "instance_norm").shape
     if use_input_stats:
         _check_spatial(size)
@@ -133,7 +136,7 @@ def layer_norm(
     bias: Given = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """The trailing dimensions, of `normalized_shape`, less their mean, over their standard deviation."""
+    """Return the trailing dimensions `normalized_shape` minus their mean, divided by their standard deviation."""
     ndim = _normalized(checked(input, "layer_norm"), normalized_shape)
     more, given = _present("layer_norm", weight, bias)
     return call(ops.layer_norm, (input, *more), (ndim, float(eps), given))
@@ -142,7 +145,7 @@ def layer_norm(
 def rms_norm(
     input: Tensor, normalized_shape: IntTuple, weight: Given = None, eps: float | None = None
 ) -> Tensor:
-    """The trailing dimensions, of `normalized_shape`, over their root mean square."""
+    """Return the trailing dimensions `normalized_shape` divided by their root mean square."""
     if checked(input, "rms_norm").dim() < len(normalized_shape):
         raise ValueError(
             f"Input tensor must have at least {len(normalized_shape)} dimensions, but got {input.dim()}"
@@ -179,7 +182,7 @@ def _normalized(input: Tensor, shape: IntTuple) -> int:
 def group_norm(
     input: Tensor, num_groups: int, weight: Given = None, bias: Given = None, eps: float = 1e-5
 ) -> Tensor:
-    """Each group of channels of each sample of (N, C, ...) less its mean, over its standard deviation."""
+    """Return each group of channels of each sample of (N, C, ...) minus its mean, divided by its standard deviation."""
     if int_or_none(num_groups) is None:
         raise TypeError(argument_type("group_norm", "num_groups", 2, "int", num_groups))
     if checked(input, "group_norm").dim() < 2:
@@ -195,7 +198,7 @@ def group_norm(
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
-    """x / (k + alpha * mean of squares over `size` neighbouring channels) ** beta."""
+    """Return x / (k + alpha * mean of squares over `size` neighbouring channels) ** beta."""
     if checked(input, "local_response_norm").dim() < 3:
         raise ValueError(
             f"Expected 3D or higher dimensionality                          input (got {input.dim()} dimensions)"

@@ -37,7 +37,7 @@ def joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 class Steps:
-    """How many rows each time step has, never more than the one before, and the order in which they are taken."""
+    """The number of rows of each time step, which never grows, and the order of the steps."""
 
     def __init__(self, sizes: Sequence[int], reverse: bool) -> None:
         self.sizes, self.reverse = list(sizes), reverse
@@ -163,7 +163,7 @@ Backward = tuple[Tensor, Tensor, Tensor, Given, Given]
 def _plain(
     mode: str, steps: Steps, gates: Tensor, h: Tensor, c: Given, w_hh: Tensor, b_hh: Given, w_hr: Given
 ) -> Forward:
-    """The gates become the states, in their own memory."""
+    """Compute the states in the memory of the gates."""
     parts, running = steps.split(gates), Running(h)
     state = None
     for t in steps.order:

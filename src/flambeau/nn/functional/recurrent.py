@@ -96,7 +96,7 @@ def _layers(
     mode: str, data: Tensor, sizes: list[int], hx: Any, params: Sequence[Tensor], has_biases: bool, num_layers: int,
     dropout: float, train: bool, bidirectional: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Each layer takes what the one below gives, of both directions side by side."""
+    """Run all layers. Each receives the outputs of the layer below, both directions side by side."""
     states, cells = _states(mode, hx)
     if autocast.threads:
         rule = LOWER_ON_CUDA if mode == "GRU" else LOWER  # PyTorch's RNN is made of linear maps

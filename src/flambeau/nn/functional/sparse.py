@@ -155,7 +155,7 @@ def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Te
 
 
 def _joined_evenly(rows: Tensor, mode: str) -> Tensor:
-    """Of bags of one length: rows (bags, length, size)."""
+    """Join bags of equal length: rows (bags, length, size)."""
     if mode == "max":
         later = creation.arange(rows.shape[1], device=rows.device).unsqueeze(1) > 0
         return _without_nans(rows, later).max(1)[0]
@@ -179,7 +179,7 @@ def _without_nans(rows: Tensor, later: Tensor) -> Tensor:
 
 
 def _largest(rows: Tensor, bags: Tensor, count: int) -> Tensor:
-    """Of each bag the first of its largest: that one gets the gradient."""
+    """Return the first of the largest rows of each bag, which receives the gradient."""
     total, size = rows.shape
     if total:
         later = bags == bags.roll(1, 0)

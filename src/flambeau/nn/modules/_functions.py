@@ -65,7 +65,7 @@ def _others(input: Any) -> list[int]:
 
 
 def _statistics(input: Any, group: Any) -> tuple[Any, Any, Any]:
-    """Each channel's mean and variance over all ranks, and how many numbers they are of: see the note above."""
+    """Return each channel's mean and variance over all ranks, and the number of elements. See the note above."""
     kind = float64 if input.dtype is float64 else float32
     channels = input.shape[1]
     count = input.numel() // channels

@@ -299,7 +299,7 @@ class PReLU(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """All slopes `init`."""
+        """Set all slopes to `init`."""
         init.constant_(self.weight, self.init)
 
     def forward(self, input: Tensor) -> Tensor:

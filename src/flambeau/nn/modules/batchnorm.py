@@ -19,7 +19,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class _NormBase(Module):
-    """What batch and instance normalization share: affine parameters and running statistics."""
+    """The base of batch and instance normalization: affine parameters and running statistics."""
 
     _version = 2
 

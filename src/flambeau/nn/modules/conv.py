@@ -19,10 +19,10 @@ _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _ConvNd(Module):
-    """What convolutions share. `ndim` is how many dimensions the kernel has.
+    """The base of convolutions. `ndim` is the number of spatial dimensions.
 
-    weight (out_channels, in_channels / groups, *kernel_size), transposed (in_channels, out_channels / groups, ...),
-    and bias (out_channels) start uniform in +-1 / sqrt(fan_in).
+    weight (out_channels, in_channels / groups, *kernel_size), transposed (in_channels, out_channels / groups,
+    ...), and bias (out_channels) start uniform in +-1 / sqrt(fan_in).
     """
 
     ndim: int
@@ -180,7 +180,7 @@ class _ConvTransposeNd(_ConvNd):
         )  # fmt: skip
 
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        """`output_size` chooses among the sizes that a convolution takes to the input's."""
+        """Run the transposed convolution. `output_size` selects among the possible output sizes."""
         conv: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[self.ndim - 1]
         more = self._output_padding(input, output_size)
         out: Tensor = conv(

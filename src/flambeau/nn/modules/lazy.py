@@ -23,7 +23,7 @@ class LazyModuleMixin(Module if TYPE_CHECKING else object):
         self._initialize_hook = self.register_forward_pre_hook(self._infer_parameters, with_kwargs=True)
 
     def _lazy_load_hook(self, state_dict: Any, prefix: str, *_: Any) -> None:
-        """A state gives the shapes too."""
+        """Create the parameters with the shapes of a loaded state."""
         for name, param in (*self._parameters.items(), *self._buffers.items()):
             key = prefix + name
             if key in state_dict and is_lazy(param) and not is_lazy(state_dict[key]):

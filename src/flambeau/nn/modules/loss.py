@@ -275,7 +275,7 @@ class HingeEmbeddingLoss(_Loss):
 
 
 class MultiLabelMarginLoss(_Loss):
-    """How far each class that is not a target comes within 1 of each that is; targets end with -1."""
+    """A margin loss of 1 between each target class and each other class; targets end with -1."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.multilabel_margin_loss(input, target, reduction=self.reduction)
@@ -318,7 +318,7 @@ class MarginRankingLoss(_MarginLoss):
 
 
 class MultiMarginLoss(_WeightedLoss):
-    """How far each class comes within a margin of the target's, to the power p (1 or 2)."""
+    """A margin loss between the target class and each other class, to the power p (1 or 2)."""
 
     def __init__(
         self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, size_average: Flag = None,
@@ -341,7 +341,7 @@ class MultiMarginLoss(_WeightedLoss):
 
 
 class TripletMarginLoss(_Loss):
-    """How much nearer (by the p-norm) the anchor's positive must come than its negative, by a margin."""
+    """A loss of triplets: the positive must be nearer to the anchor (by the p-norm) than the negative, by a margin."""
 
     def __init__(
         self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False,

@@ -169,7 +169,7 @@ class Module(Stateful):
         self._modules[name] = _through(everywhere.of_modules, self, name, module)
 
     def register_module(self, name: str, module: Module | None) -> None:
-        """`add_module`."""
+        """Call `add_module`."""
         self.add_module(name, module)
 
     def _check_begun(self, kind: str, what: str) -> None:
@@ -332,7 +332,7 @@ class Module(Stateful):
     def named_modules(
         self, memo: set[Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
-        """This module and all below it with their dotted names; each once, unless `remove_duplicate` is False."""
+        """Yield this module and all below it with their dotted names; each once, unless `remove_duplicate` is False."""
         memo = set() if memo is None else memo
         if self in memo:
             return
@@ -346,7 +346,7 @@ class Module(Stateful):
                 )
 
     def modules(self, remove_duplicate: bool = True) -> Iterator[Module]:
-        """This module and all below it."""
+        """Yield this module and all below it."""
         for _, module in self.named_modules(remove_duplicate=remove_duplicate):
             yield module
 

@@ -82,19 +82,19 @@ class _MaxUnpoolNd(_PoolNd):
 
 
 class MaxUnpool1d(_MaxUnpoolNd):
-    """What `MaxPool1d` gave back in its places, zeros elsewhere."""
+    """The inverse of `MaxPool1d`: maxima at their positions, zeros elsewhere."""
 
     ndim = 1
 
 
 class MaxUnpool2d(_MaxUnpoolNd):
-    """What `MaxPool2d` gave back in its places, zeros elsewhere."""
+    """The inverse of `MaxPool2d`: maxima at their positions, zeros elsewhere."""
 
     ndim = 2
 
 
 class MaxUnpool3d(_MaxUnpoolNd):
-    """What `MaxPool3d` gave back in its places, zeros elsewhere."""
+    """The inverse of `MaxPool3d`: maxima at their positions, zeros elsewhere."""
 
     ndim = 3
 

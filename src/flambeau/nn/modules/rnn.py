@@ -23,11 +23,11 @@ _NETWORKS = {
 
 
 class RNNBase(Module):
-    """What RNN, LSTM and GRU share: parameters of all layers and directions, checks, and the run.
+    """The base of RNN, LSTM and GRU: parameters of all layers and directions, checks, and the run.
 
     Names end in `_l{layer}`, and `_reverse` for the way back in time: weight_ih (gates * H, input), weight_hh
-    (gates * H, P), bias_ih and bias_hh (gates * H), and weight_hr (P, H) where states are projected (P is H if not).
-    All start uniform in +-1 / sqrt(hidden_size).
+    (gates * H, P), bias_ih and bias_hh (gates * H), and weight_hr (P, H) where states are projected (P is H if
+    not). All start uniform in +-1 / sqrt(hidden_size).
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class GRU(RNNBase):
 
 
 class RNNCellBase(Module):
-    """What the cells share: parameters weight_ih, weight_hh, bias_ih, bias_hh of all gates."""
+    """The base of the cells: parameters weight_ih, weight_hh, bias_ih, bias_hh of all gates."""
 
     def __init__(
         self,

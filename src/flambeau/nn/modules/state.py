@@ -22,7 +22,7 @@ EXTRA = "_extra_state"
 
 
 class _IncompatibleKeys(NamedTuple("IncompatibleKeys", [("missing_keys", list), ("unexpected_keys", list)])):
-    """What `load_state_dict` did not find, and found too much."""
+    """The keys that `load_state_dict` found missing or unexpected."""
 
     __slots__ = ()
 

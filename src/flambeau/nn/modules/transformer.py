@@ -37,7 +37,7 @@ def _clones(module: Module, count: int) -> ModuleList:
 
 
 class _Layer(Module):
-    """What the layers of encoder and decoder share: feed-forward part, normalization, dropout."""
+    """The base of encoder and decoder layers: feed-forward part, normalization, dropout."""
 
     norms: int
 
@@ -253,7 +253,11 @@ class Transformer(Module):
         memory_key_padding_mask: Given = None, src_is_causal: bool | None = None,
         tgt_is_causal: bool | None = None, memory_is_causal: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Raises RuntimeError: batches that differ, or features that are not d_model."""
+        """Run the encoder and the decoder.
+
+        Raises:
+            RuntimeError: If batches differ, or the number of features is not d_model.
+        """
         batch = 0 if self.batch_first else 1
         if src.dim() == 3 and src.shape[batch] != tgt.shape[batch]:
             raise RuntimeError("the batch number of src and tgt must be equal")

@@ -27,7 +27,7 @@ _absent: Any = lacking("torch.nn.parallel")
 
 
 def __getattr__(name: str) -> Any:
-    """`distributed` and what it shows come when asked for: not every program has several processes."""
+    """Import `distributed` on first use, because many programs have only one process."""
     if name not in ("DistributedDataParallel", "distributed"):
         return _absent(name)
     found = _import_module("flambeau.nn.parallel.distributed")

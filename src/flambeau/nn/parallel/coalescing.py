@@ -43,7 +43,7 @@ def unflattened(flat: Any, like: Sequence[Tensor]) -> list[Any]:
 
 
 def in_order(found: Sequence[Any], order: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Any]:
-    """`found[i]` belongs to `order[i]`; they as `wanted` has them. One that is in it twice is taken twice, in turn."""
+    """Return the elements of `found`, which belong to the keys `order`, in the order `wanted`."""
     places: dict[int, list[Any]] = {}
     for one, key in zip(found, order, strict=True):
         places.setdefault(id(key), []).append(one)

@@ -1,4 +1,4 @@
-"""What a module takes and gives, tensors in containers: found, moved, cast, taken out and put back."""
+"""Tensors in the nested arguments and results of modules: search, conversion, extraction and replacement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same containers with `change(member)` in place of each member that is none; a packed sequence is one."""
+    """Return nested containers with `change(member)` in place of each member that is not a container."""
     if isinstance(value, PackedSequence):
         return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):

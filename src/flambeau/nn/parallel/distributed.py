@@ -580,7 +580,7 @@ class DistributedDataParallel(Module, Joinable):
     # -- what it may be told later --------------------------------------------------------------------------
 
     def _set_static_graph(self) -> None:
-        """As `static_graph=True`."""
+        """Behave as with `static_graph=True` from now on."""
         if self.static_graph:
             warn("You've set static_graph to be True, no need to set it again.", stacklevel=2)
             return
@@ -595,7 +595,7 @@ class DistributedDataParallel(Module, Joinable):
             )
 
     def _set_ddp_sink_clone(self, val: bool) -> None:
-        """Whether outputs are copied where a node is put behind them; False: the loss must not change them in place."""
+        """Set whether outputs are copied for the node behind them. If False, the loss must not change them in place."""
         self._ddp_sink_clone = val
 
     def _remove_autograd_hooks(self) -> None:

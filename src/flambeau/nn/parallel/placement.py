@@ -22,7 +22,7 @@ class ModulePlacement(NamedTuple):
 
 
 def placement_of(params: Sequence[Any], device_ids: Any, output_device: Any) -> ModulePlacement:
-    """That of parameters, checked against what the program asks for.
+    """Return the device placement of parameters, checked against the program's arguments.
 
     Raises:
         ValueError: If it does not fit.

@@ -45,7 +45,7 @@ def replicate(network: T, devices: Sequence[Any], detach: bool = False) -> list[
 
 
 def _copies(network: Module, indices: Sequence[int], detach: bool) -> list[dict[int, Tensor]]:
-    """For each device the copies of the network's tensors, by the `id` of the original."""
+    """Return, for each device, the copies of the network's tensors by the `id` of the original."""
     buffers = list(network.buffers())
     plain = [b for b in buffers if detach or not b.requires_grad]  # copied without recording for autograd
     traced = [*network.parameters(), *[b for b in buffers if not detach and b.requires_grad]]

@@ -25,7 +25,7 @@ __all__ = [
 
 
 class _Cache:
-    """What `cached` keeps, for as long as one of its blocks runs."""
+    """The parametrized tensors that `cached` keeps while one of its blocks runs."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -250,7 +250,7 @@ def _refuse_state(self: Any) -> Any:
 
 
 def _give_class(module: Module) -> None:
-    """A class for this module alone, which takes its properties."""
+    """Give the module a class of its own, which holds the properties of its parametrized tensors."""
     kind = type(module)
     members: dict[str, Any] = {"__getstate__": _refuse_state}
     if not hasattr(kind, "__deepcopy__"):
@@ -271,7 +271,7 @@ def _give_property(module: Module, name: str) -> None:
 def register_parametrization(
     module: Any, tensor_name: str, parametrization: Module, *, unsafe: bool = False
 ) -> Any:
-    """From now on a parameter or buffer is what `parametrization` makes of an unconstrained tensor.
+    """Make a parameter or buffer the result of `parametrization` applied to an unconstrained tensor.
 
     A second one takes what the first gives. Reading the attribute computes it; assigning to it needs a
     `right_inverse`, which also starts the unconstrained tensor. `unsafe`: it may change dtype and shape. Returns

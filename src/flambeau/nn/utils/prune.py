@@ -188,7 +188,7 @@ class Identity(BasePruningMethod):
 
 
 class _ByAmount(BasePruningMethod):
-    """Of methods that prune so many elements (an int) or such a fraction of them (a float)."""
+    """A pruning method that prunes a number (int) or a fraction (float) of elements."""
 
     def __init__(self, amount: float) -> None:
         _check_amount(amount)
@@ -233,7 +233,7 @@ def _without(mask: Tensor, count: int, scores: Any, largest: bool) -> Tensor:
 
 
 class _Structured(_ByAmount):
-    """Of methods that prune whole channels along `dim`."""
+    """A pruning method that prunes whole channels along `dim`."""
 
     PRUNING_TYPE = "structured"
 
@@ -260,7 +260,7 @@ class _Structured(_ByAmount):
 
     @abstractmethod
     def _kept(self, t: Tensor, size: int, count: int) -> Tensor:
-        """For each channel whether it stays, where `count` of them go."""
+        """Return, for each channel, True if it stays when `count` channels are pruned."""
 
 
 class RandomStructured(_Structured):

@@ -84,7 +84,7 @@ class PackedSequence(PackedSequence_):
         return self._each(data, lambda x: x.to(data.device, non_blocking=non_blocking))
 
     def cuda(self, *args: Any, **kwargs: Any) -> PackedSequence:
-        """On a CUDA device (the current one)."""
+        """Return the sequence on a CUDA device, by default the current one."""
         return (
             self.to(*args, **kwargs)
             if _names(args, kwargs, "cuda")
@@ -92,39 +92,39 @@ class PackedSequence(PackedSequence_):
         )
 
     def cpu(self, *args: Any, **kwargs: Any) -> PackedSequence:
-        """On the CPU."""
+        """Return the sequence on the CPU."""
         return self.to(*args, **{**kwargs, "device": "cpu"})
 
     def double(self) -> PackedSequence:
-        """As float64."""
+        """Return the sequence as float64."""
         return self.to(dtype=float64)
 
     def float(self) -> PackedSequence:
-        """As float32."""
+        """Return the sequence as float32."""
         return self.to(dtype=float32)
 
     def half(self) -> PackedSequence:
-        """As float16."""
+        """Return the sequence as float16."""
         return self.to(dtype=float16)
 
     def long(self) -> PackedSequence:
-        """As int64."""
+        """Return the sequence as int64."""
         return self.to(dtype=int64)
 
     def int(self) -> PackedSequence:
-        """As int32."""
+        """Return the sequence as int32."""
         return self.to(dtype=int32)
 
     def short(self) -> PackedSequence:
-        """As int16."""
+        """Return the sequence as int16."""
         return self.to(dtype=int16)
 
     def char(self) -> PackedSequence:
-        """As int8."""
+        """Return the sequence as int8."""
         return self.to(dtype=int8)
 
     def byte(self) -> PackedSequence:
-        """As uint8."""
+        """Return the sequence as uint8."""
         return self.to(dtype=uint8)
 
     @property
@@ -157,7 +157,7 @@ def invert_permutation(permutation: Tensor | None) -> Tensor | None:
 
 
 def _rows(longest: int, sizes: Sequence[int]) -> list[int]:
-    """Of each packed row, its place among the rows (sequence, time) of a padded batch."""
+    """Return, for each packed row, its index among the rows (sequence, time) of a padded batch."""
     return [b * longest + t for t, size in enumerate(sizes) for b in range(size)]
 
 

@@ -67,7 +67,7 @@ def result_type(operands: Iterable[Operand], default: dtype) -> dtype:
 
 
 class Promotion(Record):
-    """How an operator's dtypes follow from its operands and the default dtype.
+    """The rule by which dtypes of an operator follow from its operands and the default dtype.
 
     common: the dtype that it computes in. result: the result's, from that.
     """

@@ -188,7 +188,7 @@ def attributes_of(f: Callable[..., Any]) -> dict[str, Any] | None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raises TypeError: no optimizer."""
+    """Raise TypeError if the argument is not an optimizer."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
 

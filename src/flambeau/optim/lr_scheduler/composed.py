@@ -17,7 +17,7 @@ class Composed(LRScheduler):
     _schedulers: Sequence[Any]
 
     def _check(self, optimizer: Any, schedulers: Sequence[Any], purpose: str) -> None:
-        """Raises ValueError and TypeError: no schedulers, of several optimizers, ReduceLROnPlateau."""
+        """Raise ValueError or TypeError for no schedulers, several optimizers, or ReduceLROnPlateau."""
         name = type(self).__name__
         if len(schedulers) < 1:
             raise ValueError(f"{name} expects at least one scheduler{purpose}, but got no scheduler.")

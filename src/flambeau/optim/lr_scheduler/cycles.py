@@ -235,7 +235,7 @@ def _positive(name: str, value: Any) -> int:
 
 
 def _phases(start: float, total: int, three: bool) -> list[Group]:
-    """Each phase's end, and the options of a group between which it leads."""
+    """Return the end of each phase, and the options of a group between which it interpolates."""
     ends: Sequence[float] = [
         float(start * total) - 1,
         *([float(2 * start * total) - 2] if three else []),

@@ -96,7 +96,7 @@ class Machine:
             if policy.expandable and not self.driver.range_page(driver_index):
                 warn_program(_NOT_EXPANDABLE.format(index), UserWarning)
             context.allocator = allocator = CachingAllocator(context, policy, self.wish.placement)
-            allocator.oom_advice = _remedy
+            allocator.oom_advice = _suggest_settings
             context.default_stream = default_stream_of(context)
             contexts.append(context)
         self.selection = current.Selection([*[c.default_stream for c in contexts], host_stream])
@@ -163,7 +163,7 @@ def _selection() -> tuple[int, tuple[int, ...]]:
     return current.local.device, tuple([stream.handle for stream in current.local.streams[:-1]])
 
 
-def _remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
+def _suggest_settings(allocator: CachingAllocator, pool: Pool, size: int) -> str:
     """Return the OOM suggestion of a failed request. The module is imported here because it is seldom needed."""
     found: str = import_module("flambeau.runtime.memory_reports.oom_advice").suggest_settings(
         allocator, pool, size

@@ -51,7 +51,7 @@ def unsubscribe(listener: Listener) -> None:
         _listeners = tuple([other for other in _listeners if other is not listener])
 
 
-def heard() -> bool:
+def has_subscribers() -> bool:
     """Return True if there is a subscriber. The package's own ranges exist only then."""
     return bool(_listeners)
 

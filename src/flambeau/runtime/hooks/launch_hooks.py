@@ -42,7 +42,7 @@ def unsubscribe(recorder: Recorder) -> None:
     flags.profiled = bool(_recorders)
 
 
-def heard() -> bool:
+def has_subscribers() -> bool:
     """Return True if there is a subscriber."""
     return bool(_recorders)
 
@@ -63,7 +63,7 @@ def within(name: str) -> Iterator[None]:
 def told(exe: Executable, launch: Launcher) -> Launcher:
     """Return a launch function that also notifies the subscribers."""
 
-    def launch_and_tell(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+    def launch_and_notify(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
         recorders = _recorders
         for recorder in recorders:
             recorder.before(exe, stream, ptrs)
@@ -73,4 +73,4 @@ def told(exe: Executable, launch: Launcher) -> Launcher:
             for recorder in reversed(recorders):
                 recorder.after(exe, stream)
 
-    return launch_and_tell
+    return launch_and_notify

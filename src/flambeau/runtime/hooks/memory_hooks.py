@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flambeau.runtime.streams.accelerator_stream import Stream
 
 
-class Witness(Protocol):
+class MemorySubscriber(Protocol):
     """A subscriber to memory events, called in the requesting thread. A destructor may call `on_free` at any time."""
 
     def on_allocate(self, context: Context, block: Block, nbytes: int, to_launch: bool, /) -> None:
@@ -27,22 +27,22 @@ class Witness(Protocol):
         """Handle the free of a block of more than 0 bytes."""
 
 
-_witnesses: tuple[Witness, ...] = ()
-_told: dict[Any, _Told] = {}  # by allocator
+_witnesses: tuple[MemorySubscriber, ...] = ()
+_told: dict[Any, _NotifyingAllocator] = {}  # by allocator
 
 
-def subscribe(witness: Witness, contexts: Sequence[Context]) -> None:
+def subscribe(witness: MemorySubscriber, contexts: Sequence[Context]) -> None:
     """Call `witness` for the memory events of these contexts from now on."""
     global _witnesses
     _witnesses = (*_witnesses, witness)
     for context in contexts:
         allocator = context.allocator
         if allocator not in _told:
-            _told[allocator] = _Told(context, allocator)
+            _told[allocator] = _NotifyingAllocator(context, allocator)
     flags.witnessed = True
 
 
-def unsubscribe(witness: Witness) -> None:
+def unsubscribe(witness: MemorySubscriber) -> None:
     """Stop calling `witness`."""
     global _witnesses
     _witnesses = tuple([other for other in _witnesses if other is not witness])
@@ -53,7 +53,7 @@ def unsubscribe(witness: Witness) -> None:
         _told.popitem()[1].end()
 
 
-class _Told:
+class _NotifyingAllocator:
     """An allocator whose functions notify subscribers, until `end` restores its own."""
 
     def __init__(self, context: Context, allocator: Any) -> None:
@@ -77,21 +77,21 @@ def _allocating(
     call.
     """
 
-    def allocate_and_tell(nbytes: int, stream: Stream) -> Block:
+    def allocate_and_notify(nbytes: int, stream: Stream) -> Block:
         block = allocate(nbytes, stream)
         if nbytes:
             for witness in _witnesses:
                 witness.on_allocate(context, block, nbytes, to_launch)
         return block
 
-    return allocate_and_tell
+    return allocate_and_notify
 
 
 def _freeing(context: Context, free: Callable[[Block], None]) -> Callable[[Block], None]:
-    def tell_and_free(block: Block) -> None:
+    def notify_and_free(block: Block) -> None:
         if block.size:
             for witness in _witnesses:
                 witness.on_free(context, block)
         free(block)
 
-    return tell_and_free
+    return notify_and_free

@@ -122,7 +122,7 @@ class Ranges:
         return block
 
     def _map(self, ptr: int, nbytes: int, page: int) -> None:
-        """All of it or nothing, each page by itself: so pages can go by themselves."""
+        """Map all pages or none. Each page is mapped separately, so that it can be unmapped separately."""
         done = 0
         try:
             while done < nbytes:

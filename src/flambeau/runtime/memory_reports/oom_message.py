@@ -105,7 +105,7 @@ def _state(allocator: CachingAllocator, pool: Pool, size: int, held: _Held) -> l
     kept_apart = "" if pool.private is None else f" in the memory pool {pool.private.id}"
     request = (
         f"The request was for {format_size(size)} on {_stream(allocator, pool.stream)}{kept_apart}; the largest free "
-        f"hole of any stream{' there' * bool(kept_apart)} is {format_size(largest)}, of this one {format_size(mine)}."
+        f"block of any stream{' there' * bool(kept_apart)} is {format_size(largest)}, of this one {format_size(mine)}."
     )
     if holes:
         share = 1 - largest / sum(block.size for block in holes)

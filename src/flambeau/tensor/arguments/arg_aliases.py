@@ -83,7 +83,7 @@ def accepting(define: Any, name: str, *, method: bool = False) -> Any:
 
 
 def _comparing_late(define: FunctionType, name: str, method: bool) -> Any:
-    """Return a function that compares its arguments with its annotations once it has failed."""
+    """Return a function that checks its arguments against its annotations only after it has failed."""
 
     def call(*args: Any, **given: Any) -> Any:
         try:
@@ -106,7 +106,7 @@ def _comparing_late(define: FunctionType, name: str, method: bool) -> Any:
 def _again(
     call: Any, renaming: Any, define: FunctionType, name: str, method: bool, args: Any, given: dict[str, Any]
 ) -> Callable[[], Any] | None:
-    """Return what to call after a failure: `call` for overriding objects, `renaming` with other names; else None."""
+    """Return the function to call after a failure, for overriding objects or other argument names; otherwise None."""
     if arm_for((*args, *given.values())):
         return partial(call, *args, **given)
     ours = _names(define, name, method)
@@ -118,7 +118,7 @@ def _again(
 
 
 def _arguments(define: FunctionType) -> set[str]:
-    """Return the names of its arguments. One of a tensor with `**` reads the others itself."""
+    """Return the names of a function's arguments. A function of a tensor and `**` reads keywords itself."""
     code = (unwrap(define) if hasattr(define, "__wrapped__") else define).__code__
     own = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
     if code.co_flags & CO_VARKEYWORDS and ("input" in own or "self" in own):
@@ -127,13 +127,13 @@ def _arguments(define: FunctionType) -> set[str]:
 
 
 def _has_types(define: FunctionType, own: set[str]) -> bool:
-    """Return True if an argument beside the first has an annotation that can be compared."""
+    """Return True if an argument after the first has an annotation that can be checked."""
     kinds = [str(kind).partition(" | ")[0] for at, kind in define.__annotations__.items() if at in own]
     return not _COMPARED.isdisjoint(kinds[1:])
 
 
 def _names(define: FunctionType, name: str, method: bool) -> dict[str, str]:
-    """Return its arguments by the names of others."""
+    """Return a function's argument names, as a map from their other names."""
     own = _arguments(define)
     code = unwrap(define).__code__
     names = OURS | renamed.get(name, {})

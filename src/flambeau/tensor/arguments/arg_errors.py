@@ -110,7 +110,7 @@ def _dtype_of(value: Any) -> Any:
 
 
 def _is_called(name: str) -> Callable[[Any], bool]:
-    """Return a test for a class that this module cannot import, as its module binds public names."""
+    """Return a test for a class that this module cannot import, because that module binds public names."""
     return lambda value: type(value).__name__ == name
 
 
@@ -124,7 +124,7 @@ def _is_int_tuple(value: Any) -> bool:
 
 
 def _wrong_place(values: Any) -> int | None:
-    """Return where the first element is that is not an int; of bools PyTorch's parser sees the first place alone."""
+    """Return the position of the first element that is not an int. For bools only the first position counts."""
     wrong = (
         at for at, each in enumerate(values) if not _is_index(each) and not (at and isinstance(each, bool))
     )
@@ -174,7 +174,7 @@ _WITHOUT_INDEX = {
 
 @cache
 def _kinds(function: str, name: str, annotation: str) -> tuple[Kind, ...]:
-    """Return what may stand for a parameter with a name and an annotation."""
+    """Return the kinds of values that a parameter with this name and annotation accepts."""
     names = annotation.replace("Given", "Tensor | None").split(" | ")
     if name in _INDEX_NAMES and function not in _WITHOUT_INDEX:
         names = ["index" if each == "int" else each for each in names]
@@ -305,7 +305,7 @@ class CallSignature:
 
 
 def _objection(parameter: Expected, value: Any, place: str) -> str:
-    """Return what a parameter expects, and what an argument at `place` is instead, in PyTorch's words."""
+    """Return what a parameter expects and what the argument at `place` is instead, in PyTorch's words."""
     expected, name = parameter.kinds[0].name, parameter.name
     if expected == "tuple of ints" and isinstance(value, tuple | list):
         at = _wrong_place(value) or 0
@@ -333,7 +333,7 @@ def _parse_listed(function: str, text: str) -> CallSignature:
 
 
 def stated_signature(define: Callable[..., Any]) -> Signature:
-    """Return the signature in the source of a function, below its decorators; `__signature__` does not count.
+    """Return the signature in a function's source, below its decorators, ignoring `__signature__`.
 
     Raises:
         ValueError: If it is built in.
@@ -442,7 +442,7 @@ class Parser:
 
 
 def checking(define: Callable[..., Any], name: str) -> Any:
-    """Return `define` such that a failed call with an argument of a wrong type raises TypeError in PyTorch's words."""
+    """Return `define` wrapped so that a failed call with a wrongly typed argument raises PyTorch's TypeError."""
     if not isinstance(define, FunctionType):
         return define
 

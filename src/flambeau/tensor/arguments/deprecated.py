@@ -1,4 +1,4 @@
-"""Arguments in the order of PyTorch's first versions, which it still takes: `p.add_(-lr, grad)`."""
+"""Arguments in the order of PyTorch's first versions, which PyTorch still accepts: `p.add_(-lr, grad)`."""
 
 from __future__ import annotations
 

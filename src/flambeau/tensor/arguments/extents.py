@@ -1,4 +1,4 @@
-"""Views over storages: the arguments that describe one, and the one check that it lies within its storage.
+"""Views over storages: their arguments, and the single check that a view lies within its storage.
 
 # Note [Views over storages]
 Problem: a layout with one wrong number reads and writes memory of others. The numbers may come from a file, and need
@@ -108,7 +108,7 @@ def out_of_bounds(
 
 
 def ints_of(values: Any, function: str, name: str, position: int) -> tuple[int, ...]:
-    """Return a sequence of ints, as PyTorch's argument parser reads one, as plain ints. Raises TypeError."""
+    """Return a sequence of ints as plain ints. Raises TypeError like PyTorch's argument parser."""
     if not isinstance(values, (list, tuple)):
         values = (values,)
     elif not name.startswith("dim"):

@@ -12,7 +12,7 @@ from flambeau.core.dtype import INTEGRAL, bool_
 
 
 def int_or_none(x: Any) -> int | None:
-    """Return `x` as an int; None for what is none: a bool, a float, a tensor of several elements."""
+    """Return `x` as an int, or None for a bool, a float or a tensor of several elements."""
     if isinstance(x, bool):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The arguments that creations share: sizes, dtype, device, layout, and what they refuse."""
+"""The arguments of all creation functions: sizes, dtype, device, layout, and their errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class CreationOptions:
 
 
 def place(where: Any) -> device:
-    """Return the device that an argument names, with an index on CUDA; None is the default one."""
+    """Return the device that an argument names, with an index on CUDA; the default device for None."""
     return default_device() if where is None else system.resolve(device(where))
 
 
@@ -86,7 +86,7 @@ def default_device() -> device:
 
 
 def kind_of(kind: Any, function: str, default: dtype | None = None) -> dtype:
-    """Return the dtype that an argument names: a dtype, or a Python number type; None is the default."""
+    """Return the dtype that an argument names, a dtype or a Python number type; the default dtype for None."""
     if kind.__class__ is dtype:
         return kind
     if kind is None:
@@ -111,7 +111,7 @@ def kind_of_number(value: Any) -> dtype:
 
 
 def number(x: Any, function: str, name: str, position: int) -> Any:
-    """Return a Python number, or what a 0-dim tensor or NumPy scalar holds. Raises TypeError."""
+    """Return the value of a Python number, a 0-dim tensor or a NumPy scalar. Raises TypeError for others."""
     if isinstance(x, (bool, int, float, builtins.complex)):
         return x
     if getattr(x, "ndim", None) == 0 and hasattr(x, "item") and not isinstance(x, ndarray):
@@ -125,7 +125,7 @@ def integer(x: Any, function: str, name: str, position: int) -> int:
 
 
 def creates(define: F) -> F:
-    """Handle the keyword `requires_grad` of a creation: its result is a leaf that requires a gradient."""
+    """Decorate a creation function so that `requires_grad` makes its result a leaf."""
 
     @wraps(define)
     def create(*args: Any, **given: Any) -> Any:
@@ -153,7 +153,7 @@ def new_leaf(made: Any, requires_grad: bool) -> Any:
 
 
 def sparse_layout(given: Any) -> str | None:
-    """Take a sparse `layout` out of the keywords of a creation, and return its name; None for other layouts."""
+    """Remove a sparse `layout` from a creation's keywords and return its name; None for other layouts."""
     form = given.get("layout")
     if form is None or form is strided or not isinstance(form, layout):
         return None

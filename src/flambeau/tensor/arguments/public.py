@@ -43,7 +43,7 @@ class PublicSignature(Signature):
 
     @property
     def return_annotation(self) -> Any:
-        """Return what the function returns."""
+        """Return the annotation of the function's result."""
         return self._build().return_annotation
 
     def replace(self, **changes: Any) -> Any:
@@ -102,7 +102,7 @@ def _put_before(bound: Any, front: Front, define: Any) -> Any:
 
 
 def function(define: F) -> F:
-    """Make it `torch.<name>`."""
+    """Bind a function as `torch.<name>`."""
     _bind_function(define.__name__, define)
     return define
 
@@ -115,7 +115,7 @@ def plain_function(define: F) -> F:
 
 
 def method(define: F) -> F:
-    """Make it `Tensor.<name>`."""
+    """Bind a function as `Tensor.<name>`."""
     _bind_method(define.__name__, define)
     return define
 
@@ -128,7 +128,7 @@ def method_and_function(define: F) -> F:
 
 
 def plain_method(define: F) -> F:
-    """Make it `Tensor.<name>` without a call around it, as `plain_function`."""
+    """Bind a function as `Tensor.<name>` without a wrapper; see `plain_function`."""
     _bind_method(define.__name__, define, plain=True)
     return define
 
@@ -141,12 +141,12 @@ def method_of(function: Callable[..., Any], define: Any, front: Front | None = N
 
 
 def both(define: F) -> F:
-    """Make it `torch.<name>` and `Tensor.<name>`: the first argument is the tensor."""
+    """Bind a function as `torch.<name>` and `Tensor.<name>`, with the tensor as first argument."""
     return method(function(define))
 
 
 def behind(front: Front, *, as_function: bool = True) -> Callable[[F], F]:
-    """Return `both`, or `method`, of a function that is called often, with `front` before the argument parser.
+    """Return `both` or `method` for a frequently called function, with `front` before the argument parser.
 
     Args:
         front: Receives the function with its argument parser, and returns what is bound. That runs calls at once

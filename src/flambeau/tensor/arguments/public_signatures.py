@@ -57,7 +57,7 @@ def call_signatures(define: Callable[..., Any], name: str, method: bool) -> list
 
 
 def _complete(own: Signature, name: str, method: bool) -> list[Parameter]:
-    """Return the parameters without what only old programs use, and with the keywords of creations."""
+    """Return the parameters without those of old programs only, and with the keywords of creation functions."""
     found: list[Parameter] = []
     for at, each in enumerate(own.parameters.values()):
         if each.kind is _NAMED and each.name in ("given", "options"):
@@ -78,7 +78,7 @@ def _complete(own: Signature, name: str, method: bool) -> list[Parameter]:
 
 
 def _creation_keywords(name: str, like: bool) -> list[Parameter]:
-    """Return the keywords of a function that makes a tensor: `like` another one or from sizes."""
+    """Return the keywords of a creation function: those of `like` functions or of functions of sizes."""
     out = "" if like or name.endswith("_window") else "out: Tensor | None=None, "
     form = "layout: layout | None=None" if name.endswith("_like") else "layout: layout | None=strided"
     line = f"*, {out}dtype: dtype | None=None, {form}, device: Device=None, requires_grad: bool=False"

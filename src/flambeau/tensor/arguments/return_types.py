@@ -27,7 +27,7 @@ class NamedResult(tuple[Any, ...]):
 
     @classmethod
     def of(cls, members: Iterable[Any], out: Any) -> NamedResult:
-        """Return results that went to `out`, or are new where that is None."""
+        """Return the results of a call as a named tuple; with `out`, of the type for results in `out`."""
         return (cls if out is None else cls.stored)(members)
 
     def __repr__(self) -> str:

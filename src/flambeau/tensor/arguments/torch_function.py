@@ -61,7 +61,7 @@ def announce(*namespaces: dict[str, Any]) -> None:
 
 
 def ignore_overrides(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """Return the `__torch_function__` of classes that override nothing, as parameters."""
+    """Return the `__torch_function__` of Parameter and other classes that override nothing."""
     with DisableTorchFunctionSubclass():
         return func(*args, **kwargs or {})
 
@@ -177,7 +177,7 @@ def _describe_overrider(asked: Any) -> str:
 
 
 class _Switch:
-    """A context in which something overrides nothing. May be entered again and again."""
+    """A reentrant context manager inside which something overrides nothing."""
 
     classes, modes = False, True
 
@@ -194,7 +194,7 @@ class _Switch:
 
 
 class DisableTorchFunctionSubclass(_Switch):
-    """A context in which classes override nothing: functions do with their instances what they do with tensors."""
+    """A context manager inside which classes override nothing: functions treat their instances as plain tensors."""
 
 
 class DisableTorchFunction(_Switch):
@@ -389,9 +389,7 @@ def silent() -> set[Any]:
 
 
 def name_of(function: Any) -> str | None:
-    """Return what errors call such a function: `torch.Tensor.add`, `torch.Tensor.shape.__get__`; None of what is
-    none.
-    """
+    """Return the name of such a function in errors: `torch.Tensor.add`, `torch.Tensor.shape.__get__`; None for None."""
     owner = getattr(function, "__self__", None)
     for name, value in vars(Tensor).items():
         if value is function:

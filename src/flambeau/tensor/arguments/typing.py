@@ -80,7 +80,7 @@ def strides_in(shape: Shape, form: memory_format) -> Strides:
 
 
 def lies_in(meta: Meta, form: memory_format) -> bool:
-    """Return True if the strides suggest this format, gaps allowed: then a tensor is not converted to it."""
+    """Return True if the strides suggest this memory format, with or without gaps, so that no conversion is needed."""
     if is_channels_last(meta.shape, meta.strides):
         return _LAST.get(form) == meta.ndim
     return form is contiguous_format
@@ -107,7 +107,7 @@ def type_name(meta: Meta) -> str:
 
 
 def parse_type(name: Any) -> tuple[dtype, device]:
-    """Return what a type name stands for; its device is "cpu", or "cuda" without an index. Raises ValueError."""
+    """Return the dtype and device that a type name stands for; the device is "cpu", or "cuda" without an index."""
     room, _, last = name.rpartition(".")
     if room not in ("torch", "torch.cuda") or last not in _by_type_name:
         raise ValueError(f"invalid type: '{name}'")

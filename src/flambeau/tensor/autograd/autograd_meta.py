@@ -63,7 +63,7 @@ interception.subscribe(_choose_plans)
 
 
 def node_of(t: Tensor) -> Node | None:
-    """Return the node that `t` is an output of, a leaf's too; None if it requires no gradient.
+    """Return the node whose output `t` is, a leaf's too; None if it requires no gradient.
 
     Raises:
         RuntimeError: For a view that does not allow it, or what it shows, was changed in place.
@@ -78,7 +78,7 @@ def node_of(t: Tensor) -> Node | None:
 
 
 def _update_view_node(t: Tensor, history: AutogradMeta, now: Node | None) -> None:
-    """Bring a view's node up to date with `now`, that of its base: see Note [In-place changes] in in_place.py."""
+    """Update a view's node after its base was changed in place. See Note [In-place changes] in in_place.py."""
     if now is None:
         return
     if history.restriction is not None:
@@ -303,7 +303,7 @@ def replay(steps: Steps, base: Tensor) -> Tensor:
 
 
 class RecordedView(RecordedShape):
-    """A node of a view, with the record's params."""
+    """The node of a view, with the view's params."""
 
     __slots__ = ()
 

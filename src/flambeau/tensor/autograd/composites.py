@@ -33,9 +33,7 @@ def wants_node(args: Sequence[Any]) -> bool:
 def record_composite(
     composite: Any, args: Sequence[Any], run: Callable[[], Tensor], params: tuple[Any, ...] = ()
 ) -> Tensor:
-    """Return what `run` computes of `args` without recording, as one call on it. `params`: what its formulas see as
-    such.
-    """
+    """Record `run(*args)` as one node. `params` are what its formulas see as params."""
     with recording(False):
         found = run()
     record_result(composite, params, args, (found,))

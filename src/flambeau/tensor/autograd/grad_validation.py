@@ -1,4 +1,4 @@
-"""Gradients as formulas give them, and as inputs take them."""
+"""The conversion of gradients that formulas return to gradients that inputs accept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def zeros_of(meta: Meta) -> Any:
 
 
 def fit_gradient(grad: Any, meta: Meta | None) -> Any:
-    """Return a formula's result as the gradient of an input: summed over what was broadcast, real, cast, moved."""
+    """Return a formula's result as an input's gradient: reduced to its shape, real if it is, cast, moved to its
+    device.
+    """
     if grad is None or meta is None or grad.meta is meta:
         return grad
     kind = grad.meta.dtype

@@ -46,7 +46,7 @@ def refuse_inference(target: Tensor) -> None:
 
 
 def explain_refusal(history: AutogradMeta, what: str) -> str:
-    """Return why a view, or what it shows, may not be changed in place in the autograd graph: in PyTorch's words."""
+    """Return PyTorch's text why a view may not be changed in place while operations are recorded."""
     node, restriction = history.node, history.restriction
     of = "" if node is None else f"Output {history.index} of {operation_name(node)} is a view"
     if node is None or restriction in (NO_GRAD, INFERENCE):

@@ -1,4 +1,4 @@
-"""Leaves: tensors that no node made, and that collect their gradients."""
+"""Leaves: tensors that no node computed and that accumulate their gradients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def release_leaf(t: Tensor, leaf: Leaf) -> None:
 
 
 def _accumulate_grad(accumulated: Any, grad: Any, meta: Meta, create_graph: bool, references: int) -> Any:
-    """Return what a leaf's gradient becomes."""
+    """Return a leaf's new gradient from its former one and an added gradient."""
     if accumulated is None:
         return grad.clone() if create_graph else _steal_or_copy(grad, meta, references)
     if accumulated.meta.sparse and not grad.meta.sparse:

@@ -33,7 +33,7 @@ _classes: dict[Any, Any] = {}  # (operator, name) -> class, created when it is f
 
 
 def node_class(base: type, record: Op | View, metas: tuple[Meta | None, ...], params: tuple[Any, ...]) -> Any:
-    """Return the class of the nodes of a record's calls; `base`: of what kind they are."""
+    """Return the class of the nodes of an operator's calls, derived from `base`."""
     found = _classes.get(record)
     if found is None:
         found = _classes[record] = _make_class(base, record)
@@ -41,7 +41,7 @@ def node_class(base: type, record: Op | View, metas: tuple[Meta | None, ...], pa
 
 
 def _make_class(base: type, record: Op | View) -> Any:
-    """Return the class; or, where nodes are named by call, what chooses among several."""
+    """Return the class, or a function that chooses among several by the call."""
     named = record.node if isinstance(record, View) else record.derivative.name
     if not callable(named):
         return _class_of(base, record, named or _node_name(record.name))
@@ -54,5 +54,5 @@ def _class_of(base: type, record: Op | View, name: str) -> Any:
 
 
 def _node_name(name: str) -> str:
-    """Return PyTorch's rule: each word, and each letter after a digit, begins with a capital."""
+    """Return a node's name by PyTorch's rule: words, and letters after digits, begin with a capital."""
     return "".join([word.title() for word in name.replace(".", "_").split("_")]) + "Backward0"

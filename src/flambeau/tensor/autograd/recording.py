@@ -26,7 +26,7 @@ _LIMIT = 20_000  # as many are kept as plans of calls
 
 
 class RecordPlan:
-    """What is decided for a recorded call beforehand, once for each plan.
+    """The decisions for a recorded call that are made once for each plan.
 
     record, params, node: the record, the call's static params, the class of its nodes. metas, outputs: of the
     inputs (None: a scalar) and outputs; index: the outputs' device's. places: of the inputs that gradients may
@@ -146,7 +146,7 @@ def finish_recording(node: Any, outputs: Sequence[Tensor]) -> None:
 
 
 def record_result(op: Any, params: tuple[Any, ...], args: Sequence[Any], outputs: Sequence[Tensor]) -> None:
-    """Put in the autograd graph what was computed otherwise than by a plan, if an input requires a gradient."""
+    """Record a result that was computed without a plan, if an input requires a gradient."""
     if not mode.recording:
         return
     metas = tuple([t.meta for t in outputs])

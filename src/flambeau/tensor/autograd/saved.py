@@ -35,7 +35,7 @@ class SavedTensor:
     version: int
 
     def unpack(self, node: Node | None) -> Tensor:
-        """Return the tensor again. Raises RuntimeError if it was changed in place since."""
+        """Return the saved tensor. Raises RuntimeError if it was changed in place since."""
         t = self.unpack_detached(node)
         source = self.source(node)
         if source is not None and t.meta.dtype.category >= FLOATING:
@@ -43,7 +43,7 @@ class SavedTensor:
         return t
 
     def source(self, node: Node | None) -> Node | None:
-        """Return what it was an output of; `node` is what saved it."""
+        """Return the node whose output the tensor is; `node` is the node that saved it."""
         return node if self.node is None and self.index >= 0 else self.node
 
     def unpack_detached(self, node: Node | None) -> Tensor:
@@ -141,7 +141,7 @@ NOT_SAVED = (
 
 
 def operation_name(node: Node) -> str:
-    """Return what messages call a node: the operation whose gradients it computes."""
+    """Return a node's name in messages: the operation whose gradients it computes."""
     return re.sub(r"Backward\d*$", "", node.name())
 
 

@@ -139,7 +139,7 @@ def _convert_array(array: Array, source: dtype, target: dtype | None) -> Array:
 
 
 def numpy_kind(array: Array) -> dtype:
-    """Return the dtype of a NumPy array. Raises TypeError, in PyTorch's words, where there is none."""
+    """Return the dtype of a NumPy array. Raises PyTorch's TypeError if PyTorch has none."""
     if array.dtype.byteorder == ">":
         raise ValueError(
             "given numpy array has byte order different from the native byte order. Conversion between "
@@ -240,7 +240,7 @@ def _gather_array(array: Array, shape: tuple[int, ...], depth: int, types: set[A
 
 
 def _plain(data: Any, depth: int, kinds: set[Any]) -> Any:
-    """Return `data` with one-element tensors as numbers; their dtypes go to `kinds`."""
+    """Return `data` with one-element tensors as numbers, and add their dtypes to `kinds`."""
     if depth:
         return [_plain(part, depth - 1, kinds) for part in data]
     if not isinstance(data, Tensor):
@@ -252,7 +252,7 @@ def _plain(data: Any, depth: int, kinds: set[Any]) -> Any:
 
 
 def _infer_dtype(types: set[Any]) -> dtype:
-    """Return the dtype of elements of these types (or dtypes); no elements: the default dtype."""
+    """Return the common dtype of elements of these types; the default dtype without elements."""
     kinds = [_kind_of_type(t) for t in types]
     return reduce(dtypes.promote_types, kinds) if kinds else flags.default_dtype
 
@@ -286,7 +286,7 @@ def _wide(inferred: dtype, target: dtype) -> dtype:
 
 
 def _array(data: Any, source: dtype, target: dtype) -> Array:
-    """Return the numbers as an array of `source`. Raises if they do not fit an integral `target`."""
+    """Return the numbers as an array of dtype `source`. Raises if they do not fit an integral `target`."""
     try:
         array = np.array(data, source.numpy)
     except OverflowError:

@@ -107,7 +107,7 @@ _set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)((
 
 
 class _Export:
-    """The C struct of an exported tensor, and what it needs to stay alive."""
+    """The C struct of an exported tensor, with the objects that it keeps alive."""
 
     __slots__ = ("__weakref__", "kept", "managed")
 
@@ -186,7 +186,7 @@ def __dlpack__(
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
 ) -> Any:
-    """Return a capsule over this tensor's memory. `stream`: where the consumer will use it; -1 asks for no ordering.
+    """Return a capsule over this tensor's memory. `stream` is the consumer's stream; -1 requests no ordering.
 
     Raises BufferError if it requires a gradient, or cannot be given on `dl_device` (without the copy that
     `copy=False` forbids).

@@ -109,21 +109,19 @@ def numpy(self: Tensor, *, force: bool = False) -> Array:
 
 @method
 def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array:
-    """Return the tensor for NumPy: its own memory unless `dtype` or `copy` ask for another."""
+    """Return the tensor's memory as a NumPy array, or a copy if `dtype` or `copy` require one."""
     shared = numpy(self)
     return np.array(shared, dtype, copy=copy)
 
 
 @method
 def __array_wrap__(self: Tensor, array: Array, context: Any = None, return_scalar: bool = False) -> Tensor:
-    """Return what NumPy's functions of a tensor give: a tensor over the array; booleans as uint8, as in PyTorch."""
+    """Return the result of a NumPy function on a tensor as a tensor; booleans as uint8, as in PyTorch."""
     return from_numpy(array.astype(np.uint8) if array.dtype == bool else array)
 
 
 def _cuda_array_interface(self: Tensor) -> dict[str, Any]:
-    """Return what other CUDA libraries read, in its third version. Raises AttributeError if the tensor has no
-    address of CUDA's.
-    """
+    """Return the CUDA array interface, version 3, for other CUDA libraries."""
     if self.meta.device is CPU:
         raise AttributeError(
             f"Can't get __cuda_array_interface__ on non-CUDA tensor type: {type_name(self.meta)} "

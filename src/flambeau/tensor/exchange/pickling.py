@@ -47,7 +47,7 @@ NEW_KINDS = (
 
 @method
 def __reduce_ex__(self: Tensor, protocol: Any) -> Any:
-    """Return a call that builds it again. Its Python attributes travel too; its history does not."""
+    """Return the function and arguments that rebuild the tensor, with Python attributes, without history."""
     define, arguments = _recipe(self)
     if type(self) is Tensor and not self.__dict__:
         return define, arguments
@@ -82,7 +82,7 @@ def rebuild(
     storage: TypedStorage, storage_offset: int, size: Any, stride: Any, requires_grad: bool = False,
     backward_hooks: Any = None, metadata: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Return a tensor over a storage. Raises TypeError or RuntimeError unless it lies within."""
+    """Return a tensor over a storage. Raises TypeError or RuntimeError if it exceeds the storage."""
     if not isinstance(storage, TypedStorage):
         raise TypeError(f"a tensor is rebuilt over a TypedStorage, not over {type_name(storage)}")
     return rebuild_as(
@@ -94,7 +94,7 @@ def rebuild_as(
     storage: Face, storage_offset: int, size: Any, stride: Any, requires_grad: bool, backward_hooks: Any,
     dtype: dtype, metadata: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Return a tensor of a dtype over a storage. Raises TypeError or RuntimeError unless it lies within."""
+    """Return a tensor of a dtype over a storage. Raises TypeError or RuntimeError if it exceeds the storage."""
     if not isinstance(storage, Face):
         raise TypeError(f"a tensor is rebuilt over a storage, not over {type_name(storage)}")
     if not (isinstance(size, list | tuple) and isinstance(stride, list | tuple)):
@@ -111,7 +111,7 @@ def rebuild_as(
 
 
 def apply_bits(row: Tensor, dtype: dtype, metadata: Any) -> Tensor:
-    """Return a copy of a storage as conjugates or negatives: PyTorch stores that as a bit beside the elements."""
+    """Return a copy of a storage with elements conjugated or negated, which PyTorch stores as bits."""
     known = isinstance(metadata, dict) and metadata.keys() <= {"conj", "neg"}
     if not known or not all(type(bit) is bool for bit in metadata.values()):
         raise RuntimeError(f'metadata of a tensor must be a dict of "conj" and "neg", not {brief(metadata)}')
@@ -138,7 +138,7 @@ def rebuild_meta(dtype: dtype, size: Any, stride: Any, requires_grad: bool) -> T
 
 
 def rebuild_subclass(define: Any, kind: Any, arguments: Any, state: Any) -> Any:
-    """Return a tensor that `define(*arguments)` makes, as a subclass and with Python attributes."""
+    """Return the tensor that `define(*arguments)` creates, as a subclass with Python attributes."""
     made = _of_class(define(*arguments), kind)
     if not hasattr(kind, "__setstate__"):
         return _restore_state(made, state)
@@ -216,7 +216,7 @@ def _copy_of_storage(self: Storage, memo: dict[int, Any]) -> Storage:
 
 
 def _reduce_storage(self: Storage, protocol: Any) -> Any:
-    """Return its bytes, out of band from protocol 5 on, and the name of its device."""
+    """Return the storage's bytes, out of band from protocol 5 on, and the name of its device."""
     if self.device is META:
         return meta_storage_of, (self.nbytes,)
     array: Any = numpy(on_host(row_of(self)))
@@ -256,7 +256,7 @@ def _reduce_face(self: Face, protocol: Any) -> Any:
 
 
 def face_of(cls: Any, storage: Storage, kind: dtype) -> Any:
-    """Return `TypedStorage` or `UntypedStorage` over a storage."""
+    """Return a `TypedStorage` or an `UntypedStorage` over a storage."""
     row = make(
         Meta.contiguous_of((storage.nbytes // kind.itemsize,), kind, storage.device), storage, storage.ptr
     )

@@ -43,9 +43,7 @@ def _share(row: Tensor) -> None:
 
 @method
 def is_shared(self: Tensor) -> bool:
-    """Return True if other processes may see its memory: a CUDA device's always, the CPU's where `share_memory_`
-    moved it.
-    """
+    """Return True if other processes may access the memory: always on CUDA, on the CPU after `share_memory_`."""
     return _is_shared(self)
 
 
@@ -74,7 +72,7 @@ def _face_share_memory_(self: Face) -> Face:
 
 
 def _share_cuda_(self: Face) -> tuple[Any, ...]:
-    """Return what `_new_shared_cuda` takes in another process."""
+    """Return the arguments for `_new_shared_cuda` in another process."""
     return tuple(_sharing().send(self._row.memory))
 
 
@@ -84,7 +82,7 @@ def _new_shared_cuda(cls: Any, *args: Any) -> Any:
 
 
 def _new_shared(cls: Any, size: Any, *, device: Any = "cpu") -> UntypedStorage:
-    """Return new bytes that other processes can map."""
+    """Return new bytes in memory that other processes can map."""
     if place(device) is not CPU:
         return UntypedStorage(size, device=device)
     made = UntypedStorage(integer(size, "_new_shared", "size", 1))

@@ -73,7 +73,7 @@ class _Sharing:
         self.senders = Senders()
 
     def post(self, memory: Anonymous) -> tuple[bytes, bytes, int]:
-        """Send anonymous memory: its door, our slots' and the slot that the receiver clears when it has it."""
+        """Send anonymous memory: its door, and the slot that the receiver clears after it has mapped it."""
         if len(self.underway) >= self.many:
             self.settle(list(self.underway))
             self.many = 2 * len(self.underway) + _MANY  # looking costs as much as there is
@@ -85,7 +85,7 @@ class _Sharing:
         return Door.of(memory.fd).pack(), self.slots.door, slot
 
     def settle(self, sent: Iterable[int]) -> None:
-        """Forget what has arrived of these slots. For destructors, too."""
+        """Drop memory that has arrived. Destructors may call this."""
         slots = self.slots
         for slot in sent:
             if (
@@ -112,7 +112,7 @@ class SharedStorage(ForeignStorage):
 
 
 class SentStorage(Storage):
-    """CUDA memory that was sent to another process: its block outlives it until that has done with it."""
+    """CUDA memory that was sent to another process. Its block is kept until the receiver has finished with it."""
 
     __slots__ = ()
 
@@ -322,7 +322,7 @@ def announce(reductions: Callable[[], Any], *kinds: type) -> None:
 
 
 def unserializable_hook(f: F) -> F:
-    """Mark a hook of a tensor: that it stays behind when the tensor is sent is as it should be. For decorating."""
+    """Decorate a hook so that sending its tensor to another process causes no warning."""
     f.__torch_unserializable__ = True  # type: ignore[attr-defined]
     return f
 

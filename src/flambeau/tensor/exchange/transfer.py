@@ -356,7 +356,7 @@ def host_array(t: Tensor, write: bool = False) -> Any:
 
 
 def on_host(t: Tensor) -> Tensor:
-    """Return `t`, or a copy of it on the CPU; waits for the current stream of its device."""
+    """Return `t`, or its copy on the CPU after waiting for the current stream of its device."""
     if t.meta.sparse:
         t.memory.expose()
     return (
@@ -391,7 +391,7 @@ def tolist(self: Tensor) -> Any:
 
 
 def _move(t: Tensor, meta: Meta, non_blocking: bool, copy: bool) -> Tensor:
-    """Return `t` as `meta` says: itself if it is so already and no `copy` is asked for."""
+    """Return `t` with the given meta, itself if it has that meta and `copy` is False."""
     if meta is t.meta and not copy:
         return t
     if t.meta.dtype.is_complex and not meta.dtype.is_complex and meta.dtype is not dtypes.bool_:
@@ -509,7 +509,7 @@ def cpu(self: Tensor, *, memory_format: memory_format = preserve_format) -> Tens
 
 @method
 def type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
-    """Return its type's name ('torch.cuda.FloatTensor'); or the tensor as the type or dtype given."""
+    """Return the type's name ('torch.cuda.FloatTensor'), or the tensor converted to a type or dtype."""
     if dtype is None:
         return type_name(self.meta)
     if isinstance(dtype, str) or hasattr(dtype, "torch_type_name"):
@@ -659,7 +659,7 @@ def new_filled(meta: Meta, value: Any) -> Tensor:
 
 
 def filled_with(meta: Meta, number: Any) -> Tensor:
-    """Return `new_filled` with a number that every dtype holds, or that was looked at."""
+    """Return `new_filled` for a number that was checked before."""
     if meta.plain:
         result: Tensor = call(ops.fill, (number,), (meta.dtype, meta.shape, meta.device))
         return result
@@ -714,7 +714,7 @@ def _fill_shown(self: Tensor, name: str, value: Any, op: Any) -> Tensor:
 
 
 def _once(t: Tensor) -> Tensor:
-    """Return each element once: an expanded dimension as one of size 1, since a fill may repeat."""
+    """Return a view with each element once: expanded dimensions have size 1, since a fill may repeat."""
     meta = t.meta
     if not any(n > 1 and s == 0 for n, s in zip(meta.shape, meta.strides, strict=True)):
         return t
@@ -769,5 +769,5 @@ def resize_(
 
 @method_and_function
 def resize_as_(self: Tensor, the_template: Tensor) -> Tensor:
-    """Return `resize_` to another tensor's size."""
+    """Resize to another tensor's size."""
     return resize_(self, the_template.meta.shape)

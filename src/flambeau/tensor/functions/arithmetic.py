@@ -82,7 +82,7 @@ def _are_tensors(a: Any, b: Any, out: Any) -> bool:
 
 
 def run(op: Pointwise, args: tuple[Any, ...], out: Any = None, params: tuple[Any, ...] = ()) -> Any:
-    """Run it; into `out` where given. A call on scalars alone gives a 0-dim CPU tensor."""
+    """Run an operator, into `out` if given. A call on scalars only returns a 0-dim CPU tensor."""
     if out is None:
         return call(op, args, params)
     tensor_operand(out, op.name, "out", len(args) + 1)
@@ -90,7 +90,7 @@ def run(op: Pointwise, args: tuple[Any, ...], out: Any = None, params: tuple[Any
 
 
 def into(op: Pointwise, args: tuple[Any, ...], params: tuple[Any, ...] = ()) -> Any:
-    """Run it in place: into its first operand."""
+    """Run an operator in place, into its first operand."""
     return call_into(op, (args[0],), args, params)
 
 
@@ -120,7 +120,7 @@ def publish(define: Callable[..., Any], name: str, summary: str, bind: Callable[
 
 
 def publish_in_place(define: Callable[..., Any], op: Pointwise, bind: Callable[[Any], Any] = method) -> None:
-    """Bind the in-place forms that the record of an operator names."""
+    """Bind the in-place forms that the operator definition names."""
     if op.forms.in_place:
         publish(define, f"{op.name}_", f"`{op.name}` in place.", bind)
     if op.forms.torch_in_place:
@@ -458,7 +458,7 @@ publish(_square, "square", "The square of each element.", method)
 
 @method_and_function
 def square_(self: Tensor) -> Any:
-    """Return `square` in place."""
+    """Square the elements in place."""
     return into(arithmetic.pow_, (self, 2))
 
 
@@ -494,7 +494,7 @@ def _bounds(x: Tensor, low: Any, high: Any) -> tuple[Pointwise, tuple[Any, ...]]
 
 @function
 def clamp(input: Any, min: Any = None, max: Any = None, *, out: Any = None) -> Any:
-    """Return each element, held to [min, max]: numbers or tensors, either may be None, not both."""
+    """Return each element limited to [min, max]: numbers or tensors, of which one may be None."""
     return run(*_bounds(tensor_operand(input, "clamp", "input", 1), min, max), out)
 
 
@@ -582,7 +582,7 @@ publish_in_place(_round_, functions.round_)
 
 @function
 def logit(input: Tensor, eps: float | None = None, *, out: Any = None) -> Any:
-    """Return log(x / (1 - x)); with `eps`, x is first held to [eps, 1 - eps]."""
+    """Return log(x / (1 - x)); with `eps`, x is first limited to [eps, 1 - eps]."""
     return run(
         functions.logit, (tensor_operand(input, "logit", "input", 1),), out, (_real(eps, "logit", "eps"),)
     )

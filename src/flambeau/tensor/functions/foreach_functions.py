@@ -44,7 +44,7 @@ def _for_each(tensors: Sequence[Any], given: Any) -> Sequence[Any]:
 
 
 def _bind(name: str, per_tensor: Callable[..., list[Any]], method: str = "") -> None:
-    """Define both forms of a name.
+    """Bind both forms of a foreach function.
 
     Args:
         name: What follows "_foreach_".

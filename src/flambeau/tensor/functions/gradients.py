@@ -183,11 +183,7 @@ _property(_grad, _set_grad)
 
 
 def _grad_dtype(self: Tensor) -> dtype:
-    """Return the dtype of its gradient: its own. PyTorch lets programs choose another; here that is refused.
-
-    Raises RuntimeError if it is not a leaf, or is set to what is not a dtype, or NotSupportedError for to another
-    than its own.
-    """
+    """Return the dtype of the gradient, which is the tensor's own. Another dtype, which PyTorch permits, is refused."""
     if not self.is_leaf:
         raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
     return self.meta.dtype
@@ -330,7 +326,7 @@ def run_grad(
     allow_unused: Any = None,
     materialize_grads: bool = False,
 ) -> tuple[Any, ...]:
-    """Return `torch.autograd.grad`."""
+    """Run `torch.autograd.grad`."""
     if materialize_grads and allow_unused is False:
         raise ValueError(
             "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."

@@ -120,7 +120,7 @@ def _view_basic(t: Tensor, parts: Sequence[Any]) -> Tensor:
 
 
 def _is_places(index: Meta, x: Meta) -> bool:
-    """Return True if an index is a tensor of places along the first dimension, with nothing to decide."""
+    """Return True for an index tensor of integers along the first dimension, which needs no further analysis."""
     return index.dtype is dtypes.int64 and index.ndim > 0 < x.ndim and index.device is x.device
 
 
@@ -144,7 +144,7 @@ def _without_leading_ones(value: Tensor) -> Tensor:
 
 
 def _apply(t: Tensor, index: Any) -> tuple[Tensor, _Found]:
-    """Return the view that the basic parts of an index make, and the index tensors with their dimensions in it."""
+    """Return the view of an index's basic parts, and the index tensors with their dimensions in that view."""
     parts = _parts(index)
     taken = sum(map(_dimensions, parts))
     if t.meta.ndim == 0 and any(isinstance(p, int) and not isinstance(p, bool) for p in parts):
@@ -222,7 +222,7 @@ def _part(x: Any) -> Any:
 
 
 def _dimensions(part: Any) -> int:
-    """Return how many dimensions a part of an index stands for."""
+    """Return how many dimensions a part of an index consumes."""
     if part is None or part is Ellipsis or isinstance(part, bool):
         return 0
     if isinstance(part, Tensor) and part.meta.dtype in _MASKS:
@@ -267,7 +267,7 @@ def _add_tensor(t: Tensor, dim: int, index: Tensor, found: _Found) -> tuple[Tens
 
 
 def _expand_indices(t: Tensor, found: _Found) -> tuple[tuple[int, ...], list[Tensor]]:
-    """Return the indexed dimensions and their index tensors, on the device of `t`, masks as the places they hold."""
+    """Return the indexed dimensions and their index tensors on the device of `t`; masks become their indices."""
     dims, indices = [], []
     where = t.meta.device
     for dim, index in found:
@@ -366,7 +366,7 @@ def _common_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
 def _into(
     op: Op, out: Tensor | None, args: Sequence[Any], params: tuple[Any, ...] = (), over_input: bool = True
 ) -> Tensor:
-    """Run it; into `out` where given, which may be the input itself if `over_input`."""
+    """Run an operator, into `out` if given. With `over_input`, `out` may be the input itself."""
     if out is not None:
         require_dtype(args[0].meta.dtype, out)
         for t in args[1:] if over_input and out is args[0] else args:
@@ -388,9 +388,7 @@ def _in_place(op: Op, self: Tensor, rest: Sequence[Any], params: tuple[Any, ...]
 
 
 def _scalar(value: Any, like: Tensor, name: str) -> Any:
-    """Return a value operand: a number that fits the dtype, or a 0-dim tensor, which is read before anything is
-    written.
-    """
+    """Return a value operand: a number that fits the dtype, or the number of a 0-dim tensor, read before any write."""
     if not isinstance(value, Tensor):
         return checked_scalar(value, like.meta.dtype)
     if value.meta.ndim:
@@ -443,7 +441,7 @@ def index_select(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None =
 def index_add(
     input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1, out: Tensor | None = None
 ) -> Tensor:
-    """Return `alpha` times the slices of `source` added at indices of a dimension; repeated indices add up."""
+    """Add `alpha` times the slices of `source` at indices of a dimension; repeated indices add up."""
     alpha = checked_scalar(alpha, input.meta.dtype)
     return _into(ops.index_add, out, (input, index, source, alpha), (dim,))
 
@@ -458,7 +456,7 @@ def index_add_(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 def index_copy(
     input: Tensor, dim: int, index: Tensor, source: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """Return the slices of `source` put at indices of a dimension; of repeated indices the last wins."""
+    """Copy the slices of `source` to indices of a dimension; of repeated indices the last one wins."""
     return _into(ops.index_copy, out, (input, index, source), (dim,))
 
 
@@ -470,7 +468,7 @@ def index_copy_(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 @both
 @signatures("index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number)")
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """Return `value` at indices of a dimension."""
+    """Write `value` at indices of a dimension."""
     result: Tensor = call(ops.index_fill, (input, index, _scalar(value, input, "index_fill_")), (dim,))
     return result
 
@@ -505,7 +503,7 @@ def _index_how(reduce: str) -> str:
 
 @method_and_function
 def index_put_(self: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Tensor:
-    """Return `self[indices] = values`, or `+=` with repeated places added up where `accumulate`."""
+    """Run `self[indices] = values` in place; with `accumulate`, `+=`, where repeated indices add up."""
     found, dim = [], 0
     for index in tensors_of(indices, "index_put_"):
         found.append((dim, index))
@@ -520,7 +518,7 @@ def index_put_(self: Tensor, indices: Sequence[Any], values: Tensor, accumulate:
 
 @both
 def index_put(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Tensor:
-    """Return `index_put_` on a copy."""
+    """Run `index_put_` on a copy."""
     if autocast.threads:
         input, values = autocast.cast(ops.index_put.autocast, input, values)
     return index_put_(input.clone(), indices, values, accumulate)
@@ -530,7 +528,7 @@ def index_put(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate:
 
 
 def _grid_index(index: Tensor) -> Tensor:
-    """Return an index of gather and scatter; of an empty one PyTorch does not ask for the dtype."""
+    """Check an index of gather and scatter. As in PyTorch, an empty one may have any dtype."""
     return index if index.meta.numel else index.to(dtypes.int64)
 
 
@@ -620,7 +618,7 @@ def scatter(
     input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return `src` (or one value) put at the places that `index` names along `dim`; the last of repeats wins."""
+    """Write `src`, or one value, to the elements that `index` selects along `dim`; the last of repeats wins."""
     source, how = _scatter_args(input, src, value, reduce)
     op = scattering.scatter_reducing if how else scattering.scatter
     return _into(op, out, (input, _grid_index(index), source), (dim, how, True, "scatter"))
@@ -643,7 +641,7 @@ def scatter_(
 
 @both
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return `src` added at the places that `index` names along `dim`; repeated places add up."""
+    """Add `src` to the elements that `index` selects along `dim`; repeated elements add up."""
     if autocast.threads and out is None:
         input, src = autocast.cast(scattering.scatter_add.autocast, input, src)
     return _into(scattering.scatter_add, out, (input, _grid_index(index), src), (dim, "sum", True, "scatter"))
@@ -666,7 +664,7 @@ def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return `src` reduced (sum, prod, mean, amax, amin) into the places that `index` names along `dim`."""
+    """Reduce `src` (sum, prod, mean, amax, amin) into the elements that `index` selects along `dim`."""
     params = (dim, _reduction(reduce), include_self, "scatter")
     return _into(scattering.scatter_reduce, out, (input, _grid_index(index), src), params)
 

@@ -34,7 +34,7 @@ Out = Any
 
 
 def tensor_of(x: Any, name: str, argument: str = "A", position: int = 1) -> Tensor:
-    """Return `x`, a tensor; TypeError otherwise."""
+    """Return `x`, which must be a tensor. Raises TypeError for others."""
     if not isinstance(x, Tensor):
         raise TypeError(argument_type(name, argument, position, "Tensor", x))
     return x
@@ -49,7 +49,7 @@ def _warn_of_age(name: str, newer: str, how: str) -> None:
 
 
 def store_results(results: Any, out: Out) -> Any:
-    """Return results, or `out` with them: RuntimeError where a dtype is another."""
+    """Return results, stored in `out` if it is given. Raises RuntimeError if a dtype differs."""
     if out is None:
         return results
     several = not isinstance(results, Tensor)
@@ -64,7 +64,7 @@ def store_results(results: Any, out: Out) -> Any:
 
 
 def _codes(info: Tensor) -> list[int]:
-    """Return the codes of a batch of matrices; none on the meta device, where no matrix can be singular."""
+    """Return the info codes of a batch of matrices as numbers; an empty list on the meta device."""
     return [] if info.meta.device is META else info.reshape(-1).tolist()
 
 
@@ -148,7 +148,7 @@ def linalg_slogdet(A: Tensor, *, out: Out = None) -> Any:
 
 @both
 def slogdet(input: Tensor, *, out: Out = None) -> Any:
-    """Return `torch.linalg.slogdet`."""
+    """Call `torch.linalg.slogdet`."""
     return types.slogdet.of(linalg_slogdet(input, out=out), out)
 
 
@@ -277,7 +277,7 @@ def linalg_cholesky(A: Tensor, *, upper: bool = False, out: Tensor | None = None
 
 @both
 def cholesky(input: Tensor, upper: bool = False, *, out: Tensor | None = None) -> Tensor:
-    """Return `torch.linalg.cholesky`."""
+    """Call `torch.linalg.cholesky`."""
     _warn_of_age(
         "torch.cholesky", "torch.linalg.cholesky",
         "\nL = torch.cholesky(A)\nshould be replaced with\nL = torch.linalg.cholesky(A)\nand\n"
@@ -382,7 +382,7 @@ def lu(A: Tensor, *, pivot: bool = True, out: Out = None) -> Any:
 
 
 def _lu(A: Tensor, pivot: bool = True, get_infos: bool = False, out: Out = None) -> Any:
-    """Return `torch.linalg.lu_factor`, with `get_infos` `lu_factor_ex`, by an older name."""
+    """Call `torch.linalg.lu_factor`, or `lu_factor_ex` with `get_infos`."""
     _warn_of_age(
         "torch.lu", "torch.linalg.lu_factor / torch.linalg.lu_factor_ex",
         "\nLU, pivots = torch.lu(A, compute_pivots)\nshould be replaced with\n"
@@ -408,7 +408,7 @@ def lu_unpack(
     *,
     out: Out = None,
 ) -> Any:
-    """Return P, L and U from what `lu_factor` returns; what is not asked for is empty."""
+    """Return P, L and U from the result of `lu_factor`. Matrices that are not requested are empty."""
     if unpack_pivots and LU_pivots.dtype.name != "int32":
         raise RuntimeError(
             "torch.lu_unpack: LU_pivots is expected to be a contiguous tensor of torch.int32 dtype.\n"
@@ -478,7 +478,7 @@ def linalg_qr(A: Tensor, mode: str = "reduced", *, out: Out = None) -> Any:
 
 @both
 def qr(input: Tensor, some: bool = True, *, out: Out = None) -> Any:
-    """Return `torch.linalg.qr`, reduced or complete."""
+    """Call `torch.linalg.qr`, reduced or complete."""
     _warn_of_age(
         "torch.qr", "torch.linalg.qr",
         "\nThe boolean parameter 'some' has been replaced with a string parameter 'mode'.\n"
@@ -762,7 +762,7 @@ def _require_matrix(A: Tensor) -> None:
 
 
 def _basis_of(A: Any, count: int, times: int) -> Any:
-    """Return orthonormal columns that span about what A's largest singular vectors do."""
+    """Return orthonormal columns that approximately span A's largest singular vectors."""
     basis = linalg_qr(A @ randn(A.shape[-1], count, dtype=A.dtype, device=A.device)).Q
     for _ in range(times):
         basis = linalg_qr(A @ linalg_qr(A.mH @ basis).Q).Q

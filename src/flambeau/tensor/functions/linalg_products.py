@@ -1,4 +1,4 @@
-"""Products and sums in linear algebra's clothes: powers, the exponential, chains, cross products, trapezoids."""
+"""Further products and sums of linear algebra: powers, the exponential, chains, cross products, trapezoids."""
 
 # ruff: noqa: N803 (arguments have the names that PyTorch gives them: A, B, UPLO)
 
@@ -90,7 +90,7 @@ def matrix_exp(input: Tensor) -> Tensor:
 
 
 def _halvings(x: Tensor) -> Any:
-    """Return how often each matrix is halved, broadcast over it: none where it is not finite."""
+    """Return how often each matrix is halved, expanded over the matrix; 0 if it is not finite."""
     norms = x.detach().abs().sum(-2, keepdim=True).amax(-1, keepdim=True)
     return functions["nan_to_num"](norms.log2().ceil(), 0.0, 0.0, 0.0).clamp(min=0)
 
@@ -316,7 +316,7 @@ trapz(y: Tensor, *, dx: float=, dim: int=)
 trapz(y: Tensor, x: Tensor, *, dim: int=)
 """)
 def trapz(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """Return `torch.trapezoid`."""
+    """Call `torch.trapezoid`."""
     return trapezoid(y, x, dx=dx, dim=dim)
 
 

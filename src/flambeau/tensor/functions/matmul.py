@@ -1,4 +1,4 @@
-"""Matrix products, and what is a product in another guise: einsum, tensordot, kron."""
+"""Matrix products, and functions that are computed by one: einsum, tensordot, kron."""
 
 from __future__ import annotations
 
@@ -565,7 +565,7 @@ def multiply_chain(matrices: Sequence[Tensor]) -> Tensor:
 
 
 def _cheapest_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Return where to split each run of a chain of matrices: the classic dynamic programme."""
+    """Return the best split of each run of a chain of matrices, by dynamic programming."""
     count = len(sizes) - 1
     cost = {(i, i): 0 for i in range(count)}
     cuts: dict[tuple[int, int], int] = {}
@@ -585,8 +585,7 @@ def _cheapest_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
 @function
 @signatures(shown="einsum(equation: str, *operands: Any)")
 def einsum(*args: Any) -> Tensor:
-    """Return products summed as subscripts say: `einsum("ij,jk->ik", a, b)`, or `einsum(a, [0, 1], b, [1, 2], [0,
-    2])`.
+    """Return the sum of products that subscripts describe: `einsum("ij,jk->ik", a, b)`.
 
     Raises:
         RuntimeError: For subscripts that do not fit the operands.
@@ -762,7 +761,7 @@ def _diagonal(t: Tensor, labels: Labels) -> tuple[Tensor, Labels]:
 
 
 def _summed_out(t: Tensor, labels: Labels, needed: set[str]) -> tuple[Tensor, Labels]:
-    """Sum over the dimensions that nothing else names."""
+    """Sum over the dimensions that no other operand and no output names."""
     alone = [at for at, x in enumerate(labels) if x not in needed]
     if alone:
         t = t.sum(alone, dtype=t.dtype)

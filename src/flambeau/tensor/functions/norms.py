@@ -220,7 +220,7 @@ def _condition(A: Tensor, p: Any) -> Tensor:
 
 
 def _limit(values: Tensor, A: Tensor, atol: Any, rtol: Any) -> Tensor:
-    """Return what a singular value must exceed to count: the larger of atol and rtol times the largest."""
+    """Return the limit above which singular values count: the larger of atol and rtol times the largest."""
     if rtol is None:
         given = atol is not None and not isinstance(atol, Tensor) and atol > 0
         rtol = 0.0 if given else float(finfo(values.dtype).eps) * max(A.meta.shape[-2:])

@@ -39,7 +39,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wide: bool = False) -> Tensor:
-    """Fill `target` from a generator (its device's default one if None)."""
+    """Fill `target` from a generator, by default that of its device."""
     if interception.count and dispatch.is_shown((target,)):
         name = "bernoulli_.float" if op is ops.bernoulli else op.name
         return dispatch.show(name, target, *parameters, **_generator_argument(source))
@@ -164,7 +164,7 @@ def _check_ends(kind: dtype, low: float, high: float) -> None:
 
 
 def _each_part(x: Tensor, fill: Callable[[Tensor], Tensor]) -> Tensor:
-    """Fill the real and the imaginary parts, in the order of memory."""
+    """Fill the real and the imaginary parts in the order of memory."""
     fill(functions["view_as_real"](x))
     return x
 
@@ -487,7 +487,7 @@ def normal(
 
 
 def _no_gradients(metas: Any, grad: Any) -> list[Any]:
-    """Return what is drawn is not a function of the parameters."""
+    """Return zero gradients, because the drawn numbers are not a function of the parameters."""
     return [None if meta is None else grad.new_zeros(meta.shape) for meta in metas]
 
 
@@ -633,7 +633,7 @@ def _looked_up(weights: Any, count: int, source: Generator | None) -> Any:
 
 @function
 def manual_seed(seed: Any) -> Generator:  # PyTorch's makes an int of it
-    """Seed the default generators of the CPU and of every CUDA device; the CPU's generator."""
+    """Seed the default generators of the CPU and of all CUDA devices. Returns the CPU's generator."""
     seed = int(seed)
     generator.seed_all_cuda(seed)
     return generator.default_cpu.manual_seed(seed)
@@ -641,7 +641,7 @@ def manual_seed(seed: Any) -> Generator:  # PyTorch's makes an int of it
 
 @function
 def seed() -> int:
-    """Seed every default generator from the operating system's entropy; the seed."""
+    """Seed all default generators from the operating system's entropy. Returns the seed."""
     drawn = generator.default_cpu.seed()
     generator.seed_all_cuda(drawn)
     return drawn

@@ -34,7 +34,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _dims(dim: Any, function: str) -> Any:
-    """Return `dim` as params carry it: None, an int, or a tuple of ints."""
+    """Return `dim` in the form of operator params: None, an int, or a tuple of ints."""
     if dim is None or dim.__class__ is int:
         return dim
     if isinstance(dim, (tuple, list)):
@@ -58,7 +58,7 @@ def _one_dim(dim: Any, function: str) -> int:
 def _reduce(
     op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, kind: dtype | None, out: Any
 ) -> Tensor:
-    """Return a reduction whose result has the dtype of `out` where that is given: sum, prod, mean and their kin."""
+    """Run a reduction such as sum, prod or mean, whose result has the dtype of `out` if that is given."""
     if out is not None:
         if kind is not None:
             require_dtype(kind, out)
@@ -138,7 +138,7 @@ def nansum(
     dtype: dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return `sum` that counts NaN as zero. RuntimeError for complex input."""
+    """Sum, counting NaN as zero. RuntimeError for complex input."""
     if input.dtype.is_complex:
         raise RuntimeError("nansum does not support complex inputs")
     return _reduce(ops.nansum, "nansum", input, dim, keepdim, dtype, out)
@@ -526,7 +526,7 @@ nanmedian(input: Tensor)
 nanmedian(input: Tensor, dim: int, keepdim: bool=)
 """)
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Any = None) -> Any:
-    """Return `median` of the elements that are not NaN."""
+    """Return the median of the elements that are not NaN; see `median`."""
     if dim is None:
         return call(ops.nanmedian_all, (input,), (None, False, None))
     return _along("nanmedian", ops.nanmedian, input, dim, keepdim, out=out)
@@ -534,7 +534,7 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False, *, o
 
 @both
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False, *, out: Any = None) -> Any:
-    """Return (values, indices): the most frequent value along `dim` (the smallest of several), and where it stands."""
+    """Return (values, indices): the most frequent value along `dim` (of several the smallest), and its index."""
     return _along("mode", ops.mode, input, dim, keepdim, out=out)
 
 
@@ -558,7 +558,7 @@ def nanquantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear",
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return `quantile` of the elements that are not NaN."""
+    """Return the quantiles of the elements that are not NaN; see `quantile`."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, out)
 
 

@@ -119,7 +119,7 @@ def make_coo(indices: Tensor, values: Tensor, shape: tuple[int, ...], coalesced:
 def make_compressed(
     layout: str, compressed: Tensor, plain: Tensor, values: Tensor, shape: tuple[int, ...]
 ) -> Tensor:
-    """Return a CSR or CSC tensor over its parts, which it does not copy. Off the tape."""
+    """Return a CSR or CSC tensor over its parts, which it does not copy, without recording."""
     kind = values.meta
     dense_dim = kind.ndim - plain.meta.ndim
     meta = SparseMeta.sparse_of(layout, shape, 2, dense_dim, kind.dtype, kind.device)

@@ -450,7 +450,7 @@ class Model:
         return later is not ended and (ended.freed < later.born or not ended.after >> later.line & 1)
 
     def _meetings(self, ended: Life, later: Life) -> Iterator[Race]:
-        """Return the accesses so far of two lives that nothing orders, in the order of some run."""
+        """Return the accesses of two lifetimes that nothing orders, in the order of some run."""
         for old in ended.accesses:
             for new in later.accesses:
                 first, second = sorted((old, new))

@@ -1,4 +1,4 @@
-"""torch.distributed.algorithms.ddp_comm_hooks: what may happen to gradients on their way between ranks."""
+"""torch.distributed.algorithms.ddp_comm_hooks: communication hooks, which reduce or compress gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _register(model: Any, state: Any, hook: Any) -> None:
 
 
 class DDPCommHookType(enum.Enum):
-    """The hooks that `register_ddp_comm_hook` knows by name."""
+    """The communication hooks that `register_ddp_comm_hook` registers by name."""
 
     ALLREDUCE = partial(_register, hook=default_hooks.allreduce_hook)
     FP16_COMPRESS = partial(_register, hook=default_hooks.fp16_compress_hook)

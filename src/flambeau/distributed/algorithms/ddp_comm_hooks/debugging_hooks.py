@@ -1,4 +1,4 @@
-"""A hook that reduces nothing: what training costs without communication."""
+"""A hook that reduces nothing, to measure the cost of training without communication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mean as it is, and means that travel as narrow numbers."""
+"""Hooks that average gradients, also in narrower dtypes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ explain_absent_names(globals(), "torch.distributed.algorithms.ddp_comm_hooks.pos
 
 
 class PostLocalSGDState:
-    """Which groups are used when.
+    """The groups of a post-local SGD, and when each is used.
 
     Args:
         process_group: of the first iterations; None: all ranks.

@@ -128,7 +128,7 @@ class PowerSGDState:
         return (before / after if after > 0 else 0), before, after
 
     def count(self, bucket: GradBucket, before: int, after: int) -> None:
-        """Count what a bucket became, and log it once in a while."""
+        """Count the numbers before and after a bucket's compression, and log the rate from time to time."""
         self.total_numel_before_compression += before
         self.total_numel_after_compression += after
         if bucket.is_last() and self.iter >= self.next_stats_report:
@@ -179,7 +179,7 @@ def _from_start(state: PowerSGDState, bucket: GradBucket, work: Callable[..., No
 
 
 def _compress(state: PowerSGDState, bucket: GradBucket, group: Any) -> None:
-    """Put the averages of products into the bucket."""
+    """Replace the bucket's gradients by the averages of their products."""
     flat, index = bucket.buffer(), bucket.index()
     wanted = _with_error(state, index, flat)
     matrices, others = _sorted(state, bucket)
@@ -221,7 +221,7 @@ def _compress(state: PowerSGDState, bucket: GradBucket, group: Any) -> None:
 
 
 def _with_error(state: PowerSGDState, index: int, flat: Any) -> Any:
-    """Add what the last products missed; a copy of what these should be, if anything is kept of it."""
+    """Add the error of the last products to gradients. Returns a copy of them if their error will be kept."""
     if not state.use_error_feedback:
         return None
     if index in state.error_dict:
@@ -259,7 +259,7 @@ def _sorted(state: PowerSGDState, bucket: GradBucket) -> tuple[list[Any], list[A
 
 
 def _batches(matrices: list[Any], together: bool) -> list[list[Any]]:
-    """Return matrices of one shape, if they are taken together; else each alone."""
+    """Return matrices of equal shapes as batches, or each alone."""
     if not together:
         return [[matrix] for matrix in matrices]
     by_shape: dict[tuple[int, ...], list[Any]] = {}
@@ -294,7 +294,7 @@ def _average_as_they_are(group: Any, gradients: list[Any], flat: Any) -> None:
 
 
 def _compress_square(state: PowerSGDState, bucket: GradBucket, group: Any) -> None:
-    """Put the average of one product into the bucket."""
+    """Replace the bucket's gradients by the average of one product."""
     flat, index = bucket.buffer(), bucket.index()
     length = flat.shape[0]
     side = math.ceil(math.sqrt(length))
@@ -323,7 +323,7 @@ def _compress_square(state: PowerSGDState, bucket: GradBucket, group: Any) -> No
 
 
 def _orthogonalize(matrices: Any, epsilon: float = 0) -> None:
-    """Make the columns of each matrix orthogonal and of length 1, in place: by Gram-Schmidt up to two, else by QR."""
+    """Make the columns of each matrix orthogonal and of length 1, in place."""
     columns = matrices.shape[2]
     if columns > 2 and matrices.dtype.itemsize > 2:
         matrices.copy_(linalg_qr(matrices)[0])

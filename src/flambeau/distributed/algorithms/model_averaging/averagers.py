@@ -17,7 +17,7 @@ explain_absent_names(globals(), "torch.distributed.algorithms.model_averaging.av
 
 
 class ModelAverager(ABC):
-    """Counts steps, and averages parameters in some of them. process_group: default: all ranks."""
+    """A counter of steps that averages parameters in some of them. process_group: default: all ranks."""
 
     def __init__(self, process_group: Any = None) -> None:
         self.process_group = world().require_default() if process_group is None else process_group
@@ -30,7 +30,7 @@ class ModelAverager(ABC):
 
 
 class PeriodicModelAverager(ModelAverager):
-    """Averages in every `period`-th step from `warmup_steps` on: local SGD, where each rank steps alone in between.
+    """An averager that averages in every `period`-th step from `warmup_steps` on.
 
     Raises:
         ValueError: For a period below 1, warm-up steps below 0.

@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, C* logarithms, con
 
 
 def suits_tensor_cores(q: Meta, k: Meta, v: Meta, capability: tuple[int, int] | None) -> bool:
-    """Return True if the kernels on tensor cores take these dtypes, depths and columns."""
+    """Return True if the kernels on tensor cores support these dtypes, depths and columns."""
     depth = q.shape[-1]
     return (
         _is_modern(capability)
