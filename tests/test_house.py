@@ -316,7 +316,7 @@ def test_no_folder_holds_more_than_25_files(root: Path, larger: set[str]) -> Non
 MOST_LINES, MOST_PARAMETERS, MOST_CLASS_LINES = 50, 12, 400  # docstrings aside; parameters less `self`
 LARGER = {  # reasons: PyTorch's signature or class; one text of C++; one formula; or to be split
     "_check_of_partial": "to be split: observe/detector.py", "_find_block": "to be split: runtime/memory/allocator.py",
-    "_flat": "to be split: driver/cuda/codegen/pointwise.py", "_short": "one text of C++",
+    "_flat": "to be split: driver/cuda/codegen/pointwise.py",
     "_stitch": "to be split: fx/passes/split_module.py", "_text": "to be split: driver/cuda/codegen/reduction.py",
     "cdist": "one text of C++", "cdist_backward": "one text of C++", "certificate": "to be split: observe/findings.py",
     "changes": "to be split: observe/handovers/processes.py", "foreach": "a family of operators: to be split",

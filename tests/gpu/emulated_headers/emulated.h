@@ -165,6 +165,16 @@ static inline int __syncthreads_or(int p) {
   __syncthreads();
   return found;
 }
+static inline int __syncthreads_count(int p) {
+  static int count;
+  if (p) ++count;
+  __syncthreads();
+  const int found = count;
+  __syncthreads();
+  count = 0;
+  __syncthreads();
+  return found;
+}
 static inline void __syncwarp(unsigned mask = ~0u) { emulation::warp_wait(mask); }
 static inline void __threadfence() {}
 static inline void __threadfence_system() {}

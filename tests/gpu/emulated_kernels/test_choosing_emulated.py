@@ -1,4 +1,4 @@
-"""`topk` of long rows, and the radix sort, emulated beside the host body."""
+"""`topk` of long rows, elements of a rank, and the radix sort, emulated beside the host body."""
 
 from __future__ import annotations
 
@@ -73,3 +73,59 @@ def test_layouts() -> None:
 @pytest.mark.parametrize("kind", ("float32", "int64"))
 def test_long_rows_are_sorted_by_digits(kind: str) -> None:
     assert isinstance(check("sort", rows(kind, 2, 5000), (1, True)), KernelPlan)
+
+
+RANKED = ("kthvalue", "median", "nanmedian", "median_all", "nanmedian_all", "mode")
+KINDS = ("float32", "float16", "float64", "int8", "uint8", "int64", "bool")
+
+
+def mixed(kind: str, *shape: int, seed: int = 0) -> Any:
+    """Return few different values, so that many are equal; of floats also NaN, infinities and both zeros."""
+    random = np.random.default_rng(seed)
+    x = random.integers(0, 2 if kind == "bool" else 9, shape).astype(kind)
+    if x.dtype.kind == "f":
+        x[...] = np.where(random.random(shape) < 0.5, x, random.standard_normal(shape))
+        for value in (np.nan, np.inf, -np.inf, -0.0):
+            x[random.random(shape) < 0.02] = value
+    return x
+
+
+@pytest.mark.parametrize("name", RANKED)
+def test_elements_of_a_rank(name: str) -> None:
+    kinds = [kind for kind in KINDS if getattr(flambeau, kind) in table[name].dtypes]
+    shapes = [(67, 3), (3, 300)]  # a block sorts several rows; a block selects from a row, but for modes
+    if name == "kthvalue":
+        shapes += [(9, 1), (5, 255), (2, 1500), (1, 9000)]
+    for index, shape in enumerate(shapes):
+        for order, x in enumerate((mixed(kinds[index], *shape), descending(mixed(kinds[index], *shape)))):
+            ranks = {1, shape[1], (shape[1] + 1) // 2} if name == "kthvalue" else {None}
+            for rank in ranks:
+                params = (None if name.endswith("all") else 1, False, None, *((rank,) if rank else ()))
+                check(name, x, params, order)
+
+
+def descending(x: Any) -> Any:
+    x = np.ascontiguousarray(np.sort(x, axis=1)[:, ::-1])
+    if x.dtype.kind == "f":
+        x[np.isnan(x)] = np.nan  # sorts of halves change the bits of NaN
+    return x
+
+
+def test_elements_of_a_rank_along_other_dimensions() -> None:
+    x = mixed("float32", 3, 300, 4)
+    check("kthvalue", x, (1, True, None, 100))
+    check("median_all", x, (None, False, None))
+    check("mode", mixed("int64", 40, 6), (0, True, None))
+
+
+@pytest.mark.parametrize("length", (1, 7, 200, 1500))
+def test_quantiles_of_rows(length: int) -> None:
+    op = table["quantile"]
+    for index, skip in enumerate((False, True)):
+        x, levels = mixed("float64" if index else "float32", 3, length), np.array([0, 0.3, 1])
+        inputs = [x, levels.astype(x.dtype)]
+        for interpolation in ("linear", "nearest"):
+            found = op.rule([emulated.meta_of(a, GPU) for a in inputs], (1, index == 1, interpolation, skip))
+            launch = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+            got, want = emulated.emulated(launch, inputs), emulated.of_host(launch, inputs)
+            np.testing.assert_array_equal(got[0], want[0])  # the sign of a zero is free

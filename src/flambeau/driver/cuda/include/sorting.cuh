@@ -25,6 +25,9 @@ template<class E, class K> __device__ __forceinline__ K rank_of(K raw) {
   else if constexpr (is_signed<E>) return R::signed_(raw);
   else return raw;
 }
+template<class E, class K> __device__ __forceinline__ bool is_nan_order(K rank) {
+  return (real_float<E> || is_small<E>) && rank == RankedBits<K, sizeof(E) * 8>::all();
+}
 template<class E, class K, bool descending> __device__ __forceinline__ K order_of(K raw) {
   const K rank = rank_of<E, K>(raw);
   return descending ? ~rank & RankedBits<K, sizeof(E) * 8>::all() : rank;
@@ -42,8 +45,7 @@ template<class K, class E> __device__ __forceinline__ K raw_of(E v) {
 // Whether two raw values are unequal, as numbers: NaN is unequal to itself.
 template<class E, class K> __device__ __forceinline__ bool unequal(K a, K b) {
   const K rank = rank_of<E, K>(a);
-  const bool floating = real_float<E> || is_small<E>;
-  return rank != rank_of<E, K>(b) || (floating && rank == RankedBits<K, sizeof(E) * 8>::all());
+  return rank != rank_of<E, K>(b) || is_nan_order<E>(rank);
 }
 
 // -- radix sort ------------------------------------------------------------------------------------------------
@@ -358,6 +360,65 @@ __device__ __forceinline__ int choose(Choice<T>& choice, int kept, i64 start, i6
     have = all < kept ? all : kept;
   }
   return have;
+}
+
+// -- the element of a rank in a row ----------------------------------------------------------------------------------
+// Radix selection by a block of at least 256 threads: digit after digit, from the highest, it counts by their next digit
+// those elements whose order begins with the digits found so far.
+
+__device__ __forceinline__ u32 key_of(u64 x) { return (u32)(x >> 32); }
+__device__ __forceinline__ u64 key_of(Wide x) { return x.key; }
+
+// How many of the first `length` items of a sorted row have an order below NaN's. item_at(i): item i of the row.
+template<class E, class K, class Items> __device__ __forceinline__ i64 count_numbers(i64 length, const Items& item_at) {
+  if constexpr (!(real_float<E> || is_small<E>)) return length;
+  i64 numbers = 0, beyond = length;
+  while (numbers < beyond) {
+    const i64 middle = (numbers + beyond) / 2;
+    if (is_nan_order<E>((K)key_of(item_at(middle)))) beyond = middle; else numbers = middle + 1;
+  }
+  return numbers;
+}
+
+struct Ranking { u32 counts[256], sums[8], digit, before, count, nans; i64 place; };
+
+// The place of the element with `rank` in the order of the row, equal elements in the order of their places.
+// order(i): the order of element i, of BITS bits.
+template<class K, int BITS, class Order>
+__device__ i64 place_of_rank(Ranking& shared, i64 length, i64 rank, const Order& order) {
+  const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
+  K found = 0, known = 0;  // the digits found, and a mask of them
+  u32 left = (u32)rank, equal = 0;
+  for (int shift = (BITS - 1) / 8 * 8; shift >= 0 && equal != 1; shift -= 8) {
+    if (t < 256) shared.counts[t] = 0;
+    __syncthreads();
+    for (i64 i = t; i < length; i += blockDim.x) {
+      const K key = order(i);
+      if ((key & known) == found) atomicAdd(shared.counts + ((u32)(key >> shift) & 255), 1u);
+    }
+    __syncthreads();
+    const u32 count = t < 256 ? shared.counts[t] : 0, before = sum_before(count, shared.sums);
+    if (before <= left && left - before < count) { shared.digit = t; shared.before = before; shared.count = count; }
+    __syncthreads();
+    found |= K(shared.digit) << shift;
+    known |= K(255) << shift;
+    left -= shared.before;
+    equal = shared.count;
+  }
+  for (i64 start = 0;; start += blockDim.x) {
+    const i64 i = start + t;
+    const bool here = i < length && (order(i) & known) == found;
+    const u32 all = __syncthreads_count(here);
+    if (left >= all && start + blockDim.x < length) { left -= all; continue; }
+    const u32 lanes = __ballot_sync(~0u, here);
+    if (lane == 0) shared.counts[warp] = __popc(lanes);
+    __syncthreads();
+    u32 before = __popc(lanes & ((1u << lane) - 1));
+    for (int w = 0; w < warp; ++w) before += shared.counts[w];
+    if (here && before == left) shared.place = i;
+    __syncthreads();
+    return shared.place;
+  }
 }
 
 // -- search ----------------------------------------------------------------------------------------------------

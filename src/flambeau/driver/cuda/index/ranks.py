@@ -1,4 +1,8 @@
-"""Reductions that need the whole row in order: medians, k-th values, modes. One thread picks from a sorted row."""
+"""Reductions that need the order of a row: medians, k-th values, modes, quantiles.
+
+Short rows are sorted in shared memory. The element of one rank of a longer row is found by radix selection, a block to
+a row. What is left (modes and quantiles of long rows, a few very long rows) is picked from the radix sort of all rows.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,33 @@ from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, Workspac
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.radix import Radix
-from flambeau.driver.cuda.index.sorting import is_wide, key_bits, load_keys, order_text
+from flambeau.driver.cuda.index.sorting import (
+    ShortRows,
+    is_wide,
+    key_bits,
+    load_keys,
+    order_text,
+    raw_type,
+)
+
+_SELECTED = 256  # elements of a row from which selection is faster than a sort
+_CACHED = 32768  # bytes of shared memory for the orders of a row's elements
+_LONE = 32768  # elements of a row up to which one block selects, even if other multiprocessors are idle
 
 # The position of the result in a sorted row of `length`, whose first `valid` elements are numbers.
 _PICKS = {
     "kthvalue": "const i64 pick = rank - 1;",
     "median": "const i64 pick = valid < length ? valid : (length - 1) / 2;",
     "nanmedian": "const i64 pick = valid ? (valid - 1) / 2 : 0;",
-    "mode": """
+}
+# The last place of the longest run of equal elements, the first of these runs.
+_MODE_OF_SORTED = """
   i64 pick = 0, longest = -1;
   for (i64 j = 0, first = 0; j < length; ++j) {
     if (j && differ(row[j], row[j - 1])) first = j;
     if (j - first > longest) { longest = j - first; pick = j; }
   }
-""",
-}
+"""
 
 _NOTHING = {
     "float16": "half{0x7e00}",
@@ -49,10 +65,16 @@ def _rank_builder(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | K
         length = prod([x.shape[d] for d in how.dims])
         if not length:
             return _of_nothing(launch.outputs[0])
+        rank = how.extra[0] if how.extra else 0
+        rows, out = _Rows(moved, len(how.dims)), _Picked(launch.outputs)
+        if ShortRows.fit(x.dtype, length) and (name == "mode" or length < _SELECTED):
+            return _pick_from_short(rows, out, name, rank)
+        if name != "mode" and (length <= _LONE or rows.count >= device.properties.multi_processor_count):
+            return _select(rows, out, name, rank)
         work = WorkspaceLayout()
         radix = Radix(work, x.numel, is_wide(x.dtype), key_bits(x.dtype), order_text(x.dtype), row=length)
         loading = load_keys(moved, len(launch.outputs), radix)
-        picking = _pick(launch, name, length, how.extra[0] if how.extra else 0, radix)
+        picking = _pick(launch, name, length, rank, radix)
         return KernelPlan((loading, *radix.passes, picking), work.nbytes, radix.zeroed)
 
     return build
@@ -81,6 +103,130 @@ extern "C" __global__ void __launch_bounds__(256) run({kind}* out, const {kind}*
     return KernelProgram(text, blocks(out.numel), 256, (walk.value, i64(out.numel)))
 
 
+class _Rows:
+    """The rows of an operand `x` of which the last `inner` dimensions make up a row."""
+
+    def __init__(self, x: Meta, inner: int) -> None:
+        outer = x.ndim - inner
+        self.kind, self.raw = x.dtype, raw_type(x.dtype)
+        self.length, self.count = prod(x.shape[outer:]), prod(x.shape[:outer])
+        self._rows, self._row = (
+            Walked(x.shape[part], [x.strides[part]]) for part in (slice(outer), slice(outer, None))
+        )
+        self.walks = (self._rows.value, self._row.value)
+        self.parameters = f"{self._rows.parameter('base')}, {self._row.parameter('step')}"
+
+    def read(self, row: str, column: str) -> str:
+        """Declare `raw`, an element."""
+        return f"""{self._rows.locate(row, "base")} {self._row.locate(column, "step")}
+      const K raw = x[base[0] + step[0]];"""
+
+
+class _Picked:
+    """The outputs of an element of each row: its value, and its place where there are two."""
+
+    def __init__(self, outputs: Sequence[Meta]) -> None:
+        self.element = carrier(outputs[0].itemsize)
+        self.walk = Walked(outputs[0].shape, [meta.strides for meta in outputs])
+        self._indices = len(outputs) == 2
+        indices, element = "i64* indices, " if self._indices else "", self.element
+        self.parameters = f"{element}* values, {indices}const {element}* x, {self.walk.parameter('out')}"
+
+    def store(self, rows: _Rows, row: str) -> str:
+        """Store the element at `place` of a row."""
+        return f"""{rows.read(row, "place")}
+  {self.walk.locate(row, "out")}
+  values[out[0]] = ({self.element})raw;
+  {"indices[out[1]] = place;" if self._indices else ""}"""
+
+
+_RANK_OF_SHORT = """
+  const i64 row = first + threadIdx.x;
+  if (threadIdx.x >= TOGETHER || row >= count) return;
+  auto item_at = [&](i64 i) { return items[spread(threadIdx.x * PADDED + (int)i)]; };
+  const i64 valid = count_numbers<C, K>(length, item_at);
+  @pick
+  const i64 place = place_of(item_at(pick));"""
+_MODE_OF_SHORT = """
+  __shared__ u64 longest[TOGETHER];  // of a row's runs of equal elements: how many, and the complement of its start
+  if (threadIdx.x < TOGETHER) longest[threadIdx.x] = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < PADDED * TOGETHER; i += blockDim.x) {
+    const int column = i % PADDED;
+    auto key_at = [&](int c) { return key_of(items[spread(i - column + c)]); };
+    const K key = key_at(column);
+    const bool nan = is_nan_order<C>(key);
+    if (column >= length || (column && key_at(column - 1) == key && !nan)) continue;
+    int end = column + 1, beyond = nan ? end : (int)length;
+    while (end < beyond) {
+      const int middle = (end + beyond) / 2;
+      if (key_at(middle) == key) end = middle + 1; else beyond = middle;
+    }
+    atomicMax(longest + i / PADDED, (u64)(end - column) << 32 | (u32)~column);
+  }
+  __syncthreads();
+  const i64 row = first + threadIdx.x;
+  if (threadIdx.x >= TOGETHER || row >= count) return;
+  const u64 run = longest[threadIdx.x];
+  const int pick = (int)~(u32)run + (int)(run >> 32) - 1;
+  const i64 place = place_of(items[spread(threadIdx.x * PADDED + pick)]);"""
+
+
+def _pick_from_short(rows: _Rows, out: _Picked, name: str, rank: int) -> KernelProgram:
+    short = ShortRows(rows.kind, rows.length)
+    text = f"""{file("sorting.cuh")}
+typedef {c_name(rows.kind)} C; typedef {rows.raw} K;
+const int PADDED = {short.padded}, TOGETHER = {short.together};
+extern "C" __global__ void __launch_bounds__({short.threads}) run({out.parameters}, {rows.parameters}, i64 count,
+    i64 length, i64 rank) {{
+{short.text(rows.read("row", "column"))}
+{_MODE_OF_SHORT if name == "mode" else _RANK_OF_SHORT.replace("@pick", _PICKS[name])}
+  {out.store(rows, "row")}
+}}
+"""
+    tail = (out.walk.value, *rows.walks, i64(rows.count), i64(rows.length), i64(rank))
+    return KernelProgram(text, blocks(rows.count, short.together), short.threads, tail)
+
+
+def _select(rows: _Rows, out: _Picked, name: str, rank: int) -> KernelProgram:
+    """Return the program whose blocks select an element of a row each; orders are kept where shared memory has room."""
+    threads = 256 if rows.length <= _CACHED // 4 else 1024
+    cached = 1 << (rows.length - 1).bit_length()
+    is_cached = cached * (8 if is_wide(rows.kind) else 4) <= _CACHED
+    text = f"""{file("sorting.cuh")}
+typedef {c_name(rows.kind)} C; typedef {rows.raw} K;
+extern "C" __global__ void __launch_bounds__({threads}) run({out.parameters}, {rows.parameters}, i64 length,
+    i64 rank) {{
+  __shared__ Ranking ranking;
+  {f"__shared__ K orders[{cached}];" if is_cached else ""}
+  auto order_at = [&](i64 i) -> K {{
+    {rows.read("blockIdx.x", "i")}
+    return {order_text(rows.kind)};
+  }};
+  if (threadIdx.x == 0) ranking.nans = 0;
+  __syncthreads();
+  u32 nans = 0;
+#pragma unroll 4
+  for (i64 i = threadIdx.x; i < length; i += {threads}) {{
+    const K order = order_at(i);
+    {"orders[i] = order;" if is_cached else ""}
+    nans += is_nan_order<C>(order);
+  }}
+  if (nans) atomicAdd(&ranking.nans, nans);
+  __syncthreads();
+  const i64 valid = length - ranking.nans;
+  {_PICKS[name]}
+  const i64 place = place_of_rank<K, {key_bits(rows.kind)}>(ranking, length, pick, [&](i64 i) {{
+    return {"orders[i]" if is_cached else "order_at(i)"};
+  }});
+  if (threadIdx.x) return;
+  {out.store(rows, "blockIdx.x")}
+}}
+"""
+    tail = (out.walk.value, *rows.walks, i64(rows.length), i64(rank))
+    return KernelProgram(text, (rows.count, 1, 1), threads, tail)
+
+
 def _pick(launch: Launch, name: str, length: int, rank: int, radix: Radix) -> Pass:
     outputs = launch.outputs
     kind, element, raw = c_name(outputs[0].dtype), carrier(outputs[0].itemsize), radix.kind
@@ -99,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, {indice
     const i64 middle = (valid + beyond) / 2;
     if (differ(row[middle], row[middle])) beyond = middle; else valid = middle + 1;
   }}
-  {_PICKS[name]}
+  {_PICKS.get(name, _MODE_OF_SORTED)}
   {walk.locate("i", "o")}
   values[o[0]] = ({element})row[pick];
   {store}
@@ -122,18 +268,22 @@ _BETWEEN = {
 }
 
 
-def quantile(launch: Launch, device: CudaDevice) -> KernelPlan:
+_NUMBERS = {"u32": "__uint_as_float", "u64": "__longlong_as_double"}  # raw keys as numbers
+
+
+def quantile(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
     """Return the kernel of quantile. Operands: out (*q, rows ...), x, q. Params: (dims, interpolation, skip NaN)."""
     dims, interpolation, skip = launch.params
     (out,), (x, q) = launch.outputs, launch.inputs
     assert isinstance(x, Meta) and isinstance(q, Meta)
     moved = _move_dims_last(x, dims)
     length = prod([x.shape[d] for d in dims])
+    here, levels = Walked(out.shape, [out.strides]), Walked(q.shape, [q.strides])
+    if ShortRows.fit(x.dtype, length):
+        return _quantiles_of_short(_Rows(moved, len(dims)), here, levels, interpolation, skip)
     work = WorkspaceLayout()
     radix = Radix(work, x.numel, is_wide(x.dtype), key_bits(x.dtype), order_text(x.dtype), row=length)
-    here, levels = Walked(out.shape, [out.strides]), Walked(q.shape, [q.strides])
     kind, raw = c_name(x.dtype), radix.kind
-    number = "__uint_as_float" if raw == "u32" else "__longlong_as_double"
     text = f"""
 typedef {kind} C;
 extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* q, const {raw}* keys, {here.parameter("o")},
@@ -141,25 +291,58 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* q, const 
   const i64 i = blockIdx.x * 256ll + threadIdx.x;
   if (i >= n) return;
   const i64 row = i % rows, level = i / rows;
-  auto at = [&](i64 place) -> C {{ return {number}(keys[row * length + place]); }};
+  auto at = [&](i64 place) -> C {{ return {_NUMBERS[raw]}(keys[row * length + place]); }};
   i64 valid = 0, beyond = length;
   while (valid < beyond) {{
     const i64 middle = (valid + beyond) / 2;
     if (is_nan(at(middle))) beyond = middle; else valid = middle + 1;
   }}
-  {levels.locate("level", "l")}
-  const i64 count = {"valid" if skip else "length"};
-  const C rank = q[l[0]] * (C)(count > 1 ? count - 1 : 0);
-  const C {_BETWEEN[interpolation]}
-  const C a = at((i64)low), b = at((i64)high);
-  const bool spoiled = {"valid == 0" if skip else "valid < length"};
-  {here.locate("i", "o")}
-  out[o[0]] = spoiled ? (C)NAN : low == high ? a : lerp_(a, b, weight);
+  {_interpolate(here, levels, interpolation, skip)}
 }}
 """
     tail = (here.value, levels.value, i64(out.numel), i64(out.numel // q.numel), i64(length))
     picking = Pass(KernelProgram(text, blocks(out.numel), 256, tail), ((0, 0), (2, 0), radix.keys))
     return KernelPlan((load_keys(moved, 1, radix), *radix.passes, picking), work.nbytes, radix.zeroed)
+
+
+def _quantiles_of_short(
+    rows: _Rows, here: Walked, levels: Walked, interpolation: str, skip: bool
+) -> KernelProgram:
+    short = ShortRows(rows.kind, rows.length)
+    text = f"""{file("sorting.cuh")}
+typedef {c_name(rows.kind)} C; typedef {rows.raw} K;
+const int PADDED = {short.padded}, TOGETHER = {short.together};
+extern "C" __global__ void __launch_bounds__({short.threads}) run(C* out, const K* x, const C* q, {here.parameter("o")},
+    {levels.parameter("l")}, {rows.parameters}, i64 count, i64 length, i64 levels) {{
+{short.text(rows.read("row", "column"))}
+  for (i64 j = threadIdx.x; j < levels * TOGETHER; j += blockDim.x) {{
+    const i64 level = j / TOGETHER, row = first + j % TOGETHER, i = level * count + row;
+    if (row >= count) continue;
+    auto item_at = [&](i64 place) {{ return items[spread(j % TOGETHER * PADDED + (int)place)]; }};
+    auto at = [&](i64 place) -> C {{
+      const u32 column = place_of(item_at(place));
+      {rows.read("row", "column")}
+      return {_NUMBERS[rows.raw]}(raw);
+    }};
+    const i64 valid = count_numbers<C, K>(length, item_at);
+    {_interpolate(here, levels, interpolation, skip)}
+  }}
+}}
+"""
+    tail = (here.value, levels.value, *rows.walks, i64(rows.count), i64(rows.length), i64(levels.count))
+    return KernelProgram(text, blocks(rows.count, short.together), short.threads, tail)
+
+
+def _interpolate(here: Walked, levels: Walked, interpolation: str, skip: bool) -> str:
+    """Return C++ that stores quantile i, of `level`, of a row of which `at` gives the elements in order."""
+    return f"""{levels.locate("level", "l")}
+  const i64 counted = {"valid" if skip else "length"};
+  const C rank = q[l[0]] * (C)(counted > 1 ? counted - 1 : 0);
+  const C {_BETWEEN[interpolation]}
+  const C a = at((i64)low), b = at((i64)high);
+  const bool spoiled = {"valid == 0" if skip else "valid < length"};
+  {here.locate("i", "o")}
+  out[o[0]] = spoiled ? (C)NAN : low == high ? a : lerp_(a, b, weight);"""
 
 
 kthvalue = _rank_builder("kthvalue")

@@ -50,8 +50,7 @@ def sort(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
     kept = length if kept is None else values.shape[dim]
     if kept <= _FEW and _MANY <= length < 1 << 32:
         return _build_selection(last(x, dim), last(values, dim), last(indices, dim), descending, kept, device)
-    fits = length <= _SHORT // (16 if is_wide(x.dtype) else 8)
-    build = _short if fits else _long
+    build = _short if ShortRows.fit(x.dtype, length) else _long
     return build(last(x, dim), last(values, dim), last(indices, dim), descending, kept)
 
 
@@ -63,31 +62,42 @@ def last(meta: Meta, dim: int) -> Meta:
     )
 
 
-def _short(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> KernelProgram:
-    """Return the kernel for rows that fit in shared memory: a block sorts one, or several tiny ones."""
-    length = x.shape[-1]
-    padded = max(_HELD, 1 << (length - 1).bit_length())
-    rows = prod(x.shape[:-1])
-    together = max(1, 512 // padded)
-    total = padded * together
-    threads = total // _HELD
-    rows_walk = Walked(x.shape[:-1], [m.strides[:-1] for m in (values, indices, x)])
-    raw, element = raw_type(x.dtype), carrier(x.itemsize)
-    text = f"""{file("sorting.cuh")}
-extern "C" __global__ void __launch_bounds__({threads}) run({element}* values, i64* indices, const {element}* x,
-    {rows_walk.parameter("at")}, i64 rows, i64 length, i64 kept, i64 step, i64 values_step, i64 indices_step) {{
-  typedef Item<{raw}>::type T;
+class ShortRows:
+    """The text that sorts rows in shared memory, where they fit: a block sorts one, or several if they are short.
+
+    Attributes:
+        padded: items of a row, a power of two. together: rows of a block. threads: of a block.
+    """
+
+    def __init__(self, kind: dtype, length: int, descending: bool = False) -> None:
+        self.padded = max(_HELD, 1 << (length - 1).bit_length())
+        self.together = max(1, 512 // self.padded)
+        self.threads = self.padded * self.together // _HELD
+        self._raw, self._order = raw_type(kind), order_text(kind, descending)
+
+    @staticmethod
+    def fit(kind: dtype, length: int) -> bool:
+        return length <= _SHORT // (16 if is_wide(kind) else 8)
+
+    def text(self, read: str) -> str:
+        """Return C++ that leaves the sorted rows in `items`: item c of the block's row r at spread(r * padded + c).
+
+        Args:
+            read: declares `raw`, the element in `column` of `row`. The kernel has `count` rows of `length`.
+        """
+        total = self.padded * self.together
+        return f"""
+  typedef Item<{self._raw}>::type T;
   __shared__ T items[{total + total // _HELD}];
-  const i64 first = blockIdx.x * (i64){together};
+  const i64 first = blockIdx.x * (i64){self.together};
   for (int i = threadIdx.x; i < {total}; i += blockDim.x) {{
-    const int column = i & {padded - 1};
-    const i64 row = first + i / {padded};
-    {raw} key = ~{raw}(0);
+    const int column = i & {self.padded - 1};
+    const i64 row = first + i / {self.padded};
+    {self._raw} key = ~{self._raw}(0);
     u32 place = column;
-    if (row < rows && column < length) {{
-      {rows_walk.locate("row", "at")}
-      const {raw} raw = x[at[2] + column * step];
-      key = {order_text(x.dtype, descending)};
+    if (row < count && column < length) {{
+      {read}
+      key = {self._order};
     }}
     items[spread(i)] = item(key, place);
   }}
@@ -95,15 +105,28 @@ extern "C" __global__ void __launch_bounds__({threads}) run({element}* values, i
   T mine[HELD];
 #pragma unroll
   for (int j = 0; j < HELD; ++j) mine[j] = items[spread(threadIdx.x * HELD + j)];
-  sort_rows(mine, items, {padded});
+  sort_rows(mine, items, {self.padded});
   __syncthreads();
 #pragma unroll
   for (int j = 0; j < HELD; ++j) items[spread(threadIdx.x * HELD + j)] = mine[j];
-  __syncthreads();
-  for (int i = threadIdx.x; i < {total}; i += blockDim.x) {{
-    const int column = i & {padded - 1};
-    const i64 row = first + i / {padded};
-    if (row >= rows || column >= kept) continue;
+  __syncthreads();"""
+
+
+def _short(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> KernelProgram:
+    """Return the sort of rows that fit in shared memory."""
+    length, rows = x.shape[-1], prod(x.shape[:-1])
+    short = ShortRows(x.dtype, length, descending)
+    rows_walk = Walked(x.shape[:-1], [m.strides[:-1] for m in (values, indices, x)])
+    raw, element = raw_type(x.dtype), carrier(x.itemsize)
+    read = f"{rows_walk.locate('row', 'at')} const {raw} raw = x[at[2] + column * step];"
+    text = f"""{file("sorting.cuh")}
+extern "C" __global__ void __launch_bounds__({short.threads}) run({element}* values, i64* indices, const {element}* x,
+    {rows_walk.parameter("at")}, i64 count, i64 length, i64 kept, i64 step, i64 values_step, i64 indices_step) {{
+{short.text(read)}
+  for (int i = threadIdx.x; i < {short.padded * short.together}; i += blockDim.x) {{
+    const int column = i & {short.padded - 1};
+    const i64 row = first + i / {short.padded};
+    if (row >= count || column >= kept) continue;
     {rows_walk.locate("row", "at")}
     const u32 place = place_of(items[spread(i)]);
     values[at[0] + column * values_step] = x[at[2] + place * step];
@@ -112,9 +135,8 @@ extern "C" __global__ void __launch_bounds__({threads}) run({element}* values, i
 }}
 """
     numbers = (rows, length, kept, x.strides[-1], values.strides[-1], indices.strides[-1])
-    return KernelProgram(
-        text, blocks(rows, together), threads, (rows_walk.value, *[i64(number) for number in numbers])
-    )
+    tail = (rows_walk.value, *[i64(number) for number in numbers])
+    return KernelProgram(text, blocks(rows, short.together), short.threads, tail)
 
 
 def _long(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> KernelPlan:
