@@ -66,7 +66,9 @@ def names_errors(name: str, seen: frozenset[str] = frozenset()) -> bool:
         return False
     if re.search(r"[A-Za-z]*Error|Raises", text(found)):
         return True
-    others = re.findall(r"(?:[Aa]s|of|[Ss]ee|Calls|form of|older name of) `(?:torch\.)?([\w.]+)", text(found))
+    others = re.findall(
+        r"(?:[Aa]s|like|of|[Ss]ee|Calls|form of|older name of)\s+`(?:torch\.)?([\w.]+)", text(found)
+    )
     room = name.rpartition(".")[0]
     return any(
         names_errors(n, seen | {name})
