@@ -63,31 +63,17 @@ class _OfReduced:
 
     def __init__(self, formula: Callable[..., Any], mode: str) -> None:
         self._formula, self._mode = formula, mode
-        names = names_of(formula)
-        self.names, self._at = (*names, "metas"), names.index("grad")
+        self.names = (*names_of(formula), "metas")
 
-    def __call__(self, *values: Any) -> Any:
+    def __call__(self, grad: Any, *values: Any) -> Any:
         *inputs, metas = values
-        grad = inputs[self._at]
-        each = grad / metas[0].numel if self._mode == "mean" else grad
-        inputs[self._at] = each.expand(metas[0].shape)
-        return self._formula(*inputs)
-
-
-class _ReducedLoss(Composite):
-    """The mean or sum of an elementwise loss, as one node."""
-
-    op: Any
-    mode: str
-
-    def joint_formula(self, needs: Sequence[bool]) -> _OfReduced | None:
-        formula = self.op.joint_formula(needs)
-        return formula and _OfReduced(formula, self.mode)
+        every = grad.expand(metas[0].shape)
+        return self._formula(every / metas[0].numel if self._mode == "mean" else every, *inputs)
 
 
 def _with_node(op: Op, mode: str) -> Composite:
     formulas = [formula and _OfReduced(formula, mode) for formula in op.derivative.formulas]
-    return _ReducedLoss(op.name, Derivative(*formulas), op, mode)
+    return Composite(op.name, Derivative(*formulas))
 
 
 _ELEMENTWISE = (

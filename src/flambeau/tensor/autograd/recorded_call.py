@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from flambeau.ops.op import INPUTS, MISSING, Derivative, Op, names_of, table
 from flambeau.tape.mode import mode
 from flambeau.tape.node import Node
-from flambeau.tensor import dispatch, interception
 from flambeau.tensor.autograd.grad_validation import callers, fit_gradient, zeros_of
 from flambeau.tensor.autograd.saved import FREED, SavedTensor
 
@@ -41,7 +40,7 @@ class RecordedCall(Node):
         use, metas = self.saved_spec, self.record_plan.metas
         values = self.formula_arguments(grads, requested)
         input_grads: list[Any]
-        if use.joint_formula is None or (use.is_fused and interception.count and dispatch.is_shown(grads)):
+        if use.joint_formula is None:
             input_grads = [None] * len(metas)
             for i, formula, pick in use.formulas:
                 if requested is None or requested[i]:
@@ -126,7 +125,6 @@ class SavedSpec:
     inputs: positions of the inputs that are kept. outputs: whether any output is; outs: all, as one, the last.
     A node that keeps nothing may be walked again. needs: which inputs require a gradient.
     first: whether the first output's gradient must be there, of zeros if none came; every: all outputs'.
-    is_fused: whether the joint formula is a kernel that does what the formulas do.
     missing: what to say if nobody has written its derivative.
     With `erases` the last input is what the call overwrites: its gradient is zeros, whatever the record says.
     """
@@ -134,7 +132,6 @@ class SavedSpec:
     __slots__ = (
         "formulas",
         "input_positions",
-        "is_fused",
         "joint_formula",
         "missing",
         "needs",
@@ -157,10 +154,6 @@ class SavedSpec:
         bound = getattr(self.joint_formula, "bound", None)
         if bound is not None:
             self.joint_formula = bound(needs)
-        self.is_fused = False
-        if self.joint_formula is None and not erases and any(needs) and hasattr(record, "joint_formula"):
-            self.joint_formula = record.joint_formula(needs)
-            self.is_fused = self.joint_formula is not None
         names = () if self.joint_formula is None else names_of(self.joint_formula)
         formulas = [
             (i, formula, names_of(formula))
