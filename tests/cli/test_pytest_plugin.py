@@ -99,7 +99,7 @@ def test_the_example_with_a_wait_taken_out_fails(tmp_path):
     assert status == 1
     assert (
         "RaceError" in said
-        and "side stream 1 of cuda:0, created at prefetch.py:11, has no name there; prefetch.py:18 calls it self._stream"
+        and "side stream 1 of cuda:0, created at prefetch.py:13, has no name there; prefetch.py:20 calls it self._stream"
         in said
     )
 

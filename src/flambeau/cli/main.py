@@ -36,12 +36,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = next((word for word in arguments if not word.startswith("-")), "")
     with without_collections():
         options = build_parser(command).parse_args(arguments)
-    if argv is None:  # the process is the command's own: collections, also those at its end, skip its modules
-        gc.freeze()
     for message in configuration.unknown_variables():
         print(f"flambeau: {message}", file=sys.stderr)
     if options.command not in ("run", "trace"):  # for these commands, stdout belongs to the program
         escape_unencodable(sys.stdout)
+    try:
+        return _run_command(options)
+    finally:
+        if argv is None:  # the process ends with the command: its last collections skip all modules
+            gc.freeze()
+
+
+def _run_command(options: argparse.Namespace) -> int:
     try:
         status: int = options.do(options)
         if sys.stdout is not None and not sys.stdout.closed:  # the program may have closed it

@@ -123,11 +123,11 @@ def gpt(m, names):
 
 
 def vae(m, names):
-    return (
-        names["VAE"](),
-        [m.rand(64, 64), m.rand(64, 8)],
-        lambda net, x, noise: names["loss_of"](*names["model_inputs"](net, x, noise)),
-    )
+    def loss(net, x, noise):
+        logits, mean, logvar = net(x, noise)
+        return names["loss_of"](logits, x, mean, logvar)
+
+    return names["VAE"](), [m.rand(64, 64), m.rand(64, 8)], loss
 
 
 def tagger(m, names):
