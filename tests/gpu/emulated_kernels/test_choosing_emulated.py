@@ -118,7 +118,14 @@ def test_elements_of_a_rank_along_other_dimensions() -> None:
     check("mode", mixed("int64", 40, 6), (0, True, None))
 
 
-@pytest.mark.parametrize("length", (1, 7, 200, 1500))
+def test_elements_of_a_rank_of_a_very_long_row() -> None:
+    x = mixed("float16", 1, 33_000)
+    check("nanmedian", x, (1, False, None))
+    for row in (x, np.where(np.isnan(x), np.float16(0), x)):
+        check("median", row, (1, False, None))
+
+
+@pytest.mark.parametrize("length", (1, 7, 200, 1500, 2500))
 def test_quantiles_of_rows(length: int) -> None:
     op = table["quantile"]
     for index, skip in enumerate((False, True)):

@@ -92,4 +92,5 @@ def test_picks_from_sorted_rows(name: str) -> None:
         operators.check_virtual(table[name], kind, GPU)
         x = numbers(kind, 7 * 130 * 3).reshape(7, 130, 3)
         dims = None if name.endswith("all") else 1
-        same(name, (x,), (dims, False, None, *((9,) if name == "kthvalue" else ())))
+        for rows in (x, numbers(kind, 600).reshape(2, 300), numbers(kind, 33_000).reshape(1, 33_000)):
+            same(name, (rows,), (dims, False, None, *((9,) if name == "kthvalue" else ())))

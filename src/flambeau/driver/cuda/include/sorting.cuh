@@ -369,13 +369,13 @@ __device__ __forceinline__ int choose(Choice<T>& choice, int kept, i64 start, i6
 __device__ __forceinline__ u32 key_of(u64 x) { return (u32)(x >> 32); }
 __device__ __forceinline__ u64 key_of(Wide x) { return x.key; }
 
-// How many of the first `length` items of a sorted row have an order below NaN's. item_at(i): item i of the row.
-template<class E, class K, class Items> __device__ __forceinline__ i64 count_numbers(i64 length, const Items& item_at) {
+// How many of the `length` elements of a sorted row come before NaN. order_at(i): the order of element i.
+template<class E, class Order> __device__ __forceinline__ i64 count_numbers(i64 length, const Order& order_at) {
   if constexpr (!(real_float<E> || is_small<E>)) return length;
   i64 numbers = 0, beyond = length;
   while (numbers < beyond) {
     const i64 middle = (numbers + beyond) / 2;
-    if (is_nan_order<E>((K)key_of(item_at(middle)))) beyond = middle; else numbers = middle + 1;
+    if (is_nan_order<E>(order_at(middle))) beyond = middle; else numbers = middle + 1;
   }
   return numbers;
 }

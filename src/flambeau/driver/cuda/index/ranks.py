@@ -115,6 +115,7 @@ class _Rows:
         )
         self.walks = (self._rows.value, self._row.value)
         self.parameters = f"{self._rows.parameter('base')}, {self._row.parameter('step')}"
+        self.types = f"{file('sorting.cuh')}\ntypedef {c_name(self.kind)} C; typedef {self.raw} K;"
 
     def read(self, row: str, column: str) -> str:
         """Declare `raw`, an element."""
@@ -144,7 +145,7 @@ _RANK_OF_SHORT = """
   const i64 row = first + threadIdx.x;
   if (threadIdx.x >= TOGETHER || row >= count) return;
   auto item_at = [&](i64 i) { return items[spread(threadIdx.x * PADDED + (int)i)]; };
-  const i64 valid = count_numbers<C, K>(length, item_at);
+  const i64 valid = count_numbers<C>(length, [&](i64 i) { return key_of(item_at(i)); });
   @pick
   const i64 place = place_of(item_at(pick));"""
 _MODE_OF_SHORT = """
@@ -174,8 +175,7 @@ _MODE_OF_SHORT = """
 
 def _pick_from_short(rows: _Rows, out: _Picked, name: str, rank: int) -> KernelProgram:
     short = ShortRows(rows.kind, rows.length)
-    text = f"""{file("sorting.cuh")}
-typedef {c_name(rows.kind)} C; typedef {rows.raw} K;
+    text = f"""{rows.types}
 const int PADDED = {short.padded}, TOGETHER = {short.together};
 extern "C" __global__ void __launch_bounds__({short.threads}) run({out.parameters}, {rows.parameters}, i64 count,
     i64 length, i64 rank) {{
@@ -193,8 +193,7 @@ def _select(rows: _Rows, out: _Picked, name: str, rank: int) -> KernelProgram:
     threads = 256 if rows.length <= _CACHED // 4 else 1024
     cached = 1 << (rows.length - 1).bit_length()
     is_cached = cached * (8 if is_wide(rows.kind) else 4) <= _CACHED
-    text = f"""{file("sorting.cuh")}
-typedef {c_name(rows.kind)} C; typedef {rows.raw} K;
+    text = f"""{rows.types}
 extern "C" __global__ void __launch_bounds__({threads}) run({out.parameters}, {rows.parameters}, i64 length,
     i64 rank) {{
   __shared__ Ranking ranking;
@@ -240,11 +239,7 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, {indice
   const i64 i = blockIdx.x * 256ll + threadIdx.x;
   if (i >= n) return;
   const {raw}* row = keys + i * length;
-  i64 valid = 0, beyond = length;
-  while (valid < beyond) {{
-    const i64 middle = (valid + beyond) / 2;
-    if (differ(row[middle], row[middle])) beyond = middle; else valid = middle + 1;
-  }}
+  const i64 valid = count_numbers<{kind}>(length, [&](i64 j) {{ return rank_of<{kind}, {raw}>(row[j]); }});
   {_PICKS.get(name, _MODE_OF_SORTED)}
   {walk.locate("i", "o")}
   values[o[0]] = ({element})row[pick];
@@ -284,7 +279,7 @@ def quantile(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
     work = WorkspaceLayout()
     radix = Radix(work, x.numel, is_wide(x.dtype), key_bits(x.dtype), order_text(x.dtype), row=length)
     kind, raw = c_name(x.dtype), radix.kind
-    text = f"""
+    text = f"""{file("sorting.cuh")}
 typedef {kind} C;
 extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* q, const {raw}* keys, {here.parameter("o")},
     {levels.parameter("l")}, i64 n, i64 rows, i64 length) {{
@@ -292,11 +287,7 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* q, const 
   if (i >= n) return;
   const i64 row = i % rows, level = i / rows;
   auto at = [&](i64 place) -> C {{ return {_NUMBERS[raw]}(keys[row * length + place]); }};
-  i64 valid = 0, beyond = length;
-  while (valid < beyond) {{
-    const i64 middle = (valid + beyond) / 2;
-    if (is_nan(at(middle))) beyond = middle; else valid = middle + 1;
-  }}
+  const i64 valid = count_numbers<C>(length, [&](i64 j) {{ return rank_of<C, {raw}>(keys[row * length + j]); }});
   {_interpolate(here, levels, interpolation, skip)}
 }}
 """
@@ -309,8 +300,7 @@ def _quantiles_of_short(
     rows: _Rows, here: Walked, levels: Walked, interpolation: str, skip: bool
 ) -> KernelProgram:
     short = ShortRows(rows.kind, rows.length)
-    text = f"""{file("sorting.cuh")}
-typedef {c_name(rows.kind)} C; typedef {rows.raw} K;
+    text = f"""{rows.types}
 const int PADDED = {short.padded}, TOGETHER = {short.together};
 extern "C" __global__ void __launch_bounds__({short.threads}) run(C* out, const K* x, const C* q, {here.parameter("o")},
     {levels.parameter("l")}, {rows.parameters}, i64 count, i64 length, i64 levels) {{
@@ -324,7 +314,7 @@ extern "C" __global__ void __launch_bounds__({short.threads}) run(C* out, const 
       {rows.read("row", "column")}
       return {_NUMBERS[rows.raw]}(raw);
     }};
-    const i64 valid = count_numbers<C, K>(length, item_at);
+    const i64 valid = count_numbers<C>(length, [&](i64 j) {{ return key_of(item_at(j)); }});
     {_interpolate(here, levels, interpolation, skip)}
   }}
 }}
