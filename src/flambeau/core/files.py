@@ -73,7 +73,11 @@ def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[Bi
 
 @contextmanager
 def naming(path: str | os.PathLike[str], outcome: str) -> Iterator[None]:
-    """Add the file's name and its state to errors of a full or broken disk.
+    """Add to the error of a full or broken disk which file was written, and what is left of it.
+
+    Args:
+        path: The file.
+        outcome: What is left of it, such as "the old file is kept".
 
     Raises:
         OSError: If the block raises one; with the same number.

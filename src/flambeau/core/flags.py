@@ -21,8 +21,8 @@ class Flags:
         "default_dtype", "deterministic", "deterministic_warn_only", "fill_uninitialized",
         "float16_accumulation", "float16_reductions",
         "float32_matmul_precision", "launch_blocking",
-        "matmul_allow_tf32", "mha_fastpath", "portable_random", "precisions", "profiled", "rnn_allow_tf32",
-        "sync_debug_mode", "witnessed",
+        "matmul_allow_tf32", "memory_subscribed", "mha_fastpath", "portable_random", "precisions", "profiled",
+        "rnn_allow_tf32", "sync_debug_mode",
     )  # fmt: skip
 
     _subscribers: list[Callable[[], None]]
@@ -47,7 +47,7 @@ class Flags:
     launch_blocking: bool
     sync_debug_mode: int  # 1: warn of operations that wait for a device, 2: refuse them
     profiled: bool  # True if profilers subscribe to launches
-    witnessed: bool  # True if profilers subscribe to memory events
+    memory_subscribed: bool  # True if profilers subscribe to memory events
     attention: frozenset[int]  # the numbers of torch.nn.attention's backends that may be used
     attention_order: tuple[int, ...]  # the order in which they are tried
     attention_reduced: bool  # True if attention by matrix products may sum in 16 bits
@@ -76,7 +76,7 @@ class Flags:
         put(self, "launch_blocking", False)
         put(self, "sync_debug_mode", 0)
         put(self, "profiled", False)
-        put(self, "witnessed", False)
+        put(self, "memory_subscribed", False)
         put(self, "mha_fastpath", True)
         put(self, "portable_random", False)
         put(self, "attention", frozenset(range(5)))
@@ -98,7 +98,7 @@ class Flags:
         """Return the values that plans depend on."""
         return (
             self.matmul_allow_tf32, self.cudnn_allow_tf32, self.rnn_allow_tf32, self.cudnn_enabled, self.deterministic,
-            self.default_dtype, self.launch_blocking, self.profiled, self.witnessed,
+            self.default_dtype, self.launch_blocking, self.profiled, self.memory_subscribed,
         )  # fmt: skip
 
 

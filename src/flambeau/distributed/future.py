@@ -160,7 +160,10 @@ def _text(error: Exception) -> str:
 
 
 def collect_all(futures: list[Future[Any]]) -> Future[list[Future[Any]]]:
-    """Return a future of the list of these futures' values, done when all are, or with the first error."""
+    """Return a future whose value is the list `futures`, and which completes when all of them have.
+
+    If any of them failed, the error of the first such one in the list is its error.
+    """
     result: Future[list[Future[Any]]] = Future(drive=lambda: [f._settle() for f in futures] and None)
     numbers = count(1)  # several threads may finish futures together: each takes another number
 
@@ -176,5 +179,5 @@ def collect_all(futures: list[Future[Any]]) -> Future[list[Future[Any]]]:
 
 
 def wait_all(futures: list[Future[Any]]) -> list[Any]:
-    """Return the values of all. The first error is raised."""
+    """Return the values of these futures, in their order. Blocks until all are done; raises the first error."""
     return [future.wait() for future in collect_all(futures).wait()]

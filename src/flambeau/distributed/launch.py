@@ -15,12 +15,12 @@ from flambeau.distributed.run import run
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the arguments of torchrun, and --use-env."""
+    """Parse a command line with the options of torchrun and `--use-env`."""
     return _parser().parse_args(args)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Parse, run, and exit with the status of the first rank that failed."""
+    """Parse the command line, run the ranks, and exit with the status of the first rank that failed."""
     warnings.warn(
         "The module torch.distributed.launch is deprecated and will be removed in future. Use torchrun.\nNote that "
         "--use-env is set by default in torchrun. If your script expects `--local-rank` argument to be set, please "

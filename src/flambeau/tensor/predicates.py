@@ -35,7 +35,7 @@ def is_nonzero(input: Tensor) -> bool:
 
 @method
 def is_signed(self: Tensor) -> bool:
-    """Return True if its dtype holds negative numbers."""
+    """Return True if the tensor's dtype can represent negative numbers."""
     return self.meta.dtype.is_signed
 
 
@@ -61,13 +61,16 @@ def _assert(condition: Any, message: str) -> None:
 
 @method
 def storage_type(self: Tensor) -> type:
-    """Return the class of its `storage()`."""
+    """Return the class of the tensor's `storage()`."""
     return type(self.storage())
 
 
 @function
 def typename(obj: Any) -> str:
-    """Return the full name of an object's type; of a tensor, of its tensor type: "torch.FloatTensor"."""
+    """Return the full name of an object's type, such as "decimal.Decimal"; for a tensor `obj.type()`.
+
+    A class or function gives its own name. Names of builtins have no module.
+    """
     if isinstance(obj, Tensor):
         named: str = obj.type()
         return named

@@ -1,4 +1,4 @@
-"""torch.nn.attention: which ways of computing attention may be taken. See Note [Ways of attention]."""
+"""torch.nn.attention: the backends that attention may use. See Note [Attention backends]."""
 
 from __future__ import annotations
 

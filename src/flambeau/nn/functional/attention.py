@@ -60,7 +60,7 @@ def scaled_dot_product_attention(
     )
     by_products = dropout_p > 0
     if choice.is_restricted():
-        by_products = choice.chosen(query, key, value, attn_mask, dropout_p) == choice.MATH
+        by_products = choice.choose_backend(query, key, value, attn_mask, dropout_p) == choice.MATH
     if by_products:
         return _by_products(query, key, value, attn_mask, dropout_p, is_causal, factor)
     masks = () if attn_mask is None else (attn_mask,)

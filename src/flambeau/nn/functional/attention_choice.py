@@ -1,9 +1,9 @@
-"""Which way of computing attention is taken where `torch.nn.attention.sdpa_kernel` and its like leave out some.
+"""The choice of a backend of attention (SDPBackend), where `torch.nn.attention.sdpa_kernel` or flags disable some.
 
-# Note [Ways of attention]
-PyTorch has several kernels for one function. Flambeau has two ways: one kernel that never writes the scores to memory
-stands for the flash and the memory-efficient kernels, and products with a softmax between them for "math". cuDNN's
-attention is not used. What a kernel of PyTorch's does not take, its stand-in refuses, too.
+# Note [Attention backends]
+PyTorch has four backends for one function. Flambeau has two implementations: a kernel that never writes the scores to
+memory serves as the flash and the memory-efficient backend, and two products with a softmax between them as "math".
+cuDNN's attention is not used. Inputs that a backend of PyTorch refuses are refused for it here, too.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ _NO_VIABLE = (
 )
 _NAMES = {FLASH: "Flash attention", EFFICIENT: "Memory efficient", CUDNN: "cuDNN attention"}
 _HALVES = (float16, bfloat16)
-_DEEPEST = 256  # that PyTorch's flash attention takes
+_DEEPEST = 256  # the largest head size that PyTorch's flash attention supports
 
 
 def is_restricted() -> bool:
-    """Return True if some way is left out, or they are tried in another order than at first."""
+    """Return True if a backend is disabled, or if the order in which they are tried was changed."""
     return flags.attention != EVERY or flags.attention_order[0] != FLASH
 
 
-def chosen(query: Any, key: Any, value: Any, mask: Any, dropout_p: float) -> int:
-    """Return the first way that is allowed and takes these.
+def choose_backend(query: Any, key: Any, value: Any, mask: Any, dropout_p: float) -> int:
+    """Return the first enabled backend that supports these operands: MATH, FLASH, EFFICIENT or CUDNN.
 
     Raises:
-        RuntimeError: If none does; warnings say why.
+        RuntimeError: If no enabled backend supports them. A warning for each says why.
     """
     known = (MATH, FLASH) if query.device.type != "cuda" else (MATH, FLASH, EFFICIENT, CUDNN)
-    allowed = [way for way in flags.attention_order if way in known and way in flags.attention]
+    allowed = [x for x in flags.attention_order if x in known and x in flags.attention]
     if not allowed:
         raise RuntimeError(_NO_VIABLE)
-    reasons = [(way, why_not(way, query, key, value, mask, dropout_p)) for way in allowed]
-    for way, reason in reasons:
+    reasons = [(backend, why_not(backend, query, key, value, mask, dropout_p)) for backend in allowed]
+    for backend, reason in reasons:
         if reason is None:
-            return way
-    for way, reason in reasons:
-        warnings.warn(f"{_NAMES[way]} kernel not used because:", UserWarning, stacklevel=4)
+            return backend
+    for backend, reason in reasons:
+        warnings.warn(f"{_NAMES[backend]} kernel not used because:", UserWarning, stacklevel=4)
         warnings.warn(str(reason), UserWarning, stacklevel=4)
     raise RuntimeError("No available kernel. Aborting execution.")
 
 
-def why_not(way: int, query: Any, key: Any, value: Any, mask: Any, dropout_p: float) -> str | None:
-    """Return why a way does not take these tensors; None where it does."""
-    if way == MATH:
+def why_not(backend: int, query: Any, key: Any, value: Any, mask: Any, dropout_p: float) -> str | None:
+    """Return the reason why a backend does not support these operands; None if it does."""
+    if backend == MATH:
         return None
-    if way == CUDNN:
+    if backend == CUDNN:
         return "cuDNN attention: Flambeau does not use it."
     tensors = (query, key, value)
     if any(x.dim() != 4 for x in tensors):
@@ -67,7 +67,7 @@ def why_not(way: int, query: Any, key: Any, value: Any, mask: Any, dropout_p: fl
         return "Flambeau's fused kernels have no dropout."
     if query.device.type != "cuda":
         return None
-    if way == EFFICIENT:
+    if backend == EFFICIENT:
         return _refused_dtypes(tensors, (*_HALVES, float32), "{Half, BFloat16, Float}")
     if mask is not None:
         return "Flash Attention does not support non-null attn_mask."

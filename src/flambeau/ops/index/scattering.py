@@ -70,7 +70,12 @@ _REDUCE_AT: dict[str, Any] = {
 
 
 def reduce_at(out: Array, places: Any, source: Any, how: str, include_self: bool) -> None:
-    """Compute `out[places] (how)= source` with repeated indices; without the old elements unless `include_self`."""
+    """Reduce the elements of `source` into the elements of `out` at `places`, where a place may repeat.
+
+    Args:
+        how: The reduction: "sum", "mean", "prod", "amax", "amin"; "add" and "multiply" as in `scatter_`.
+        include_self: True if the old element of `out` at a place takes part in the reduction.
+    """
     with np.errstate(all="ignore"):
         if not include_self:
             out[places] = _identity(how, out.dtype)
@@ -278,7 +283,7 @@ def _share_of_mean(grad: Any, index: Any, dim: int, include_self: bool) -> Any:
 
 
 def _share_of_extreme(a: Any, index: Any, source: Any, out: Any, params: Any) -> Any:
-    """Return how many elements share the extreme, and so the gradient."""
+    """Return the number of elements equal to each result of amax or amin, among which its gradient is divided."""
     dim, _, include_self = params[:3]
     own = (a == out).to(out.dtype)
     own = own if include_self else own.scatter(dim, index, 0)
@@ -287,14 +292,14 @@ def _share_of_extreme(a: Any, index: Any, source: Any, out: Any, params: Any) ->
 
 
 def _as_source(index: Any, source: Any) -> Any:
-    """Return the part of the source that the index covers."""
+    """Return the part of `source` that has an index: its first `index.shape[d]` elements in each dimension d."""
     for dim, size in enumerate(index.shape):
         source = source.narrow(dim, 0, size)
     return source
 
 
 def _to_source(grad: Any, meta: Any) -> Any:
-    """Return the gradient of the whole source: zero beyond the index."""
+    """Return the gradient of the whole source; elements without an index get zero."""
     if meta is None:
         return grad.sum()
     if grad.meta.shape == meta.shape:

@@ -27,30 +27,30 @@ class MemorySubscriber(Protocol):
         """Handle the free of a block of more than 0 bytes."""
 
 
-_witnesses: tuple[MemorySubscriber, ...] = ()
-_told: dict[Any, _NotifyingAllocator] = {}  # by allocator
+_subscribers: tuple[MemorySubscriber, ...] = ()
+_notifying: dict[Any, _NotifyingAllocator] = {}  # by allocator
 
 
-def subscribe(witness: MemorySubscriber, contexts: Sequence[Context]) -> None:
-    """Call `witness` for the memory events of these contexts from now on."""
-    global _witnesses
-    _witnesses = (*_witnesses, witness)
+def subscribe(subscriber: MemorySubscriber, contexts: Sequence[Context]) -> None:
+    """Notify `subscriber` of each allocation and free in these contexts, from now on."""
+    global _subscribers
+    _subscribers = (*_subscribers, subscriber)
     for context in contexts:
         allocator = context.allocator
-        if allocator not in _told:
-            _told[allocator] = _NotifyingAllocator(context, allocator)
-    flags.witnessed = True
+        if allocator not in _notifying:
+            _notifying[allocator] = _NotifyingAllocator(context, allocator)
+    flags.memory_subscribed = True
 
 
-def unsubscribe(witness: MemorySubscriber) -> None:
-    """Stop calling `witness`."""
-    global _witnesses
-    _witnesses = tuple([other for other in _witnesses if other is not witness])
-    if _witnesses:
+def unsubscribe(subscriber: MemorySubscriber) -> None:
+    """Stop notifying `subscriber`. After the last one has left, allocators use their own functions again."""
+    global _subscribers
+    _subscribers = tuple([other for other in _subscribers if other is not subscriber])
+    if _subscribers:
         return
-    flags.witnessed = False
-    while _told:
-        _told.popitem()[1].end()
+    flags.memory_subscribed = False
+    while _notifying:
+        _notifying.popitem()[1].end()
 
 
 class _NotifyingAllocator:
@@ -80,8 +80,8 @@ def _allocating(
     def allocate_and_notify(nbytes: int, stream: Stream) -> Block:
         block = allocate(nbytes, stream)
         if nbytes:
-            for witness in _witnesses:
-                witness.on_allocate(context, block, nbytes, to_launch)
+            for subscriber in _subscribers:
+                subscriber.on_allocate(context, block, nbytes, to_launch)
         return block
 
     return allocate_and_notify
@@ -90,8 +90,8 @@ def _allocating(
 def _freeing(context: Context, free: Callable[[Block], None]) -> Callable[[Block], None]:
     def notify_and_free(block: Block) -> None:
         if block.size:
-            for witness in _witnesses:
-                witness.on_free(context, block)
+            for subscriber in _subscribers:
+                subscriber.on_free(context, block)
         free(block)
 
     return notify_and_free

@@ -87,7 +87,7 @@ def _guard(launch: Launch, device: CudaDevice, access: IndexedAccess) -> bytes:
 
 
 def _by_tensors(target: Meta, indices: Sequence[Meta], dims: tuple[int, ...], first: int) -> IndexedAccess:
-    """Return the access `target[..., i, j, ...]`; the index tensors are operands `first`, `first + 1`, ..."""
+    """Describe the access `target[..., i, j, ...]`; the index tensors are operands `first`, `first + 1`, ..."""
     shape = broadcast_shapes([i.shape for i in indices])
     at = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
     kept = [d for d in range(target.ndim) if d not in dims]
@@ -109,7 +109,7 @@ def _by_tensors(target: Meta, indices: Sequence[Meta], dims: tuple[int, ...], fi
 
 
 def _along(target: Meta, index: Meta, dim: int, wraps: bool, said: str = OUT_OF_BOUNDS) -> IndexedAccess:
-    """Return the access to slices of `target` along `dim` at a vector of indices, operand 2."""
+    """Describe the access of `index_select` along `dim`; the vector of indices is operand 2."""
     target, index = vector_like(target), vector_like(index)
     along = tuple([index.strides[0] if d == dim else 0 for d in range(target.ndim)])
     return IndexedAccess(
@@ -127,7 +127,7 @@ def _along(target: Meta, index: Meta, dim: int, wraps: bool, said: str = OUT_OF_
 
 
 def _by_element(target: Meta, index: Meta, dim: int) -> IndexedAccess:
-    """Return elements of `target` along `dim`, each at its own index, operand 2."""
+    """Describe the access of `gather` and `scatter` along `dim`; the indices are operand 2."""
     target, index = vector_like(target), vector_like(index)
     return IndexedAccess(
         shape=index.shape,
@@ -143,7 +143,7 @@ def _by_element(target: Meta, index: Meta, dim: int) -> IndexedAccess:
 
 
 def _over_all(target: Meta, index: Meta) -> IndexedAccess:
-    """Return the access to elements of `target` in row-major order at indices, operand 2."""
+    """Describe the access `target.flatten()[indices]` of `take` and `put`; the indices are operand 2."""
     return IndexedAccess(
         shape=index.shape,
         target=(0,) * index.ndim,
