@@ -83,18 +83,26 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         raise
 
 
+_open = [0]  # what earlier tests have left open; each has failed for it
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """A test that leaves a switch changed fails, not the one after it that finds it so."""
+    """A test that leaves a switch changed or a mode open fails, not the one after it that finds it so."""
     from flambeau.core.flags import Flags, flags
+    from flambeau.tensor import interception
 
     yield
+    if interception.count > _open[0]:
+        gc.collect()  # wrapper tensors in cycles, before some test freezes them
     fresh, left = Flags(), {}
     for name in Flags.__annotations__.keys() - {"_subscribers", "launch_blocking"}:  # that is the machine's
         if getattr(flags, name) != getattr(fresh, name):
             left[name] = getattr(flags, name)
             setattr(flags, name, getattr(fresh, name))
+    opened, _open[0] = interception.count - _open[0], interception.count
     assert not left, f"left changed by this test: {left}"
+    assert opened <= 0, f"left open by this test: {opened} dual levels, dispatch modes or wrapper tensors"
 
 
 def pytest_collection_finish() -> None:
