@@ -26,7 +26,7 @@ import numpy as np
 from flambeau.core.dtype import from_numpy
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Expressions, Fold, Launch, Routine, Source
+from flambeau.driver.api import Expression, Expressions, Fold, Fused, Launch, Routine, Source
 from flambeau.driver.cuda.device.program import KernelProgram, flatten_scalars, wire_format
 
 HERE = Path(__file__).parent
@@ -167,9 +167,11 @@ class Device:
 def built(launch: Launch, device: Device) -> Any:
     """The program or plan of a launch."""
     from flambeau.driver.cuda.build import find_function
-    from flambeau.driver.cuda.codegen import pointwise, pointwise_several, reduction, source
+    from flambeau.driver.cuda.codegen import fused, pointwise, pointwise_several, reduction, source
 
     form: Any = launch.kernel.cuda
+    if isinstance(form, Fused):
+        return fused.program(launch, form)
     if isinstance(form, Expressions):
         return pointwise_several.program(launch, form)
     if isinstance(form, Expression):

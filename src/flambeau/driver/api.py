@@ -268,6 +268,32 @@ class Expressions(Record):
     each: tuple[Expression, ...]
 
 
+class FusedStep(Record):
+    """An operator of a fused kernel.
+
+    Attributes:
+        launch: The launch of the operator alone. Its CUDA form is an `Expression` that is not `indexed`.
+        sources: The value of each input of `launch`: input k of the fused launch, or -1 - k for the result of step k.
+    """
+
+    launch: Launch
+    sources: tuple[int, ...]
+
+
+class Fused(Record):
+    """A pointwise kernel that computes several expressions of one shape, each from inputs and earlier results.
+
+    Each result is rounded to its dtype, as if a separate kernel had stored it.
+
+    Attributes:
+        steps: The operators in the order in which the program called them.
+        stored: For each output of the launch, the step whose result it receives. Other results never exist in memory.
+    """
+
+    steps: tuple[FusedStep, ...]
+    stored: tuple[int, ...]
+
+
 class Fold(Record):
     """A reduction over dims: it maps each element to a state, combines states, and maps the last one to
     outputs.
@@ -377,7 +403,7 @@ class Lists(Record):
     flag: bool = False
 
 
-CudaForm = Expression | Expressions | Fold | Scan | Source | Routine | Lists
+CudaForm = Expression | Expressions | Fused | Fold | Scan | Source | Routine | Lists
 
 
 class Launch(Record):

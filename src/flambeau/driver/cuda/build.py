@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.api import Expression, Expressions, Fold, Launch, Lists, Routine, Scan, Source
+from flambeau.driver.api import Expression, Expressions, Fold, Fused, Launch, Lists, Routine, Scan, Source
 from flambeau.driver.cuda.codegen import (
+    fused,
     multi_kernel,
     multi_tensor,
     pointwise,
@@ -53,6 +54,8 @@ def build_kernels(launch: Launch, device: CudaDevice) -> KernelProgram | multi_k
         return pointwise.program(launch, form)
     if isinstance(form, Expressions):
         return pointwise_several.program(launch, form)
+    if isinstance(form, Fused):
+        return fused.program(launch, form)
     if isinstance(form, Fold):
         return reduction.program(launch, form, device.properties.multi_processor_count)
     if isinstance(form, Scan):

@@ -1,0 +1,118 @@
+"""A chain of pointwise operators as one kernel, of which `torch.compile` makes one launch.
+
+The reference implementation runs those of the operators one after the other, so its bits are those of separate
+launches. Results that no output receives are temporary arrays with the layout that a tensor would have: NumPy's
+loops, and so the last bits of its functions, depend on strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Expression, Fused, FusedStep, Kernel, Launch, host_body
+from flambeau.ops.pointwise.pointwise_body import Array
+
+_NAMED = 6  # operators that a kernel's name lists
+
+
+def can_fuse(launch: Launch) -> bool:
+    """Return True if a launch computes each element of one output from its inputs' elements at the same place."""
+    kernel = launch.kernel
+    form = kernel.cuda
+    return (
+        isinstance(form, Expression)
+        and not form.indexed
+        and not kernel.draws
+        and kernel.cycles is None
+        and len(launch.outputs) == 1
+        and not launch.updates
+    )
+
+
+def fuse(
+    steps: Sequence[FusedStep],
+    inputs: Sequence[Meta | Any],
+    stored: Sequence[int],
+    outputs: Sequence[Meta],
+) -> Launch:
+    """Return one launch of several operators of one shape.
+
+    Args:
+        steps: The operators, in the order of their calls.
+        inputs: The operands that they read: tensors' metas as broadcast to the shape, and dtypes of scalars.
+        stored: The steps whose results are outputs.
+        outputs: The metas of these results.
+    """
+    form = Fused(tuple(steps), tuple(stored))
+    kernel = Kernel(_name(steps), _host, _flops, cuda=form)
+    return Launch(kernel, tuple(outputs), tuple(inputs))
+
+
+def _name(steps: Sequence[FusedStep]) -> str:
+    names = [step.launch.kernel.name for step in steps]
+    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return f"fused({', '.join(names[:_NAMED] + more)})"
+
+
+def _form(launch: Launch) -> Fused:
+    form = launch.kernel.cuda
+    assert isinstance(form, Fused)
+    return form
+
+
+def _flops(launch: Launch) -> int:
+    return sum([step.launch.kernel.flops(step.launch) for step in _form(launch).steps])
+
+
+def _host(launch: Launch) -> Body:
+    form = _form(launch)
+    output_of = {step: k for k, step in enumerate(form.stored)}
+    last_uses = _last_uses(form)
+    runs = []
+    for number, step in enumerate(form.steps):
+        alone = step.launch.with_(capability=launch.capability)
+        runs.append(
+            (
+                host_body(alone),
+                step.sources,
+                output_of.get(number),
+                _temporary(alone.outputs[0]),
+                last_uses[number],
+            )
+        )
+
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        results: list[Any] = []
+        for run, sources, output, make, dead in runs:
+            result = make() if output is None else outputs[output]
+            run([result], [inputs[k] if k >= 0 else results[-1 - k] for k in sources])
+            results.append(result)
+            for k in dead:
+                results[k] = None
+
+    return body
+
+
+def _last_uses(form: Fused) -> list[list[int]]:
+    """Return the results that each step is the last to use."""
+    last = {k: k for k in range(len(form.steps))}
+    for number, step in enumerate(form.steps):
+        for source in step.sources:
+            if source < 0:
+                last[-1 - source] = number
+    dead: list[list[int]] = [[] for _ in form.steps]
+    for result, number in last.items():
+        dead[number].append(result)
+    return dead
+
+
+def _temporary(meta: Meta) -> Callable[[], Array]:
+    """Return a function that creates an array of a tensor's layout."""
+    kind = meta.dtype.numpy
+    if meta.plain:
+        return lambda: np.empty(meta.shape, kind)
+    return lambda: np.ndarray(meta.shape, kind, np.empty(meta.span, np.uint8), 0, meta.byte_strides)

@@ -1,0 +1,67 @@
+"""Fused kernels of all pointwise operators compile for an H100. Needs NVRTC, and no GPU."""
+
+from __future__ import annotations
+
+import random
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+if not find_spec("cuda") or not find_spec("nvidia"):
+    pytest.skip("NVRTC is not installed", allow_module_level=True)
+
+from compiling import EACH_ALONE, compile_each
+from seeds import session_seed
+
+import flambeau
+from flambeau.core.dtype import from_numpy
+from flambeau.core.flags import flags
+from flambeau.core.meta import Meta
+from flambeau.driver.api import FusedStep, Launch
+from flambeau.driver.cuda.codegen import fused
+from flambeau.ops.op import Op, table
+from flambeau.ops.pointwise.fusion import can_fuse, fuse
+from flambeau.ops.pointwise.pointwise import Pointwise
+from flambeau.testing import operators
+
+GPU = flambeau.device("cuda", 0)
+PER_KERNEL = 24
+
+
+def launch_of(op: Op, kind: Any) -> Launch:
+    inputs, params = next(iter(op.samples(operators.maker(kind, 0), kind)))
+    metas = [
+        Meta.contiguous_of(x.shape, from_numpy(x.dtype), GPU) if hasattr(x, "dtype") else type(x)
+        for x in inputs
+    ]
+    found = op.rule(metas, params + tuple([getattr(flags, name) for name in op.flags]))
+    return Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+
+
+def fused_source(ops: list[Op], choice: random.Random, strided: bool) -> str:
+    inputs: list[Any] = []
+    steps = []
+    for op in ops:
+        kinds = [d for d in op.dtypes if d.name in ("float32", "float16", "int64", "complex64", "bool")]
+        launch = launch_of(op, choice.choice(kinds))
+        assert can_fuse(launch)
+        if launch.outputs[0].shape != (3, 4):
+            continue
+        first = len(inputs)
+        inputs += [x.with_(strides=(1, 3)) if strided and isinstance(x, Meta) else x for x in launch.inputs]
+        steps.append(FusedStep(launch, tuple(range(first, len(inputs)))))
+    stored = sorted(choice.sample(range(len(steps)), 3))
+    launch = fuse(steps, inputs, stored, [steps[k].launch.outputs[0] for k in stored])
+    form: Any = launch.kernel.cuda
+    return fused.program(launch.with_(capability=(9, 0)), form).name_and_source(launch)[1]
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_fused_operators_compile(strided: bool) -> None:
+    choice = random.Random(f"{session_seed()} {strided}")
+    ops = [op for op in table.values() if isinstance(op, Pointwise)]
+    choice.shuffle(ops)
+    ends = len(ops) if EACH_ALONE else PER_KERNEL
+    for start in range(0, ends, PER_KERNEL):
+        compile_each([fused_source(ops[start : start + PER_KERNEL], choice, strided)])
