@@ -11,7 +11,7 @@ from flambeau.core.device import device as _device
 from flambeau.core.dtype import dtype as _dtype
 from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
 from flambeau.core.names import explain_absent_names
-from flambeau.nn.parallel.coalescing import buckets, flattened, unflattened
+from flambeau.nn.parallel.coalescing import buckets, flatten_bucket, unflatten_bucket
 from flambeau.nn.parameter import _rebuild_parameter, _rebuild_parameter_with_state
 from flambeau.runtime import current, system
 from flambeau.tensor.exchange.pickling import rebuild as _rebuild_tensor_v2
@@ -29,7 +29,7 @@ def _flatten_dense_tensors(tensors: Sequence[Tensor]) -> Tensor:
     """Return one row of all elements, of the dtype that they have together. A single contiguous tensor is its own
     row.
     """
-    row: Tensor = flattened(tensors)
+    row: Tensor = flatten_bucket(tensors)
     return row
 
 
@@ -37,7 +37,7 @@ def _unflatten_dense_tensors(flat: Tensor, tensors: Sequence[Tensor]) -> tuple[T
     """Return views of the row `flat` with the shapes of `tensors`, in their order. Raises RuntimeError if it is too
     short.
     """
-    return tuple(unflattened(flat[: sum(t.numel() for t in tensors)], tensors))
+    return tuple(unflatten_bucket(flat[: sum(t.numel() for t in tensors)], tensors))
 
 
 def _take_tensors(tensors: Sequence[Tensor], size_limit: int) -> Iterator[list[Tensor]]:

@@ -65,7 +65,7 @@ def test_slices_are_numpys(shape, data):
     whole = np.arange(count).reshape(shape).transpose(others + chosen)
     size = int(np.prod([shape[d] for d in chosen]))
     axes = mesh_layout.row_major(shape)
-    joined = mesh_layout.joined([axes[d] for d in chosen])
+    joined = mesh_layout.join_axes([axes[d] for d in chosen])
     assert mesh_layout.tiles(joined, count) == whole.reshape(-1, size).tolist()
     assert mesh_layout.apart(joined) and mesh_layout.in_order(joined)
     assert mesh_layout.length(joined) == size
@@ -77,7 +77,7 @@ def test_an_axis_split_and_joined_is_itself(sizes):
     whole = mesh_layout.axis([(int(np.prod(sizes)), 2)])
     parts = mesh_layout.split(whole, sizes)
     assert [mesh_layout.length(part) for part in parts] == sizes
-    assert mesh_layout.joined(parts) == whole
+    assert mesh_layout.join_axes(parts) == whole
     places = [
         sum(i * part[0][1] for i, part in zip(at, parts, strict=True) if part)
         for at in product(*map(range, sizes))
@@ -86,7 +86,7 @@ def test_an_axis_split_and_joined_is_itself(sizes):
 
 
 def test_an_axis_of_pieces_is_split_at_its_pieces():
-    pieces = mesh_layout.joined([((2, 12),), ((3, 1),)])
+    pieces = mesh_layout.join_axes([((2, 12),), ((3, 1),)])
     assert mesh_layout.split(pieces, [2, 3]) == [((2, 12),), ((3, 1),)]
     assert mesh_layout.split(pieces, [1, 6]) == [(), pieces]
     with pytest.raises(AssertionError, match="cannot be split into"):

@@ -260,7 +260,7 @@ class Ranks:
     def step(self, rank: int) -> None:
         operation, *args = self.plans[rank].pop(0)
         if operation == "end":
-            self.place.left(rank)
+            self.place.remove_process(rank)
             return
         answer = self.place.ask(rank, len(self.told[rank]), operation, args)
         self.waits[rank] = answer is None
@@ -554,5 +554,5 @@ def test_a_capacity_is_one_for_all_processes() -> None:
     assert place.ask(1, 2, "reserve", [1, 7, 60, 100]) == [2, "ok", None], "another device"
     assert place.ask(0, 2, "release", [0, 7]) == [2, "ok", None]
     assert place.ask(1, 3, "reserve", [0, 8, 60, 100]) == [3, "ok", None]
-    place.left(1)
+    place.remove_process(1)
     assert place.ask(0, 3, "reserve", [0, 8, 100, 100]) == [3, "ok", None], "what a process held ends with it"

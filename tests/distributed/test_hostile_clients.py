@@ -165,7 +165,7 @@ def test_the_coordinator_keeps_its_invariants(asked: list[tuple[str, int, random
             place.ask(process, number, operation, args)
         place.settle({})
         if rng.random() < 0.1:
-            place.left(process)
+            place.remove_process(process)
             place.settle({})
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rank_kit import SOURCES, Said, environment, finish, free_port, start
 
-from flambeau.distributed.launching.cluster_environment import first_host, placed
+from flambeau.distributed.launching.cluster_environment import detect_placement, first_host
 from flambeau.distributed.launching.launch_options import get_args_parser
 from flambeau.distributed.launching.workers import stream_bits
 from flambeau.distributed.run import determine_local_world_size, plan_of, run
@@ -572,15 +572,15 @@ def test_what_schedulers_say() -> None:
         "SLURM_STEP_ID": "0",
         "SLURM_STEP_NODELIST": "gpu[007-012,20],x",
     }
-    found = placed(slurm)
+    found = detect_placement(slurm)
     assert found is not None
     assert (found.rank, found.size, found.first, found.by) == (3, 8, "gpu007", "Slurm")
     del slurm["SLURM_STEP_ID"]
-    assert placed(slurm) is None, "the job's own shell"
-    found = placed({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+    assert detect_placement(slurm) is None, "the job's own shell"
+    found = detect_placement({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
     assert found is not None
     assert (found.rank, found.size, found.first) == (1, 2, "")
-    assert placed({}) is None
+    assert detect_placement({}) is None
     assert [first_host(h) for h in ("a", "a,b", "a[1,3]", "n[08-09]b,c", "n-1[10-12]")] == [
         "a",
         "a",

@@ -21,7 +21,7 @@ from flambeau.core.ipc.codec import Inbox, frame_message, pack, unpack
 from flambeau.distributed import errors
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from flambeau.distributed.stores.file_store import FileStore
-from flambeau.distributed.stores.store import HashStore, PrefixStore, Store, missed
+from flambeau.distributed.stores.store import HashStore, PrefixStore, Store, await_keys
 from flambeau.distributed.stores.tcp_store import TCPStore
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
@@ -236,7 +236,7 @@ def test_a_server_that_went_says_so() -> None:
     with pytest.raises(errors.DistNetworkError, match="closed"):
         worker.get("a")
     with pytest.raises(errors.DistNetworkError):
-        missed(worker, ["a"], timedelta(0))
+        await_keys(worker, ["a"], timedelta(0))
 
 
 def test_a_server_may_be_ended_by_a_collection_amid_the_list_of_threads() -> None:
@@ -433,9 +433,9 @@ def test_waits_for_other_ranks_end_with_the_keys_a_reason_or_the_time(
         return "it has ended" if len(asked) == 2 else ""
 
     store.set("here", "")
-    assert missed(store, ["here"], timedelta(minutes=5)) is None
-    assert missed(store, ["here", "never"], timedelta(milliseconds=5)) == ""
-    assert missed(store, ["never"], timedelta(0), gone) == "it has ended"
+    assert await_keys(store, ["here"], timedelta(minutes=5)) is None
+    assert await_keys(store, ["here", "never"], timedelta(milliseconds=5)) == ""
+    assert await_keys(store, ["never"], timedelta(0), gone) == "it has ended"
 
 
 def test_sums_of_more_than_64_bits_are_refused() -> None:

@@ -100,7 +100,7 @@ def _of_few(
         yield few, params
 
 
-LAYOUTS = (operators.plain, operators.reversed_dims, operators.stepped)
+LAYOUTS = (operators.plain, operators.reversed_dims, operators.with_gaps)
 
 
 @dataclass

@@ -25,8 +25,8 @@ def test_the_committed_page_is_the_generated_one() -> None:
 def test_every_note_is_of_a_name_in_the_list() -> None:
     listed = {line.split()[1] for line in NAMES}
     assert sorted((coverage_page.DIFFERENCES | coverage_page.INSTEAD).keys() - listed) == []
-    assert [n for n in coverage_page.DIFFERENCES if not coverage_page.found(n)] == []
-    assert [n for n in coverage_page.INSTEAD if coverage_page.found(n)] == []
+    assert [n for n in coverage_page.DIFFERENCES if not coverage_page.has_name(n)] == []
+    assert [n for n in coverage_page.INSTEAD if coverage_page.has_name(n)] == []
 
 
 def test_names_of_1_8_are_all_there() -> None:

@@ -45,7 +45,7 @@ def preferred_blas_library(backend: str | _BlasBackend | None = None) -> _BlasBa
         RuntimeError: If there is no library's name.
         NotSupportedError: For any other library.
     """
-    return _preferred(backend, _BLAS, _BlasBackend.Cublaslt)  # type: ignore[no-any-return]
+    return _resolve_preference(backend, _BLAS, _BlasBackend.Cublaslt)  # type: ignore[no-any-return]
 
 
 def preferred_linalg_library(backend: str | _LinalgBackend | None = None) -> _LinalgBackend:
@@ -56,19 +56,19 @@ def preferred_linalg_library(backend: str | _LinalgBackend | None = None) -> _Li
         RuntimeError: If there is no library's name.
         NotSupportedError: For any other library.
     """
-    return _preferred(backend, _LINALG, _LinalgBackend.Cusolver)  # type: ignore[no-any-return]
+    return _resolve_preference(backend, _LINALG, _LinalgBackend.Cusolver)  # type: ignore[no-any-return]
 
 
-def _preferred(wish: Any, names: dict[str, Any], used: Any) -> Any:
-    if isinstance(wish, str):
-        if wish not in names:
+def _resolve_preference(choice: Any, names: dict[str, Any], used: Any) -> Any:
+    if isinstance(choice, str):
+        if choice not in names:
             raise RuntimeError(f"Unknown input value. Choose from: {', '.join(names)}.")
-        wish = names[wish]
-    if wish is None or wish is used or wish is type(used).Default:
+        choice = names[choice]
+    if choice is None or choice is used or choice is type(used).Default:
         return used
-    if not isinstance(wish, type(used)):
+    if not isinstance(choice, type(used)):
         raise RuntimeError("Unknown input value type.")
-    raise NotSupportedError(f"{wish} is not there: real GPUs compute by {used}, virtual ones by NumPy")
+    raise NotSupportedError(f"{choice} is not there: real GPUs compute by {used}, virtual ones by NumPy")
 
 
 def cublas_workspace_size(size: int | None = None) -> int:

@@ -82,7 +82,7 @@ class _Passes:
             _check(module)
         leaves: list[Tensor] = []
         try:
-            self.nesting = _flattened(tuple(sample), leaves)
+            self.nesting = _gather_tensors(tuple(sample), leaves)
         except TypeError:
             raise AssertionError(
                 "In the beta API, sample_args for each callable must contain only Tensors. Other types are not allowed."
@@ -103,12 +103,12 @@ class _Passes:
         """Run both passes, so that what happens once (compiling, choosing routines) happens outside of the capture."""
         for _ in range(times):
             outputs: list[Tensor] = []
-            _flattened(self.call(*self.sample), outputs)
+            _gather_tensors(self.call(*self.sample), outputs)
             self._gradients(outputs, _zeros_like(outputs))
 
     def capture_forward(self, pool: PoolId, stream: Stream) -> None:
         with graph(self._forward, pool, stream):
-            self.shape = _flattened(self.call(*self.sample), self.outputs)
+            self.shape = _gather_tensors(self.call(*self.sample), self.outputs)
 
     def capture_backward(self, pool: PoolId, stream: Stream) -> None:
         self._grad_outputs = _zeros_like(self.outputs)
@@ -171,18 +171,18 @@ def _replacing(passes: _Passes) -> Any:
 
     parameters = passes.inputs[len(passes.args) :]
 
-    def graphed(*args: Any) -> Any:
+    def run_graph(*args: Any) -> Any:
         leaves: list[Tensor] = []
-        if _flattened(args, leaves) != passes.nesting:
+        if _gather_tensors(args, leaves) != passes.nesting:
             raise RuntimeError("a graphed callable takes arguments that are nested as its sample_args were")
         return _rebuilt(passes.shape, iter(Graphed.apply(*leaves, *parameters)))
 
     if not isinstance(passes.call, Module):
-        return graphed
+        return run_graph
     module, training, original = passes.call, passes.call.training, passes.run
 
     def forward(*args: Any, **named: Any) -> Any:
-        return graphed(*args, **named) if module.training == training else original(*args, **named)
+        return run_graph(*args, **named) if module.training == training else original(*args, **named)
 
     module.forward = forward  # type: ignore[method-assign]
     return module
@@ -193,15 +193,15 @@ def _zeros_like(outputs: Sequence[Tensor]) -> list[Tensor | None]:
     return [functions["zeros_like"](x) if x.requires_grad else None for x in outputs]
 
 
-def _flattened(value: Any, into: list[Tensor]) -> Any:
+def _gather_tensors(value: Any, into: list[Tensor]) -> Any:
     """Return the nesting of a value, its tensors gathered in `into`. Raises TypeError for what holds other things."""
     if isinstance(value, Tensor):
         into.append(value)
         return None
     if isinstance(value, list | tuple):
-        return type(value), [_flattened(x, into) for x in value]
+        return type(value), [_gather_tensors(x, into) for x in value]
     if isinstance(value, dict):
-        return dict, [(key, _flattened(x, into)) for key, x in value.items()]
+        return dict, [(key, _gather_tensors(x, into)) for key, x in value.items()]
     raise TypeError(
         f"a graphed callable takes and returns tensors in tuples, lists and dicts, not {type(value).__name__}"
     )

@@ -111,7 +111,7 @@ def all_reduce(
     outputs = inputs if outputs is None else outputs
     _check_sequences(inputs, outputs)
     _check_pairs(inputs, outputs)
-    _queue("all_reduce", inputs, outputs, inputs[0].numel(), streams, comms, op=_named(op))
+    _queue("all_reduce", inputs, outputs, inputs[0].numel(), streams, comms, op=_operation_name(op))
 
 
 def reduce(
@@ -152,7 +152,7 @@ def reduce(
         here = ranks.index(root)
         target = targets[here] = inputs[here] if listed is None else listed
         _check_pairs(inputs[here : here + 1], [target])
-    _queue("reduce", inputs, targets, inputs[0].numel(), streams, comms, op=_named(op), peer=root)
+    _queue("reduce", inputs, targets, inputs[0].numel(), streams, comms, op=_operation_name(op), peer=root)
 
 
 def broadcast(
@@ -193,7 +193,7 @@ def reduce_scatter(
     """
     _check_sequences(inputs, outputs)
     _check_pairs(inputs, outputs, scattered=_size(inputs, comms))
-    _queue("reduce_scatter", inputs, outputs, outputs[0].numel(), streams, comms, op=_named(op))
+    _queue("reduce_scatter", inputs, outputs, outputs[0].numel(), streams, comms, op=_operation_name(op))
 
 
 def _queue(
@@ -291,7 +291,7 @@ def _size(inputs: Sequence[Tensor], comms: Sequence[Communicator] | None) -> int
     return comms[0].size if comms else len(inputs)
 
 
-def _named(op: int) -> str:
+def _operation_name(op: int) -> str:
     if op not in range(len(_OPS)):
         _wrong(f"NCCL Error 4: invalid argument: there is no op {op}")
     return _OPS[op]

@@ -88,11 +88,11 @@ class range:
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
-        def ranged(*args: Any, **kwargs: Any) -> Any:
+        def call_in_range(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return function(*args, **kwargs)
 
-        return ranged
+        return call_in_range
 
 
 def _text(function: str, msg: Any) -> str:

@@ -50,7 +50,7 @@ def broadcast(self: Any, src: int, group: Any, tag: str = "") -> Any:
 
     PyTorch has no derivative of it: with a warning, each rank's own gradient passes as if nothing had been sent.
     """
-    return _Broadcast.apply(src, _resolved(group), self.contiguous())
+    return _Broadcast.apply(src, _resolve_group(group), self.contiguous())
 
 
 def all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Any:  # noqa: N803
@@ -59,24 +59,24 @@ def all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Any:  # n
     Raises:
         RuntimeError: For any other word; in backward: another than "sum".
     """
-    return _AllReduce.apply(_resolved(group), reduceOp.lower(), "all_reduce", self)[0]
+    return _AllReduce.apply(_resolve_group(group), reduceOp.lower(), "all_reduce", self)[0]
 
 
 def all_reduce_coalesced(self: list[Any], reduceOp: str, group: Any, tag: str = "") -> list[Any]:  # noqa: N803
     """Return `all_reduce` of several tensors in one call."""
-    return list(_AllReduce.apply(_resolved(group), reduceOp.lower(), "all_reduce_coalesced", *self))
+    return list(_AllReduce.apply(_resolve_group(group), reduceOp.lower(), "all_reduce_coalesced", *self))
 
 
 def all_gather_single(self: Any, gather_dim: int, group: Any, tag: str = "") -> Any:
     """Return every rank's tensor, joined along a dimension."""
-    found = _resolved(group)
+    found = _resolve_group(group)
     whole = _AllGather.apply(found, self)[0]
     return whole if gather_dim == 0 else call(cat, whole.chunk(found.size()), (gather_dim,))
 
 
 def all_gather_single_coalesced(self: list[Any], group: Any, tag: str = "") -> list[Any]:
     """Return `all_gather_single` along the first dimension of several tensors in one call."""
-    return list(_AllGather.apply(_resolved(group), *self))
+    return list(_AllGather.apply(_resolve_group(group), *self))
 
 
 def reduce_scatter_single(
@@ -90,7 +90,7 @@ def reduce_scatter_single(
 
     Raises AssertionError: no equal parts; RuntimeError as `all_reduce`.
     """
-    found = _resolved(group)
+    found = _resolve_group(group)
     if self.size(scatter_dim) % found.size():
         raise AssertionError(
             f"input dimension 0 ({self.size(0)} must be a multiple of group_size {found.size()})"
@@ -107,7 +107,7 @@ def reduce_scatter_single_coalesced(
     tag: str = "",
 ) -> list[Any]:
     """Return `reduce_scatter_single` of several tensors in one call, each along its own dimension."""
-    found = _resolved(group)
+    found = _resolve_group(group)
     if len(scatter_dim) != len(inputs):
         raise AssertionError(
             f"Length of scatter_dim ({len(scatter_dim)}) must equal length of inputs ({len(inputs)})"
@@ -138,7 +138,7 @@ def all_to_all_single(
     for name, sizes in (("output", output_split_sizes), ("input", input_split_sizes)):
         if sizes is not None and not all(isinstance(size, int) for size in sizes):
             raise AssertionError(f"All {name}_split_sizes must be int or SymInt, got {sizes}")
-    found = _resolved(group)
+    found = _resolve_group(group)
     if (output_split_sizes is None) != (input_split_sizes is None):
         raise AssertionError(
             "output_split_sizes and input_split_sizes must either be specified together or both set to None"
@@ -151,7 +151,7 @@ def all_to_all_single(
 
 def permute_tensor(self: Any, src_dst: list[int], group: Any, tag: str = "") -> Any:
     """Return the tensor of the rank that sends to this one: rank n of the group sends to `src_dst[n]`."""
-    found = _resolved(group)
+    found = _resolve_group(group)
     mine, length = found.rank(), self.shape[0]
     sent, received = [0] * found.size(), [0] * found.size()
     for source, target in enumerate(src_dst):
@@ -165,7 +165,7 @@ def permute_tensor(self: Any, src_dst: list[int], group: Any, tag: str = "") -> 
 # -- other names: the derivatives are there under each ----------------------------------------------------------
 
 
-def _called(name: str, function: Any, now: str = "") -> Any:
+def _with_name(name: str, function: Any, now: str = "") -> Any:
     """Return a function under another name; `now` is the name to use instead if PyTorch warns of the other one."""
 
     @functools.wraps(function)
@@ -184,21 +184,21 @@ def _called(name: str, function: Any, now: str = "") -> Any:
     return other
 
 
-all_gather_single_autograd = _called("all_gather_single_autograd", all_gather_single)
-reduce_scatter_single_autograd = _called("reduce_scatter_single_autograd", reduce_scatter_single)
-all_to_all_single_autograd = _called("all_to_all_single_autograd", all_to_all_single)
-all_gather_tensor = _called("all_gather_tensor", all_gather_single, "all_gather_single")
-all_gather_tensor_autograd = _called(
+all_gather_single_autograd = _with_name("all_gather_single_autograd", all_gather_single)
+reduce_scatter_single_autograd = _with_name("reduce_scatter_single_autograd", reduce_scatter_single)
+all_to_all_single_autograd = _with_name("all_to_all_single_autograd", all_to_all_single)
+all_gather_tensor = _with_name("all_gather_tensor", all_gather_single, "all_gather_single")
+all_gather_tensor_autograd = _with_name(
     "all_gather_tensor_autograd", all_gather_single, "all_gather_single_autograd"
 )
-reduce_scatter_tensor = _called("reduce_scatter_tensor", reduce_scatter_single, "reduce_scatter_single")
-reduce_scatter_tensor_autograd = _called(
+reduce_scatter_tensor = _with_name("reduce_scatter_tensor", reduce_scatter_single, "reduce_scatter_single")
+reduce_scatter_tensor_autograd = _with_name(
     "reduce_scatter_tensor_autograd", reduce_scatter_single, "reduce_scatter_single_autograd"
 )
-all_gather_into_tensor_coalesced = _called(
+all_gather_into_tensor_coalesced = _with_name(
     "all_gather_into_tensor_coalesced", all_gather_single_coalesced, "all_gather_single_coalesced"
 )
-reduce_scatter_tensor_coalesced = _called(
+reduce_scatter_tensor_coalesced = _with_name(
     "reduce_scatter_tensor_coalesced", reduce_scatter_single_coalesced, "reduce_scatter_single_coalesced"
 )
 
@@ -256,7 +256,7 @@ class _ReduceScatter(Function):
 # -- what they share ------------------------------------------------------------------------------------------
 
 
-def _resolved(group: Any) -> ProcessGroup:
+def _resolve_group(group: Any) -> ProcessGroup:
     """Return the group that an argument names."""
     if isinstance(group, ProcessGroup):
         return group

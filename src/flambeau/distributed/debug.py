@@ -16,7 +16,7 @@ from flambeau.distributed.backends import processes
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.names import Numbers
-from flambeau.distributed.stores.store import missed
+from flambeau.distributed.stores.store import await_keys
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, common_arguments, describe
 
@@ -68,16 +68,18 @@ class Agreement:
         self._number += 1
         text = f"rank {self._place.ranks[rank]} at {place(caller())}: {words}"
         store.set(self._key(rank), json.dumps([what, text]))
-        told = [json.loads(self._other(other, text)) for other in range(size)]
-        if any(found != told[0][0] for found, _ in told):
+        states = [json.loads(self._other(other, text)) for other in range(size)]
+        if any(found != states[0][0] for found, _ in states):
             head = f"collective mismatch: call {self._number} of group {self._place.name} is not the same for all"
-            raise DistBackendError("\n  ".join([head, *[line for _, line in told]]))
+            raise DistBackendError("\n  ".join([head, *[line for _, line in states]]))
         if self._number > 1:  # a rank that has arrived here has read all of the former comparison
             store.delete_key(self._key(rank, self._number - 1))
 
     def _other(self, rank: int, text: str) -> bytes:
         store = self._place.store
-        why = missed(store, [self._key(rank)], self.timeout, lambda: processes.gone(store, rank))
+        why = await_keys(
+            store, [self._key(rank)], self.timeout, lambda: processes.describe_ended(store, rank)
+        )
         if why is not None:
             raise DistBackendError(
                 f"rank {self._place.ranks[rank]} has not come to call {self._number} of group {self._place.name}"

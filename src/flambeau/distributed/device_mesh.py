@@ -295,13 +295,13 @@ class DeviceMesh:
                 "flattened mesh directly. ",
                 stacklevel=2,
             )
-        return self._sliced(names, flattened)
+        return self._slice(names, flattened)
 
-    def _sliced(self, names: tuple[str, ...], flattened: dict[str, DeviceMesh]) -> DeviceMesh:
+    def _slice(self, names: tuple[str, ...], flattened: dict[str, DeviceMesh]) -> DeviceMesh:
         own = self._mesh_dim_names or ()
         held = [(self, own.index(name)) if name in own else (flattened[name], 0) for name in names]
         axes = [mesh._axes[place] for mesh, place in held]
-        together = mesh_layout.joined(axes)
+        together = mesh_layout.join_axes(axes)
         if not mesh_layout.in_order(together):
             raise KeyError(
                 f"Invalid mesh_dim_names {names} specified. Mesh dim indices should be in ascending order."
@@ -321,24 +321,26 @@ class DeviceMesh:
         name = mesh_dim_name or "_".join(self._mesh_dim_names)
         if self.ndim == 1 and name in self._mesh_dim_names:
             return self
-        override = _NONE if backend_override is None else next(_normalized({0: backend_override}, 1, ()))
-        root, whole = self._get_root_mesh(), mesh_layout.joined(self._axes)
+        override = (
+            _NONE if backend_override is None else next(_overrides_by_dimension({0: backend_override}, 1, ()))
+        )
+        root, whole = self._get_root_mesh(), mesh_layout.join_axes(self._axes)
         if name in (root._mesh_dim_names or ()):
             raise ValueError(
                 f"{name} already exists for submesh of the {root}. ",
                 f"The mesh_dim_names of submesh and flattened mesh are {root._mesh_dim_names}. "
                 "Please specify another valid mesh_dim_name.",
             )
-        known = root._flatten_mapping.get(name)
-        if known is None:
+        mesh = root._flatten_mapping.get(name)
+        if mesh is None:
             groups = self._make_groups([whole], [name], [override])
-            known = root._flatten_mapping[name] = self._part([whole], [name], groups)
-        elif known._axes != (whole,):
+            mesh = root._flatten_mapping[name] = self._part([whole], [name], groups)
+        elif mesh._axes != (whole,):
             raise ValueError(
                 f"Flatten mesh with mesh_dim_name {name} has been created before, Please specify another valid "
                 "mesh_dim_name."
             )
-        return known
+        return mesh
 
     def _unflatten(
         self,
@@ -362,7 +364,9 @@ class DeviceMesh:
                 f"dim={at} has size {self.size(at)}. These must be equal for unflatten to work correctly."
             )
         axes = mesh_layout.split(self._axes[at], mesh_sizes)
-        overrides = list(_normalized(dict(backend_override or {}), len(mesh_sizes), mesh_dim_names))
+        overrides = list(
+            _overrides_by_dimension(dict(backend_override or {}), len(mesh_sizes), mesh_dim_names)
+        )
         made = self._make_groups(axes, mesh_dim_names, overrides)
         old = self._dim_group_names
         return self._part(
@@ -430,7 +434,7 @@ class DeviceMesh:
 
     def _mine(self, rank: int | None) -> list[int]:
         """Return the ranks of the copy of the mesh that contains a rank (None: this one), in order."""
-        copies = self._copies(mesh_layout.joined(self._axes))
+        copies = self._copies(mesh_layout.join_axes(self._axes))
         if len(copies) == 1:
             return copies[0]
         mine = get_rank() if rank is None else rank
@@ -485,7 +489,9 @@ def init_device_mesh(
             )
     overrides = None
     if backend_override is not None:
-        overrides = tuple(_normalized(dict(backend_override), len(mesh_shape), mesh_dim_names or ()))
+        overrides = tuple(
+            _overrides_by_dimension(dict(backend_override), len(mesh_shape), mesh_dim_names or ())
+        )
     if not isinstance(device_type, str):
         raise TypeError(
             f"init_device_mesh(): device_type must be a str such as 'cuda', not {type_name(device_type)}"
@@ -499,7 +505,7 @@ def init_device_mesh(
     return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, backend_override=overrides)
 
 
-def _normalized(given: dict[Any, Any], ndim: int, names: Sequence[str]) -> Iterator[Override]:
+def _overrides_by_dimension(given: dict[Any, Any], ndim: int, names: Sequence[str]) -> Iterator[Override]:
     """Return (backend, options) of each dimension. Raises RuntimeError if one is named twice, or there is none of a
     name.
     """

@@ -63,12 +63,12 @@ def note(error: BaseException, traceback: str) -> None:
 def write_error(path: str, error: BaseException, traceback: str) -> None:
     """Write an exception as `record` does, in PyTorch's form. The file's time is the error's, to the nanosecond."""
     now = time.time_ns()
-    told = {
+    report = {
         "message": {
             "message": f"{type(error).__name__}: {error}",
             "extraInfo": {"py_callstack": traceback, "timestamp": str(now // 10**9)},
         }
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, json.dumps(told), durable=False)
+    replace_file(path, json.dumps(report), durable=False)
     os.utime(path, ns=(now, now))

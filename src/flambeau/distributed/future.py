@@ -126,7 +126,7 @@ class Future(Generic[T]):
             try:
                 result = callback(parent)
             except Exception as error:  # the error is the child future's
-                self._finish(None, _told(error))
+                self._finish(None, _wrap_error(error))
                 if isinstance(error, RaceError):
                     raise
                 return
@@ -146,13 +146,13 @@ class Future(Generic[T]):
             self._changed.wait_for(self.done)
 
 
-def _told(error: Exception) -> RuntimeError:
+def _wrap_error(error: Exception) -> RuntimeError:
     """Return a callback's exception as PyTorch passes it on: as a RuntimeError."""
     if isinstance(error, RuntimeError):
         return error
-    told = RuntimeError(_text(error))
-    told.__cause__ = error
-    return told
+    wrapper = RuntimeError(_text(error))
+    wrapper.__cause__ = error
+    return wrapper
 
 
 def _text(error: Exception) -> str:

@@ -61,11 +61,11 @@ def is_backend_available(backend: str) -> bool:
     if not isinstance(backend, str):
         raise TypeError(argument_type("is_backend_available", "backend", 1, "str", backend))
     words = [pair.rpartition(":")[2] for pair in backend.split(",")]
-    known = {
+    backends = {
         "nccl": backend_registry.is_nccl_available, "gloo": backend_registry.is_gloo_available, "mpi":
         backend_registry.is_mpi_available,
     }  # fmt: skip
-    return all(word in known and known[word]() for word in words)
+    return all(word in backends and backends[word]() for word in words)
 
 
 def get_rank(group: Any = None) -> int:

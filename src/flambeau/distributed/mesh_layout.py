@@ -27,7 +27,7 @@ def axis(pairs: Iterable[tuple[int, int]]) -> Axis:
     return tuple(merged)
 
 
-def joined(axes: Iterable[Axis]) -> Axis:
+def join_axes(axes: Iterable[Axis]) -> Axis:
     """Return several axes as one whose last one varies fastest."""
     return axis([pair for one in axes for pair in one])
 
@@ -73,18 +73,18 @@ def split(one: Axis, sizes: Sequence[int]) -> list[Axis]:
     Raises:
         AssertionError: For not at these places.
     """
-    left = list(one)
+    remaining = list(one)
     parts: list[Axis] = []
     for size in reversed(sizes):
         taken: list[tuple[int, int]] = []
         while size > 1:
-            have, stride = left.pop()
+            have, stride = remaining.pop()
             if have % size and size % have:
                 raise AssertionError(f"an axis of {one} cannot be split into {tuple(sizes)}")
             part = min(have, size)
             taken.insert(0, (part, stride))
             size //= part
             if have > part:
-                left.append((have // part, stride * part))
+                remaining.append((have // part, stride * part))
         parts.insert(0, axis(taken))
     return parts

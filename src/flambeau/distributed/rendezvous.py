@@ -45,23 +45,23 @@ def rendezvous(
         if not isinstance(value, numbers.Integral):
             raise RuntimeError(f"`{name}` must be an integer. {value}")
     parts = urlparse(url if isinstance(url, str) else url.decode())
-    given = {"rank": int(rank), "world_size": int(world_size)}
-    given = {name: value for name, value in given.items() if value != -1}
-    if given:
-        parts = _with(parts, given)
+    rank_and_size = {"rank": int(rank), "world_size": int(world_size)}
+    rank_and_size = {name: value for name, value in rank_and_size.items() if value != -1}
+    if rank_and_size:
+        parts = _with(parts, rank_and_size)
     handler = _handlers.get(parts.scheme)
     if handler is None:
         raise RuntimeError(f"No rendezvous handler for {parts.scheme}://")
     return handler(parts.geturl(), **kwargs)
 
 
-def _with(parts: ParseResult, given: Mapping[str, int]) -> ParseResult:
+def _with(parts: ParseResult, rank_and_size: Mapping[str, int]) -> ParseResult:
     query = _query(parts)
     if "rank" in query or "world_size" in query:
         raise AssertionError(
             f"The url: {parts.geturl()} has node-specific arguments(rank, world_size) already."
         )
-    query |= {name: str(value) for name, value in given.items()}
+    query |= {name: str(value) for name, value in rank_and_size.items()}
     return parts._replace(query="&".join(f"{name}={value}" for name, value in query.items()))
 
 
@@ -108,8 +108,8 @@ def _from_environment(
             return found
         raise _problem("env", f"environment variable {name} expected, but not set")
 
-    def number(name: str, given: str | None = None) -> int:
-        text = given or value(name)
+    def number(name: str, rank_and_size: str | None = None) -> int:
+        text = rank_and_size or value(name)
         try:
             return int(text)
         except ValueError:

@@ -19,7 +19,7 @@ from typing import Any
 
 from flambeau.distributed.errors import DistError
 from flambeau.distributed.launching.agent import Agent, Plan
-from flambeau.distributed.launching.cluster_environment import Placed, placed
+from flambeau.distributed.launching.cluster_environment import TaskPlacement, detect_placement
 from flambeau.distributed.launching.launch_options import get_args_parser
 from flambeau.distributed.launching.workers import Streams, stream_bits
 from flambeau.runtime import system
@@ -81,14 +81,14 @@ def run(
 def plan_of(args: argparse.Namespace, folder: Path, prog: str, runner: Sequence[str] = ()) -> Plan:
     """Return the plan of the arguments, completed by a scheduler's environment."""
     _check(args)
-    told = placed(os.environ)
+    placement = detect_placement(os.environ)
     nodes = _nodes(args.nnodes)
     node_rank: int | None = int(args.node_rank)
-    if told is not None and nodes == 1 and node_rank == 0 and told.size > 1 and not args.standalone:
-        nodes, node_rank = told.size, told.rank
-    host, port, serves = _meeting_place(args, nodes, told)
+    if placement is not None and nodes == 1 and node_rank == 0 and placement.size > 1 and not args.standalone:
+        nodes, node_rank = placement.size, placement.rank
+    host, port, serves = _rendezvous_address(args, nodes, placement)
     if args.rdzv_backend == "c10d" and not args.standalone:
-        node_rank = None if told is None else node_rank
+        node_rank = None if placement is None else node_rank
     elif nodes > 1 or node_rank:
         serves = node_rank == 0
     if node_rank is not None and not 0 <= node_rank < nodes:
@@ -161,7 +161,9 @@ def _nodes(text: str) -> int:
     return nodes
 
 
-def _meeting_place(args: argparse.Namespace, nodes: int, told: Placed | None) -> tuple[str, int, bool | None]:
+def _rendezvous_address(
+    args: argparse.Namespace, nodes: int, placement: TaskPlacement | None
+) -> tuple[str, int, bool | None]:
     """Return (host, port, whether this node serves; None: try)."""
     if args.standalone:
         if nodes > 1:
@@ -174,8 +176,8 @@ def _meeting_place(args: argparse.Namespace, nodes: int, told: Placed | None) ->
         here = nodes == 1 or _is_here(host, args.local_addr)
         return host, _port("--rdzv-endpoint", port), (None if nodes > 1 else True) if here else False
     host = args.master_addr
-    if host == "127.0.0.1" and told is not None and told.first and nodes > 1:
-        host = told.first
+    if host == "127.0.0.1" and placement is not None and placement.first and nodes > 1:
+        host = placement.first
     port = args.master_port
     if port is None:
         port = STATIC_PORT if nodes > 1 else 0

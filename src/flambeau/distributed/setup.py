@@ -74,8 +74,8 @@ def init_process_group(
     devices = devices_of(word)
     _check(word, devices)
     priority = priority_of(pg_options, devices, timeout)
-    mine.begun += 1
-    store, rank, world_size = _met(mine, word, init_method, store, rank, world_size, timeout)
+    mine.world_groups += 1
+    store, rank, world_size = _rendezvous_store(mine, word, init_method, store, rank, world_size, timeout)
     # A part of the store without the keys of earlier groups, which a launcher's store still holds.
     with turn(store, f"default_pg/turn/{rank}") as number:
         name = f"default_pg/{number}"
@@ -95,7 +95,7 @@ def init_process_group(
         report_by_rank(rank, watchdog.process.give_up)
 
 
-def _met(
+def _rendezvous_store(
     mine: World, word: str, init_method: str | None, store: Any, rank: int, size: int, timeout: timedelta
 ) -> tuple[Any, int, int]:
     """Return (store, rank, number of ranks)."""

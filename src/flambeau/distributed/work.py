@@ -148,9 +148,9 @@ def wait_on_host(work: Event | Stream, timeout: timedelta) -> None:
     if system.is_virtual():
         work.synchronize()
         return
-    begun, limit = time.monotonic(), timeout.total_seconds()
+    start, limit = time.monotonic(), timeout.total_seconds()
     while not work.query():
-        spent = time.monotonic() - begun
+        spent = time.monotonic() - start
         if spent > limit:
             raise DistBackendError(f"a collective of GPUs timed out after {round(limit * 1000)}ms")
         time.sleep(0 if spent < _SPIN_S else _PAUSE_S)
@@ -168,12 +168,12 @@ class StreamWork(Work):
         stream: Stream,
         event: Event | None,
         source: int = -1,
-        begun: PendingCollective | None = None,
+        pending: PendingCollective | None = None,
     ) -> None:
         super().__init__(results, source)
         self._stream = stream
         self._event = event
-        self._begun = begun
+        self._pending = pending
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if (error := self.exception()) is not None:
@@ -189,7 +189,7 @@ class StreamWork(Work):
         return self._stream.query() if self._event is None else self._event.query()
 
     def exception(self) -> Exception | None:
-        return None if self._begun is None else self._begun.error
+        return None if self._pending is None else self._pending.error
 
     def get_future(self) -> Future:
         """Return a future that is done immediately: its tensors are there for streams that wait, as callbacks' do."""

@@ -175,7 +175,7 @@ class World:
         self.store: Any = None
         self.served: Any = None  # the coordinator or address that other ranks need while this rank lives
         self._debug: DebugLevel | None = None
-        self.begun = 0  # how often a group of all ranks was created
+        self.world_groups = 0  # how often a group of all ranks was created
         # (file, line) -> how often its breakpoint was reached
         self.breakpoints: dict[tuple[str, int], int] = {}
         self.coalescing: dict[str, Any] = {}  # group name -> operations held back by a coalescing manager
@@ -228,7 +228,7 @@ class World:
         store = None if self.store is None else PrefixStore(name, self.store)
         if store is not None:
             processes.announce(store, rank)
-        hub = None if self.session is None else self.session.hub(f"{self.begun}/{name}")
+        hub = None if self.session is None else self.session.hub(f"{self.world_groups}/{name}")
         place = Place(rank, len(ranks), ranks, name, store, timeout, priority)
         group = self.groups[name] = ProcessGroup(place, word, devices, hub, description)
         return group

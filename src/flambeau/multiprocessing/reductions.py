@@ -67,10 +67,12 @@ def rebuild_tensor(cls: Any, storage: Face, metadata: Any, kind: dtype | None = 
     if kind is None:
         assert isinstance(storage, TypedStorage)
         kind = storage.dtype
-    return _dressed(cls, rebuild_as(storage, offset, size, stride, False, None, kind), requires_grad)
+    return _as_parameter_or_tensor(
+        cls, rebuild_as(storage, offset, size, stride, False, None, kind), requires_grad
+    )
 
 
-def _dressed(cls: Any, made: Tensor, requires_grad: bool) -> Any:
+def _as_parameter_or_tensor(cls: Any, made: Tensor, requires_grad: bool) -> Any:
     if cls is Parameter:
         return Parameter(made, requires_grad)
     return made.requires_grad_(requires_grad)  # type: ignore[attr-defined]
@@ -112,7 +114,7 @@ def rebuild_cuda_tensor(
         )  # fmt: skip
     size, stride = tuple(tensor_size), tuple(tensor_stride)
     made = rebuild_as(sharing.over(storage), tensor_offset, size, stride, False, None, dtype)
-    return _dressed(tensor_cls, made, requires_grad)
+    return _as_parameter_or_tensor(tensor_cls, made, requires_grad)
 
 
 # -- storages ---------------------------------------------------------------------------------------------

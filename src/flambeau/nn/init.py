@@ -127,15 +127,15 @@ def _redraw_uniform(
     """Draw uniform numbers and keep them with the normal density, for bounds that few normal numbers reach."""
     peak = -0.5 * ((max(a, min(mean, b)) - mean) / std) ** 2
 
-    def refused(drawn: Tensor) -> Tensor:
+    def is_rejected(drawn: Tensor) -> Tensor:
         log_density = drawn.sub(mean).div_(std).pow_(2).mul_(-0.5).sub_(peak)
         return creation.empty_like(drawn).uniform_(generator=generator).log_().gt(log_density)
 
-    pending = refused(target.uniform_(a, b, generator=generator))
+    pending = is_rejected(target.uniform_(a, b, generator=generator))
     while pending.any():
         again = creation.empty_like(target).uniform_(a, b, generator=generator)
         target.copy_(where(pending, again, target))
-        pending = pending & refused(again)
+        pending = pending & is_rejected(again)
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:

@@ -50,7 +50,7 @@ class Parameter(Tensor, metaclass=_ParameterType):
         if requires_grad and tensor.meta.dtype.category < FLOATING:
             raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
         if overrides(type(tensor)) or type(tensor) in dispatch.classes:
-            return _marked(tensor, requires_grad)
+            return _mark_as_parameter(tensor, requires_grad)
         made: Any = tensor.detach().requires_grad_(requires_grad)
         made.__class__ = cls  # allowed, because a parameter has no further slots
         return made
@@ -76,7 +76,7 @@ class Parameter(Tensor, metaclass=_ParameterType):
 unnamed.add(Parameter)
 
 
-def _marked(data: Any, requires_grad: bool) -> Any:
+def _mark_as_parameter(data: Any, requires_grad: bool) -> Any:
     made = data.detach().requires_grad_(requires_grad)
     if type(made) is not type(data):
         raise RuntimeError(

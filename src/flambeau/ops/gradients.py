@@ -39,7 +39,7 @@ class Refusal(Derivative):
     __slots__ = ()
 
 
-def refused(name: str) -> Refusal:
+def refuse_derivative(name: str) -> Refusal:
     """Return a refusal with PyTorch's text and its name for the operator."""
 
     def raises() -> Any:
@@ -48,7 +48,7 @@ def refused(name: str) -> Refusal:
     return Refusal(whole=raises, name="torch::autograd::NotImplemented")
 
 
-def restored(x: Any, meta: Meta, dims: Any, keepdim: bool) -> Any:
+def restore_dims(x: Any, meta: Meta, dims: Any, keepdim: bool) -> Any:
     """Return a reduction's result, or its gradient, with the reduced dims restored as dims of size 1.
 
     dims: None or () for all, an int, or a tuple.

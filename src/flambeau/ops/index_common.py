@@ -25,7 +25,7 @@ _MOST_DIMS = 32  # the limit of NumPy's iterators over indices; with more some c
 def indexes(host: Callable[[Launch], Body]) -> Callable[[Launch], Body]:
     """Return a reference implementation that indexes arrays, and refuses more dimensions than NumPy supports."""
 
-    def checked(launch: Launch) -> Body:
+    def check_dims(launch: Launch) -> Body:
         most = max(meta.ndim for meta in launch.operands)
         if most > _MOST_DIMS:
             raise RuntimeError(
@@ -35,7 +35,7 @@ def indexes(host: Callable[[Launch], Body]) -> Callable[[Launch], Body]:
             )
         return host(launch)
 
-    return checked
+    return check_dims
 
 
 def by_value(x: Operand, like: Meta) -> Meta | dtype:
@@ -52,7 +52,7 @@ def tensor_at(launch: Launch, position: int) -> Meta:
     return meta
 
 
-def changed(meta: Meta) -> Meta:
+def meta_of_copy(meta: Meta) -> Meta:
     """Return the meta of a changed copy of a tensor, in the tensor's order of dimensions."""
     return meta.with_(strides=dense_strides(meta.shape, meta.strides))
 

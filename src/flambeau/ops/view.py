@@ -61,11 +61,11 @@ def record(
     return define
 
 
-def _reshaped(grad: Any, meta: Meta, run: Any, *params: Any) -> Any:
+def _reshape_gradient(grad: Any, meta: Meta, run: Any, *params: Any) -> Any:
     return grad.reshape(meta.shape)
 
 
-def _placed(view: str) -> Callable[..., Any]:
+def _derivative_by_placing(view: str) -> Callable[..., Any]:
     """Return the derivative of a view of some elements: zeros, with the gradient at these elements."""
 
     def derivative(grad: Any, meta: Meta, run: Any, *params: Any) -> Any:
@@ -86,14 +86,14 @@ def alias(meta: Meta) -> Layout:
 
 def infer_shape(shape: Sequence[int], count: int) -> Shape:
     """Return `shape` with its -1 replaced so that it holds `count` elements. Raises RuntimeError if it cannot."""
-    listed, holes = list(shape), [i for i, n in enumerate(shape) if n == -1]
-    if len(holes) > 1:
+    listed, has_gaps = list(shape), [i for i, n in enumerate(shape) if n == -1]
+    if len(has_gaps) > 1:
         raise RuntimeError("only one dimension can be inferred")
     for i, n in enumerate(listed):
         if n < -1:
             raise RuntimeError(f"invalid shape dimension {n} at index {i} of shape {listed}")
     known = prod(n for n in listed if n != -1)
-    if not holes:
+    if not has_gaps:
         fits = known == count
     elif known:
         fits = count % known == 0
@@ -109,7 +109,7 @@ def infer_shape(shape: Sequence[int], count: int) -> Shape:
     return tuple([count // known if n == -1 else n for n in listed])
 
 
-@record(_reshaped)
+@record(_reshape_gradient)
 def view(meta: Meta, shape: Shape) -> Layout:
     new = infer_shape(shape, meta.numel)
     strides = view_strides(meta.shape, meta.strides, new)
@@ -121,7 +121,7 @@ def view(meta: Meta, shape: Shape) -> Layout:
     return Layout(new, strides)
 
 
-@record(_reshaped)
+@record(_reshape_gradient)
 def _unsafe_view(meta: Meta, shape: Shape) -> Layout:
     """Return the layout of a result that does not count as a view, because nothing else shows the new tensor."""
     return Layout(shape, contiguous_strides(shape))
@@ -152,7 +152,7 @@ def view_dtype(meta: Meta, kind: dtype) -> Layout:
     return Layout((*meta.shape[:-1], meta.shape[-1] // ratio), (*strides, 1), 0, kind)
 
 
-def _summed(grad: Any, meta: Meta, run: Any, target: Shape) -> Any:
+def _sum_to_shape(grad: Any, meta: Meta, run: Any, target: Shape) -> Any:
     lead = grad.ndim - meta.ndim
     dims = [
         *range(lead),
@@ -161,7 +161,7 @@ def _summed(grad: Any, meta: Meta, run: Any, target: Shape) -> Any:
     return grad.sum(dims, True).reshape(meta.shape) if dims else grad.reshape(meta.shape)
 
 
-@record(_summed)
+@record(_sum_to_shape)
 def expand(meta: Meta, target: Shape) -> Layout:
     lead = len(target) - meta.ndim
     if lead < 0:
@@ -236,12 +236,12 @@ def transpose(meta: Meta, dim0: int, dim1: int) -> Layout:
     return Layout(tuple(shape), tuple(strides))
 
 
-def _squeezed(metas: Any, params: tuple[Any, ...]) -> str:
+def _node_name_of_squeeze(metas: Any, params: tuple[Any, ...]) -> str:
     dims = params[0]
     return f"SqueezeBackward{0 if dims is None else 1 if len(dims) == 1 else 2}"
 
 
-@record(_reshaped, _squeezed)
+@record(_reshape_gradient, _node_name_of_squeeze)
 def squeeze(meta: Meta, dims: tuple[int, ...] | None) -> Layout:
     """Return the layout without the dimensions of size 1 among `dims`, or all of them."""
     chosen = set(range(meta.ndim)) if dims is None else set(distinct(dims, meta.ndim))
@@ -267,7 +267,7 @@ def unsqueeze(meta: Meta, dim: int) -> Layout:
     return Layout((*meta.shape[:d], 1, *meta.shape[d:]), (*meta.strides[:d], stride, *meta.strides[d:]))
 
 
-@record(_placed("diagonal"))
+@record(_derivative_by_placing("diagonal"))
 def diagonal(meta: Meta, offset: int, dim1: int, dim2: int) -> Layout:
     a, b = wrap_dim(dim1, meta.ndim), wrap_dim(dim2, meta.ndim)
     if a == b:
@@ -280,7 +280,7 @@ def diagonal(meta: Meta, offset: int, dim1: int, dim2: int) -> Layout:
     return Layout(shape, (*[meta.strides[d] for d in kept], meta.strides[a] + meta.strides[b]), start)
 
 
-def _folded(grad: Any, meta: Meta, run: Any, dim: int, size: int, step: int) -> Any:
+def _fold_gradient(grad: Any, meta: Meta, run: Any, dim: int, size: int, step: int) -> Any:
     whole = grad.new_zeros(meta.shape)
     if not meta.ndim:
         return grad.reshape(()) if size else whole
@@ -294,7 +294,7 @@ def _folded(grad: Any, meta: Meta, run: Any, dim: int, size: int, step: int) -> 
     return whole
 
 
-@record(_folded)
+@record(_fold_gradient)
 def unfold(meta: Meta, dim: int, size: int, step: int) -> Layout:
     d = wrap_dim(dim, meta.ndim)
     length = meta.shape[d] if meta.ndim else 1
@@ -314,7 +314,7 @@ def unfold(meta: Meta, dim: int, size: int, step: int) -> Layout:
 # -- parts ------------------------------------------------------------------------------------------------
 
 
-@record(_placed("select"))
+@record(_derivative_by_placing("select"))
 def select(meta: Meta, dim: int, index: int) -> Layout:
     if meta.ndim == 0:
         raise IndexError("select() cannot be applied to a 0-dim tensor.")
@@ -329,7 +329,7 @@ def select(meta: Meta, dim: int, index: int) -> Layout:
     return Layout(meta.shape[:d] + meta.shape[d + 1 :], strides, at * meta.strides[d])
 
 
-@record(_placed("slice"))
+@record(_derivative_by_placing("slice"))
 def slice_(meta: Meta, dim: int, start: int, end: int, step: int) -> Layout:
     """Return every `step`-th index from `start` to `end`, which are clipped; negative ones count from the end."""
     if meta.ndim == 0:
@@ -345,7 +345,7 @@ def slice_(meta: Meta, dim: int, start: int, end: int, step: int) -> Layout:
     return Layout(shape, strides, start * meta.strides[d])
 
 
-def _scattered(grad: Any, meta: Meta, run: Any, shape: Shape, strides: Strides, offset: int) -> Any:
+def _scatter_gradient(grad: Any, meta: Meta, run: Any, shape: Shape, strides: Strides, offset: int) -> Any:
     """Return the gradient of a view in which elements share memory: what belongs to one element is added."""
     start = min(offset, 0)
     here = _places(meta.shape, meta.strides, -start)
@@ -372,7 +372,7 @@ def _index_like(t: Any, values: Any) -> Any:
     return t.new_tensor(values, dtype=dtypes.int64)
 
 
-@record(_scattered)
+@record(_scatter_gradient)
 def as_strided(meta: Meta, shape: Shape, strides: Strides, offset: int) -> Layout:
     """Return a layout of any strides. `offset` is relative to the tensor's first element; callers check the bounds."""
     return Layout(shape, strides, offset)

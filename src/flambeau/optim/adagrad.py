@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import DecayOptions
-from flambeau.optim.elementwise import Elementwise, filled
+from flambeau.optim.elementwise import Elementwise, fill_like
 from flambeau.optim.optimizer import check_least, check_lr, with_values
 from flambeau.tensor.tensor import Tensor
 
@@ -68,7 +68,7 @@ class Adagrad(Elementwise):
     def _new_state(self, group: Group, p: Tensor) -> Group:
         start = group["initial_accumulator_value"]
         value = complex(start, start) if p.is_complex() else start
-        return {"step": self._counter(group, p), "sum": filled(p, value)}
+        return {"step": self._counter(group, p), "sum": fill_like(p, value)}
 
     def _step_sparse(self, group: Group, p: Any, grad: Any) -> None:
         if group["weight_decay"] != 0:

@@ -57,7 +57,7 @@ class ASGD(Elementwise):
             "mu": self._counter(group, p, 1.0), "ax": zeros(p),
         }  # fmt: skip
 
-    def _advanced(self, group: Group, f: Any, counters: Sequence[Any]) -> Sequence[Any]:
+    def _advance_counters(self, group: Group, f: Any, counters: Sequence[Any]) -> Sequence[Any]:
         step, lr = f.value(counters[0]) + 1, group["lr"]
         eta = lr / ((1 + group["lambd"] * lr * step) ** group["alpha"])
         return step, eta, 1 / f.maximum(step - group["t0"], 1)

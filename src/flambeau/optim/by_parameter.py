@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded
+from flambeau.optim.optimizer import Optimizer, evaluate_closure, without_recording
 
 
 class ByParameter(Optimizer):
     """Subclasses say what one parameter's step is, `_update`. Complex parameters raise RuntimeError."""
 
-    @unrecorded
+    @without_recording
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change each parameter that has a gradient. A closure evaluates the model again and returns the loss."""
-        loss = evaluated(closure)
+        loss = evaluate_closure(closure)
         for group in self.param_groups:
             lr = float(group["lr"])
             for p in group["params"]:

@@ -17,7 +17,7 @@ from flambeau.core.dtype import float32, float64
 from flambeau.core.flags import flags
 from flambeau.ops.multi_tensor.foreach import Foreach
 from flambeau.optim.counters import Counters, read, write
-from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded
+from flambeau.optim.optimizer import Optimizer, evaluate_closure, without_recording
 from flambeau.tensor.arguments.public import functions as public
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.foreach_update import update
@@ -95,7 +95,7 @@ class Elementwise(Optimizer):
         """Return the names of the states that the formula takes, in its order."""
         raise NotImplementedError
 
-    def _advanced(self, group: dict[str, Any], f: Any, counters: Sequence[Any]) -> Sequence[Any]:
+    def _advance_counters(self, group: dict[str, Any], f: Any, counters: Sequence[Any]) -> Sequence[Any]:
         """Return the counters after this step; `f.value` of one is a number of full precision."""
         return (counters[0] + 1,)
 
@@ -119,10 +119,10 @@ class Elementwise(Optimizer):
 
     # -- a step -----------------------------------------------------------------------------------------------
 
-    @unrecorded
+    @without_recording
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change each parameter that has a gradient. A closure evaluates the model again and returns the loss."""
-        loss = evaluated(closure)
+        loss = evaluate_closure(closure)
         for group in self.param_groups:
             if group.get("capturable") or group.get("differentiable"):
                 self._step_by_tensors(group)
@@ -173,7 +173,7 @@ class Elementwise(Optimizer):
                 before = read(cells)
                 after = decided.get(before)
                 if after is None:
-                    write(cells, self._advanced(plain, Numbers, [window[()] for window in cells[1]]))
+                    write(cells, self._advance_counters(plain, Numbers, [window[()] for window in cells[1]]))
                     decided[before] = read(cells)
                 else:
                     write(cells, after)
@@ -204,7 +204,7 @@ class Elementwise(Optimizer):
             counters = [state[name] for name in self.counters]
             # Of full precision, as PyTorch's numbers are; a graph reads them where they lie.
             before = [c.clone() if group.get("capturable") else c.to(float64, copy=True) for c in counters]
-            after = self._advanced(group, Tensors, before) if before else ()
+            after = self._advance_counters(group, Tensors, before) if before else ()
             scalars = self._scalars(group, Tensors, before, after)
             options = self._options(group, before, after, fresh)
             tensors = [p, grad, *[state[name] for name in names]]
@@ -254,7 +254,7 @@ def zeros(p: Tensor) -> Tensor:
     return creation.zeros_like(p)
 
 
-def filled(p: Tensor, value: complex) -> Tensor:
+def fill_like(p: Tensor, value: complex) -> Tensor:
     """Return a state of one value, like its parameter."""
     return creation.full_like(p, value)
 

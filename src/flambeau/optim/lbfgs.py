@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from flambeau.optim.optimizer import Optimizer, check_lr, evaluated
+from flambeau.optim.optimizer import Optimizer, check_lr, evaluate_closure
 from flambeau.tape.mode import recording
 from flambeau.tensor.arguments.public import functions as public
 from flambeau.tensor.tensor import Tensor
@@ -70,7 +70,7 @@ class LBFGS(Optimizer):
         state = self.state[self._params[0]]
         state.setdefault("func_evals", 0)
         state.setdefault("n_iter", 0)
-        first_loss = evaluated(closure)
+        first_loss = evaluate_closure(closure)
         loss, grad = float(first_loss), self._flat_grad()
         evaluations = 1
         state["func_evals"] += 1
@@ -89,14 +89,14 @@ class LBFGS(Optimizer):
             spent = 0
             if group["line_search_fn"] is not None:
                 left = group["max_eval"] - evaluations
-                point, spent = self._searched(closure, Point(0.0, loss, grad, slope), direction, t, left)
+                point, spent = self._search_line(closure, Point(0.0, loss, grad, slope), direction, t, left)
                 t, loss, grad = point.at, point.loss, point.grad
                 state["t"] = t
                 self._move(direction, t)
             else:
                 self._move(direction, t)
                 if n != group["max_iter"]:
-                    loss, grad = float(evaluated(closure)), self._flat_grad()
+                    loss, grad = float(evaluate_closure(closure)), self._flat_grad()
                     spent = 1
             evaluations += spent
             state["func_evals"] += spent
@@ -164,7 +164,7 @@ class LBFGS(Optimizer):
 
     # -- the line search ----------------------------------------------------------------------------------------
 
-    def _searched(
+    def _search_line(
         self, closure: Callable[[], Any], here: Point, direction: Tensor, t: float, most: int
     ) -> tuple[Point, int]:
         """Return a point that satisfies the strong Wolfe conditions, or the best found; how many evaluations it
@@ -176,7 +176,7 @@ class LBFGS(Optimizer):
 
         def evaluate(t: float) -> Point:
             self._move(direction, t)
-            loss, grad = float(evaluated(closure)), self._flat_grad()
+            loss, grad = float(evaluate_closure(closure)), self._flat_grad()
             for p, value in zip(self._params, start, strict=True):
                 p.copy_(value)
             return Point(t, loss, grad, float(grad.dot(direction)))

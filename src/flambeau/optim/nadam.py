@@ -68,7 +68,7 @@ class NAdam(Elementwise):
     def _momentum(self, group: Group, step: Any) -> Any:
         return group["betas"][0] * (1.0 - 0.5 * 0.96 ** (step * group["momentum_decay"]))
 
-    def _advanced(self, group: Group, f: Any, counters: Sequence[Any]) -> Sequence[Any]:
+    def _advance_counters(self, group: Group, f: Any, counters: Sequence[Any]) -> Sequence[Any]:
         step = f.value(counters[0]) + 1
         return step, counters[1] * self._momentum(group, step)
 

@@ -37,15 +37,15 @@ required = _Required()
 
 def register_optimizer_step_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
     """Call `hook(optimizer, args, kwargs)` before each step of every optimizer."""
-    return _registered(every_step_pre_hooks, hook)
+    return _register_hook(every_step_pre_hooks, hook)
 
 
 def register_optimizer_step_post_hook(hook: Callable[..., Any]) -> RemovableHandle:
     """Call `hook(optimizer, args, kwargs)` after each step of every optimizer."""
-    return _registered(every_step_post_hooks, hook)
+    return _register_hook(every_step_post_hooks, hook)
 
 
-def _registered(hooks: Hooks, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+def _register_hook(hooks: Hooks, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     if prepend:
@@ -251,7 +251,7 @@ class Optimizer:
         for key, value in state_dict["state"].items():
             if key in owners:
                 p, group = owners[key]
-                state[p] = _placed(p, value, group)
+                state[p] = _fit_state(p, value, group)
             else:
                 state[key] = value
         for group, other in zip(groups, saved, strict=True):
@@ -285,35 +285,35 @@ class Optimizer:
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(optimizer, args, kwargs)` before each step; it may return other (args, kwargs)."""
-        return _registered(self._optimizer_step_pre_hooks, hook)
+        return _register_hook(self._optimizer_step_pre_hooks, hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(optimizer, args, kwargs)` after each step."""
-        return _registered(self._optimizer_step_post_hooks, hook)
+        return _register_hook(self._optimizer_step_post_hooks, hook)
 
     def register_state_dict_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
         """Call `hook(optimizer)` before `state_dict` makes its dict."""
-        return _registered(self._optimizer_state_dict_pre_hooks, hook, prepend)
+        return _register_hook(self._optimizer_state_dict_pre_hooks, hook, prepend)
 
     def register_state_dict_post_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
         """Call `hook(optimizer, state_dict)` on what `state_dict` made; it may return another."""
-        return _registered(self._optimizer_state_dict_post_hooks, hook, prepend)
+        return _register_hook(self._optimizer_state_dict_post_hooks, hook, prepend)
 
     def register_load_state_dict_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
         """Call `hook(optimizer, state_dict)` before `load_state_dict` looks at it; it may return another."""
-        return _registered(self._optimizer_load_state_dict_pre_hooks, hook, prepend)
+        return _register_hook(self._optimizer_load_state_dict_pre_hooks, hook, prepend)
 
     def register_load_state_dict_post_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
         """Call `hook(optimizer)` after `load_state_dict`."""
-        return _registered(self._optimizer_load_state_dict_post_hooks, hook, prepend)
+        return _register_hook(self._optimizer_load_state_dict_post_hooks, hook, prepend)
 
 
 class _Shown:
@@ -334,7 +334,7 @@ def with_values(grad: Any, values: Any) -> Any:
     return functions["sparse_coo_tensor"](grad.indices(), values, grad.shape, is_coalesced=True)
 
 
-def evaluated(closure: Callable[[], Any] | None) -> Any:
+def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
     """Return what a step's closure returns; it runs with recording on."""
     if closure is None:
         return None
@@ -342,7 +342,7 @@ def evaluated(closure: Callable[[], Any] | None) -> Any:
         return closure()
 
 
-def unrecorded(step: Callable[..., Any]) -> Callable[..., Any]:
+def without_recording(step: Callable[..., Any]) -> Callable[..., Any]:
     """Return a step that records nothing, unless its optimizer is differentiable."""
 
     @functools.wraps(step)
@@ -396,7 +396,7 @@ def _take_params(group: dict[str, Any]) -> None:
         group["param_names"] = [x[0] for x in named]
 
 
-def _placed(p: Tensor, value: Any, group: dict[str, Any], key: Any = None) -> Any:
+def _fit_state(p: Tensor, value: Any, group: dict[str, Any], key: Any = None) -> Any:
     """Return a saved state as its parameter wants it: of its dtype and on its device, but for the count of steps."""
     if isinstance(value, Tensor):
         if key == "step":
@@ -406,9 +406,9 @@ def _placed(p: Tensor, value: Any, group: dict[str, Any], key: Any = None) -> An
             return value.to(dtype=p.dtype, device=p.device)
         return value.to(device=p.device)
     if isinstance(value, dict):
-        return {k: _placed(p, v, group, k) for k, v in value.items()}
+        return {k: _fit_state(p, v, group, k) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)([_placed(p, v, group) for v in value])
+        return type(value)([_fit_state(p, v, group) for v in value])
     return value
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import RpropOptions
-from flambeau.optim.elementwise import Elementwise, filled, zeros
+from flambeau.optim.elementwise import Elementwise, fill_like, zeros
 from flambeau.optim.optimizer import check_lr
 from flambeau.tensor.tensor import Tensor
 
@@ -51,7 +51,7 @@ class Rprop(Elementwise):
 
     def _new_state(self, group: Group, p: Tensor) -> Group:
         lr = float(group["lr"])
-        size = filled(p, complex(lr, lr) if p.is_complex() else lr)
+        size = fill_like(p, complex(lr, lr) if p.is_complex() else lr)
         return {"step": self._counter(group, p), "prev": zeros(p), "step_size": size}
 
     def _scalars(self, group: Group, f: Any, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:

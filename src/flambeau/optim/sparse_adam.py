@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded, with_values
+from flambeau.optim.optimizer import Optimizer, evaluate_closure, with_values, without_recording
 from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
@@ -53,14 +53,14 @@ class SparseAdam(Optimizer):
         if places:
             raise ValueError(f"{kind} params at indices {places}: {why}")
 
-    @unrecorded
+    @without_recording
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change each parameter that has a gradient. A closure evaluates the model again and returns the loss.
 
         Raises:
             RuntimeError: If a gradient is strided.
         """
-        loss = evaluated(closure)
+        loss = evaluate_closure(closure)
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is None:

@@ -119,7 +119,9 @@ class AveragedModel(Module):
         """Take the model's parameters of now into the averages."""
         pairs = [
             (average.detach(), new.detach().to(average.device))
-            for average, new in zip(self._averaged(self.module), self._averaged(model), strict=False)
+            for average, new in zip(
+                self._averaged_tensors(self.module), self._averaged_tensors(model), strict=False
+            )
         ]
         if int(self.n_averaged) == 0:
             for average, new in pairs:
@@ -131,7 +133,7 @@ class AveragedModel(Module):
                 mine.detach().copy_(theirs.detach())
         self.n_averaged += 1
 
-    def _averaged(self, model: Module) -> Iterable[Any]:
+    def _averaged_tensors(self, model: Module) -> Iterable[Any]:
         return itertools.chain(model.parameters(), model.buffers() if self.use_buffers else ())
 
     def _average(self, pairs: Sequence[tuple[Any, Any]]) -> None:

@@ -50,7 +50,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         overlap_with_ddp: bool = False,
         **defaults: Any,
     ) -> None:
-        groups = _checked(params)
+        groups = _list_params(params)
         if overlap_with_ddp:
             raise NotSupportedError("overlap_with_ddp: Flambeau's optimizers do not step within backward")
         self.process_group = world().require_default() if process_group is None else process_group
@@ -183,7 +183,7 @@ class _ZeROJoinHook(JoinHook):
         zero._sync_params()
 
 
-def _checked(params: Any) -> list[Any]:
+def _list_params(params: Any) -> list[Any]:
     """Return the parameters or groups, as a list."""
     if isinstance(params, Tensor):
         raise TypeError(f"`params` argument should be an iterable of Tensors, but got {params.type()}")

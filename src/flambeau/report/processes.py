@@ -116,10 +116,10 @@ class ChildReports:
         ChildReports._current = self
         if not ChildReports._follows_forks:
             ChildReports._follows_forks = True
-            os.register_at_fork(after_in_child=ChildReports._forked)
+            os.register_at_fork(after_in_child=ChildReports._after_fork)
 
     @staticmethod
-    def _forked() -> None:
+    def _after_fork() -> None:
         reports = ChildReports._current
         if reports is None:
             return

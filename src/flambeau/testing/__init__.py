@@ -24,7 +24,7 @@ class _Called(ModuleType):
         return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
 
 
-def called(module: str) -> None:
+def make_callable(module: str) -> None:
     """Make a module callable. A module calls this for itself at its end."""
     sys.modules[module].__class__ = _Called
 

@@ -61,7 +61,7 @@ class Answers:
         orders: deque[tuple[Orders, Iterator[None]]] = deque()
         while self._waiting or orders:
             if self._waiting:
-                found = self._answered(self._waiting.popleft())
+                found = self._run_with_answers(self._waiting.popleft())
                 if found is not None:
                     orders.append((found, found.exhaust()))
                 yield
@@ -72,7 +72,7 @@ class Answers:
                     yield
                 self._cut |= one.cut
 
-    def _answered(self, answers: str) -> Orders | None:
+    def _run_with_answers(self, answers: str) -> Orders | None:
         """Run the program with these answers, and yes afterwards. Returns None if the program is not deterministic."""
         found, name = self.found, f"exhaustive:{self.found.schedules}"
         found.schedules += 1
@@ -92,7 +92,7 @@ class Answers:
         """Add the combinations in which a question after the given answers is answered with no."""
         asked, said = questions(run.graph), answers_of(run.graph)
         for i in range(begin, len(asked)):
-            if asked[i].poll.done and not orders.conflicts.known(asked[i]):
+            if asked[i].poll.done and not orders.conflicts.is_answer_known(asked[i]):
                 if _noes(asked, i) < _NOES:
                     self._waiting.append(said[:i] + "n")
                 else:

@@ -46,17 +46,17 @@ class Conflicts:
         place, end = _places(order)
         return bytes([place(first, end) < place(second, end) for first, second in self.pairs])
 
-    def swapped(self, order: Sequence[Any]) -> list[Pair]:
+    def reversed_pairs(self, order: Sequence[Any]) -> list[Pair]:
         """Return the pairs that an order runs in the reverse order of their requests, the earlier one first."""
         place, end = _places(order)
         return [(b, a) for a, b in self.pairs if place(b, end) < place(a, end)]
 
-    def ordered(self, first: int, second: int) -> bool:
+    def is_ordered(self, first: int, second: int) -> bool:
         """Return True if the second step comes after the first in every legal order."""
         step = self.graph.steps[first]
         return self._clocks[second].get(step.stream.handle, -1) >= step.place
 
-    def known(self, step: Any) -> bool:
+    def is_answer_known(self, step: Any) -> bool:
         """Return True if the host knows the answer to its query, because of an earlier wait."""
         return step.at in self._known
 
@@ -65,7 +65,7 @@ class Conflicts:
         steps = sorted({at for pair in self.pairs for at in pair})
         number = {at: i for i, at in enumerate(steps)}
         pairs = [(number[a], number[b]) for a, b in self.pairs]
-        before = [sum(1 << j for j, b in enumerate(steps) if b != a and self.ordered(a, b)) for a in steps]
+        before = [sum(1 << j for j, b in enumerate(steps) if b != a and self.is_ordered(a, b)) for a in steps]
         stack: list[tuple[int, list[int], list[Pair]]] = [(0, before, [])]
         while stack:
             at, reach, forced = stack.pop()
@@ -79,18 +79,18 @@ class Conflicts:
                 continue
             a, b = pairs[at]
             for first, second in ((b, a), (a, b)):  # the recorded way round comes off the stack first
-                stack.append((at + 1, _joined(reach, first, second), [*forced, (first, second)]))
+                stack.append((at + 1, _order_after(reach, first, second), [*forced, (first, second)]))
 
     def _find(self, limit: int) -> tuple[list[Pair], bool]:
         found: dict[Pair, None] = {}
         for one, other in _overlapping(_cells(self.graph)):
-            for pair in self._unordered(one, other):
+            for pair in self._unordered_pairs(one, other):
                 found[pair] = None
                 if len(found) > limit:
                     return sorted(found)[:limit], True
         return sorted(found), False
 
-    def _unordered(self, one: _Cell, other: _Cell) -> Iterator[Pair]:
+    def _unordered_pairs(self, one: _Cell, other: _Cell) -> Iterator[Pair]:
         for handle, users in one.users.items():
             for stream, theirs in other.users.items():
                 if stream == handle:
@@ -183,7 +183,7 @@ def _cells(graph: Any) -> list[_Cell]:
     cells: dict[tuple[int, Any], _Cell] = {}
     for step in graph.steps:
         for position, (ptr, layout, _, writes) in enumerate(step.accesses):
-            named = _named(step.named, position)
+            named = _selected_elements(step.named, position)
             extent = layout if isinstance(layout, int) else extent_of(layout)
             cell = cells.get((ptr, extent))
             if cell is None:
@@ -196,7 +196,7 @@ def _cells(graph: Any) -> list[_Cell]:
     return sorted(cells.values(), key=lambda cell: cell.start)
 
 
-def _named(named: Any, position: int) -> Named | None:
+def _selected_elements(named: Any, position: int) -> Named | None:
     """Return the elements that a step's indices select for the access at a position, if they are known."""
     if named is None or named.position != position or named.indices is None:
         return None
@@ -215,7 +215,7 @@ def _overlapping(cells: list[_Cell]) -> Iterator[tuple[_Cell, _Cell]]:
         open_.append(cell)
 
 
-def _joined(reach: list[int], first: int, second: int) -> list[int]:
+def _order_after(reach: list[int], first: int, second: int) -> list[int]:
     """Return the transitive order of steps after `first` is ordered before `second`."""
     after = reach[second] | 1 << second
     return [r | after if i == first or r >> first & 1 else r for i, r in enumerate(reach)]

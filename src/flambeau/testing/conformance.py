@@ -175,7 +175,7 @@ def mem_free_waits_for_the_devices_work(driver: Driver) -> None:
 
 
 def host_alloc_is_pinned_and_aligned_to_64(driver: Driver) -> None:
-    memory = _pinned(driver, _NBYTES)
+    memory = _allocate_pinned(driver, _NBYTES)
     if memory is None:
         return
     assert memory.pinned
@@ -186,7 +186,7 @@ def host_alloc_is_pinned_and_aligned_to_64(driver: Driver) -> None:
 
 
 def host_free_waits_for_all_devices_work(driver: Driver) -> None:
-    memory = _pinned(driver, _NBYTES)
+    memory = _allocate_pinned(driver, _NBYTES)
     if memory is None:
         return
     ran: list[int] = []
@@ -199,7 +199,7 @@ def host_free_waits_for_all_devices_work(driver: Driver) -> None:
 def host_pinned_goes_by_address(driver: Driver) -> None:
     pageable = np.zeros(_NBYTES, np.uint8)
     assert not driver.host_pinned(address_of(pageable), _NBYTES)
-    memory = _pinned(driver, 4096)
+    memory = _allocate_pinned(driver, 4096)
     if memory is None:
         return
     ptr = memory.ptr
@@ -325,7 +325,7 @@ def copy_in_from_pageable_memory_reads_before_it_returns(driver: Driver) -> None
 
 
 def copy_in_from_pinned_memory_arrives(driver: Driver) -> None:
-    memory = _pinned(driver, _NBYTES)
+    memory = _allocate_pinned(driver, _NBYTES)
     if memory is None:
         return
     bytes_at(memory.ptr, _NBYTES)[...] = 9
@@ -336,7 +336,7 @@ def copy_in_from_pinned_memory_arrives(driver: Driver) -> None:
 
 
 def copy_in_of_a_part_of_pinned_memory(driver: Driver) -> None:
-    memory = _pinned(driver, 1024)
+    memory = _allocate_pinned(driver, 1024)
     if memory is None:
         return
     bytes_at(memory.ptr, 1024)[...] = np.arange(1024, dtype=np.uint16).astype(np.uint8)
@@ -354,7 +354,7 @@ def copy_out_to_pageable_memory_is_done_on_return(driver: Driver) -> None:
 
 
 def copy_out_to_pinned_memory_is_done_when_its_stream_is(driver: Driver) -> None:
-    memory = _pinned(driver, _NBYTES)
+    memory = _allocate_pinned(driver, _NBYTES)
     if memory is None:
         return
     ptr, stream = driver.mem_alloc(0, _NBYTES), driver.stream_create(0, 0)
@@ -1055,7 +1055,7 @@ def collective_broadcast_and_reduce_have_a_root(driver: Driver) -> None:
     for kind, result in (("broadcast", values[root]), ("reduce", np.sum(values, 0))):
         source = _on_each(driver, values.__getitem__)
         target = _on_each(driver, lambda rank: np.full(_COUNT, -1, np.float32))
-        _group(driver, comms, _rooted(kind, target, source, root))
+        _group(driver, comms, _rooted_collective(kind, target, source, root))
         for rank in range(len(comms)):
             wrote = kind == "broadcast" or rank == root
             assert (_floats(driver, target[rank], rank) == (result if wrote else -1)).all(), kind
@@ -1141,7 +1141,9 @@ def _all_reduce(target: list[int], source: list[int], op: str) -> Callable[[int]
     return lambda rank: Collective("all_reduce", target[rank], source[rank], _COUNT, float32, op)
 
 
-def _rooted(kind: str, target: list[int], source: list[int], root: int) -> Callable[[int], Collective]:
+def _rooted_collective(
+    kind: str, target: list[int], source: list[int], root: int
+) -> Callable[[int], Collective]:
     return lambda rank: Collective(kind, target[rank], source[rank], _COUNT, float32, peer=root)
 
 
@@ -1228,7 +1230,7 @@ def _host(array: np.ndarray[Any, Any]) -> HostMemory:
     return HostMemory(address_of(array), array.nbytes, array)
 
 
-def _pinned(driver: Driver, nbytes: int) -> HostMemory | None:
+def _allocate_pinned(driver: Driver, nbytes: int) -> HostMemory | None:
     """Return pinned memory, or None if the driver refuses it with the right exception."""
     try:
         return driver.host_alloc(nbytes)

@@ -91,7 +91,7 @@ def contents(names: Sequence[str]) -> str:
 
 def _row(module: str, names: Sequence[str]) -> str:
     called = CALLED.get(module, f"`torch.{module}`")
-    if found(module) is None:
+    if find_object(module) is None:
         return f"| {called} | no: {WHY[module]} | |"
     lacking = absent(names, module)
     return f"| {called} | yes | {', '.join(f'`{name}`' for name in lacking)} |"
@@ -117,7 +117,7 @@ def others(names: Sequence[str]) -> str:
 SECTIONS: tuple[Callable[[Sequence[str]], str], ...] = (contents, notes, others)
 
 
-def found(path: str) -> Any:
+def find_object(path: str) -> Any:
     """Return the object `torch.path` of this package; None if it is absent."""
     here: Any = flambeau
     walked = "flambeau"
@@ -136,7 +136,7 @@ def found(path: str) -> Any:
 
 def absent(names: Sequence[str], module: str) -> list[str]:
     """Return a module's names, of those given, that are absent here."""
-    room = found(module)
+    room = find_object(module)
     own = [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == module]
     return sorted((name for name in own if not hasattr(room, name)), key=str.lower)
 

@@ -80,7 +80,7 @@ INSTEAD = {
 }
 
 
-def found(name: str) -> bool:
+def has_name(name: str) -> bool:
     """Return True if Flambeau has the name."""
     module, _, last = f"flambeau.{name}".rpartition(".")
     try:
@@ -97,7 +97,7 @@ def rows(lines: Iterable[str]) -> list[tuple[str, bool, bool, str, str]]:
         where.setdefault(name, set()).add(version)
     made = []
     for name, versions in sorted(where.items()):
-        there = found(name)
+        there = has_name(name)
         note = (DIFFERENCES if there else INSTEAD).get(name, "")
         state = "absent" if not there else "differs" if note else "supported"
         made.append((name, "1.8" in versions, "now" in versions, state, note))

@@ -16,7 +16,7 @@ from typing import Any
 
 import flambeau as torch
 from flambeau.core.host.gc_pause import without_collections
-from flambeau.testing import called
+from flambeau.testing import make_callable
 from flambeau.testing.answers import Answers
 from flambeau.testing.exploration import Exploration
 from flambeau.testing.failures import Failure
@@ -128,4 +128,4 @@ def _quiet_collector() -> Iterator[None]:
         yield
 
 
-called(__name__)
+make_callable(__name__)

@@ -150,7 +150,7 @@ class Failure:
         others.pop(self.outcome, None)
         return replace(self, others=tuple(others))
 
-    def joined(self, other: Failure) -> Failure:
+    def merge(self, other: Failure) -> Failure:
         """Return this failure, representing `other` too."""
         return replace(self.with_outcome(other.outcome, *other.others), count=self.count + other.count)
 
@@ -159,10 +159,10 @@ def add_failure(failures: list[Failure], new: Failure) -> None:
     """Add a failure, or join it with one of its bug; of the two the one that takes less represents both."""
     for i, old in enumerate(failures):
         if old.kind == new.kind or is_example(new, old):
-            failures[i] = old.joined(new)
+            failures[i] = old.merge(new)
             return
         if is_example(old, new):
-            failures[i] = new.joined(old)
+            failures[i] = new.merge(old)
             return
     failures.append(new)
 

@@ -246,10 +246,12 @@ def dtypes_of(op: Op) -> str:
         letter: [d for d in DTYPES if d.category == category and d.name not in special]
         for letter, category in _KINDS.items()
     } | {letter: [d for d in DTYPES if d.name in names] for letter, names in _SPECIAL.items()}
-    return " ".join(filter(None, (_taken(letter, group, op.dtypes) for letter, group in groups.items())))
+    return " ".join(
+        filter(None, (_format_group(letter, group, op.dtypes) for letter, group in groups.items()))
+    )
 
 
-def _taken(letter: str, group: Sequence[dtype], taken: Sequence[dtype]) -> str:
+def _format_group(letter: str, group: Sequence[dtype], taken: Sequence[dtype]) -> str:
     some = [d.name for d in group if d in taken]
     return letter if len(some) == len(group) else f"({' '.join(some)})" if some else ""
 
@@ -273,7 +275,7 @@ def _lacking(theirs: Iterable[str]) -> str:
             why = next((why for why, names in WHY if re.search(names, name)), "Seldom used")
             lacking.setdefault(why, []).append(full if room in _ROOMS else f"torch.{full}")
     count = sum(map(len, lacking.values()))
-    parts = [wrap(f"- {why}: {_listed(lacking[why])}.", indent="  ") + "\n" for why in sorted(lacking)]
+    parts = [wrap(f"- {why}: {_format_names(lacking[why])}.", indent="  ") + "\n" for why in sorted(lacking)]
     return (
         "\n## Missing names of PyTorch 2.13\n\n"
         f"{count} functions of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.fft`, `torch.special` and "
@@ -289,7 +291,7 @@ def _has(room: str, name: str) -> bool:
     return hasattr(owner, name)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(names, key=str.lower))
 
 

@@ -93,7 +93,7 @@ def reversed_dims(array: Array) -> tuple[Array, Array]:
     return stored, stored.T
 
 
-def stepped(array: Array) -> tuple[Array, Array]:
+def with_gaps(array: Array) -> tuple[Array, Array]:
     """Return every second element of an array twice as large, so that its memory has gaps."""
     if not array.ndim:
         return plain(array)
@@ -180,7 +180,7 @@ def check_virtual(op: Op, kind: dtype, where: device, seed: int = 0) -> int:
 
 
 def _compare_variants(op: Op, inputs: Sequence[Any], params: Params, where: device) -> int:
-    count = _compare(op, inputs, params, stepped, where)
+    count = _compare(op, inputs, params, with_gaps, where)
     for variant in (no_elements, zero_dim, one_row):
         count += _compare(op, _each(variant, inputs), params, plain, where)
         if sum(isinstance(x, np.ndarray) for x in inputs) > 1:
@@ -243,4 +243,4 @@ def _refusal(run: Callable[..., Any], *args: Any) -> Exception | None:
 
 def _target(meta: Meta, where: device) -> Tensor:
     """Return an `out=` of this shape and dtype with steps between its elements."""
-    return tensor_of(np.zeros(meta.shape, meta.dtype.numpy), stepped, where)
+    return tensor_of(np.zeros(meta.shape, meta.dtype.numpy), with_gaps, where)

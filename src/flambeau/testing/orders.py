@@ -53,12 +53,12 @@ class Orders:
             return
         rest = [kind for kind in kinds if kind != "exhaustive"]
         if len(rest) < len(kinds) and len(self.conflicts.pairs) <= MOST_PAIRS:
-            yield from self._mixed(rest, seed)
+            yield from self._mix_policies(rest, seed)
             return
         for schedule in names(rest or ["random"], seed):
             yield schedule, self.graph.order(schedule)
 
-    def _mixed(self, rest: list[str], seed: int) -> Iterator[tuple[str, Sequence[Any]]]:
+    def _mix_policies(self, rest: list[str], seed: int) -> Iterator[tuple[str, Sequence[Any]]]:
         """Yield all classes, with orders of the other policies in between."""
         others = names(rest, seed) if rest else iter(())
         for number, forced in enumerate(self.conflicts.classes()):
@@ -78,12 +78,12 @@ class Orders:
         run = self.runs.judge(name, "follow:" + self.graph.token(order))
         if run is None:
             return
-        if self._left(run):
+        if self._has_diverged(run):
             self._doubt(_LEFT)
         if run.outcome != self.found.expected:
             self.runs.fail(name, run, lambda run: self.simplest(run, order))
 
-    def _left(self, run: Run) -> bool:
+    def _has_diverged(self, run: Run) -> bool:
         """Return True if the run gave other commands or indices than the recorded one: only its own token repeats
         it.
         """
@@ -95,12 +95,12 @@ class Orders:
 
     def simplest(self, run: Run, order: Sequence[Any]) -> tuple[str, Run]:
         """Take swaps away, halves first, as long as the outcome stays wrong: a token of what is left, and its run."""
-        token, forced = self.graph.token(order), self.conflicts.swapped(order)
+        token, forced = self.graph.token(order), self.conflicts.reversed_pairs(order)
         size = max(len(forced) // 2, 1)
         while size:
             for begin in range(0, len(forced), size):
                 order = self.graph.oldest(forced[:begin] + forced[begin + size :])
-                fewer = forced if order is None else self.conflicts.swapped(order)
+                fewer = forced if order is None else self.conflicts.reversed_pairs(order)
                 if order is None or len(fewer) >= len(forced) or not self.runs.patient:
                     continue
                 again = self.runs.again("a simpler order", "follow:" + self.graph.token(order))
@@ -109,7 +109,7 @@ class Orders:
                     break
             else:
                 size //= 2
-        return run.token if self._left(run) else token, run
+        return run.token if self._has_diverged(run) else token, run
 
 
 def names(kinds: list[str], seed: int) -> Iterator[str]:

@@ -29,7 +29,7 @@ class Outcome:
 
     def __str__(self) -> str:
         if self.error is None:
-            return f"gives {shown(self.value)}"
+            return f"gives {format_value(self.value)}"
         return f"raises {self.error}" + (f" ({self.line})" if self.line else "")
 
     def unlike(self, other: Outcome) -> str:
@@ -78,21 +78,21 @@ def without_addresses(outcome: Outcome, range: tuple[int, int]) -> Outcome:
         ptr = int(match[0], 0) if match[0].startswith("0x") else int(match[0])
         return f"<address {ptr - range[0]:#x}>" if range[0] <= ptr < range[1] else match[0]
 
-    def cleaned(value: Any) -> Any:
+    def clean(value: Any) -> Any:
         if isinstance(value, str):
             return _NUMBER.sub(relative, _OBJECT.sub(" at 0x...>", value))
-        return value if _is_array(value) or not isinstance(value, tuple) else tuple(map(cleaned, value))
+        return value if _is_array(value) or not isinstance(value, tuple) else tuple(map(clean, value))
 
-    return replace(outcome, value=cleaned(outcome.value))
+    return replace(outcome, value=clean(outcome.value))
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a frozen value for a report: the first elements of a tensor, not its bytes; the beginning of a text."""
     if _is_array(value):
         first = _elements(value)[:4].tolist()
         return f"{value[1].removeprefix('torch.')}{list(value[2])} of {', '.join(map(str, first))} ..."
     if isinstance(value, tuple):
-        return "(" + ", ".join(map(shown, value)) + ")"
+        return "(" + ", ".join(map(format_value, value)) + ")"
     text = repr(float.fromhex(value) if isinstance(value, str) and _FLOAT.fullmatch(value) else value)
     return text if len(text) <= 80 else text[:77] + "..."
 

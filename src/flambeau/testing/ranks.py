@@ -28,7 +28,7 @@ from flambeau.distributed import world
 from flambeau.distributed.setup import _abort_process_group
 from flambeau.distributed.stores.store import HashStore
 from flambeau.runtime import current, generator, system
-from flambeau.testing import called
+from flambeau.testing import make_callable
 
 
 def ranks(
@@ -167,4 +167,4 @@ def rank() -> int:
     return mine.number
 
 
-called(__name__)
+make_callable(__name__)

@@ -157,7 +157,7 @@ class Runs:
     def failure(self, name: str, run: Run, token: str) -> Failure:
         """Describe a run whose outcome is not the expected one. `token` repeats it."""
         graph = run.graph
-        swaps = _swaps(graph, self.swapped(run))
+        swaps = _swaps(graph, self.reversed_pairs(run))
         answers = _other_answers(graph, self.first.graph)
         cause = "" if swaps or answers else self._other_commands(graph)
         unlike = run.outcome.unlike(self.found.expected)
@@ -178,11 +178,11 @@ class Runs:
         finally:  # an interrupt, too, leaves what was found
             self._add(failure)
 
-    def swapped(self, run: Run) -> list[Pair]:
+    def reversed_pairs(self, run: Run) -> list[Pair]:
         """Return the conflicting pairs that a run had the other way round than requested, the one that ran first
         first.
         """
-        return self.conflicts(run.graph).swapped(run.graph.steps_of_token(run.token))
+        return self.conflicts(run.graph).reversed_pairs(run.graph.steps_of_token(run.token))
 
     def conflicts(self, graph: Any) -> Conflicts:
         """Return the conflicts of a graph, computed once for all runs with equal commands and answers."""
@@ -203,13 +203,13 @@ class Runs:
         graph = run.graph
         requested = hash(tuple([(s.name, s.stream.handle) for s in graph.steps if s.free]))
         told = tuple([s.poll.done for s in graph.polls if not s.poll.internal])
-        swaps = frozenset([(graph.steps[a].seq, graph.steps[b].seq) for a, b in self.swapped(run)])
+        swaps = frozenset([(graph.steps[a].seq, graph.steps[b].seq) for a, b in self.reversed_pairs(run)])
         earlier, one = self._classes.setdefault((requested, told, swaps), (name, run))
         self.found.orders = len(self._classes)
         if one.outcome != run.outcome:
-            self._add(self._unexplained(earlier, one, name, run))
+            self._add(self._explain_difference(earlier, one, name, run))
 
-    def _unexplained(self, earlier: str, one: Run, name: str, run: Run) -> Failure:
+    def _explain_difference(self, earlier: str, one: Run, name: str, run: Run) -> Failure:
         """Return a failure for two runs of one class that differ, and whether other choices of the schedule explain
         it.
         """

@@ -105,11 +105,11 @@ class NodeDef(NamedTuple):
     keys: Callable[[Any], list[Any]] | None
 
 
-def _numbered(node: Any) -> list[Any]:
+def _sequence_keys(node: Any) -> list[Any]:
     return [SequenceKey(i) for i in range(len(node))]
 
 
-def _keyed(node: Any) -> list[Any]:
+def _mapping_keys(node: Any) -> list[Any]:
     return [MappingKey(key) for key in node]
 
 
@@ -118,7 +118,7 @@ def _of_mapping(kind: type) -> NodeDef:
         kind,
         lambda d: (list(d.values()), list(d)),
         lambda values, keys: kind(zip(keys, values, strict=True)),
-        _keyed,
+        _mapping_keys,
     )
 
 
@@ -129,7 +129,7 @@ def _list_flatten(d: list[Any]) -> tuple[list[Any], Context]:
 
 def _list_flatten_with_keys(d: list[Any]) -> tuple[list[tuple[Any, Any]], Context]:
     """Return pairs of a key and an element, and None."""
-    return list(zip(_numbered(d), d, strict=True)), None
+    return list(zip(_sequence_keys(d), d, strict=True)), None
 
 
 def _list_unflatten(values: Iterable[Any], context: Context) -> list[Any]:
@@ -144,7 +144,7 @@ def _dict_flatten(d: dict[Any, Any]) -> tuple[list[Any], Context]:
 
 def _dict_flatten_with_keys(d: dict[Any, Any]) -> tuple[list[tuple[Any, Any]], Context]:
     """Return pairs of a key's place and a value, and the keys."""
-    return list(zip(_keyed(d), d.values(), strict=True)), list(d)
+    return list(zip(_mapping_keys(d), d.values(), strict=True)), list(d)
 
 
 def _dict_unflatten(values: Iterable[Any], context: Context) -> dict[Any, Any]:
@@ -153,8 +153,8 @@ def _dict_unflatten(values: Iterable[Any], context: Context) -> dict[Any, Any]:
 
 
 SUPPORTED_NODES: dict[Any, NodeDef] = {
-    tuple: NodeDef(tuple, lambda t: (list(t), None), lambda values, _: tuple(values), _numbered),
-    list: NodeDef(list, lambda x: (x, None), lambda values, _: list(values), _numbered),
+    tuple: NodeDef(tuple, lambda t: (list(t), None), lambda values, _: tuple(values), _sequence_keys),
+    list: NodeDef(list, lambda x: (x, None), lambda values, _: list(values), _sequence_keys),
     dict: _of_mapping(dict),
     namedtuple: NodeDef(
         namedtuple,
@@ -167,10 +167,12 @@ SUPPORTED_NODES: dict[Any, NodeDef] = {
         defaultdict,
         lambda d: (list(d.values()), [d.default_factory, list(d)]),
         lambda values, context: defaultdict(context[0], zip(context[1], values, strict=True)),
-        _keyed,
+        _mapping_keys,
     ),
-    deque: NodeDef(deque, lambda d: (list(d), d.maxlen), lambda values, most: deque(values, maxlen=most), _numbered),
-    Size: NodeDef(Size, lambda s: (list(s), None), lambda values, _: tuple(values), _numbered),
+    deque: NodeDef(
+        deque, lambda d: (list(d), d.maxlen), lambda values, most: deque(values, maxlen=most), _sequence_keys
+    ),
+    Size: NodeDef(Size, lambda s: (list(s), None), lambda values, _: tuple(values), _sequence_keys),
 }  # fmt: skip
 
 
@@ -213,7 +215,7 @@ def _definition(tree: Any, is_leaf: IsLeaf = None) -> NodeDef | None:
     kind = _kind_of(tree)
     found = SUPPORTED_NODES.get(kind)
     if found is None and is_structseq_class(kind):
-        return NodeDef(kind, lambda t: (list(t), None), lambda values, _: kind(values), _numbered)
+        return NodeDef(kind, lambda t: (list(t), None), lambda values, _: kind(values), _sequence_keys)
     return found
 
 
@@ -315,10 +317,10 @@ class TreeSpec:
                 f"treespec.unflatten(leaves): `leaves` has length {len(leaves)} but the spec refers to a pytree that "
                 f"holds {self.num_leaves} items ({self})."
             )
-        return self._nested(iter(leaves))
+        return self._build_tree(iter(leaves))
 
-    def _nested(self, leaves: Iterator[Any]) -> Any:
-        children = [child._nested(leaves) for child in self._children]
+    def _build_tree(self, leaves: Iterator[Any]) -> Any:
+        children = [child._build_tree(leaves) for child in self._children]
         if is_structseq_class(self.type):
             return self.type(children)
         return SUPPORTED_NODES[self.type].unflatten_fn(children, self._context)
@@ -382,7 +384,7 @@ class LeafSpec(TreeSpec):
     def __hash__(self) -> int:
         return hash(LeafSpec)
 
-    def _nested(self, leaves: Iterator[Any]) -> Any:
+    def _build_tree(self, leaves: Iterator[Any]) -> Any:
         return next(leaves)
 
     def _find(self, tree: Any, found: list[Any]) -> None:

@@ -267,8 +267,8 @@ class _Frame:
         self, function: Any, args: Any, kwargs: Any, preserve: bool, contexts: Any, checks: bool, early: bool
     ) -> None:
         self.function = function
-        self.args = [_kept(a) for a in args]
-        self.kwargs = {name: _kept(a) for name, a in kwargs.items()}
+        self.args = [_save_argument(a) for a in args]
+        self.kwargs = {name: _save_argument(a) for name, a in kwargs.items()}
         self.given = (args, kwargs)
         self.state = _State((*args, *kwargs.values()), preserve)
         self.first, self.second = contexts
@@ -319,7 +319,7 @@ class _Frame:
                 f"during recomputation: {count}."
             )
         pairs = (
-            [(i, _seen(m), _seen(self.found[i].meta)) for i, m in enumerate(self.metas)]
+            [(i, _describe_meta(m), _describe_meta(self.found[i].meta)) for i, m in enumerate(self.metas)]
             if self.checks
             else []
         )
@@ -335,7 +335,7 @@ class _Frame:
             )
 
 
-def _kept(a: Any) -> Any:
+def _save_argument(a: Any) -> Any:
     return (save(a, edge_of(a)), requires_grad(a)) if isinstance(a, Tensor) else a
 
 
@@ -346,7 +346,7 @@ def _alike(a: Any) -> Any:
     return a
 
 
-def _seen(meta: Meta) -> dict[str, Any]:
+def _describe_meta(meta: Meta) -> dict[str, Any]:
     return {"shape": Size(meta.shape), "dtype": meta.dtype, "device": meta.device}
 
 

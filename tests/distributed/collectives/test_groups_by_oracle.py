@@ -83,7 +83,7 @@ SAME_VALUE = [
     "[x.tolist() for x in (lambda l: (d.all_gather(l, t), l)[1])([torch.zeros(3)])]",
     "(lambda l: (d.all_gather_object(l, {'a': 1}), l)[1])([None])", "(lambda l: (d.gather_object(2, l), l)[1])([None])",
     "(lambda l: (d.scatter_object_list(l, [5]), l)[1])([None])", "d.broadcast_object_list([1, 2], 0)",
-    "[(n, str(getattr(o, n))) for o in [getattr(d, k)() for k in KINDS] for n in dir(o) if n[0] != '_' and n not in ('named', 'reduceOp')]",
+    "[(n, str(getattr(o, n))) for o in [getattr(d, k)() for k in KINDS] for n in dir(o) if n[0] != '_' and n not in ('as_keywords', 'reduceOp')]",
     "d.AllreduceOptions().reduceOp == d.ReduceOp.SUM", "repr(d.BackendConfig('nccl'))", "repr(d.BackendConfig(d.Backend('cpu:gloo,cuda:nccl')))",
     "d.BackendConfig('gloo').get_device_backend_map()", "{k: int(v) for k, v in d.ProcessGroup.BackendType.__members__.items()}",
     "int(d.ProcessGroup.NCCL)", "str(d.ProcessGroup.BackendType.NCCL)", "d.distributed_c10d._rank_not_in_group(None)",

@@ -18,7 +18,7 @@ import flambeau as torch
 import flambeau.distributed as dist
 from flambeau.core.callsite import caller
 from flambeau.distributed.backends import processes, watchdog
-from flambeau.distributed.backends.communicator import Line, PendingCollective
+from flambeau.distributed.backends.communicator import PendingCollective, RankCommunicator
 from flambeau.distributed.backends.rank_progress import RankProgress
 from flambeau.distributed.backends.watchdog import Handling, Watch, handling_of
 from flambeau.driver.api import Collective
@@ -41,7 +41,7 @@ class Communicator:
 
     def __init__(self, handling: Handling = Handling.END) -> None:
         self.handling = handling
-        self.begun: list[PendingCollective] = []
+        self.pending: list[PendingCollective] = []
         self.wrong: str | None = None
         self.dead: list[str] = []
         self.told = 0
@@ -50,15 +50,15 @@ class Communicator:
         self.takes: Callable[[], None] = lambda: None
 
     def begin(self, number: int = 1) -> None:
-        self.begun.append(PendingCollective(number, [], caller(), None))  # type: ignore[arg-type]
+        self.pending.append(PendingCollective(number, [], caller(), None))  # type: ignore[arg-type]
 
     def head(self) -> PendingCollective | None:
-        return self.begun[0] if self.begun else None
+        return self.pending[0] if self.pending else None
 
     def failure(self) -> str | None:
         return self.wrong
 
-    def ended(self) -> list[str]:
+    def describe_ended_processes(self) -> list[str]:
         return self.dead
 
     def tell(self) -> None:
@@ -108,7 +108,7 @@ def test_what_ends_in_time_is_nothing_to_speak_of(capfd: pytest.CaptureFixture[s
         scene.line.begin(number)
         scene.after(0)
         scene.after(600)  # of each: what waits for another is not late itself
-        scene.line.begun.pop(0)
+        scene.line.pending.pop(0)
     scene.after(10_000)
     assert capfd.readouterr() == ("", "")
 
@@ -297,19 +297,19 @@ class Mark:
         self.handle = handle
 
 
-def line_of(driver: Any, whereabouts: Any = None) -> Line:
+def line_of(driver: Any, whereabouts: Any = None) -> RankCommunicator:
     backend: Any = type("Backend", (), {})()
     backend.place = type("Place", (), {"rank": 0, "ranks": (3, 5), "name": "1", "priority": 0})()
-    line = Line(backend, torch.runtime.system.contexts()[0], 7, None, None)
+    line = RankCommunicator(backend, torch.runtime.system.contexts()[0], 7, None, None)
     line._driver = driver
-    line.whereabouts = whereabouts
+    line.progress = whereabouts
     return line
 
 
-def begin(line: Line, number: int) -> PendingCollective:
+def begin(line: RankCommunicator, number: int) -> PendingCollective:
     call = Collective("all_reduce", 0, 0, number, torch.float32)
     begun = PendingCollective(number, [call], caller(), Mark(number))  # type: ignore[arg-type]
-    line.begun.append(begun)
+    line.pending.append(begun)
     line.newest, line.count = begun, number
     return begun
 
@@ -328,7 +328,7 @@ def test_the_first_that_is_not_over_is_found_by_few_questions(steps: list[tuple[
             assert driver.asked <= 10
             oldest = max(driver.done + 1, line.count - 255)
             assert (head.number if head else line.count + 1) == oldest
-            assert [begun.number for begun in line.begun] == list(range(oldest, line.count + 1))
+            assert [begun.number for begun in line.pending] == list(range(oldest, line.count + 1))
 
 
 def test_what_is_queued_while_the_watch_asks_is_not_taken_for_over() -> None:
@@ -405,28 +405,28 @@ def test_a_process_that_has_ended_is_seen() -> None:
     there = processes.here().replace(str(os.getpid()), str(child.pid), 1)
     child.wait()
     seen = RankProgress(dist.HashStore(), "key", [0, 1], 0, [processes.here(), there])
-    assert seen.ended([0, 1]) == [f"the process of rank 1, {child.pid}, has ended"]
-    assert seen.ended([0]) == []
+    assert seen.describe_ended_processes([0, 1]) == [f"the process of rank 1, {child.pid}, has ended"]
+    assert seen.describe_ended_processes([0]) == []
     assert seen.others(1)[0].endswith(f"; its process, {child.pid}, has ended")
     elsewhere = RankProgress(
         dist.HashStore(), "key", [0, 1], 0, [processes.here(), f"{child.pid} another host"]
     )
-    assert elsewhere.ended([0, 1]) == []
+    assert elsewhere.describe_ended_processes([0, 1]) == []
 
 
 def test_messages_need_their_peers_alone() -> None:
     class Seen:
-        def ended(self, ranks: Any) -> list[str]:
+        def describe_ended_processes(self, ranks: Any) -> list[str]:
             return [str(rank) for rank in ranks]
 
     with torch.virtual(1):
         line = line_of(Marks(), Seen())
-        assert line.ended() == ["3", "5"]
+        assert line.describe_ended_processes() == ["3", "5"]
         begin(line, 1)
-        assert line.ended() == ["3", "5"]
-        line.begun.clear()
+        assert line.describe_ended_processes() == ["3", "5"]
+        line.pending.clear()
         begin(line, 2).calls = [Collective("recv", 0, 0, 4, torch.float32, peer=1)]
-        assert line.ended() == ["5"]
+        assert line.describe_ended_processes() == ["5"]
 
 
 def test_a_store_that_has_gone_is_no_reason_to_fail() -> None:
@@ -447,7 +447,7 @@ def test_works_that_were_given_up_raise(monkeypatch: pytest.MonkeyPatch) -> None
     with torch.virtual(1):
         begun = PendingCollective(1, [], caller(), None)  # type: ignore[arg-type]
         stream = torch.cuda.current_stream()
-        work = dist.work.StreamWork([], stream, stream.record_event(), begun=begun)
+        work = dist.work.StreamWork([], stream, stream.record_event(), pending=begun)
         assert work.wait() and work.is_success() and work.exception() is None
         begun.error = dist.DistBackendError("given up")
         with pytest.raises(dist.DistBackendError, match="given up"):

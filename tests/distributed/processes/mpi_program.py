@@ -257,7 +257,7 @@ def check_waits_elsewhere(rank, size):
 
 def check_many(size):
     """Groups that come and go: MPI has 2,048 communicators for a process, of which these leave few."""
-    held = [mpi_world.joined().comm.Dup() for _ in range(1980)] if mpi_world.has_joined() else []
+    held = [mpi_world.current_world().comm.Dup() for _ in range(1980)] if mpi_world.has_joined() else []
     for _ in range(30):
         group, ones = dist.new_group(range(size)), torch.ones(2)
         work = dist.all_reduce(ones, group=group, async_op=True)

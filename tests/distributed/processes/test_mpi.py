@@ -446,7 +446,7 @@ def test_without_mpi4py_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
     assert not mpi_world.available()
     assert not mpi_world.join(HashStore(), 0, 1, DEFAULT_TIMEOUT)
     with pytest.raises(RuntimeError, match="install Flambeau's extra 'mpi'"):
-        mpi_world.joined()
+        mpi_world.current_world()
 
 
 def test_the_process_manager_answers_as_pmi_1_has_it() -> None:
@@ -463,7 +463,7 @@ def test_the_process_manager_answers_as_pmi_1_has_it() -> None:
         "cmd=finalize": "cmd=finalize_ack",
         "cmd=spawn": "cmd=spawn rc=-1 msg=not_supported",
     }
-    with manager.announced(), manager._theirs.makefile("rw", newline="\n") as stream:
+    with manager.announce(), manager._theirs.makefile("rw", newline="\n") as stream:
         for line, answer in told.items():
             stream.write(line + "\n")
             stream.flush()

@@ -22,7 +22,7 @@ from flambeau.ops.op import Op, table
 from flambeau.testing import operators
 
 GPU = flambeau.device("cuda", 0)
-LAYOUTS = (operators.plain, operators.reversed_dims, operators.stepped)
+LAYOUTS = (operators.plain, operators.reversed_dims, operators.with_gaps)
 FEW = ("bool", "int32", "bfloat16", "float32", "complex64")  # one of each kind
 
 

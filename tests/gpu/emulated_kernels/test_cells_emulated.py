@@ -44,4 +44,4 @@ def test_the_hosts_values_to_rounding(name: str) -> None:
     check(name, flambeau.float64, operators.plain, True, 1e-14)
     check(name, flambeau.bfloat16, operators.plain, True, 1e-2)
     check(name, flambeau.float32, operators.reversed_dims, False, 2e-6)
-    check(name, flambeau.float32, operators.stepped, False, 2e-6)
+    check(name, flambeau.float32, operators.with_gaps, False, 2e-6)

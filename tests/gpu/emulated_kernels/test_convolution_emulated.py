@@ -45,7 +45,7 @@ def check(arrays: list[Any], how: Any, near: float = 1e-5) -> None:
     np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), near, near)
 
 
-@pytest.mark.parametrize("layout", (operators.plain, operators.reversed_dims, operators.stepped))
+@pytest.mark.parametrize("layout", (operators.plain, operators.reversed_dims, operators.with_gaps))
 @pytest.mark.parametrize(
     "kind, near", ((float32, 1e-5), (float64, 1e-12), (float16, 2e-2), (bfloat16, 1e-1)), ids=str
 )

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not ins
 GPU = flambeau.device("cuda", 0)
 NEAR = {float16: 2e-3, bfloat16: 2e-2, float32: 1e-5, float64: 1e-13, complex64: 1e-5, complex128: 1e-13}  # fmt: skip
 MATMUL, ADDMM = table["matmul"], table["addmm"]
-LAYOUTS = [operators.plain, operators.reversed_dims, operators.stepped]
+LAYOUTS = [operators.plain, operators.reversed_dims, operators.with_gaps]
 
 
 def launch_of(op: Op, inputs: list[Any], tf32: bool = False) -> Launch:

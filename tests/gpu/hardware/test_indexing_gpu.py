@@ -41,14 +41,14 @@ def test_reading_many(kind: Any, index_kind: Any) -> None:
     x = numbers(kind, 60 * 70 * 80).reshape(60, 70, 80)
     for dim in range(3):
         where = random.integers(0, x.shape[dim], (50, 40, 80)).astype(index_kind)
-        for layout in (operators.plain, operators.reversed_dims, operators.stepped):
+        for layout in (operators.plain, operators.reversed_dims, operators.with_gaps):
             same("gather", (x, where), (dim,), layout)
             same("index_select", (x, where[0, :, 0].copy()), (dim,), layout)
     a, b = (
         random.integers(-60, 60, (30, 1)).astype(index_kind),
         random.integers(-80, 80, 50).astype(index_kind),
     )
-    for layout in (operators.plain, operators.reversed_dims, operators.stepped):
+    for layout in (operators.plain, operators.reversed_dims, operators.with_gaps):
         same("index", (x, a, b), ((0, 2),), layout)
         same("index", (x, a, a), ((0, 1),), layout)
         same("take", (x, random.integers(-x.size, x.size, (100, 7))), (), layout)

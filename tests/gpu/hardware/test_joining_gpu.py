@@ -16,7 +16,7 @@ from flambeau.testing import operators
 pytestmark = needs_gpu
 
 OPERATORS = ("cat", "flip", "roll", "tril", "triu", "triangle_indices", "repeats_total", "repeat_places")
-LAYOUTS = (operators.plain, operators.reversed_dims, operators.stepped)
+LAYOUTS = (operators.plain, operators.reversed_dims, operators.with_gaps)
 
 
 @pytest.mark.parametrize("name", OPERATORS)

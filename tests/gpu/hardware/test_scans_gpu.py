@@ -33,7 +33,7 @@ SHAPES = [
     ((7,), 0), ((130,), 0), ((5000,), 0), ((1_000_003,), 0), ((900, 5), 1), ((700, 33), 1), ((64, 4097), 1),
     ((1200, 9001), 1), ((3, 50_000), 1), ((500, 40), 0), ((1000, 3), 0), ((6, 70, 33), 1), ((), 0), ((1,), 0),
 ]  # fmt: skip
-LAYOUTS = (operators.plain, operators.reversed_dims, operators.stepped)
+LAYOUTS = (operators.plain, operators.reversed_dims, operators.with_gaps)
 
 
 @pytest.mark.parametrize("kind", (uint8, int8, int32, int64, bool_), ids=lambda kind: kind.name)

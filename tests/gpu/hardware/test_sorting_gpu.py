@@ -14,7 +14,7 @@ from flambeau.testing import operators
 
 pytestmark = needs_gpu
 
-LAYOUTS = (operators.plain, operators.reversed_dims, operators.stepped)
+LAYOUTS = (operators.plain, operators.reversed_dims, operators.with_gaps)
 
 
 @pytest.mark.parametrize("name", ("sort", "topk", "unique", "searchsorted", "isin"))

@@ -52,7 +52,7 @@ def test_sizes(kind: Any, n: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dims", [(0,), (1,), (2,), (0, 1), (1, 2), (2, 0), (0, 1, 2)])
-@pytest.mark.parametrize("layout", (operators.plain, operators.reversed_dims, operators.stepped))
+@pytest.mark.parametrize("layout", (operators.plain, operators.reversed_dims, operators.with_gaps))
 def test_dims_and_layouts(kind: Any, dims: Any, layout: Any) -> None:
     x, z = random((6, 10, 8), kind), random((6, 10, 8), complex_of(kind))
     gx, gz = (operators.tensor_of(a, layout, GPU) for a in (x, z))
@@ -186,7 +186,7 @@ def test_samples(op: Any) -> None:
 
     for kind in op.dtypes:
         for inputs, params in op.samples(operators.maker(kind, 0), kind):
-            for layout in (operators.plain, operators.reversed_dims, operators.stepped):
+            for layout in (operators.plain, operators.reversed_dims, operators.with_gaps):
                 want, got = (
                     call(op, [operators.tensor_of(inputs[0], layout, place)], params) for place in (CPU, GPU)
                 )

@@ -58,7 +58,7 @@ def test_the_committed_page_is_the_generated_one(page):
 
 
 def test_a_reason_stands_for_what_is_absent_and_for_nothing_else():
-    gone = {module for module in contents_page.MODULES if contents_page.found(module) is None}
+    gone = {module for module in contents_page.MODULES if contents_page.find_object(module) is None}
     assert gone == set(contents_page.WHY)
 
 
@@ -84,7 +84,7 @@ for path in sys.argv[1:]:
 
 
 def test_what_is_absent_raises_by_its_name():
-    gone = [m for m in contents_page.MODULES if contents_page.found(m) is None]
+    gone = [m for m in contents_page.MODULES if contents_page.find_object(m) is None]
     command = "import sys; from flambeau.cli.import_hook import install; install(); " + f"exec({ASK!r})"
     done = subprocess.run(
         [sys.executable, "-c", command, *gone], capture_output=True, text=True, timeout=60, env=environment()
@@ -95,6 +95,6 @@ def test_what_is_absent_raises_by_its_name():
 
 
 def test_found_gives_what_is_there_and_none_for_what_is_not():
-    assert inspect.isclass(contents_page.found("nn.Linear"))
-    assert inspect.ismodule(contents_page.found("utils.checkpoint"))
-    assert contents_page.found("nn.Nothing") is None
+    assert inspect.isclass(contents_page.find_object("nn.Linear"))
+    assert inspect.ismodule(contents_page.find_object("utils.checkpoint"))
+    assert contents_page.find_object("nn.Nothing") is None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from warnings import warn
 
 from flambeau.core.names import explain_absent_names
-from flambeau.distributed.ddp.replicas import reduced
+from flambeau.distributed.ddp.replicas import reduce_in_place
 from flambeau.tensor.functions.creation import ones, zeros
 
 __all__ = ["Join", "JoinHook", "Joinable"]
@@ -110,7 +110,7 @@ class Join:
         mirrored = 0
         while self._number_at_work():
             if self._throws:
-                reduced(self._group, ones(1, device=self._device))
+                reduce_in_place(self._group, ones(1, device=self._device))
                 raise RuntimeError(f"Rank {self._rank} exhausted all inputs.")
             for hook in self._join_hooks:
                 hook.main_hook()
@@ -123,7 +123,7 @@ class Join:
     def _number_at_work(self) -> int:
         """Return how many ranks begin another iteration."""
         number = zeros(1, device=self._device)
-        reduced(self._group, number)
+        reduce_in_place(self._group, number)
         return int(number.item())
 
     def _warn(self) -> None:
@@ -149,10 +149,10 @@ class Join:
         if not (config.enable and config.is_first_joinable):
             return None
         place, group = joinable.join_device, joinable.join_process_group
-        work = reduced(group, ones(1, device=place), async_op=True)
+        work = reduce_in_place(group, ones(1, device=place), async_op=True)
         if config.throw_on_early_termination:
             ended = zeros(1, device=place)
-            reduced(group, ended)
+            reduce_in_place(group, ended)
             if ended.item():
                 raise RuntimeError(
                     "Detected at least one rank that exhausted inputs. Throwing across all ranks."

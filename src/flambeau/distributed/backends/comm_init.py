@@ -18,7 +18,7 @@ from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.communicator import Pair
 from flambeau.distributed.backends.rank_progress import RankProgress
 from flambeau.distributed.errors import DistBackendError
-from flambeau.distributed.stores.store import missed
+from flambeau.distributed.stores.store import await_keys
 from flambeau.runtime import system
 from flambeau.runtime.context import Context
 
@@ -45,34 +45,34 @@ def join(
         if rank == 0:
             store.set(key, driver.comm_id())
         if system.is_virtual():
-            whereabouts = None
+            progress = None
             wait([key])
         else:
-            whereabouts = _met(store, key, called, rank, wait)
+            progress = _await_members(store, key, called, rank, wait)
         members = [(rank, context.driver_index)]
         create = partial(driver.comm_create, store.get(key), len(ranks), members, called, name)
-        comms = create() if whereabouts is None else _in_time(create, place, timeout)
+        comms = create() if progress is None else _in_time(create, place, timeout)
     except DriverError as error:
         raise DistBackendError(str(error)) from error
-    return comms[0], whereabouts
+    return comms[0], progress
 
 
-def _met(
+def _await_members(
     store: Any, key: str, called: Sequence[int], rank: int, wait: Callable[[Sequence[str]], None]
 ) -> RankProgress:
     """Wait until all ranks have joined."""
     keys = [f"{key}/{number}" for number in range(len(called))]
     store.set(keys[rank], processes.here())
     wait(keys)
-    told = [text.decode() for text in store.multi_get(keys)]
-    return RankProgress(store, key, called, called[rank], told)
+    addresses = [text.decode() for text in store.multi_get(keys)]
+    return RankProgress(store, key, called, called[rank], addresses)
 
 
 def _wait(place: Place, ranks: Sequence[int], what: str, timeout: timedelta, keys: Sequence[str]) -> None:
     """Wait for the keys of the first of `ranks`, within the group. Raises DistBackendError if who does not come, in
     time or before its process ended.
     """
-    why = missed(place.store, keys, timeout, lambda: _gone(place.store, ranks, keys))
+    why = await_keys(place.store, keys, timeout, lambda: _describe_ended(place.store, ranks, keys))
     if why is not None:
         missing = [str(place.ranks[rank]) for rank in _late(place.store, ranks, keys)]
         raise DistBackendError(
@@ -87,9 +87,11 @@ def _late(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> list[int]:
     return [rank for rank, key in zip(ranks, keys, strict=False) if not store.check([key])]
 
 
-def _gone(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> str:
+def _describe_ended(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> str:
     """Return text that names a rank whose process has ended; empty if there is none."""
-    return next(filter(None, [processes.gone(store, rank) for rank in _late(store, ranks, keys)]), "")
+    return next(
+        filter(None, [processes.describe_ended(store, rank) for rank in _late(store, ranks, keys)]), ""
+    )
 
 
 def _in_time(create: Callable[[], list[int]], place: Place, timeout: timedelta) -> list[int]:

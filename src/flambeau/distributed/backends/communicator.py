@@ -1,4 +1,4 @@
-"""`Line`: one communicator of a rank on one device, with its pending collectives.
+"""`RankCommunicator`: one communicator of a rank on one device, with its pending collectives.
 
 On real GPUs each group of collectives leaves a `PendingCollective` behind, with an event of its stream, so that
 the watch
@@ -48,7 +48,7 @@ class PendingCollective:
         self.error: Exception | None = None
 
 
-class Line:
+class RankCommunicator:
     """One communicator with its pending collectives. `pair`: the ranks of a communicator of messages; None: all."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Line:
         context: Context,
         comm: int,
         pair: Pair | None,
-        whereabouts: RankProgress | None,
+        progress: RankProgress | None,
     ) -> None:
         self.backend = backend
         self.context = context
@@ -65,13 +65,13 @@ class Line:
         self.pair = pair
         self.stream = Stream(context.device, backend.place.priority)
         self.ready = Event()  # marks the caller's stream; recorded again for each collective
-        self.whereabouts = whereabouts
+        self.progress = progress
         # The last pending collectives. The program appends, the watchdog removes.
-        self.begun: deque[PendingCollective] = deque(maxlen=_KEPT)
+        self.pending: deque[PendingCollective] = deque(maxlen=_KEPT)
         self.newest: PendingCollective | None = None
         self.count = 0  # number of all collectives so far
         self.error: Exception | None = None  # why the communicator was given up
-        if whereabouts is not None:
+        if progress is not None:
             # without observers, which must not see the runtime's own events
             self._driver: Any = system.bare_driver()
             index = context.driver_index
@@ -104,10 +104,10 @@ class Line:
             mark = next(self._marks)
             self._driver.event_mark(mark.handle, stream.handle)
         self.count = number = self.count + 1
-        self.newest = begun = PendingCollective(number, calls, caller(2), mark)
-        self.begun.append(begun)
-        begun.error = self.error  # the communicator may have failed meanwhile
-        return begun
+        self.newest = entry = PendingCollective(number, calls, caller(2), mark)
+        self.pending.append(entry)
+        entry.error = self.error  # the communicator may have failed meanwhile
+        return entry
 
     # -- what the watch asks, from its thread -----------------------------------------------------------------
     @property
@@ -127,22 +127,22 @@ class Line:
         """Return the first pending collective. A communicator's collectives finish in order, on whatever streams
         they are.
         """
-        begun = self.begun
-        over, left = 0, len(begun)  # the number of finished entries, and of those not known to be finished
+        entry = self.pending
+        over, unknown = 0, len(entry)  # the number of finished entries, and of those not known to be finished
         # The number of the last entry: a host that is far ahead may drop the first meanwhile, which shifts
         # positions.
         last = 0
-        asked = left - 1  # the last one first, because nearly always all have finished
-        while over < left:
-            one = begun[asked]
+        index = unknown - 1  # the last one first, because nearly always all have finished
+        while over < unknown:
+            one = entry[index]
             if self._driver.event_ended(one.mark.handle):
-                over, last = asked + 1, one.number
+                over, last = index + 1, one.number
             else:
-                left = asked
-            asked = (over + left) // 2
-        while begun and begun[0].number <= last:
-            begun.popleft()
-        return begun[0] if begun else None
+                unknown = index
+            index = (over + unknown) // 2
+        while entry and entry[0].number <= last:
+            entry.popleft()
+        return entry[0] if entry else None
 
     def failure(self) -> str | None:
         """Return NCCL's text for a communicator that failed, or an error of the query itself."""
@@ -154,43 +154,45 @@ class Line:
     def tell(self) -> None:
         """Publish this rank's progress."""
         newest = self.newest
-        if newest is not None and self.whereabouts is not None:
-            self.whereabouts.tell(newest.number, self.words(newest))
+        if newest is not None and self.progress is not None:
+            self.progress.tell(newest.number, self.words(newest))
 
-    def ended(self) -> list[str]:
+    def describe_ended_processes(self) -> list[str]:
         """Return text about processes that have ended and that pending collectives need. For messages these are the
         peers.
         """
-        if self.whereabouts is None:
+        if self.progress is None:
             return []
         ranks = self.backend.place.ranks
-        calls = [call for begun in list(self.begun)[:1] for call in begun.calls]
+        calls = [call for entry in list(self.pending)[:1] for call in entry.calls]
         messages = bool(calls) and all(call.kind in PAIRED for call in calls)
-        return self.whereabouts.ended([ranks[call.peer] for call in calls] if messages else ranks)
+        return self.progress.describe_ended_processes(
+            [ranks[call.peer] for call in calls] if messages else ranks
+        )
 
     def lines(self) -> list[str]:
         """Return this rank's part of a report, and what is known of the other ranks."""
         lines = []
-        for head in list(self.begun)[:1]:
+        for head in list(self.pending)[:1]:
             lines.append(f"rank {self.rank} queued it {self.words(head)}")
-            if self.whereabouts is not None:
-                lines += self.whereabouts.others(head.number)
+            if self.progress is not None:
+                lines += self.progress.others(head.number)
         return lines
 
-    def words(self, begun: PendingCollective) -> str:
+    def words(self, entry: PendingCollective) -> str:
         """Return text that names the pending collectives and their call site."""
-        shown = [describe(call, self.backend.place.ranks) for call in begun.calls[:_SHOWN]]
-        more, text = len(begun.calls) - len(shown), source(begun.site)
+        shown = [describe(call, self.backend.place.ranks) for call in entry.calls[:_SHOWN]]
+        more, text = len(entry.calls) - len(shown), source(entry.site)
         what = f"{', '.join(shown)}{f' and {more} more' if more else ''}"
-        return f"at {place(begun.site)}{f' ({text})' if text else ''}: {what}"
+        return f"at {place(entry.site)}{f' ({text})' if text else ''}: {what}"
 
     # -- the end ----------------------------------------------------------------------------------------------
     def settle(self) -> None:
         """Block the host until pending work is done, while the watchdog still polls. Raises the communicator's
         error.
         """
-        for begun in list(self.begun)[-1:]:
-            begun.mark.context.driver.event_sync(begun.mark.handle)
+        for entry in list(self.pending)[-1:]:
+            entry.mark.context.driver.event_sync(entry.mark.handle)
         if self.error is not None:
             raise self.error
 
@@ -201,9 +203,9 @@ class Line:
     def give_up(self, error: Exception) -> None:
         """Fail all pending collectives with an error, and accept no more."""
         self.error = error
-        for begun in list(self.begun):
-            begun.error = error
-        self.begun.clear()
+        for entry in list(self.pending):
+            entry.error = error
+        self.pending.clear()
 
     def forget(self) -> None:
         """Drop the communicator at the end of the process. Closing it would wait for ranks that may never call."""

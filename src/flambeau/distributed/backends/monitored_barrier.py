@@ -66,14 +66,14 @@ class Monitored:
         """Return True if a rank joins before the timeout and before its process ends."""
         place = self._place
         while True:
-            left = until - time.monotonic()
-            gone = left <= 0 or bool(self._dead(place.ranks[rank]))
+            left_s = until - time.monotonic()
+            is_lost = left_s <= 0 or bool(self._dead(place.ranks[rank]))
             try:
                 place.store.wait([key], part_of_wait(_LOOK_S, until))
             except DeadlockError:
                 raise
             except DistStoreError:
-                if gone:
+                if is_lost:
                     return False
             except DistError:  # the store ended with its rank
                 return False

@@ -61,7 +61,7 @@ class MpiBackend(FlatBackend):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.transport = mpi_world.joined()
+        self.transport = mpi_world.current_world()
         self.transport.meet(place.store, "mpi", place.rank, place.ranks, place.timeout)
         comm, mpi = self.transport.comm, self.transport.MPI
         everybody = comm.Get_group()
@@ -251,7 +251,7 @@ class MpiWork(ProcessWork):
         self._keep = keep
         self._backend = backend
         self._moved = False  # MPI has finished the operation
-        backend.transport.begun.add(self)
+        backend.transport.pending.add(self)
 
     def __del__(self) -> None:
         if not self._moved:
@@ -265,7 +265,7 @@ class MpiWork(ProcessWork):
         except mpi.Exception as error:
             if self._comparison is not None and self._comparison.differ(patience_s=1.0):
                 self._disagree(self._comparison)
-            self._fail(self._refused(error, status))
+            self._fail(self._error_text(error, status))
         if self._comparison is not None and self._comparison.differ():
             self._disagree(self._comparison)
         if not over:
@@ -280,7 +280,7 @@ class MpiWork(ProcessWork):
             step()
         self._keep = []
 
-    def _refused(self, error: Any, statuses: Sequence[Any]) -> str:
+    def _error_text(self, error: Any, statuses: Sequence[Any]) -> str:
         """Return MPI's text for the first request that failed."""
         mpi = self._backend.transport.MPI
         if error.Get_error_class() != mpi.ERR_IN_STATUS:

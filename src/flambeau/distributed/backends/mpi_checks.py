@@ -67,13 +67,14 @@ class Comparison:
         place = self._all.place
         keys = [f"mismatch/{self.number}/{rank}" for rank in range(place.size)]
         place.store.set(keys[place.rank], self._text)
-        told = [
-            self._told(key, f"rank {place.ranks[rank]} does not wait for it") for rank, key in enumerate(keys)
+        calls = [
+            self._read_report(key, f"rank {place.ranks[rank]} does not wait for it")
+            for rank, key in enumerate(keys)
         ]
         head = f"collective mismatch: call {self.number} of group {place.name} is not the same for all"
-        return "\n  ".join([head, *told, "all ranks must give the same calls in the same order"])
+        return "\n  ".join([head, *calls, "all ranks must give the same calls in the same order"])
 
-    def _told(self, key: str, otherwise: str) -> str:
+    def _read_report(self, key: str, otherwise: str) -> str:
         store = self._all.place.store
         try:
             store.wait([key], _PATIENCE)

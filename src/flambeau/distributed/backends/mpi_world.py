@@ -31,7 +31,7 @@ from flambeau.distributed.backends import processes
 from flambeau.distributed.backends.process_manager import ProcessManager
 from flambeau.distributed.backends.wait_reports import Waits
 from flambeau.distributed.errors import DistBackendError
-from flambeau.distributed.stores.store import PrefixStore, Store, missed, turn
+from flambeau.distributed.stores.store import PrefixStore, Store, await_keys, turn
 from flambeau.distributed.stores.tcp_store import TCPStore
 
 TRANSPORT = "FLAMBEAU_GLOO"  # environment variable: "tcp" keeps this process out of MPI
@@ -55,7 +55,7 @@ class MpiWorld:
         self.comm = module.COMM_WORLD
         self.name = name
         self.processes = processes
-        self.begun: weakref.WeakSet[Any] = weakref.WeakSet()  # pending works
+        self.pending: weakref.WeakSet[Any] = weakref.WeakSet()  # pending works
         self._orphans: list[tuple[list[Any], object]] = []
         self._over = threading.Event()
         self.share(store)
@@ -66,8 +66,8 @@ class MpiWorld:
 
     def _go_on(self) -> None:
         """Poll MPI in a thread. See Note [What MPI does while nobody asks]."""
-        while not self._over.wait(_NEAR_S if self.begun else _FAR_S):
-            if self.begun or self._orphans:
+        while not self._over.wait(_NEAR_S if self.pending else _FAR_S):
+            if self.pending or self._orphans:
                 with suppress(self.MPI.Exception):  # the waiting call reports it
                     self.comm.Iprobe()
 
@@ -99,7 +99,7 @@ class MpiWorld:
     def is_moving(self, work: object) -> bool:
         """Return True if MPI still moves data of works other than `work`."""
         return (
-            any(other is not work and not (other._over or other._test()) for other in list(self.begun))
+            any(other is not work and not (other._over or other._test()) for other in list(self.pending))
             or not self.reap()
         )
 
@@ -111,7 +111,7 @@ class MpiWorld:
         """
         store.set(f"{key} {rank}", "here")
         keys = [f"{key} {other}" for other in range(len(ranks))]
-        why = missed(store, keys, timeout, lambda: next(filter(None, map(self.dead, ranks)), ""))
+        why = await_keys(store, keys, timeout, lambda: next(filter(None, map(self.dead, ranks)), ""))
         if why is not None:
             raise DistBackendError(why or f"not all of ranks {list(ranks)} came in time")
 
@@ -148,7 +148,9 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
     global _world, _why_not
     _why_not = ""
     shared = PrefixStore("mpi", store)
-    offers = _met(shared, rank, size, _refusal(size), _world.name if _world is not None else "", timeout)
+    offers = _exchange_refusals(
+        shared, rank, size, _refusal(size), _world.name if _world is not None else "", timeout
+    )
     if refusals := [f"rank {r}: {why}" for r, (why, _) in enumerate(offers) if why]:
         _why_not = refusals[0]
         return False
@@ -201,7 +203,7 @@ def has_joined() -> bool:
     return _world is not None and not _why_not
 
 
-def joined() -> MpiWorld:
+def current_world() -> MpiWorld:
     """Return the world that this process has joined.
 
     Raises:
@@ -257,7 +259,7 @@ def _module(word: str) -> Any:
         raise RuntimeError(f"{_LACKS.format(word)} ({error})") from error
 
 
-def _met(
+def _exchange_refusals(
     store: Store, rank: int, size: int, refusal: str, name: str, timeout: timedelta
 ) -> list[tuple[str, str]]:
     """Return, for each rank, why it cannot join MPI ("" if it can), and the world that it joined before."""
@@ -280,7 +282,7 @@ def _initialize(module: Any, store: Store, rank: int, size: int, timeout: timede
         return
     world = store.compare_set("pmi", "", f"flambeau_{uuid.uuid4().hex[:16]}").decode()
     manager = ProcessManager(PrefixStore(world, store), rank, size, world, timeout)
-    with manager.announced():
+    with manager.announce():
         _call_initialize(module)
     store.barrier(f"{world} initialized", size, timeout)
     _unlink_shared_memory()

@@ -26,7 +26,7 @@ from flambeau.core.errors import DriverError
 from flambeau.distributed.backends import watchdog
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.comm_init import join
-from flambeau.distributed.backends.communicator import Line, Pair
+from flambeau.distributed.backends.communicator import Pair, RankCommunicator
 from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing, dense
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.future import Future
@@ -66,7 +66,7 @@ class DeviceBackend(FlatBackend):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._lines: dict[tuple[int, Pair | None], Line] = {}
+        self._lines: dict[tuple[int, Pair | None], RankCommunicator] = {}
         self._early = False  # True if its communicator was created with the group and serves all messages
         self._warns = watchdog.flag(os.environ, "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "1")
         self._failed: Exception | None = None  # why the group was left: a collective did not end
@@ -138,7 +138,7 @@ class DeviceBackend(FlatBackend):
         self._failed = error
         lines = list(self._lines.values())
         self._lines = {}
-        begun = [begun for line in lines for begun in line.begun]
+        pending = [pending for line in lines for pending in line.pending]
         for line in lines:
             watchdog.process.remove(line)
             line.give_up(error)
@@ -147,19 +147,19 @@ class DeviceBackend(FlatBackend):
         bare = (
             system.bare_driver()
         )  # NCCL also waits until the node's other ranks abort; streams are free before
-        return all(bare.event_ended(one.mark.handle) for one in begun)
+        return all(bare.event_ended(one.mark.handle) for one in pending)
 
-    def _leave(self, lines: Sequence[Line], abort: bool) -> bool:
+    def _leave(self, lines: Sequence[RankCommunicator], abort: bool) -> bool:
         """Leave communicators. Returns False if NCCL still waits for other ranks of the node to leave."""
-        if not any(line.whereabouts for line in lines):
+        if not any(line.progress for line in lines):
             for line in lines:
                 line.close(abort)
             return True
         errors: list[Exception] = []
 
-        def leave(line: Line) -> None:
+        def leave(line: RankCommunicator) -> None:
             try:
-                line.close(abort or bool(line.ended()))
+                line.close(abort or bool(line.describe_ended_processes()))
             except Exception as error:
                 errors.append(error)
 
@@ -171,10 +171,10 @@ class DeviceBackend(FlatBackend):
             line.forget()
         return done
 
-    def explained(self, error: Exception) -> Exception:
+    def explain_error(self, error: Exception) -> Exception:
         """Return the error of a wait, with what is known of the pending collectives."""
-        known = [line for line in self._lines.values() if line.begun]
-        return DistBackendError("\n  ".join([str(error), *[text for line in known for text in line.lines()]]))
+        busy = [line for line in self._lines.values() if line.pending]
+        return DistBackendError("\n  ".join([str(error), *[text for line in busy for text in line.lines()]]))
 
     def _run(
         self,
@@ -202,21 +202,21 @@ class DeviceBackend(FlatBackend):
         for tensor in tensors:
             tensor.memory.used_on(stream.handle)
         if stream is here:
-            calls = self._queued(line, build, stream, after)
+            calls = self._enqueue(line, build, stream, after)
         else:
             with stream:
-                calls = self._queued(line, build, stream, after)
+                calls = self._enqueue(line, build, stream, after)
         outcome, source = list(tensors if results is None else results), -1 if pair is None else pair
         event = None if stream is here else stream.record_event()
         if event is not None:
             for tensor in tensors:
                 tensor.record_use(event)
-        begun = None if line.whereabouts is None else line.note(calls, stream, event)
-        work = StreamWork(outcome, stream, event, source, begun)
-        return BlockingWork(work, self) if self._blocks and line.whereabouts is not None else work
+        entry = None if line.progress is None else line.note(calls, stream, event)
+        work = StreamWork(outcome, stream, event, source, entry)
+        return BlockingWork(work, self) if self._blocks and line.progress is not None else work
 
-    def _queued(
-        self, line: Line, build: Build, stream: Stream, after: Callable[[], None]
+    def _enqueue(
+        self, line: RankCommunicator, build: Build, stream: Stream, after: Callable[[], None]
     ) -> Sequence[Collective]:
         calls = build()
         if self.agreement is not None:
@@ -225,7 +225,7 @@ class DeviceBackend(FlatBackend):
         after()
         return calls
 
-    def _line(self, index: int, peer: int | None) -> Line:
+    def _line(self, index: int, peer: int | None) -> RankCommunicator:
         """Return the communicator of all ranks, or of this rank and a peer, on a device. Created on first use."""
         rank = self.place.rank
         pair = None if peer is None else (min(rank, peer), max(rank, peer))
@@ -236,9 +236,9 @@ class DeviceBackend(FlatBackend):
             context = current.context_at(index)
             # communicators of this rank's other devices
             number = len([other for _, other in self._lines if other == pair])
-            comm, whereabouts = join(context, self.place, self.timeout, pair, number)
-            line = self._lines[index, pair] = Line(self, context, comm, pair, whereabouts)
-            if whereabouts is not None:
+            comm, progress = join(context, self.place, self.timeout, pair, number)
+            line = self._lines[index, pair] = RankCommunicator(self, context, comm, pair, progress)
+            if progress is not None:
                 watchdog.process.add(line)
         return line
 
@@ -257,7 +257,7 @@ class BarrierWork(Work):
         try:
             wait_on_host(stream, timeout or self._backend.timeout)
         except DistBackendError as late:
-            error = self._backend.explained(late)
+            error = self._backend.explain_error(late)
             self._backend.fail(error)
             raise error from None
 
@@ -281,7 +281,7 @@ class BlockingWork(BarrierWork):
         return self._work.get_future()
 
 
-def _queue(line: Line, calls: Sequence[Collective], stream: Stream) -> None:
+def _queue(line: RankCommunicator, calls: Sequence[Collective], stream: Stream) -> None:
     """Enqueue one group of collectives."""
     for call in calls:
         if call.op in _TEXTS:

@@ -24,7 +24,7 @@ from flambeau.core.ipc.handshake import UNGREETED, Greeting, RefusedError, greet
 from flambeau.distributed.backends import processes
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.errors import DistBackendError
-from flambeau.distributed.stores.store import missed
+from flambeau.distributed.stores.store import await_keys
 
 _STEP_S = 0.25  # seconds between checks that the other members' processes live
 _GREETING_S = 10.0  # the longest handshake, in seconds, of an unknown connection
@@ -72,7 +72,7 @@ def connect_peers(place: Place) -> dict[int, socket.socket]:
 
 def _await_keys(keys: list[str], place: Place, end: float) -> None:
     left = timedelta(seconds=max(end - time.monotonic(), 1e-3))
-    why = missed(place.store, keys, left, lambda: _absent(place, {}))
+    why = await_keys(place.store, keys, left, lambda: _absent(place, {}))
     if why is not None:
         raise DistBackendError(why or f"not all of ranks {list(place.ranks)} joined in time")
 
@@ -80,7 +80,7 @@ def _await_keys(keys: list[str], place: Place, end: float) -> None:
 def _absent(place: Place, found: dict[int, Any]) -> str:
     """Return why a member that has not connected never will; "" if it may."""
     for rank in range(place.size):
-        if rank not in found and rank != place.rank and (why := processes.gone(place.store, rank)):
+        if rank not in found and rank != place.rank and (why := processes.describe_ended(place.store, rank)):
             return f"rank {place.ranks[rank]}{why}"
     return ""
 

@@ -35,7 +35,7 @@ class ProcessManager:
         threading.Thread(target=self._serve, name="flambeau MPI", daemon=True).start()
 
     @contextlib.contextmanager
-    def announced(self) -> Iterator[None]:
+    def announce(self) -> Iterator[None]:
         """Let an MPI library that is initialized inside the block find this manager."""
         ours = {
             "PMI_FD": str(self._theirs.fileno()),

@@ -23,7 +23,7 @@ def announce(store: Any, rank: int) -> None:
     store.set(_key(rank), here())
 
 
-def gone(store: Any, rank: int) -> str:
+def describe_ended(store: Any, rank: int) -> str:
     """Return text that says that a rank's process has ended; empty if this machine cannot see that."""
     process = near(store.get(_key(rank)).decode()) if store.check([_key(rank)]) else 0
     return f": its process, {process}, has ended" if process and has_ended(process) else ""
@@ -38,11 +38,11 @@ def _key(rank: int) -> str:
     return f"process/{rank}"
 
 
-def near(told: str) -> int:
+def near(address: str) -> int:
     """Return the process id that `here` described, if this machine can see the process; otherwise 0."""
-    process, _, place = told.partition(" ")
-    known = place == here().partition(" ")[2] and process.isdecimal() and len(process) < 20
-    return int(process) if known else 0
+    process, _, place = address.partition(" ")
+    is_local = place == here().partition(" ")[2] and process.isdecimal() and len(process) < 20
+    return int(process) if is_local else 0
 
 
 def has_ended(process: int) -> bool:

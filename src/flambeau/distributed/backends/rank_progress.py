@@ -21,11 +21,11 @@ class RankProgress:
     Only the watchdog thread uses it, over its own connection, which no wait of the program blocks.
     """
 
-    def __init__(self, store: Any, key: str, ranks: Sequence[int], me: int, told: Sequence[str]) -> None:
+    def __init__(self, store: Any, key: str, ranks: Sequence[int], me: int, addresses: Sequence[str]) -> None:
         self._key = key
         self._me = me
         self._others = [rank for rank in ranks if rank != me]
-        seen = zip(ranks, map(processes.near, told), strict=True)
+        seen = zip(ranks, map(processes.near, addresses), strict=True)
         self._near = {rank: process for rank, process in seen if process and rank != me}
         self._number = 0
         try:
@@ -43,7 +43,7 @@ class RankProgress:
         except (RuntimeError, OSError):  # the store ended with its rank
             self._store = None
 
-    def ended(self, ranks: Collection[int]) -> list[str]:
+    def describe_ended_processes(self, ranks: Collection[int]) -> list[str]:
         """Return text about those of `ranks` whose processes have ended."""
         near = [(rank, process) for rank, process in self._near.items() if rank in ranks]
         return [
@@ -58,10 +58,10 @@ class RankProgress:
         for rank in self._others:
             process = self._near.get(rank)
             ended = f"; its process, {process}, has ended" if process and processes.has_ended(process) else ""
-            lines.append(f"rank {rank} {self._seen(rank, number)}{ended}")
+            lines.append(f"rank {rank} {self._last_call_of(rank, number)}{ended}")
         return lines
 
-    def _seen(self, rank: int, number: int) -> str:
+    def _last_call_of(self, rank: int, number: int) -> str:
         key = f"{self._key}/at/{rank}"
         if self._store is None:
             return _SILENT

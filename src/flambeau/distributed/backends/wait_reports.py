@@ -71,19 +71,19 @@ class Wait:
 
 def stuck(waits: Mapping[int, Wait]) -> set[int]:
     """Return the ranks that cannot go on before another of them does."""
-    left = set(waits)
+    ranks = set(waits)
     while True:
-        free = {rank for rank in left if not _is_kept(rank, waits, left)}
+        free = {rank for rank in ranks if not _is_kept(rank, waits, ranks)}
         if not free:
-            return left
-        left -= free
+            return ranks
+        ranks -= free
 
 
-def _is_kept(rank: int, waits: Mapping[int, Wait], left: set[int]) -> bool:
+def _is_kept(rank: int, waits: Mapping[int, Wait], ranks: set[int]) -> bool:
     mine = waits[rank]
     others = [peer for peer in mine.peers if peer != rank or not (mine.number or mine.any_peer)]
-    kept = [peer in left and not mine.meets(waits[peer], rank) for peer in others]
-    return all(kept) if mine.any_peer else any(kept)
+    blocked = [peer in ranks and not mine.meets(waits[peer], rank) for peer in others]
+    return all(blocked) if mine.any_peer else any(blocked)
 
 
 class Confirmation:
@@ -116,7 +116,7 @@ class Waits:
         self._size = size
         self._marks = itertools.count(1)
         self._confirmation = Confirmation()
-        self._told = False
+        self._has_reported = False
         store.set(key_of(rank), "{}")
 
     def mark(self) -> int:
@@ -147,20 +147,20 @@ class Waits:
     def over(self) -> None:
         """Remove this rank's wait. A report stays for ranks that have not read it."""
         self._confirmation.clear()
-        if not self._told:
+        if not self._has_reported:
             with suppress(DistError):
                 self._store.set(key_of(self._rank), "{}")
 
     def _say(self, wait: Wait, report: str = "") -> None:
-        self._told = bool(report)
+        self._has_reported = bool(report)
         self._store.set(key_of(self._rank), json.dumps({**asdict(wait), "report": report}))
 
     def _others(self) -> dict[int, Wait]:
         others: Iterable[int] = [rank for rank in range(self._size) if rank != self._rank]
         if not self._store.check([key_of(rank) for rank in others]):
             return {}  # a rank has not published a wait yet
-        told = map(said_by, self._store.multi_get([key_of(rank) for rank in others]))
-        return {rank: wait for rank, wait in zip(others, told, strict=True) if wait}
+        waits = map(said_by, self._store.multi_get([key_of(rank) for rank in others]))
+        return {rank: wait for rank, wait in zip(others, waits, strict=True) if wait}
 
 
 def key_of(rank: int) -> str:

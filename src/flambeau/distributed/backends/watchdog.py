@@ -93,7 +93,7 @@ class Watched(Protocol):
     def handling(self) -> Handling: ...
     def head(self) -> Any: ...
     def failure(self) -> str | None: ...
-    def ended(self) -> list[str]: ...
+    def describe_ended_processes(self) -> list[str]: ...
     def tell(self) -> None: ...
     def lines(self) -> list[str]: ...
     def fail(self, error: Exception) -> bool: ...
@@ -174,14 +174,14 @@ class Watch:
         """Handle the end of the process: leave the groups that the program has not destroyed."""
         with self._lock:
             lines, self._lines = list(self._lines), {}
-        left: list[Watched] = []
+        remaining: list[Watched] = []
         with suppress(RuntimeError):  # since Python 3.12 no thread can start while the interpreter ends
             within(*[line.tell for line in lines])
-            leaving = [] if self._failed else [line for line in lines if not line.ended()]
+            leaving = [] if self._failed else [line for line in lines if not line.describe_ended_processes()]
             if within(*[partial(line.close, False) for line in leaving]):
-                left = leaving
+                remaining = leaving
         for line in lines:
-            if line not in left:
+            if line not in remaining:
                 line.forget()
 
     # -- looks ------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Watch:
         with self._lock:
             now = self._clock()
             found = [(line, why) for line in self._lines if (why := self._trouble(line, now))]
-            due = [line for line, told in self._lines.items() if now - told > max(1.0, line.limit_s / _TELL)]
+            due = [line for line, last in self._lines.items() if now - last > max(1.0, line.limit_s / _TELL)]
             self._lines.update(dict.fromkeys(due, now))
         for line in due:
             line.tell()
@@ -222,12 +222,11 @@ class Watch:
         if spent > line.limit_s + _SLACK_S:
             limit = f"the group's timeout is {line.limit_s:g} s"
             return f"collective timed out: {what} has not ended for {spent:.1f} s; {limit}"
-        if head.ended is None and spent > _SLACK_S and line.ended():
+        if head.ended is None and spent > _SLACK_S and line.describe_ended_processes():
             head.ended = now
         if head.ended is not None and now - head.ended > _ENDED_S:
-            return (
-                f"collective waits in vain: {what} has not ended for {spent:.1f} s; {'; '.join(line.ended())}"
-            )
+            ended = "; ".join(line.describe_ended_processes())
+            return f"collective waits in vain: {what} has not ended for {spent:.1f} s; {ended}"
         return ""
 
     # -- what is done -----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from flambeau.distributed.work import Work
 from flambeau.distributed.world import ProcessGroup, world
 
 
-class Kept(NamedTuple):
+class HeldCollective(NamedTuple):
     """A collective that is held back."""
 
     kind: str
@@ -29,7 +29,7 @@ class Pending:
     """The collectives that one manager has held back, and the works of others. `everything` includes messages."""
 
     def __init__(self, everything: bool) -> None:
-        self.kept: list[Kept] = []
+        self.held: list[HeldCollective] = []
         self.messages: list[tuple[str, Any, int, int]] = []
         self.works: list[Work] = []
         self.everything = everything
@@ -95,7 +95,7 @@ def _coalescing_manager(
         yield manager
     finally:
         del coalescing[found.group_name]
-    for work in _begun(found, pending, async_ops):
+    for work in _issue_held_back(found, pending, async_ops):
         if async_ops:
             manager.append(work)
         else:
@@ -111,13 +111,13 @@ def message_kept(group: ProcessGroup, kind: str, tensor: Any, peer: int, tag: in
     return True
 
 
-def kept(group: Any, kind: str, output: Any, input: Any, op: Any) -> bool:
+def hold_back(group: Any, kind: str, output: Any, input: Any, op: Any) -> bool:
     """Return True if a manager holds back a collective. It then begins with the others, and returns `not_yet`."""
     coalescing = world().coalescing
     pending = coalescing.get(group_or_default(group).group_name) if coalescing else None
     if pending is None:
         return False
-    pending.kept.append(Kept(kind, output, input, op))
+    pending.held.append(HeldCollective(kind, output, input, op))
     return True
 
 
@@ -125,7 +125,7 @@ def not_yet(async_op: bool) -> Work | None:
     return _IllegalWork() if async_op else None
 
 
-def noted(work: Any) -> Any:
+def add_work(work: Any) -> Any:
     """Return the work, after adding it to managers that wait for all operations."""
     for pending in world().coalescing.values():
         if pending.everything:
@@ -133,17 +133,17 @@ def noted(work: Any) -> Any:
     return work
 
 
-def _begun(group: ProcessGroup, pending: Pending, async_op: bool) -> list[Work]:
+def _issue_held_back(group: ProcessGroup, pending: Pending, async_op: bool) -> list[Work]:
     """Begin all held-back collectives, as at most two groups. Returns the works."""
     works = list(pending.works)
-    if pending.kept:
-        works.append(_together(group, pending.kept, async_op))
+    if pending.held:
+        works.append(_together(group, pending.held, async_op))
     if pending.messages:
         works += group.engine_for(pending.messages[0][1]).batch(pending.messages)
     return works
 
 
-def _together(group: ProcessGroup, calls: list[Kept], async_op: bool) -> Work:
+def _together(group: ProcessGroup, calls: list[HeldCollective], async_op: bool) -> Work:
     """Return the work of several calls of one kind."""
     first = calls[0]
     if any(call.kind != first.kind for call in calls):

@@ -75,7 +75,7 @@ def operation(op: Any, tensors: Sequence[Any], what: str) -> str | PreMul:
         raise ValueError(f"{what} does not support {kind} on complex tensors")
     word = word_of(op)
     if isinstance(word, PreMul):
-        _premultiplied(tensors)
+        _check_premul_sum(tensors)
     if word == "avg" and any(t.dtype is bool_ for t in tensors):
         raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
     bits = word in ("band", "bor", "bxor")
@@ -84,7 +84,7 @@ def operation(op: Any, tensors: Sequence[Any], what: str) -> str | PreMul:
     return word
 
 
-def _premultiplied(tensors: Sequence[Any]) -> None:
+def _check_premul_sum(tensors: Sequence[Any]) -> None:
     if any(tensor.device.type == "cpu" for tensor in tensors):
         raise RuntimeError("Cannot use ReduceOp.PREMUL_SUM with Gloo")
     if any(tensor.dtype not in _SCALED for tensor in tensors):

@@ -23,13 +23,13 @@ class Options:
         self.asyncOp = True
         self.timeout = _UNSET
 
-    def named(self) -> dict[str, Any]:
+    def as_keywords(self) -> dict[str, Any]:
         """Return the options as keyword arguments of the group's methods."""
-        given = {} if self.timeout < timedelta() else {"timeout": self.timeout}
+        options = {} if self.timeout < timedelta() else {"timeout": self.timeout}
         for field, name in (("reduceOp", "op"), ("rootRank", "root")):
             if hasattr(self, field):
-                given[name] = getattr(self, field)
-        return given
+                options[name] = getattr(self, field)
+        return options
 
 
 class _Reducing(Options):
@@ -120,6 +120,6 @@ class BarrierOptions(Options):
         self.device: Any = None
         self.device_ids: list[int] = []
 
-    def named(self) -> dict[str, Any]:
+    def as_keywords(self) -> dict[str, Any]:
         ids = self.device_ids or ([] if self.device is None else [self.device.index])
-        return {**super().named(), **({"device_ids": ids} if ids else {})}
+        return {**super().as_keywords(), **({"device_ids": ids} if ids else {})}

@@ -14,7 +14,7 @@ from typing import Any
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import device
 from flambeau.distributed.collectives import collective_checks
-from flambeau.distributed.collectives.coalescing import kept, not_yet, noted
+from flambeau.distributed.collectives.coalescing import add_work, hold_back, not_yet
 from flambeau.distributed.collectives.reduce_op import ReduceOp
 from flambeau.distributed.groups import get_backend, group_or_default, group_rank_of, is_outside
 from flambeau.distributed.names import Backend as Name
@@ -33,7 +33,7 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op:
     if is_outside(group, "all_reduce"):
         return None
     word = collective_checks.operation(op, [tensor], "all_reduce")
-    if kept(group, "all_reduce", tensor, tensor, word):
+    if hold_back(group, "all_reduce", tensor, tensor, word):
         return not_yet(async_op)
     return _done(group_or_default(group).engine_for(tensor).all_reduce([tensor], word, async_op), async_op)
 
@@ -42,7 +42,7 @@ def all_reduce_coalesced(
     tensors: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Any:
     """Reduce several tensors in one call. With `async_op`, return a Future. Deprecated, as in PyTorch."""
-    _deprecated("all_reduce_coalesced")
+    _warn_deprecated("all_reduce_coalesced")
     tensors = tensors if isinstance(tensors, list) else [tensors]
     collective_checks.tensor_list(tensors, "tensor")
     collective_checks.same_dtype(tensors)
@@ -114,7 +114,7 @@ def all_gather_single(
     found = group_or_default(group)
     engine = found.engine_for(input_tensor)
     collective_checks.times(output_tensor, input_tensor, found.size(), ("output", "input"), engine.name)
-    if kept(found, "all_gather_single", output_tensor, input_tensor, None):
+    if hold_back(found, "all_gather_single", output_tensor, input_tensor, None):
         return not_yet(async_op)
     return _done(engine.all_gather_into([output_tensor], [input_tensor], async_op), async_op)
 
@@ -123,7 +123,7 @@ def all_gather_into_tensor(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
 ) -> Work | None:
     """Call `all_gather_single`, by its former name."""
-    _renamed("all_gather_into_tensor", "all_gather_single")
+    _warn_renamed("all_gather_into_tensor", "all_gather_single")
     return all_gather_single(output_tensor, input_tensor, group, async_op)
 
 
@@ -131,7 +131,7 @@ def _all_gather_base(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
 ) -> Work | None:
     """Call `all_gather_single`, by its oldest name."""
-    _renamed("_all_gather_base", "all_gather_single")
+    _warn_renamed("_all_gather_base", "all_gather_single")
     return all_gather_single(output_tensor, input_tensor, group, async_op)
 
 
@@ -139,7 +139,7 @@ def all_gather_coalesced(
     output_tensor_lists: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False
 ) -> Any:
     """Gather several tensors of each rank: `output_tensor_lists[rank][n]` is its n-th. Deprecated in PyTorch."""
-    _deprecated("all_gather_coalesced")
+    _warn_deprecated("all_gather_coalesced")
     if is_outside(group, "all_gather_coalesced"):
         return None
     collective_checks.tensor_list(input_tensor_list, "input_tensor_list")
@@ -242,7 +242,7 @@ def reduce_scatter_single(
     word = collective_checks.operation(op, [output], "reduce_scatter")
     engine = found.engine_for(output)
     collective_checks.times(input, output, found.size(), ("input", "output"), engine.name)
-    if kept(found, "reduce_scatter_single", output, input, word):
+    if hold_back(found, "reduce_scatter_single", output, input, word):
         return not_yet(async_op)
     return _done(engine.reduce_scatter_from([output], [input], word, async_op), async_op)
 
@@ -251,7 +251,7 @@ def reduce_scatter_tensor(
     output: Any, input: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
     """Call `reduce_scatter_single`, by its former name."""
-    _renamed("reduce_scatter_tensor", "reduce_scatter_single")
+    _warn_renamed("reduce_scatter_tensor", "reduce_scatter_single")
     return reduce_scatter_single(output, input, op, group, async_op)
 
 
@@ -259,7 +259,7 @@ def _reduce_scatter_base(
     output: Any, input: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
     """Call `reduce_scatter_single`, by its oldest name."""
-    _renamed("_reduce_scatter_base", "reduce_scatter_single")
+    _warn_renamed("_reduce_scatter_base", "reduce_scatter_single")
     return reduce_scatter_single(output, input, op, group, async_op)
 
 
@@ -359,7 +359,7 @@ def monitored_barrier(
 
 def _done(work: Work, async_op: bool) -> Work | None:
     if async_op:
-        return noted(work)  # type: ignore[no-any-return]
+        return add_work(work)  # type: ignore[no-any-return]
     work.wait()
     return None
 
@@ -382,7 +382,7 @@ def _parts(tensor: Any, sizes: Sequence[int] | None, count: int) -> list[Any]:
     return list(tensor.split(list(sizes)))
 
 
-def _renamed(name: str, new: str) -> None:
+def _warn_renamed(name: str, new: str) -> None:
     warnings.warn(
         f"`torch.distributed.{name}` is deprecated. Please use `torch.distributed.{new}` instead.",
         FutureWarning,
@@ -390,7 +390,7 @@ def _renamed(name: str, new: str) -> None:
     )
 
 
-def _deprecated(name: str) -> None:
+def _warn_deprecated(name: str) -> None:
     warnings.warn(
         f"`torch.distributed.{name}` will be deprecated. If you must use it, please revisit our documentation later at "
         "https://pytorch.org/docs/main/distributed.html#collective-functions",

@@ -23,12 +23,14 @@ Limit = timedelta | None
 
 def allreduce(group: ProcessGroup, tensors: Any, op: Any = ReduceOp.SUM, timeout: Limit = None) -> Work:
     """Call `torch.distributed.all_reduce` for this group."""
-    return _limited(collectives.all_reduce(_one(tensors), op, group, True), timeout)
+    return _set_timeout(collectives.all_reduce(_one(tensors), op, group, True), timeout)
 
 
 def broadcast(group: ProcessGroup, tensors: Any, root: int = 0, timeout: Limit = None) -> Work:
     """Call `torch.distributed.broadcast` for this group."""
-    return _limited(collectives.broadcast(_one(tensors), group=group, async_op=True, group_src=root), timeout)
+    return _set_timeout(
+        collectives.broadcast(_one(tensors), group=group, async_op=True, group_src=root), timeout
+    )
 
 
 def reduce(
@@ -36,13 +38,13 @@ def reduce(
 ) -> Work:
     """Call `torch.distributed.reduce` for this group."""
     work = collectives.reduce(_one(tensors), op=op, group=group, async_op=True, group_dst=root)
-    return _limited(work, timeout)
+    return _set_timeout(work, timeout)
 
 
 def allgather(group: ProcessGroup, output_tensors: Any, input_tensors: Any, timeout: Limit = None) -> Work:
     """Call `torch.distributed.all_gather` for this group."""
     outputs = _list(output_tensors, input_tensors)
-    return _limited(collectives.all_gather(outputs, _one(input_tensors), group, True), timeout)
+    return _set_timeout(collectives.all_gather(outputs, _one(input_tensors), group, True), timeout)
 
 
 def gather(
@@ -51,7 +53,7 @@ def gather(
     """Call `torch.distributed.gather` for this group; ranks other than `root` give an empty list of outputs."""
     outputs = _list(output_tensors, input_tensors)
     work = collectives.gather(_one(input_tensors), outputs, group=group, async_op=True, group_dst=root)
-    return _limited(work, timeout)
+    return _set_timeout(work, timeout)
 
 
 def scatter(
@@ -60,7 +62,7 @@ def scatter(
     """Call `torch.distributed.scatter` for this group; ranks other than `root` give an empty list of inputs."""
     inputs = _list(input_tensors, output_tensors)
     work = collectives.scatter(_one(output_tensors), inputs, group=group, async_op=True, group_src=root)
-    return _limited(work, timeout)
+    return _set_timeout(work, timeout)
 
 
 def reduce_scatter(
@@ -72,17 +74,17 @@ def reduce_scatter(
 ) -> Work:
     """Call `torch.distributed.reduce_scatter` for this group."""
     inputs = _list(input_tensors, output_tensors)
-    return _limited(collectives.reduce_scatter(_one(output_tensors), inputs, op, group, True), timeout)
+    return _set_timeout(collectives.reduce_scatter(_one(output_tensors), inputs, op, group, True), timeout)
 
 
 def all_gather_single(group: ProcessGroup, output: Any, input: Any) -> Work:
     """Call `torch.distributed.all_gather_single` for this group."""
-    return _limited(collectives.all_gather_single(output, input, group, True), None)
+    return _set_timeout(collectives.all_gather_single(output, input, group, True), None)
 
 
 def reduce_scatter_single(group: ProcessGroup, outputTensor: Any, inputTensor: Any) -> Work:  # noqa: N803
     """Call `torch.distributed.reduce_scatter_single` for this group; a sum."""
-    return _limited(
+    return _set_timeout(
         collectives.reduce_scatter_single(outputTensor, inputTensor, ReduceOp.SUM, group, True), None
     )
 
@@ -90,7 +92,7 @@ def reduce_scatter_single(group: ProcessGroup, outputTensor: Any, inputTensor: A
 def alltoall(group: ProcessGroup, output_tensors: Any, input_tensors: Any, timeout: Limit = None) -> Work:
     """Call `torch.distributed.all_to_all` for this group."""
     work = collectives.all_to_all(list(output_tensors), list(input_tensors), group, True)
-    return _limited(work, timeout)
+    return _set_timeout(work, timeout)
 
 
 def all_to_all_single(
@@ -105,17 +107,17 @@ def all_to_all_single(
     work = collectives.all_to_all_single(
         output, input, output_split_sizes, input_split_sizes, group, async_op=True
     )
-    return _limited(work, timeout)
+    return _set_timeout(work, timeout)
 
 
 def allreduce_coalesced(
     group: ProcessGroup, tensors: Sequence[Any], op: Any = ReduceOp.SUM, timeout: Limit = None
 ) -> Work:
     """Call `torch.distributed.all_reduce` for this group: with several tensors of one dtype."""
-    given = _several(tensors, "tensors")
-    collective_checks.same_dtype(given)
-    word = collective_checks.operation(op, given, "all_reduce")
-    return _limited(group.engine_for(given[0]).all_reduce(given, word, True), timeout)
+    inputs = _several(tensors, "tensors")
+    collective_checks.same_dtype(inputs)
+    word = collective_checks.operation(op, inputs, "all_reduce")
+    return _set_timeout(group.engine_for(inputs[0]).all_reduce(inputs, word, True), timeout)
 
 
 def all_gather_single_coalesced(
@@ -126,7 +128,7 @@ def all_gather_single_coalesced(
     engine = group.engine_for(narrow[0])
     for output, tensor in zip(wide, narrow, strict=True):
         collective_checks.times(output, tensor, group.size(), ("output", "input"), engine.name)
-    return _limited(engine.all_gather_into(wide, narrow, True), timeout)
+    return _set_timeout(engine.all_gather_into(wide, narrow, True), timeout)
 
 
 def reduce_scatter_single_coalesced(
@@ -141,12 +143,12 @@ def reduce_scatter_single_coalesced(
     engine, word = group.engine_for(wide[0]), collective_checks.operation(op, narrow, "reduce_scatter")
     for output, tensor in zip(narrow, wide, strict=True):
         collective_checks.times(tensor, output, group.size(), ("input", "output"), engine.name)
-    return _limited(engine.reduce_scatter_from(narrow, wide, word, True), timeout)
+    return _set_timeout(engine.reduce_scatter_from(narrow, wide, word, True), timeout)
 
 
 def barrier(group: ProcessGroup, timeout: Limit = None, device_ids: Any = None) -> Work:
     """Call `torch.distributed.barrier` for this group."""
-    return _limited(collectives.barrier(group, True, device_ids), timeout)
+    return _set_timeout(collectives.barrier(group, True, device_ids), timeout)
 
 
 def monitored_barrier(group: ProcessGroup, timeout: Limit = None, wait_all_ranks: bool = False) -> None:
@@ -156,17 +158,17 @@ def monitored_barrier(group: ProcessGroup, timeout: Limit = None, wait_all_ranks
 
 def send(group: ProcessGroup, tensors: Any, dstRank: int, tag: int) -> Work:  # noqa: N803
     """Call `torch.distributed.isend` for this group."""
-    return _limited(messages.isend(_one(tensors), group=group, tag=tag, group_dst=dstRank), None)
+    return _set_timeout(messages.isend(_one(tensors), group=group, tag=tag, group_dst=dstRank), None)
 
 
 def recv(group: ProcessGroup, tensors: Any, srcRank: int, tag: int) -> Work:  # noqa: N803
     """Call `torch.distributed.irecv` for this group."""
-    return _limited(messages.irecv(_one(tensors), group=group, tag=tag, group_src=srcRank), None)
+    return _set_timeout(messages.irecv(_one(tensors), group=group, tag=tag, group_src=srcRank), None)
 
 
 def recv_anysource(group: ProcessGroup, tensors: Any, tag: int) -> Work:
     """Call `torch.distributed.irecv` for this group: from any rank."""
-    return _limited(messages.irecv(_one(tensors), group=group, tag=tag), None)
+    return _set_timeout(messages.irecv(_one(tensors), group=group, tag=tag), None)
 
 
 def _one(tensors: Any) -> Any:
@@ -182,10 +184,10 @@ def _several(tensors: Any, name: str) -> list[Any]:
     """Return one tensor or more, in any sequence. Raises TypeError for something else, or NotImplementedError for
     none.
     """
-    given = list(tensors) if isinstance(tensors, Sequence) else tensors
-    collective_checks.tensor_list(given, name)
-    collective_checks.some(given)
-    return list(given)
+    inputs = list(tensors) if isinstance(tensors, Sequence) else tensors
+    collective_checks.tensor_list(inputs, name)
+    collective_checks.some(inputs)
+    return list(inputs)
 
 
 def _list(tensors: Any, beside: Any) -> list[Any]:
@@ -195,7 +197,7 @@ def _list(tensors: Any, beside: Any) -> list[Any]:
     return list(tensors[0]) if len(tensors) else []
 
 
-def _limited(work: Work | None, timeout: Limit) -> Work:
+def _set_timeout(work: Work | None, timeout: Limit) -> Work:
     assert work is not None  # not None, because this rank is a member
     work.limit = collective_checks.timeout(timeout)
     return work
@@ -224,12 +226,12 @@ def _or_options(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def method(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        given = kwargs.pop("opts", args[-1] if args else None)
-        if not isinstance(given, Options):
+        options = kwargs.pop("opts", args[-1] if args else None)
+        if not isinstance(options, Options):
             return call(group, *args, **kwargs)
-        tensors = [arg for arg in args if arg is not given]
-        work = call(group, *tensors, **given.named(), **kwargs)
-        if not given.asyncOp:
+        tensors = [arg for arg in args if arg is not options]
+        work = call(group, *tensors, **options.as_keywords(), **kwargs)
+        if not options.asyncOp:
             work.wait()
         return work
 

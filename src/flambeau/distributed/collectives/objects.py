@@ -42,13 +42,13 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> No
             f"all_gather_object: a list of {len(object_list)} for the objects of {found.size()} ranks"
         )
     where = _device(found)
-    data, size = _packed(obj, where)
+    data, size = _pickle_to_tensor(obj, where)
     sizes = _all_sizes(size, found, where)
     widest = max(sizes)
     rows = [creation.empty(widest, dtype=uint8, device=where) for _ in sizes]
-    all_gather(rows, _widened(data, widest), found)
+    all_gather(rows, _pad_bytes(data, widest), found)
     for rank, row in enumerate(rows):
-        object_list[rank] = _unpacked(row, sizes[rank])
+        object_list[rank] = _unpickle_tensor(row, sizes[rank])
 
 
 def gather_object(
@@ -69,14 +69,14 @@ def gather_object(
     if not mine and object_gather_list:
         raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
     where = _device(found)
-    data, size = _packed(obj, where)
+    data, size = _pickle_to_tensor(obj, where)
     sizes = _all_sizes(size, found, where)
     widest = max(sizes)
     rows = [creation.empty(widest, dtype=uint8, device=where) for _ in sizes] if mine else None
-    gather(_widened(data, widest), rows, group=found, group_dst=root)
+    gather(_pad_bytes(data, widest), rows, group=found, group_dst=root)
     for rank, row in enumerate(rows or ()):
         assert object_gather_list is not None
-        object_gather_list[rank] = _unpacked(row, sizes[rank])
+        object_gather_list[rank] = _unpickle_tensor(row, sizes[rank])
 
 
 def broadcast_object_list(
@@ -92,11 +92,11 @@ def broadcast_object_list(
     found = group_or_default(group)
     root = group_rank_of(found, 0 if src is None and group_src is None else src, group_src)
     where = _device(found) if device is None else device
-    packed = [_packed(obj, where) for obj in object_list] if found.rank() == root else []
+    packed = [_pickle_to_tensor(obj, where) for obj in object_list] if found.rank() == root else []
     sizes = new_tensor([size for _, size in packed] or [0] * len(object_list), dtype=int64).to(where)
     broadcast(sizes, group=found, group_src=root)
     counts = sizes.tolist()
-    whole = _joined([data for data, _ in packed], sum(counts), where)
+    whole = _concatenate([data for data, _ in packed], sum(counts), where)
     broadcast(whole, group=found, group_src=root)
     if found.rank() != root:
         _fill(object_list, whole, counts)
@@ -121,10 +121,10 @@ def scatter_object_list(
     if found.rank() == root:
         if not scatter_object_input_list:
             raise ValueError("source rank must provide non-None scatter_object_input_list")
-        packed = [_packed(obj, where) for obj in scatter_object_input_list]
+        packed = [_pickle_to_tensor(obj, where) for obj in scatter_object_input_list]
     widest = new_tensor([max([size for _, size in packed], default=0)], dtype=int64).to(where)
     broadcast(widest, group=found, group_src=root)
-    rows = [_widened(data, int(widest.item())) for data, _ in packed]
+    rows = [_pad_bytes(data, int(widest.item())) for data, _ in packed]
     mine, size = (
         creation.empty(int(widest.item()), dtype=uint8, device=where),
         creation.empty(1, dtype=int64, device=where),
@@ -132,7 +132,7 @@ def scatter_object_list(
     scatter(mine, rows or None, group=found, group_src=root)
     sizes = [new_tensor([count], dtype=int64).to(where) for _, count in packed]
     scatter(size, sizes or None, group=found, group_src=root)
-    scatter_object_output_list[0] = _unpacked(mine, int(size.item()))
+    scatter_object_output_list[0] = _unpickle_tensor(mine, int(size.item()))
 
 
 def send_object_list(
@@ -150,9 +150,9 @@ def send_object_list(
     to = group_rank_of(found, dst, group_dst)
     collective_checks.other(found, to, "destination")
     where = _device(found) if device is None else device
-    packed = [_packed(obj, where) for obj in object_list]
+    packed = [_pickle_to_tensor(obj, where) for obj in object_list]
     send(new_tensor([size for _, size in packed], dtype=int64).to(where), group=found, group_dst=to)
-    whole = _joined([data for data, _ in packed], sum([size for _, size in packed]), where)
+    whole = _concatenate([data for data, _ in packed], sum([size for _, size in packed]), where)
     send(whole, group=found, group_dst=to)
 
 
@@ -187,7 +187,7 @@ def _device(group: ProcessGroup) -> device:
     return device("cpu") if "cpu" in group.device_types else device("cuda", current.local.device)
 
 
-def _packed(obj: Any, where: Any) -> tuple[Any, int]:
+def _pickle_to_tensor(obj: Any, where: Any) -> tuple[Any, int]:
     """Return an object's bytes as a tensor, and how many."""
     buffer = io.BytesIO()
     pickle.Pickler(buffer).dump(obj)
@@ -195,18 +195,18 @@ def _packed(obj: Any, where: Any) -> tuple[Any, int]:
     return from_numpy(data).to(where), data.size
 
 
-def _unpacked(tensor: Any, size: int) -> Any:
+def _unpickle_tensor(tensor: Any, size: int) -> Any:
     return pickle.loads(tensor.cpu().numpy().tobytes()[:size])
 
 
-def _widened(data: Any, size: int) -> Any:
+def _pad_bytes(data: Any, size: int) -> Any:
     """Return the bytes in a tensor of a size on which all ranks agree."""
     wide = data.new_zeros(size)
     wide[: data.numel()].copy_(data)
     return wide
 
 
-def _joined(parts: list[Any], size: int, where: Any) -> Any:
+def _concatenate(parts: list[Any], size: int, where: Any) -> Any:
     """Return parts one after the other."""
     whole = creation.empty(size, dtype=uint8, device=where)
     at = 0
@@ -219,7 +219,7 @@ def _joined(parts: list[Any], size: int, where: Any) -> Any:
 def _fill(objects: list[Any], whole: Any, sizes: list[int]) -> None:
     at = 0
     for place, size in enumerate(sizes):
-        objects[place] = _unpacked(whole[at : at + size], size)
+        objects[place] = _unpickle_tensor(whole[at : at + size], size)
         at += size
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from flambeau.core.dtype import dtype, float16
 from flambeau.distributed.ddp.buckets import GradBucket
 from flambeau.distributed.ddp.reducer import Reducer
-from flambeau.distributed.ddp.replicas import reduced
+from flambeau.distributed.ddp.replicas import reduce_in_place
 from flambeau.distributed.future import Future
 from flambeau.distributed.names import Numbers
 from flambeau.distributed.world import world
@@ -27,7 +27,7 @@ BuiltinCommHookType.__module__ = "flambeau.distributed"
 def mean(group: Any, tensor: Any) -> Future:
     """Return a future of the mean of a flat tensor over a group (None: all ranks), computed in place."""
     group = world().require_default() if group is None else group
-    future = reduced(group, tensor.div_(group.size()), async_op=True).get_future()
+    future = reduce_in_place(group, tensor.div_(group.size()), async_op=True).get_future()
     return future.then(lambda done: done.value()[0])
 
 
@@ -36,7 +36,7 @@ def mean_as(kind: dtype, group: Any, bucket: GradBucket) -> Future:
     group = world().require_default() if group is None else group
     flat = bucket.buffer()
     narrow = flat.to(kind).div_(group.size())
-    future = reduced(group, narrow, async_op=True).get_future()
+    future = reduce_in_place(group, narrow, async_op=True).get_future()
     return future.then(lambda done: flat.copy_(done.value()[0]))
 
 

@@ -39,7 +39,7 @@ from flambeau.distributed.ddp.reducer_errors import (
     already_marked,
     not_finished,
 )
-from flambeau.distributed.ddp.replicas import reduced, same_buckets
+from flambeau.distributed.ddp.replicas import reduce_in_place, same_buckets
 from flambeau.runtime import current
 from flambeau.runtime.streams.wait_reason import because
 from flambeau.tape.mode import mode, recording
@@ -291,7 +291,7 @@ class Reducer:
                 return
             self._fill(bucket)
             if self._hook is None:
-                bucket.outcome = reduced(self.group, bucket.flat, async_op=True)
+                bucket.outcome = reduce_in_place(self.group, bucket.flat, async_op=True)
             else:
                 bucket.outcome = self._run_comm_hook(
                     GradBucket(number, len(self.buckets), bucket.flat, bucket)
@@ -388,7 +388,7 @@ class Reducer:
     def _start_map(self) -> None:
         """Start to sum over the ranks which parameters each has used."""
         counts = self._get_local_used_map()
-        self._map = (reduced(self.group, counts, async_op=True), counts)
+        self._map = (reduce_in_place(self.group, counts, async_op=True), counts)
 
     def _get_local_used_map(self) -> Any:
         """Return an int32 tensor: 1 for each parameter that this rank has used since the last reduction."""
@@ -446,7 +446,7 @@ class Reducer:
         return outcome
 
     def _run_allreduce_hook(self, bucket: GradBucket) -> Any:
-        return reduced(self.group, bucket.buffer(), async_op=True).get_future()
+        return reduce_in_place(self.group, bucket.buffer(), async_op=True).get_future()
 
     def _install_post_backward_futures(self, futures: Sequence[Any]) -> None:
         """Add futures that the end of backward waits for."""
@@ -465,7 +465,7 @@ class Reducer:
             for outcome in [self._run_comm_hook(bucket) for bucket in self._get_zeros_like_grad_buckets()]:
                 outcome.wait()
             if self._seeks:
-                reduced(self.group, self._get_local_used_map())
+                reduce_in_place(self.group, self._get_local_used_map())
         self._push_all_rebuilt_params()
 
     def _push_all_rebuilt_params(self) -> None:

@@ -15,7 +15,7 @@ from flambeau.tensor.exchange.data import tensor as new_tensor
 from flambeau.tensor.functions.creation import empty
 
 
-def reduced(group: Any, tensor: Any, op: str = "sum", async_op: bool = False) -> Any:
+def reduce_in_place(group: Any, tensor: Any, op: str = "sum", async_op: bool = False) -> Any:
     """Return the work that reduces a tensor over a group, in place; waited for unless `async_op`."""
     work = group.engine_for(tensor).all_reduce([tensor], op, async_op)
     if not async_op:
@@ -28,13 +28,13 @@ def _verify_params_across_processes(process_group: Any, params: Sequence[Any], l
     collective_checks.process_group(process_group, "process_group")
     place = _place(process_group, params[0].meta.device)
     rank = process_group.rank()
-    for other, count in enumerate(_gathered(process_group, len(params), place)):
+    for other, count in enumerate(_gather_numbers(process_group, len(params), place)):
         if count != len(params):
             raise RuntimeError(
                 f"DDP expects same model across all ranks, but Rank {rank} has {len(params)} params, while rank "
                 f"{other} has inconsistent {count} params."
             )
-    mine = [_described(p.meta) for p in params]
+    mine = [_shape_and_strides(p.meta) for p in params]
     flat = [number for sizes, strides in mine for number in (*sizes, *strides)]
     theirs = iter(_from_first(process_group, flat, place))
     for index, (sizes, strides) in enumerate(mine):
@@ -47,11 +47,11 @@ def _verify_params_across_processes(process_group: Any, params: Sequence[Any], l
                 )
 
 
-def _described(meta: Any) -> tuple[list[int], list[int]]:
+def _shape_and_strides(meta: Any) -> tuple[list[int], list[int]]:
     return list(meta.shape), list(meta.strides)
 
 
-def _gathered(group: Any, number: int, place: device) -> list[int]:
+def _gather_numbers(group: Any, number: int, place: device) -> list[int]:
     """Return one number of every rank, by rank."""
     mine = new_tensor([number], dtype=int64, device=place)
     others = mine.new_zeros(group.size())
@@ -90,8 +90,8 @@ def same_buckets(
     count = sum(map(len, indices))
     room = 2 * count + 1  # there are at most as many buckets as parameters
     mine = [len(indices), *[i for some in indices for i in some], *[len(some) for some in indices]]
-    told = _from_first(group, (mine + [0] * room)[:room], _place(group, where))
-    flat, sizes = iter(told[1 : 1 + count]), told[1 + count : 1 + count + told[0]]
+    numbers = _from_first(group, (mine + [0] * room)[:room], _place(group, where))
+    flat, sizes = iter(numbers[1 : 1 + count]), numbers[1 + count : 1 + count + numbers[0]]
     limits = list(limits) + [limits[-1]] * (len(sizes) - len(limits))
     return [[next(flat) for _ in range(size)] for size in sizes], limits[: len(sizes)]
 

@@ -100,7 +100,7 @@ class Agent:
 
     def run(self) -> int:
         """Run all attempts. Returns the exit status."""
-        handlers = {number: signal.signal(number, self._heard) for number in self.plan.signals}
+        handlers = {number: signal.signal(number, self._on_signal) for number in self.plan.signals}
         try:
             for attempt in range(self.plan.max_restarts + 1):
                 status = self._attempt(attempt)
@@ -119,7 +119,7 @@ class Agent:
                 signal.signal(number, handler)
         return 0
 
-    def _heard(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._interrupted = Interrupted(number)
         self.news.put(None)
         if self._meeting:
@@ -177,22 +177,22 @@ class Agent:
     def _environment(self, attempt: int, local_rank: int, world: int) -> dict[str, str]:
         """Return the environment variables that PyTorch's launcher sets for a rank."""
         plan = self.plan
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(INNER)}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(INNER)}
         rank = str(self.first + local_rank)
-        kept |= {
+        environment |= {
             "RANK": rank, "WORLD_SIZE": str(world), "LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(plan.nproc),
             "GROUP_RANK": str(self._node), "GROUP_WORLD_SIZE": str(plan.nodes),
             "ROLE_RANK": rank, "ROLE_WORLD_SIZE": str(world), "ROLE_NAME": plan.role,
             "MASTER_ADDR": plan.host, "MASTER_PORT": str(self._server.port),
             "TORCHELASTIC_RESTART_COUNT": str(attempt), "TORCHELASTIC_MAX_RESTARTS": str(plan.max_restarts),
             "TORCHELASTIC_RUN_ID": plan.run_id, "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": kept.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": environment.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         }  # fmt: skip
         if plan.nodes == 1:
-            kept["FLAMBEAU_EXCHANGE"] = f"{rank}@{plan.host}:{self._server.port}"
+            environment["FLAMBEAU_EXCHANGE"] = f"{rank}@{plan.host}:{self._server.port}"
         if plan.virtual_local_rank:
-            kept |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": _nth_device(kept, local_rank)}
-        return kept | self.extra
+            environment |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": _nth_device(environment, local_rank)}
+        return environment | self.extra
 
     def _watch(self, attempt: int, workers: Workers) -> Worker | str | None:
         """Wait until all local ranks have ended. Returns the rank that failed, or what failed elsewhere, or None."""
@@ -207,22 +207,22 @@ class Agent:
             except Empty:
                 if stalls is not None:
                     stalls.look()
-                if told := self._elsewhere(attempt):
-                    return told
+                if failure := self._elsewhere(attempt):
+                    return failure
                 continue
             self._look_up()
             left -= 1
-            self._ended(news)
+            self._notify_ended(news)
             if news.code:
-                self._tell(attempt, f"rank {news.rank} of node {self._node} failed ({news.ended})")
+                self._publish(attempt, f"rank {news.rank} of node {self._node} failed ({news.ended})")
                 return news
         return None
 
-    def _ended(self, worker: Worker) -> None:
+    def _notify_ended(self, worker: Worker) -> None:
         """Notify ranks that wait for the virtual GPUs of a rank that has ended."""
         server = self._server._server
         if server is not None and (meetings := server.server.meetings) is not None:
-            server.server.call(partial(meetings.left, worker.process.pid, worker.rank))
+            server.server.call(partial(meetings.remove_process, worker.process.pid, worker.rank))
 
     def _finish(self, attempt: int) -> int:
         """Return the store lasts until all nodes are done with it."""
@@ -231,8 +231,8 @@ class Agent:
         keys = [f"{attempt}/done/{node}" for node in range(self.plan.nodes)]
         self._store.set(keys[self._node], "1")
         while not self._store.check(keys):
-            if told := self._elsewhere(attempt):
-                self._say(told)
+            if failure := self._elsewhere(attempt):
+                self._say(failure)
                 return FAILED_ELSEWHERE
             time.sleep(self.plan.interval)
         if self._server._server is not None:
@@ -240,7 +240,7 @@ class Agent:
         return 0
 
     # -- the other nodes --------------------------------------------------------------------------------------
-    def _tell(self, attempt: int, what: str) -> None:
+    def _publish(self, attempt: int, what: str) -> None:
         if self.plan.nodes > 1:
             self._store.compare_set(f"{attempt}/failed", "", what)
 
@@ -263,7 +263,7 @@ class Agent:
             if self._beats.get(node, (b"", 0.0))[0] != beat:
                 self._beats[node] = (beat, now)
             elif now - self._beats[node][1] > _SILENCE_S:
-                self._tell(attempt, f"node {node} has been silent for {_SILENCE_S:g} s")
+                self._publish(attempt, f"node {node} has been silent for {_SILENCE_S:g} s")
 
     # -- reports ----------------------------------------------------------------------------------------------
     def _report(self, failed: Worker, workers: Workers) -> None:

@@ -1,6 +1,4 @@
-"""`placed`: where a scheduler (Slurm, an mpirun) has put this process: the task's number, the number of tasks, and
-the first host.
-"""
+"""`detect_placement` reads the task number, number of tasks and first host that Slurm or mpirun has set."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Placed:
+class TaskPlacement:
     """Task `rank` of `size`, started by `by`; `first` is the host of task 0, "" if that is not known."""
 
     rank: int
@@ -29,7 +27,7 @@ _TASKS = (  # scheduler, variable of the rank, variable of the number of tasks
 INNER = ("PMI_", "PMIX_", "OMPI_", "MV2_", "HYDI_", "MPI_LOCAL")
 
 
-def placed(environ: Mapping[str, str]) -> Placed | None:
+def detect_placement(environ: Mapping[str, str]) -> TaskPlacement | None:
     """Return the ranks' placement that a scheduler's environment gives; None without one. A Slurm job's shell is no
     task.
     """
@@ -37,7 +35,7 @@ def placed(environ: Mapping[str, str]) -> Placed | None:
         environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_")}
     for by, rank, size in _TASKS:
         if rank in environ and size in environ:
-            return Placed(int(environ[rank]), int(environ[size]), _first_host(environ), by)
+            return TaskPlacement(int(environ[rank]), int(environ[size]), _first_host(environ), by)
     return None
 
 

@@ -51,10 +51,10 @@ class ForeignRanks:
     def __call__(self) -> list[ForeignRank]:
         """Return all ranks; none if some have not joined or are on other hosts."""
         if not self._all:
-            told = [self._server.value_of(f"{self._prefix}/{_key(rank)}") for rank in range(self._size)]
+            values = [self._server.value_of(f"{self._prefix}/{_key(rank)}") for rank in range(self._size)]
             found = [
                 ForeignRank(rank, processes.near(text.decode(errors="replace")))
-                for rank, text in enumerate(told)
+                for rank, text in enumerate(values)
             ]
             self._all = found if all(member.pid for member in found) else []
         return self._all

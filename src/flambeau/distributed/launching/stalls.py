@@ -119,8 +119,8 @@ class Stalls:
                 self._waits[member.pid] = _Wait(words, which, now)
             elif which == wait.which and words and wait.is_long(now):
                 others = [_state(other) for other in members if other is not member]
-                told = f"rank {member.rank} has waited {now - wait.since:.0f} s for {words}"
-                self._report("; ".join([told, *others]))
+                text = f"rank {member.rank} has waited {now - wait.since:.0f} s for {words}"
+                self._report("; ".join([text, *others]))
 
     def _in_transport(self, alive: Sequence[RankProcess]) -> dict[int, Wait]:
         """Return the waits in CPU transports that ranks have published."""
@@ -136,7 +136,7 @@ class Stalls:
     ) -> None:
         """End waits that nothing can end. See Note [Waits that nothing ends]."""
         self._looks += 1
-        blocked = self._server.blocked(_SHORT_S)
+        blocked = self._server.blocked_processes(_SHORT_S)
         others = tuple([member.rank for member in alive])
         in_store = {
             member.rank: Wait(hash(blocked[member.pid]), "", peers=others, any_peer=True, looks=self._looks)

@@ -29,7 +29,7 @@ explain_absent_names(globals(), "torch.distributed.nn.functional")
 
 def broadcast(tensor: Any, src: int, group: Any = None) -> Any:
     """Return rank `src`'s values on all ranks. Its gradient is the sum of theirs; the others' are zeros."""
-    _deprecated("broadcast", "broadcast")
+    _warn_deprecated_name("broadcast", "broadcast")
     return _Broadcast.apply(src, group, tensor)
 
 
@@ -55,13 +55,13 @@ def reduce(tensor: Any, dst: int, op: Any = ReduceOp.SUM, group: Any = None) -> 
 
 def reduce_scatter(output: Any, input_list: Sequence[Any], op: Any = ReduceOp.SUM, group: Any = None) -> Any:
     """Return the reduction over all ranks of their n-th inputs, on rank n, written to `output`. Deprecated."""
-    _deprecated("reduce_scatter", "reduce_scatter_single")
+    _warn_deprecated_name("reduce_scatter", "reduce_scatter_single")
     return _ReduceScatter.apply(op, group, output, *input_list)
 
 
 def all_gather(tensor: Any, group: Any = None) -> tuple[Any, ...]:
     """Return every rank's tensor, by rank. Deprecated."""
-    _deprecated("all_gather", "all_gather_single")
+    _warn_deprecated_name("all_gather", "all_gather_single")
     found: tuple[Any, ...] = _AllGather.apply(group, tensor)
     return found
 
@@ -87,17 +87,17 @@ def all_to_all_single(
     group: Any = None,
 ) -> Any:
     """Send part n of `input` to rank n, and write what arrives from it to part n of `output`. Deprecated."""
-    _deprecated("all_to_all_single", "all_to_all_single")
+    _warn_deprecated_name("all_to_all_single", "all_to_all_single")
     return _AlltoAllSingle.apply(group, output, output_split_sizes, input_split_sizes, input)
 
 
 def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None) -> Any:
     """Return the reduction over all ranks, bitwise equal on all. Deprecated."""
-    _deprecated("all_reduce", "all_reduce")
+    _warn_deprecated_name("all_reduce", "all_reduce")
     return _AllReduce.apply(op, group, tensor)
 
 
-def _deprecated(name: str, better: str) -> None:
+def _warn_deprecated_name(name: str, better: str) -> None:
     warnings.warn(
         f"torch.distributed.nn.functional.{name} is deprecated, use torch.distributed._functional_collectives.{better} "
         "instead.",

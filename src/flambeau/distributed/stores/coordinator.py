@@ -67,7 +67,7 @@ class Participant:
         self.outcomes: dict[int, Any] = {}
         self.reserved: dict[tuple[int, int], int] = {}  # (device, number) -> bytes of the allocation
 
-    def held(self, device: int) -> int:
+    def allocated_bytes(self, device: int) -> int:
         """Return the bytes of a device that the process has allocated."""
         return sum(nbytes for (where, _), nbytes in self.reserved.items() if where == device)
 
@@ -153,22 +153,22 @@ class Coordinator:
         mine = self.participants[process]
         handlers: dict[str, Callable[..., Answer]] = {
             "offer": self._offer, "join": self._join, "wait": self._wait, "look": self._look, "idle": self._idle,
-            "awake": self._awake, "reserve": self._reserve, "release": self._release, "held": self._held,
+            "awake": self._awake, "reserve": self._reserve, "release": self._release, "held": self._others_bytes,
         }  # fmt: skip
         mine.number, mine.request = number, None  # a new request replaces one that was given up
         mine.idles = False
         if operation != "idle":
-            self._moved()
+            self._reset_looks()
         value = handlers[operation](mine, *args)
         return None if mine.request is not None else [number, *value]
 
-    def _moved(self) -> None:
+    def _reset_looks(self) -> None:
         for participant in self.participants.values():
             participant.looks = 0
 
-    def left(self, process: int, rank: int = -1) -> None:
+    def remove_process(self, process: int, rank: int = -1) -> None:
         """Record that a process has ended, which may not have sent anything yet."""
-        self._moved()
+        self._reset_looks()
         if process not in self.participants:
             if rank < 0:
                 return
@@ -212,14 +212,14 @@ class Coordinator:
             number = owner.pending.pop((unique, key))
             if owners == [owner] * len(owners):  # a rank's message to itself needs no answer
                 continue
-            told = [
+            contributions = [
                 [
                     slot,
                     parts[slot] if owners[slot] is not owner else [*parts[slot][:-2], b"", parts[slot][-1]],
                 ]
                 for slot in range(len(owners))
             ]
-            owner.outcomes[number] = [unique, list(key), told]
+            owner.outcomes[number] = [unique, list(key), contributions]
 
     def _wait(self, mine: Participant, why: str, alone: bool) -> Answer:
         self._begin(mine, "wait", why, alone)
@@ -243,16 +243,16 @@ class Coordinator:
 
     def _reserve(self, mine: Participant, device: int, key: int, nbytes: int, capacity: int) -> Answer:
         """Reserve bytes of a device that several processes share."""
-        held = sum(p.held(device) for p in self.participants.values())
+        held = sum(p.allocated_bytes(device) for p in self.participants.values())
         if held + nbytes > capacity:
-            return ["full", self._held(mine, device)[1]]
+            return ["full", self._others_bytes(mine, device)[1]]
         mine.reserved[device, key] = nbytes
         return ["ok", None]
 
-    def _held(self, mine: Participant, device: int) -> Answer:
+    def _others_bytes(self, mine: Participant, device: int) -> Answer:
         """Return the other processes' bytes on a device, as [process, bytes]."""
         others = [p for p in self.participants.values() if p is not mine]
-        return ["ok", [[p.process, p.held(device)] for p in others if p.held(device)]]
+        return ["ok", [[p.process, p.allocated_bytes(device)] for p in others if p.allocated_bytes(device)]]
 
     def _release(self, mine: Participant, device: int, key: int) -> Answer:
         mine.reserved.pop((device, key), None)
@@ -266,13 +266,13 @@ class Coordinator:
     # -- what they are told ---------------------------------------------------------------------------------
     def settle(self, elsewhere: Mapping[int, str]) -> list[tuple[int, Answer]]:
         """Return (process, answer) for each wait that has ended. `elsewhere`: what processes wait for in the store."""
-        told: list[tuple[int, Answer]] = []
+        answers: list[tuple[int, Answer]] = []
         while True:
             answered = self._ready() or self._stuck(elsewhere)
             if not answered:
-                return told
+                return answers
             for mine, answer in answered:
-                told.append((mine.process, [mine.number, *answer]))
+                answers.append((mine.process, [mine.number, *answer]))
                 mine.looks += answer is _ASK_BACK
                 mine.idles = mine.request == ("idle", "") and answer[0] == "ok"
                 mine.request = None
@@ -364,12 +364,12 @@ class Coordinator:
         """Return why an instance that a rank waits for will never be complete; "" if it may."""
         for unique, key in mine.pending:
             circle = self._circles[unique]
-            gone = [rank for rank in circle.late(key) if circle.owners[rank].ended]
-            if gone:
-                owner = circle.owners[gone[0]]
+            ended_ranks = [rank for rank in circle.late(key) if circle.owners[rank].ended]
+            if ended_ranks:
+                owner = circle.owners[ended_ranks[0]]
                 kind, what = mine.request  # type: ignore[misc]
-                told = f"{owner} has ended and will never come to call {key[2]}, where this rank waits"
-                return f"{told}\n  {what}" if kind == "wait" else told
+                text = f"{owner} has ended and will never come to call {key[2]}, where this rank waits"
+                return f"{text}\n  {what}" if kind == "wait" else text
         return ""
 
     def _lines(self, elsewhere: Mapping[int, str]) -> list[str]:
@@ -405,8 +405,8 @@ def _ranks(numbers: list[int]) -> str:
 
 def _news(mine: Participant) -> Answer:
     news, mine.outcomes = mine.outcomes, {}
-    told = [news[number] for number in sorted(news)]
-    return ["ok", [None, told] if mine.request and mine.request[0] == "join" else told]
+    messages = [news[number] for number in sorted(news)]
+    return ["ok", [None, messages] if mine.request and mine.request[0] == "join" else messages]
 
 
 def _is_blocked(mine: Participant, elsewhere: Mapping[int, str]) -> bool:

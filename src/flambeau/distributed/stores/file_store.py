@@ -18,7 +18,14 @@ from typing import Any, NoReturn
 from flambeau.core.files import naming
 from flambeau.core.ipc.codec import Inbox, frame_message
 from flambeau.distributed.stores.kv_store import CHANGES, Table
-from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, seconds, told
+from flambeau.distributed.stores.store import (
+    DEFAULT_TIMEOUT,
+    Inner,
+    Store,
+    describe_unset,
+    milliseconds,
+    seconds,
+)
 
 _USERS, _ENDED = "refcount/", "cleanup/"
 _QUEUES = frozenset(("push", "pop", "length"))
@@ -81,7 +88,7 @@ class FileStore(Inner, Store):
 def _late(operation: str, needs: Sequence[str], limit: timedelta) -> NoReturn:
     late = f"after {milliseconds(limit)} ms"
     if operation == "check":
-        raise RuntimeError(f"Wait timeout: {told(needs)} {late}")
+        raise RuntimeError(f"Wait timeout: {describe_unset(needs)} {late}")
     raise RuntimeError(f"Timeout waiting for key: {', '.join(key[1:] for key in needs)} {late}")
 
 
@@ -100,7 +107,7 @@ class _Log:
     def __init__(self, path: str) -> None:
         self.path = os.fspath(path)
         self._forget()
-        with self._locked():
+        with self._lock():
             pass
 
     def _forget(self) -> None:
@@ -111,18 +118,18 @@ class _Log:
 
     def do(self, operation: str, args: Sequence[Any]) -> Any:
         """Run an operation on the table, and append its changes to the file."""
-        with self._locked() as append:
+        with self._lock() as append:
             answer = self._table.do(operation, args)
             if operation in CHANGES:
                 append(frame_message([operation, list(args)]))
             return answer
 
     def ready(self, operation: str, needs: Sequence[str]) -> bool:
-        with self._locked():
+        with self._lock():
             return self._table.ready(operation, needs)
 
     @contextmanager
-    def _locked(self) -> Iterator[Callable[[bytes], None]]:
+    def _lock(self) -> Iterator[Callable[[bytes], None]]:
         """Lock the file inside the block, with the table up to date."""
         with open(self.path, "ab+", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed

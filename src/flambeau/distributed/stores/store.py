@@ -197,7 +197,7 @@ class HashStore(Store):
             if needs and not self._changed.wait_for(
                 lambda: self._table.ready(operation, needs), seconds(limit)
             ):
-                raise DistStoreError(f"Wait timeout: {told(needs)} after {milliseconds(limit)} ms")
+                raise DistStoreError(f"Wait timeout: {describe_unset(needs)} after {milliseconds(limit)} ms")
             answer = self._table.do(operation, args)
             if operation in CHANGES:
                 self._changed.notify_all()
@@ -320,8 +320,8 @@ def turn(store: Store, key: str) -> Iterator[int]:
         raise
 
 
-def missed(
-    store: Store, keys: Sequence[str], timeout: timedelta, gone: Callable[[], str] = str
+def await_keys(
+    store: Store, keys: Sequence[str], timeout: timedelta, describe_loss: Callable[[], str] = str
 ) -> str | None:
     """Wait for keys that other ranks set. Returns None if they are set, else the reason; "" for a timeout.
 
@@ -340,7 +340,7 @@ def missed(
         except RuntimeError as error:  # some stores raise other errors than DistStoreError
             if isinstance(error.__cause__, DriverError):
                 raise error.__cause__ from None
-            if (why := gone()) or time.monotonic() >= end:
+            if (why := describe_loss()) or time.monotonic() >= end:
                 return None if store.check(keys) else why  # a rank may have set them before it ended
 
 
@@ -361,7 +361,7 @@ def milliseconds(limit: timedelta) -> int:
     return round(limit.total_seconds() * 1000)
 
 
-def told(keys: Sequence[str]) -> str:
+def describe_unset(keys: Sequence[str]) -> str:
     return f"{', '.join(repr(key.removeprefix('/')) for key in keys)} not set"
 
 

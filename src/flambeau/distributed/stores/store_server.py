@@ -201,8 +201,8 @@ class StoreServer:
 
     def waits(self) -> dict[int, tuple[str, object]]:
         """Return a text of each process's wait, with a value that differs between its waits."""
-        met = {} if self.meetings is None else self.meetings.waits()
-        return met | {
+        collective_waits = {} if self.meetings is None else self.meetings.waits()
+        return collective_waits | {
             c.process: (str(c.waits), str(c.waits)) for c in self._clients if c.waits and c.waits.needs
         }
 
@@ -211,7 +211,7 @@ class StoreServer:
         values = [value for key, value in self._table.values.items() if key.endswith(f"/{ending}")]
         return values[-1] if values else b""
 
-    def blocked(self, least_s: float) -> dict[int, object]:
+    def blocked_processes(self, least_s: float) -> dict[int, object]:
         """Return the processes that only wait for keys for at least `least_s` more seconds, and an id of each wait."""
         soon = time.monotonic() + least_s
         return {
@@ -225,10 +225,10 @@ class StoreServer:
         for client in [c for c in self._clients if c.waits is not None]:
             self._answer(client, ["error", "DeadlockError", report])
 
-    def forget(self, kept: str) -> None:
+    def forget(self, wait_key: str) -> None:
         """Drop all values except those with these key prefixes. Callers must know that no client waits."""
         values = self._table.values
-        self._table.values = {key: value for key, value in values.items() if key.startswith(kept)}
+        self._table.values = {key: value for key, value in values.items() if key.startswith(wait_key)}
 
     def _serve(self) -> None:
         try:
@@ -313,7 +313,7 @@ class StoreServer:
             self._selector.unregister(client.connection)
             client.connection.close()
             if client.meets and self.meetings is not None:
-                self.meetings.left(client.process)
+                self.meetings.remove_process(client.process)
 
     def _dismiss(self, client: _Client, why: str) -> None:
         """Close the connection of a client that breaks the protocol."""

@@ -28,7 +28,7 @@ from flambeau.tensor.signatures import by_parser, signatures
 from flambeau.tensor.tensor import Tensor
 
 
-def checked(x: Any, name: str, argument: str = "input", position: int = 1) -> Tensor:
+def require_tensor(x: Any, name: str, argument: str = "input", position: int = 1) -> Tensor:
     """Return `x`, which must be a tensor. Raises the TypeError of PyTorch's argument parser."""
     if not isinstance(x, Tensor):
         raise TypeError(argument_type(name, argument, position, "Tensor", x))
@@ -45,7 +45,7 @@ def refuse_gradient(name: str, argument: str, x: Any) -> None:
 
 
 def _run(op: Op, name: str, input: Tensor, *scalars: Any, inplace: bool = False, params: Any = ()) -> Tensor:
-    args = (checked(input, name), *scalars)
+    args = (require_tensor(input, name), *scalars)
     for scalar in scalars:
         if isinstance(scalar, Tensor) and scalar.ndim:
             raise TypeError(f"{name}(): arguments after 'input' must be Number, not Tensor")
@@ -55,21 +55,21 @@ def _run(op: Op, name: str, input: Tensor, *scalars: Any, inplace: bool = False,
 # -- softmax --------------------------------------------------------------------------------------------
 
 
-def _normalized(op: Op, name: str, input: Any, dim: Any, kind: dtype | None, out: Any = None) -> Tensor:
+def _run_along_dim(op: Op, name: str, input: Any, dim: Any, kind: dtype | None, out: Any = None) -> Tensor:
     kind = None if kind is None else kind_of(kind, name)
-    return run(op, (checked(input, name),), (integer(dim, name, "dim", 2), kind), out)
+    return run(op, (require_tensor(input, name),), (integer(dim, name, "dim", 2), kind), out)
 
 
 @signatures("special_softmax(input: Tensor, dim: int, dtype: dtype | None=)")
 def _softmax(input: Tensor, dim: int, dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """Return exp(x) over its sum along `dim`; the input is converted to `dtype` first."""
-    return _normalized(softmax_op, "softmax", input, dim, dtype, out)
+    return _run_along_dim(softmax_op, "softmax", input, dim, dtype, out)
 
 
 @signatures("special_log_softmax(input: Tensor, dim: int, *, dtype: dtype | None=)")
 def _log_softmax(input: Tensor, dim: int, dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """Return the logarithm of softmax along `dim`."""
-    return _normalized(log_softmax_op, "log_softmax", input, dim, dtype, out)
+    return _run_along_dim(log_softmax_op, "log_softmax", input, dim, dtype, out)
 
 
 for _name, _define in (("softmax", _softmax), ("log_softmax", _log_softmax)):
@@ -91,21 +91,21 @@ def softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
 ) -> Tensor:
     """Return exp(x) over its sum along `dim`; the input is converted to `dtype` first."""
-    return _softmax(input, _dim("softmax", dim, checked(input, "softmax").dim()), dtype)
+    return _softmax(input, _dim("softmax", dim, require_tensor(input, "softmax").dim()), dtype)
 
 
 def softmin(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
 ) -> Tensor:
     """Return softmax of -x along `dim`."""
-    return _softmax(-input, _dim("softmin", dim, checked(input, "softmin").dim()), dtype)
+    return _softmax(-input, _dim("softmin", dim, require_tensor(input, "softmin").dim()), dtype)
 
 
 def log_softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
 ) -> Tensor:
     """Return the logarithm of softmax along `dim`."""
-    return _log_softmax(input, _dim("log_softmax", dim, checked(input, "log_softmax").dim()), dtype)
+    return _log_softmax(input, _dim("log_softmax", dim, require_tensor(input, "log_softmax").dim()), dtype)
 
 
 def gumbel_softmax(
@@ -151,7 +151,7 @@ def hardtanh_(input: Tensor, min_val: Number = -1.0, max_val: Number = 1.0) -> T
 
 
 def _hardtanh(input: Tensor, min_val: Number, max_val: Number, name: str, inplace: bool) -> Tensor:
-    if checked(input, name).dtype is bool_:
+    if require_tensor(input, name).dtype is bool_:
         raise RuntimeError("Bool inputs not supported for hardtanh")
     if not input.dtype.is_signed and min_val < 0:
         raise RuntimeError("cannot do hardtanh on an unsigned type with negative limits")
@@ -167,7 +167,7 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """Return x where it is greater than `threshold`, else `value`."""
-    kind = checked(input, "threshold").dtype
+    kind = require_tensor(input, "threshold").dtype
     numbers = (
         [checked_scalar(x, kind) for x in (threshold, value)] if kind.category > BOOL else [threshold, value]
     )
@@ -285,7 +285,7 @@ def tanh(input: Tensor) -> Tensor:
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """Return the first half along `dim` times the sigmoid of the second."""
-    if checked(input, "glu").dim() == 0:
+    if require_tensor(input, "glu").dim() == 0:
         raise RuntimeError("glu does not support scalars because halving size must be even")
     axis = wrap_dim(integer(dim, "glu", "dim", 2), input.dim())
     size = input.shape[axis]
@@ -297,8 +297,8 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 @by_parser
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Return x, or weight * x where it is negative; `weight` has one element or one for each of dimension 1."""
-    ndim = checked(input, "prelu").dim()
-    if checked(weight, "prelu", "weight", 2).numel() != 1:
+    ndim = require_tensor(input, "prelu").dim()
+    if require_tensor(weight, "prelu", "weight", 2).numel() != 1:
         if ndim == 0:
             raise RuntimeError("Not allow zero-dim input tensor.")
         channels = input.shape[1] if ndim > 1 else 1
@@ -397,12 +397,12 @@ for _public in (hardshrink, prelu):
 
 def _threshold(input: Tensor, threshold: Number, value: Number, *, out: Tensor | None = None) -> Tensor:
     """Return x where it is greater than `threshold`, else `value`."""
-    return run(ops.threshold, (checked(input, "threshold"), threshold, value), (), out)
+    return run(ops.threshold, (require_tensor(input, "threshold"), threshold, value), (), out)
 
 
 def _hardshrink(input: Tensor, lambd: Number = 0.5, *, out: Tensor | None = None) -> Tensor:
     """Return x, or 0 within [-lambd, lambd]."""
-    return run(ops.hardshrink, (checked(input, "hardshrink"), lambd), (), out)
+    return run(ops.hardshrink, (require_tensor(input, "hardshrink"), lambd), (), out)
 
 
 for _public, _name in ((_threshold, "threshold"), (_hardshrink, "hardshrink")):

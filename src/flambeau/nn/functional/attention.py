@@ -10,7 +10,7 @@ from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import bfloat16, bool_, dtype, float16
 from flambeau.core.flags import flags
 from flambeau.nn.functional import attention_choice as choice
-from flambeau.nn.functional.activation import checked, softmax
+from flambeau.nn.functional.activation import require_tensor, softmax
 from flambeau.nn.functional.convolution import linear
 from flambeau.nn.functional.dropout import dropout
 from flambeau.nn.functional.padding import pad
@@ -40,7 +40,7 @@ def scaled_dot_product_attention(
         RuntimeError: For a mask with `is_causal`, dtypes or shapes that do not fit.
     """
     for at, (x, name) in enumerate(((query, "query"), (key, "key"), (value, "value"))):
-        checked(x, "scaled_dot_product_attention", name, at + 1)
+        require_tensor(x, "scaled_dot_product_attention", name, at + 1)
     dims = [x.dim() for x in (query, key, value)]
     if min(dims) < 2:
         raise RuntimeError(
@@ -54,7 +54,7 @@ def scaled_dot_product_attention(
     if autocast.threads:
         query, key, value, attn_mask = autocast.cast(op.autocast, query, key, value, attn_mask)
     if enable_gqa:
-        key, value = _repeated(query, key), _repeated(query, value)
+        key, value = _repeat_heads(query, key), _repeat_heads(query, value)
     factor = (
         (1 / math.sqrt(query.shape[-1]) if query.shape[-1] else math.inf) if scale is None else float(scale)
     )
@@ -67,7 +67,7 @@ def scaled_dot_product_attention(
     return call(op, (query, key, value, *masks), (is_causal, factor))[0]
 
 
-def _repeated(query: Tensor, x: Tensor) -> Tensor:
+def _repeat_heads(query: Tensor, x: Tensor) -> Tensor:
     if query.dim() < 3 or x.dim() < 3 or query.shape[-3] % x.shape[-3]:
         raise RuntimeError("Number of heads in key and value must divide the number of heads in query")
     return x.repeat_interleave(query.shape[-3] // x.shape[-3], -3)
@@ -126,7 +126,7 @@ def multi_head_attention_forward(
     added = None if is_causal else canonical_mask(attn_mask, "attn_mask", None, "", query.dtype)
     _check_heads(query, key, value, embed_dim_to_check, num_heads, use_separate_proj_weight)
     weights = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else in_proj_weight
-    q, k, v = _projected((query, key, value), weights, in_proj_bias)
+    q, k, v = _project((query, key, value), weights, in_proj_bias)
     mask = _per_head(added, (batch, num_heads, length, key.shape[0]))
     k, v, more = _with_biases(k, v, bias_k, bias_v, batch, static_k is None and static_v is None)
     width = size // num_heads
@@ -136,9 +136,9 @@ def multi_head_attention_forward(
     if add_zero_attn:
         zeros = creation.zeros(batch, num_heads, 1, width, dtype=k.dtype, device=k.device)
         k, v, more = call(cat, (k, zeros), (2,)), call(cat, (v, zeros), (2,)), more + 1
-    mask = _merged(mask, padding, more, batch, k.shape[2])
+    mask = _merge_masks(mask, padding, more, batch, k.shape[2])
     p = dropout_p if training else 0.0
-    attend = _weighed if need_weights else _fused
+    attend = _attend_with_weights if need_weights else _attend_fused
     out, seen = attend(q, k, v, mask, p, is_causal)
     out = out.permute(2, 0, 1, 3).reshape(length * batch, size)
     out = linear(out, out_proj_weight, out_proj_bias)
@@ -211,7 +211,7 @@ def _check_heads(query: Tensor, key: Tensor, value: Tensor, wanted: int, heads: 
         raise AssertionError(f"key shape {key.shape} does not match value shape {value.shape}")
 
 
-def _projected(inputs: tuple[Tensor, ...], weights: Any, bias: Given) -> Sequence[Tensor]:
+def _project(inputs: tuple[Tensor, ...], weights: Any, bias: Given) -> Sequence[Tensor]:
     """Return the projections of query, key and value; of the same tensor by one product."""
     query, key, value = inputs
     if isinstance(weights, Tensor) and query is key is value:
@@ -269,7 +269,7 @@ def _static(x: Tensor, name: str, batch: int, heads: int, width: int) -> Tensor:
     return x.reshape(batch, heads, x.shape[1], width)
 
 
-def _merged(added: Given, padding: Given, more: int, batch: int, length: int) -> Given:
+def _merge_masks(added: Given, padding: Given, more: int, batch: int, length: int) -> Given:
     """Return both masks as one; `more` positions were put behind the keys."""
     added, padding = (x if x is None or not more else pad(x, (0, more)) for x in (added, padding))
     if padding is None:
@@ -283,11 +283,15 @@ def _merged(added: Given, padding: Given, more: int, batch: int, length: int) ->
     return padding if added is None else added + padding
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Given, p: float, causal: bool) -> tuple[Tensor, Given]:
+def _attend_fused(
+    q: Tensor, k: Tensor, v: Tensor, mask: Given, p: float, causal: bool
+) -> tuple[Tensor, Given]:
     return scaled_dot_product_attention(q, k, v, mask, p, causal), None
 
 
-def _weighed(q: Tensor, k: Tensor, v: Tensor, mask: Given, p: float, causal: bool) -> tuple[Tensor, Given]:
+def _attend_with_weights(
+    q: Tensor, k: Tensor, v: Tensor, mask: Given, p: float, causal: bool
+) -> tuple[Tensor, Given]:
     """Return the output and the weights, in several kernels."""
     scores = matmul(q * math.sqrt(1 / q.shape[-1]), k.transpose(-2, -1))
     weights = dropout(softmax(scores if mask is None else scores + mask, -1), p, p > 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.errors import argument_type
-from flambeau.nn.functional.activation import checked
+from flambeau.nn.functional.activation import require_tensor
 from flambeau.nn.functional.padding import constant_pad
 from flambeau.ops.autocast_rules import LOWER, WIDEST_ON_CUDA
 from flambeau.ops.nn import convolution as ops
@@ -30,17 +30,17 @@ Ints = tuple[int, ...]
 @by_parser
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return input (..., in) @ weight (out, in) transposed, plus bias (out)."""
-    checked(weight, "linear", "weight", 2)
+    require_tensor(weight, "linear", "weight", 2)
     if autocast.threads:
         input, weight, bias = autocast.cast(LOWER, input, weight, bias)
     if bias is not None and bias.meta.ndim == 1:
-        if checked(input, "linear").meta.ndim == 2:
+        if require_tensor(input, "linear").meta.ndim == 2:
             return addmm(bias, input, weight.t())
         if input.dim() > 0 and input.is_contiguous() and input.shape[-1] == weight.shape[1]:
             rows = input.view(math.prod(input.shape[:-1]), input.shape[-1])
             flat = addmm(bias, rows, weight.t())
             return flat.view(*input.shape[:-1], flat.shape[-1])
-    product = matmul(checked(input, "linear"), weight.t())
+    product = matmul(require_tensor(input, "linear"), weight.t())
     return product if bias is None else product + bias
 
 
@@ -133,7 +133,7 @@ def _forward(ndim: int, name: str) -> Callable[..., Tensor]:
         input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
         dilation: Any = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
-        checked(input, name), checked(weight, name, "weight", 2)
+        require_tensor(input, name), require_tensor(weight, name, "weight", 2)
         steps, dilations = ints(stride, ndim, name, "stride"), ints(dilation, ndim, name, "dilation")
         if isinstance(padding, str):
             input, pads = _named_padding(input, weight, padding, steps, dilations, ndim)
@@ -145,10 +145,10 @@ def _forward(ndim: int, name: str) -> Callable[..., Tensor]:
         f"{name}(input: Tensor, weight: Tensor, bias: Tensor | None=, stride: IntOrTuple=, "
         "padding: IntOrTuple | str=, dilation: IntOrTuple=, groups: int=)"
     )
-    return _published(conv, name, f"Convolution over {ndim} dimensions; `padding` may be 'same' or 'valid'.")
+    return _publish(conv, name, f"Convolution over {ndim} dimensions; `padding` may be 'same' or 'valid'.")
 
 
-def _published(define: Callable[..., Tensor], name: str, summary: str) -> Callable[..., Tensor]:
+def _publish(define: Callable[..., Tensor], name: str, summary: str) -> Callable[..., Tensor]:
     define.__name__ = define.__qualname__ = name
     define.__doc__ = summary
     return by_parser(function(define))
@@ -176,12 +176,12 @@ def _named_padding(
     return x, tuple([total // 2 for total in totals])
 
 
-def _transposed(ndim: int, name: str) -> Callable[..., Tensor]:
+def _define_transposed(ndim: int, name: str) -> Callable[..., Tensor]:
     def conv_transpose(
         input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrTuple = 1, padding: IntOrTuple = 0,
         output_padding: IntOrTuple = 0, groups: int = 1, dilation: IntOrTuple = 1,
     ) -> Tensor:  # fmt: skip
-        checked(input, name), checked(weight, name, "weight", 2)
+        require_tensor(input, name), require_tensor(weight, name, "weight", 2)
         given = {"stride": stride, "padding": padding, "dilation": dilation, "output_padding": output_padding}
         each = {key: ints(value, ndim, name, key) for key, value in given.items()}
         return _convolve(
@@ -193,12 +193,12 @@ def _transposed(ndim: int, name: str) -> Callable[..., Tensor]:
             ndim,
         )
 
-    return _published(conv_transpose, name, f"The transpose of convolution over {ndim} dimensions.")
+    return _publish(conv_transpose, name, f"The transpose of convolution over {ndim} dimensions.")
 
 
 conv1d, conv2d, conv3d = (_forward(n, f"conv{n}d") for n in (1, 2, 3))
 conv_transpose1d, conv_transpose2d, conv_transpose3d = (
-    _transposed(n, f"conv_transpose{n}d") for n in (1, 2, 3)
+    _define_transposed(n, f"conv_transpose{n}d") for n in (1, 2, 3)
 )
 
 
@@ -219,7 +219,7 @@ def _pair(value: Any, name: str) -> Ints:
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """Return the windows of (N, C, H, W) as columns (N, C * taps, windows)."""
     how = Geometry(_pair(stride, "stride"), _pair(padding, "padding"), _pair(dilation, "dilation"))
-    if checked(input, "im2col").dim() not in (3, 4):
+    if require_tensor(input, "im2col").dim() not in (3, 4):
         raise RuntimeError(
             "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for "
             f"input, but got: {list(input.shape)}"
@@ -237,7 +237,7 @@ def fold(
 ) -> Tensor:
     """Return columns (N, C * taps, windows) added up to (N, C, *output_size)."""
     how = Geometry(_pair(stride, "stride"), _pair(padding, "padding"), _pair(dilation, "dilation"))
-    if checked(input, "col2im").dim() not in (2, 3):
+    if require_tensor(input, "col2im").dim() not in (2, 3):
         raise RuntimeError(
             "Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and non-zero dimensions for "
             f"input, but got: {list(input.shape)}"

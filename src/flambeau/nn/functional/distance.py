@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau.autograd.grad_mode import no_grad
-from flambeau.nn.functional.activation import checked
+from flambeau.nn.functional.activation import require_tensor
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
 from flambeau.ops.linalg import geometry
 from flambeau.tensor import autocast
@@ -62,7 +62,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """Return the p-norm distances of every two rows (i < j) of a matrix."""
     if autocast.threads:
         (input,) = autocast.cast(FLOAT32_ON_CUDA, input)
-    if checked(input, "pdist").dim() != 2:
+    if require_tensor(input, "pdist").dim() != 2:
         raise RuntimeError(f"pdist only supports 2D tensors, got: {input.dim()}D")
     if not input.dtype.is_floating_point or input.dtype.itemsize < 4:
         raise RuntimeError("pdist only supports floating-point dtypes")

@@ -10,7 +10,7 @@ import math
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.errors import argument_type
-from flambeau.nn.functional.activation import checked
+from flambeau.nn.functional.activation import require_tensor
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.functions import creation
@@ -31,7 +31,7 @@ def _drop(input: Tensor, p: float, train: bool, inplace: bool, feature: bool, al
     check_probability(p)
     if not isinstance(train, bool):
         raise TypeError(argument_type("dropout", "train", 3, "bool", train))
-    if not checked(input, "dropout").meta.numel or p == 0 or not train:
+    if not require_tensor(input, "dropout").meta.numel or p == 0 or not train:
         return input
     if p == 1:
         zero = creation.zeros((), dtype=input.dtype, device=input.device)
@@ -88,19 +88,19 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
         RuntimeError: For other dimensions.
     """
     check_probability(p)
-    if checked(input, "dropout1d").dim() not in (2, 3):
+    if require_tensor(input, "dropout1d").dim() not in (2, 3):
         raise RuntimeError(
             f"dropout1d: Expected 2D or 3D input, but received a {input.dim()}D input. Note that dropout1d exists to "
             "provide channel-wise dropout on inputs with 1 spatial dimension, a channel dimension, and an optional "
             "batch dimension (i.e. 2D or 3D inputs)."
         )
-    return _batched(input, p, training, inplace, input.dim() == 3)
+    return _drop_batched(input, p, training, inplace, input.dim() == 3)
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Dropout of whole channels of (N, C, H, W)."""
     check_probability(p)
-    if checked(input, "dropout2d").dim() not in (3, 4):
+    if require_tensor(input, "dropout2d").dim() not in (3, 4):
         _warn(f"dropout2d: Received a {input.dim()}-D input to dropout2d, which is deprecated.")
     elif input.dim() == 3:
         _warn(
@@ -112,16 +112,16 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Dropout of whole channels of (N, C, D, H, W) or (C, D, H, W)."""
     check_probability(p)
-    if checked(input, "dropout3d").dim() not in (4, 5):
+    if require_tensor(input, "dropout3d").dim() not in (4, 5):
         _warn(f"dropout3d: Received a {input.dim()}-D input to dropout3d, which is deprecated.")
-    return _batched(input, p, training, inplace, input.dim() == 5)
+    return _drop_batched(input, p, training, inplace, input.dim() == 5)
 
 
 def _warn(text: str) -> None:
     warn_program(text, UserWarning)
 
 
-def _batched(input: Tensor, p: float, training: bool, inplace: bool, batched: bool) -> Tensor:
+def _drop_batched(input: Tensor, p: float, training: bool, inplace: bool, batched: bool) -> Tensor:
     if batched:
         return _drop(input, p, training, inplace, True, False)
     out = _drop(input.unsqueeze(0), p, training, inplace, True, False).squeeze(0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.dtype import int64
-from flambeau.nn.functional.activation import checked, refuse_gradient
+from flambeau.nn.functional.activation import refuse_gradient, require_tensor
 from flambeau.tensor.arguments.arg_errors import IntOrTuple
 from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.public import functions
@@ -59,7 +59,7 @@ def _pool(
     name = f"fractional_max_pool{ndim}d"
     if output_size is None and output_ratio is None:
         raise ValueError(f"{name} requires specifying either an output_size or an output_ratio")
-    x: Any = checked(input, name)
+    x: Any = require_tensor(input, name)
     if x.dim() not in (ndim + 1, ndim + 2):
         raise RuntimeError(f"{name}(): Expected {ndim + 1}D or {ndim + 2}D tensor, but got: {list(x.shape)}")
     batch = x if x.dim() == ndim + 2 else x.unsqueeze(0)

@@ -10,7 +10,7 @@ from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING, INTEGRAL, int64
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import broadcast_shapes
-from flambeau.nn.functional.activation import checked, logsigmoid, refuse_gradient
+from flambeau.nn.functional.activation import logsigmoid, refuse_gradient, require_tensor
 from flambeau.nn.functional.distance import pairwise_distance
 from flambeau.ops.autocast_rules import FLOAT32, FLOAT32_ON_CPU
 from flambeau.ops.nn import loss as ops
@@ -43,7 +43,7 @@ def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str)
     return reduction
 
 
-def _reduced(loss: Tensor, mode: str) -> Tensor:
+def _reduce(loss: Tensor, mode: str) -> Tensor:
     return loss if mode == "none" else loss.mean() if mode == "mean" else loss.sum()
 
 
@@ -52,10 +52,10 @@ def _loss(op: Op, args: Sequence[Any], mode: str) -> Tensor:
     if interception.count and dispatch.is_shown(args):
         return dispatch.compose("loss", op.name, args, mode)  # type: ignore[no-any-return]
     if mode == "none" or not wants_node(args):
-        return _reduced(call(op, args), mode)
+        return _reduce(call(op, args), mode)
     if autocast.threads:
         args = autocast.cast_inputs(op, args)
-    return record_composite(_reduced_losses[op, mode], args, lambda: _reduced(call(op, args), mode))
+    return record_composite(_reduced_losses[op, mode], args, lambda: _reduce(call(op, args), mode))
 
 
 class _OfReduced:
@@ -87,7 +87,7 @@ _reduced_losses = {(op, mode): _with_node(op, mode) for op in _ELEMENTWISE for m
 
 def _pair(input: Tensor, target: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Return both of the broadcast shape, with PyTorch's warning where they differ."""
-    if checked(target, name, "target", 2).meta.shape == checked(input, name).meta.shape:
+    if require_tensor(target, name, "target", 2).meta.shape == require_tensor(input, name).meta.shape:
         return input, target
     warn_program(
         f"Using a target size ({target.shape}) that is different to the input size ({input.shape}). This will "
@@ -98,17 +98,17 @@ def _pair(input: Tensor, target: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return input.expand(shape), target.expand(shape)
 
 
-def _weighted(loss: Tensor, weight: Tensor | None, mode: str) -> Tensor:
+def _reduce_weighted(loss: Tensor, weight: Tensor | None, mode: str) -> Tensor:
     if weight is None:
-        return _reduced(loss, mode)
+        return _reduce(loss, mode)
     if weight.shape != loss.shape:
         raise ValueError("Weights and input must have the same size.")
     loss = loss * weight
-    return loss.sum() / weight.sum() if mode == "mean" else _reduced(loss, mode)
+    return loss.sum() / weight.sum() if mode == "mean" else _reduce(loss, mode)
 
 
 def _weighted_loss(op: Op, args: Sequence[Any], weight: Tensor | None, mode: str) -> Tensor:
-    return _loss(op, args, mode) if weight is None else _weighted(call(op, args), weight, mode)
+    return _loss(op, args, mode) if weight is None else _reduce_weighted(call(op, args), weight, mode)
 
 
 def mse_loss(
@@ -130,7 +130,7 @@ def l1_loss(
     (input, target), mode = _pair(input, target, "l1_loss"), reduction_of(size_average, reduce, reduction)
     if weight is not None and weight.shape != input.shape:
         raise ValueError("Weights and input must have the same size.")
-    return _weighted((input - target).abs(), weight, mode)
+    return _reduce_weighted((input - target).abs(), weight, mode)
 
 
 def smooth_l1_loss(
@@ -148,7 +148,7 @@ def smooth_l1_loss(
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
     if beta == 0:
-        return _reduced((pair[0] - pair[1]).abs(), mode)
+        return _reduce((pair[0] - pair[1]).abs(), mode)
     return _loss(ops.smooth_l1_loss, (*pair, float(beta)), mode)
 
 
@@ -167,10 +167,10 @@ def huber_loss(
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
     if weight is None:
         return _loss(ops.huber_loss, (*pair, float(delta)), mode)
-    checked(weight, "huber_loss", "weight", 5)
+    require_tensor(weight, "huber_loss", "weight", 5)
     if weight.shape != input.shape:
         raise ValueError("Weights and input must have the same size.")
-    return _reduced(call(ops.huber_loss, (*pair, float(delta))) * weight, mode)  # by the count, as in PyTorch
+    return _reduce(call(ops.huber_loss, (*pair, float(delta))) * weight, mode)  # by the count, as in PyTorch
 
 
 # -- of classes -----------------------------------------------------------------------------------------
@@ -189,7 +189,11 @@ def nll_loss(
     """
     mode = reduction_of(size_average, reduce, reduction)
     return _nll(
-        checked(input, "nll_loss_nd"), checked(target, "nll_loss_nd", "target", 2), weight, ignore_index, mode
+        require_tensor(input, "nll_loss_nd"),
+        require_tensor(target, "nll_loss_nd", "target", 2),
+        weight,
+        ignore_index,
+        mode,
     )
 
 
@@ -223,7 +227,10 @@ def cross_entropy(
     ignore_index = integer(ignore_index, "cross_entropy_loss", "ignore_index", 5)
     if autocast.threads:
         input, target, weight = autocast.cast(FLOAT32_ON_CPU, input, target, weight)
-    x, y = checked(input, "cross_entropy_loss").meta, checked(target, "cross_entropy_loss", "target", 2).meta
+    x, y = (
+        require_tensor(input, "cross_entropy_loss").meta,
+        require_tensor(target, "cross_entropy_loss", "target", 2).meta,
+    )
     axis = 0 if x.ndim == 1 else 1
     if x.shape == y.shape and x.ndim:
         return _of_probabilities(input, target, weight, ignore_index, mode, label_smoothing, axis)
@@ -248,7 +255,7 @@ def _even(
     loss = -weighted.sum(axis)
     loss = loss.masked_fill(ignored, 0)
     if mode != "mean":
-        return _reduced(loss, mode)
+        return _reduce(loss, mode)
     if weight is None:
         return loss.sum() / (~ignored).sum()
     chosen = weight.take(target.masked_fill(ignored, 0)).masked_fill(ignored, 0)
@@ -299,7 +306,7 @@ def multi_margin_loss(
     rows, classes = (input, target) if input.dim() > 1 else (input.reshape(1, -1), target.reshape(-1))
     args = (rows, classes) if weight is None else (rows, classes, weight)
     loss = call(ops.multi_margin_loss, args, (p, float(margin)))
-    return _reduced(loss if input.dim() > 1 or mode != "none" else loss.reshape(()), mode)
+    return _reduce(loss if input.dim() > 1 or mode != "none" else loss.reshape(()), mode)
 
 
 def multilabel_margin_loss(
@@ -315,7 +322,7 @@ def multilabel_margin_loss(
     flat = input.dim() < 2
     rows = (input.reshape(1, -1), target.reshape(1, -1)) if flat else (input, target)
     loss = call(ops.multilabel_margin_loss, rows)
-    return _reduced(loss.reshape(()) if flat and mode == "none" else loss, mode)
+    return _reduce(loss.reshape(()) if flat and mode == "none" else loss, mode)
 
 
 def multilabel_soft_margin_loss(
@@ -327,7 +334,7 @@ def multilabel_soft_margin_loss(
     loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
     loss = loss if weight is None else loss * weight
     axis = input.dim() - 1
-    return _reduced(loss.sum(axis) / input.shape[axis], mode)
+    return _reduce(loss.sum(axis) / input.shape[axis], mode)
 
 
 # -- of probabilities -----------------------------------------------------------------------------------
@@ -345,10 +352,10 @@ def binary_cross_entropy(
     """
     mode = reduction_of(size_average, reduce, reduction)
     if weight is not None:
-        checked(weight, "binary_cross_entropy", "weight", 3)
+        require_tensor(weight, "binary_cross_entropy", "weight", 3)
     if (
-        checked(target, "binary_cross_entropy", "target", 2).shape
-        != checked(input, "binary_cross_entropy").shape
+        require_tensor(target, "binary_cross_entropy", "target", 2).shape
+        != require_tensor(input, "binary_cross_entropy").shape
     ):
         raise ValueError(
             f"Using a target size ({target.shape}) that is different to the input size ({input.shape}) is deprecated. "
@@ -361,7 +368,7 @@ def binary_cross_entropy(
     if weight is None:
         return _loss(ops.binary_cross_entropy, (input, target), mode)
     refuse_gradient("binary_cross_entropy", "weight", weight)
-    return _reduced(call(ops.binary_cross_entropy, (input, target)) * weight.expand(input.shape), mode)
+    return _reduce(call(ops.binary_cross_entropy, (input, target)) * weight.expand(input.shape), mode)
 
 
 def binary_cross_entropy_with_logits(
@@ -373,8 +380,8 @@ def binary_cross_entropy_with_logits(
     name = "binary_cross_entropy_with_logits"
     for argument, value, position in (("weight", weight, 3), ("pos_weight", pos_weight, 7)):
         if value is not None:
-            checked(value, name, argument, position)
-    if checked(target, name, "target", 2).shape != checked(input, name).shape:
+            require_tensor(value, name, argument, position)
+    if require_tensor(target, name, "target", 2).shape != require_tensor(input, name).shape:
         raise ValueError(f"Target size ({target.shape}) must be the same as input size ({input.shape})")
     if autocast.threads:
         input, target, weight, pos_weight = autocast.cast(
@@ -397,7 +404,7 @@ def binary_cross_entropy_with_logits(
             positive = ((pos_weight - 1) * target + 1) * positive
         loss = (1 - target) * input - positive
     loss = loss if weight is None else loss * weight
-    return _reduced(loss.to(target.dtype), mode)  # PyTorch changes 1 - target in place
+    return _reduce(loss.to(target.dtype), mode)  # PyTorch changes 1 - target in place
 
 
 def kl_div(
@@ -423,7 +430,7 @@ def kl_div(
     if autocast.threads:
         input, target = autocast.cast(FLOAT32, input, target)
     loss = target.exp() * (target - input) if log_target else target.xlogy(target) - target * input
-    return _reduced(loss, mode) / input.shape[0] if batch and input.dim() else _reduced(loss, mode)
+    return _reduce(loss, mode) / input.shape[0] if batch and input.dim() else _reduce(loss, mode)
 
 
 def poisson_nll_loss(
@@ -432,8 +439,8 @@ def poisson_nll_loss(
 ) -> Tensor:  # fmt: skip
     """Return the negative log-likelihood of Poisson counts; `full` adds Stirling's term."""
     mode = reduction_of(size_average, reduce, reduction)
-    checked(input, "poisson_nll_loss")
-    checked(target, "poisson_nll_loss", "target", 2)
+    require_tensor(input, "poisson_nll_loss")
+    require_tensor(target, "poisson_nll_loss", "target", 2)
     for place, name, flag in ((3, "log_input", log_input), (4, "full", full)):
         if not isinstance(flag, bool):
             raise TypeError(argument_type("poisson_nll_loss", name, place, "bool", flag))
@@ -444,7 +451,7 @@ def poisson_nll_loss(
     if full:
         stirling = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
         loss = loss + stirling.masked_fill(target <= 1, 0)
-    return _reduced(loss, mode)
+    return _reduce(loss, mode)
 
 
 def gaussian_nll_loss(
@@ -467,7 +474,7 @@ def gaussian_nll_loss(
     spread = spread.clone()
     spread.detach().clamp_(min=eps)  # gradients pass as if nothing were clamped
     loss = 0.5 * (spread.log() + (input - target) ** 2 / spread)
-    return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+    return _reduce(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
 def _lacks_one_dimension(input: Tensor, var: Tensor) -> bool:
@@ -499,7 +506,7 @@ def cosine_embedding_loss(
     cosine = product / (lengths[0] * lengths[1]).sqrt()
     zeros = creation.zeros_like(cosine)
     near = where(target == 1, 1 - cosine, zeros)
-    return _reduced(near + where(target == -1, (cosine - margin).clamp_min(0), zeros), mode)
+    return _reduce(near + where(target == -1, (cosine - margin).clamp_min(0), zeros), mode)
 
 
 def margin_ranking_loss(
@@ -515,7 +522,7 @@ def margin_ranking_loss(
         )
     if autocast.threads:
         input1, input2, target = autocast.cast(FLOAT32, input1, input2, target)
-    return _reduced((-target * (input1 - input2) + float(margin)).clamp_min(0), mode)
+    return _reduce((-target * (input1 - input2) + float(margin)).clamp_min(0), mode)
 
 
 def hinge_embedding_loss(
@@ -531,7 +538,7 @@ def hinge_embedding_loss(
         int(margin) if input.dtype.category == INTEGRAL else float(margin)
     )  # PyTorch's result has the input's dtype
     far = where(target != 1, (margin - input).clamp_min(0), zeros)
-    return _reduced(far + where(target != -1, input, zeros), mode)
+    return _reduce(far + where(target != -1, input, zeros), mode)
 
 
 def soft_margin_loss(
@@ -539,8 +546,8 @@ def soft_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """Return log(1 + exp(-target * x))."""
-    checked(input, "soft_margin_loss")
-    checked(target, "soft_margin_loss", "target", 2)
+    require_tensor(input, "soft_margin_loss")
+    require_tensor(target, "soft_margin_loss", "target", 2)
     if autocast.threads:
         input, target = autocast.cast(FLOAT32, input, target)
     if input.dtype.category <= INTEGRAL:
@@ -554,7 +561,7 @@ def soft_margin_loss(
         )
     refuse_gradient("soft_margin_loss", "target", target)
     loss = (-input * target).exp().log1p()  # for mixed dtypes, the promoted one
-    return _reduced(
+    return _reduce(
         loss if loss.dtype.is_complex else loss.to(input.dtype), reduction_of(size_average, reduce, reduction)
     )
 
@@ -602,7 +609,7 @@ def _triplet(
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = far.minimum(distance(positive, negative))
-    return _reduced((margin + near - far).clamp_min(0), mode)
+    return _reduce((margin + near - far).clamp_min(0), mode)
 
 
 # -- of sequences -----------------------------------------------------------------------------------------
@@ -621,7 +628,7 @@ def ctc_loss(
         RuntimeError: For lengths or a blank that do not fit.
     """
     mode = reduction_of(None, None, reduction)
-    batched = checked(log_probs, "ctc_loss").dim() == 3
+    batched = require_tensor(log_probs, "ctc_loss").dim() == 3
     probs = log_probs if batched else log_probs.unsqueeze(1)
     rows = targets if batched or targets.dim() != 1 else targets.unsqueeze(0)
     _check_lengths(probs, rows, input_lengths, target_lengths)
@@ -631,7 +638,7 @@ def ctc_loss(
         loss = where(loss == math.inf, creation.zeros_like(loss), loss)
     if mode == "mean":
         return (loss / wanted.clamp_min(1).to(loss.dtype)).mean()
-    return _reduced(loss if batched else loss.reshape(()), mode)
+    return _reduce(loss if batched else loss.reshape(()), mode)
 
 
 def _check_lengths(probs: Tensor, targets: Tensor, *lengths: Tensor | Sequence[int]) -> None:

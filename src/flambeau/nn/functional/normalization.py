@@ -7,7 +7,7 @@ from operator import index
 
 from flambeau.core.errors import argument_type
 from flambeau.core.typeinfo import finfo
-from flambeau.nn.functional.activation import checked, refuse_gradient
+from flambeau.nn.functional.activation import refuse_gradient, require_tensor
 from flambeau.nn.functional.padding import pad
 from flambeau.nn.functional.pooling import avg_pool2d, avg_pool3d
 from flambeau.ops.nn import normalization as ops
@@ -27,9 +27,9 @@ def _present(name: str, weight: Given, bias: Given = None) -> tuple[list[Tensor]
     """Return the parameters of a normalization that are given, and which are."""
     more = []
     if weight is not None:
-        more.append(checked(weight, name, "weight", 3))
+        more.append(require_tensor(weight, name, "weight", 3))
     if bias is not None:
-        more.append(checked(bias, name, "bias", 4))
+        more.append(require_tensor(bias, name, "bias", 4))
     return more, (weight is not None, bias is not None)
 
 
@@ -88,7 +88,7 @@ def _batch_norm(
 
 def _per_channel(input: Tensor) -> int:
     """Return how many values each channel has. Raises ValueError for one, whose variance says nothing."""
-    shape = checked(input, "batch_norm").shape
+    shape = require_tensor(input, "batch_norm").shape
     count = shape[0]
     for n in shape[2:]:
         count *= n
@@ -103,7 +103,7 @@ def instance_norm(
     bias: Given = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
     """Return each channel of each sample of (N, C, ...) minus its mean, divided by its standard deviation."""
-    size = checked(input, "instance_norm").shape
+    size = require_tensor(input, "instance_norm").shape
     if use_input_stats:
         _check_spatial(size)
     elif running_mean is None or running_var is None:
@@ -137,7 +137,7 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Return the trailing dimensions `normalized_shape` minus their mean, divided by their standard deviation."""
-    ndim = _normalized(checked(input, "layer_norm"), normalized_shape)
+    ndim = _count_normalized_dims(require_tensor(input, "layer_norm"), normalized_shape)
     more, given = _present("layer_norm", weight, bias)
     return call(ops.layer_norm, (input, *more), (ndim, float(eps), given))
 
@@ -146,11 +146,11 @@ def rms_norm(
     input: Tensor, normalized_shape: IntTuple, weight: Given = None, eps: float | None = None
 ) -> Tensor:
     """Return the trailing dimensions `normalized_shape` divided by their root mean square."""
-    if checked(input, "rms_norm").dim() < len(normalized_shape):
+    if require_tensor(input, "rms_norm").dim() < len(normalized_shape):
         raise ValueError(
             f"Input tensor must have at least {len(normalized_shape)} dimensions, but got {input.dim()}"
         )
-    ndim = _normalized(input, normalized_shape)
+    ndim = _count_normalized_dims(input, normalized_shape)
     if eps is None:
         eps = finfo(input.dtype).eps if input.dtype.itemsize > 4 else _FLOAT_EPS
     more, given = _present("rms_norm", weight)
@@ -160,7 +160,7 @@ def rms_norm(
 _FLOAT_EPS = 2.0**-23
 
 
-def _normalized(input: Tensor, shape: IntTuple) -> int:
+def _count_normalized_dims(input: Tensor, shape: IntTuple) -> int:
     """Return how many dimensions `shape` has, the last ones of the input."""
     if not isinstance(shape, tuple | list):
         raise TypeError(argument_type("layer_norm", "normalized_shape", 2, "tuple of ints", shape))
@@ -185,7 +185,7 @@ def group_norm(
     """Return each group of channels of each sample of (N, C, ...) minus its mean, divided by its standard deviation."""
     if int_or_none(num_groups) is None:
         raise TypeError(argument_type("group_norm", "num_groups", 2, "int", num_groups))
-    if checked(input, "group_norm").dim() < 2:
+    if require_tensor(input, "group_norm").dim() < 2:
         raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {input.dim()}")
     if num_groups > 0 and input.numel() == num_groups:
         raise ValueError(
@@ -199,7 +199,7 @@ def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
     """Return x / (k + alpha * mean of squares over `size` neighbouring channels) ** beta."""
-    if checked(input, "local_response_norm").dim() < 3:
+    if require_tensor(input, "local_response_norm").dim() < 3:
         raise ValueError(
             f"Expected 3D or higher dimensionality                          input (got {input.dim()} dimensions)"
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.errors import argument_type
-from flambeau.nn.functional.activation import checked
+from flambeau.nn.functional.activation import require_tensor
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.shape.padding import pad as op
@@ -51,7 +51,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
     """
     if not isinstance(pad, (list, tuple)):
         raise TypeError(argument_type("pad", "pad", 2, "tuple of ints", pad))
-    checked(input, "pad")
+    require_tensor(input, "pad")
     if not isinstance(mode, str):
         raise TypeError(argument_type("pad", "mode", 3, "str", mode))
     if {*map(type, pad)} != {int}:
@@ -114,7 +114,9 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     n = len(lead)
     split = input.reshape(*lead, channels // (r * r), r, r, height, width)
     order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
-    return _rearranged(input, split.permute(order), (*lead, channels // (r * r), height * r, width * r))
+    return _reshape_in_format(
+        input, split.permute(order), (*lead, channels // (r * r), height * r, width * r)
+    )
 
 
 @by_parser
@@ -138,7 +140,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     n = len(lead)
     split = input.reshape(*lead, channels, height // r, r, width // r, r)
     order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
-    return _rearranged(input, split.permute(order), (*lead, channels * r * r, height // r, width // r))
+    return _reshape_in_format(input, split.permute(order), (*lead, channels * r * r, height // r, width // r))
 
 
 @by_parser
@@ -158,10 +160,10 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
             f"Number of channels must be divisible by groups. Got {channels} channels and {groups} groups."
         )
     split = input.reshape(n, groups, channels // groups, *rest)
-    return _rearranged(input, split.transpose(1, 2), input.shape)
+    return _reshape_in_format(input, split.transpose(1, 2), input.shape)
 
 
-def _rearranged(input: Tensor, split: Tensor, shape: Any) -> Tensor:
+def _reshape_in_format(input: Tensor, split: Tensor, shape: Any) -> Tensor:
     """Return `split` in this shape. PyTorch's kernels for CPUs keep `channels_last`, of which there are none for
     GPUs.
     """

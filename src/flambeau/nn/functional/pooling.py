@@ -9,7 +9,7 @@ from inspect import signature
 from typing import Any
 
 from flambeau.core.errors import argument_type
-from flambeau.nn.functional.activation import checked
+from flambeau.nn.functional.activation import require_tensor
 from flambeau.ops.nn import pooling as ops
 from flambeau.ops.nn.pooling import Windows
 from flambeau.ops.op import Op
@@ -41,11 +41,11 @@ def _windows(
     sizes = _ints(kernel, ndim, name, "kernel_size")
     steps = sizes if stride is None or stride == [] or stride == () else _ints(stride, ndim, name, "stride")
     pads, dilations = _ints(padding, ndim, name, "padding"), _ints(dilation, ndim, name, "dilation")
-    return _checked(Windows(sizes, steps, pads, dilations, ceil))
+    return _check_windows(Windows(sizes, steps, pads, dilations, ceil))
 
 
 @lru_cache(1024)
-def _checked(how: Windows) -> Windows:
+def _check_windows(how: Windows) -> Windows:
     """Return the windows. Raises RuntimeError for some that cannot be."""
     for what, values in (("kernel size", how.kernel), ("stride", how.stride), ("dilation", how.dilation)):
         if any(v <= 0 for v in values):
@@ -67,7 +67,7 @@ def _checked(how: Windows) -> Windows:
 
 def _run(op: Op, name: str, x: Any, ndim: int, params: tuple[Any, ...], *more: Tensor) -> Any:
     """Run it on a batch; a single sample is one of one."""
-    batched = checked(x, name).meta.ndim == ndim + 2
+    batched = require_tensor(x, name).meta.ndim == ndim + 2
     if not batched and x.dim() != ndim + 1:
         raise RuntimeError(
             f"{name}(): Expected {ndim + 1}D or {ndim + 2}D (batch mode) tensor, but got input of size: {list(x.shape)}"
@@ -83,7 +83,7 @@ def _run(op: Op, name: str, x: Any, ndim: int, params: tuple[Any, ...], *more: T
     return tuple([r.squeeze(0) for r in results]) if isinstance(results, tuple) else results.squeeze(0)
 
 
-def _named(define: Callable[..., Any], name: str, summary: str) -> Callable[..., Any]:
+def _set_name(define: Callable[..., Any], name: str, summary: str) -> Callable[..., Any]:
     define.__name__ = define.__qualname__ = name
     define.__doc__ = summary
     return define
@@ -111,7 +111,7 @@ def _max(ndim: int, name: str) -> Callable[..., Any]:
         f"{name}({_DILATED})\nF.{name}_with_indices({_DILATED}, return_indices: Any=)",
         shown=f"{name}({_SHOWN_DILATED})",
     )
-    return _named(
+    return _set_name(
         max_pool, name, f"Maxima of windows over {ndim} dimensions; with `return_indices` where they stand."
     )
 
@@ -124,7 +124,7 @@ def _with_indices(define: Callable[..., Any]) -> Callable[..., Any]:
             *args[:place], *args[place + 1 :], **kwargs, return_indices=True
         )  # whatever the caller says
 
-    return _named(
+    return _set_name(
         with_indices, f"{define.__name__}_with_indices", f"`{define.__name__}`, and where they stand."
     )
 
@@ -162,7 +162,7 @@ def _unpool(ndim: int, name: str) -> Callable[..., Tensor]:
             _check_unpooled(size, natural, steps, ndim)
         return _run(ops.max_unpool, name, input, ndim, (ints_of(size, name, "output_size", 6),), indices)
 
-    return _named(max_unpool, name, f"Maxima put back where `max_pool{ndim}d` found them; 0 elsewhere.")
+    return _set_name(max_unpool, name, f"Maxima put back where `max_pool{ndim}d` found them; 0 elsewhere.")
 
 
 def _counts(values: Any) -> Any:
@@ -205,7 +205,7 @@ def _avg(ndim: int, name: str) -> Callable[..., Tensor]:
             raise RuntimeError(f"input image {tuple(input.shape[-3:])} smaller than kernel size {how.kernel}")
         return _run(ops.avg_pool, name, input, ndim, (how, bool(count_include_pad), divisor_override))
 
-    return _named(by_parser(avg_pool), name, f"Means of windows over {ndim} dimensions.")
+    return _set_name(by_parser(avg_pool), name, f"Means of windows over {ndim} dimensions.")
 
 
 signatures(
@@ -236,7 +236,7 @@ def _lp(
         out = mean(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
         return (out.sign() * out.abs().relu()).mul(count).pow(1.0 / norm_type)
 
-    return _named(lp_pool, name, f"The p-norms of windows over {ndim} dimensions, signs kept.")
+    return _set_name(lp_pool, name, f"The p-norms of windows over {ndim} dimensions, signs kept.")
 
 
 lp_pool1d = _lp(1, "lp_pool1d", avg_pool1d, max_pool1d)
@@ -254,7 +254,7 @@ def _target(x: Any, size: Any, ndim: int, name: str) -> Ints:
         return (one,) * ndim
     if not isinstance(size, Sequence) or isinstance(size, (str, bytes)):
         raise TypeError(argument_type(name, "output_size", 2, "tuple of ints", size))
-    own = checked(x, name).shape[-ndim:]
+    own = require_tensor(x, name).shape[-ndim:]
     plain = iter(ints_of([n for n in size if n is not None], name, "output_size", 2))
     if (len(size) == 1 and ndim > 1) or len(size) > ndim:
         raise RuntimeError(f"{name}: output_size must be {ndim}")
@@ -267,7 +267,7 @@ def _adaptive_avg(ndim: int, name: str) -> Callable[..., Tensor]:
     def adaptive_avg_pool(input: Tensor, output_size: IntOrTuple) -> Tensor:
         return _run(ops.adaptive_avg_pool, name, input, ndim, (_target(input, output_size, ndim, name),))
 
-    return _named(
+    return _set_name(
         adaptive_avg_pool, name, f"Means of as many windows over {ndim} dimensions as are asked for."
     )
 
@@ -278,7 +278,7 @@ def _adaptive_max(ndim: int, name: str) -> Callable[..., Any]:
         values, places = _run(ops.adaptive_max_pool, name, input, ndim, (size,))
         return (values, places) if return_indices else values
 
-    return _named(
+    return _set_name(
         adaptive_max_pool, name, f"Maxima of as many windows over {ndim} dimensions as are asked for."
     )
 

@@ -30,7 +30,7 @@ _ACTIVATIONS = {"RNN_TANH": pointwise.tanh, "RNN_RELU": pointwise.relu}
 _BACKWARD = {"RNN_TANH": backward.tanh_backward, "RNN_RELU": backward.relu_backward}
 
 
-def joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+def concatenate(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Return tensors one after the other, in separate memory."""
     result: Tensor = call(cat, parts, (dim,))
     return result
@@ -66,13 +66,13 @@ class Steps:
         """
         if self.even:
             rest = out.shape[0] - first.shape[0]
-            return joined((out[first.shape[0] :], first) if self.reverse else (first, out[:rest]))
+            return concatenate((out[first.shape[0] :], first) if self.reverse else (first, out[:rest]))
         parts, running, states = self.split(out), Running(first), {}
         state = None
         for t in self.order:
             states[t] = running.fit(state, self.sizes[t])
             state = parts[t]
-        return joined([states[t] for t in range(len(parts))])
+        return concatenate([states[t] for t in range(len(parts))])
 
 
 class Running:
@@ -88,7 +88,7 @@ class Running:
             return self.source[:count]
         have = state.meta.shape[0]
         if count > have:
-            return joined((state, self.source[have:count]))
+            return concatenate((state, self.source[have:count]))
         if count < have:
             self.aside.append(state[count:])
             return state[:count]
@@ -96,7 +96,7 @@ class Running:
 
     def all(self, state: Tensor) -> Tensor:
         """Return the last state of every sequence, in separate memory."""
-        return joined((state, *reversed(self.aside)))
+        return concatenate((state, *reversed(self.aside)))
 
 
 def _product(a: Tensor, b: Tensor, added: Given = None) -> Tensor:
@@ -281,7 +281,7 @@ def _lstm_back(mode: str, steps: Steps, saved: Sequence[Any], grads: Sequence[Te
     assert grad_cell is not None
     projection = None
     if w_hr is not None:
-        projection = _product(joined([states[t] for t in range(len(states))]).t(), hidden)
+        projection = _product(concatenate([states[t] for t in range(len(states))]).t(), hidden)
     return gates, gates, carried.first(), running.all(grad_cell), projection
 
 
@@ -327,7 +327,7 @@ def _recorded_back(ctx: Any, inputs: Sequence[Any], grads: Sequence[Tensor]) -> 
     """Return the gradients, themselves recorded."""
     with recording(True):
         alike = [None if x is None else x.view_as(x) for x in inputs]
-        outputs = _recorded(ctx.mode, ctx.steps, *alike)
+        outputs = _run_recorded(ctx.mode, ctx.steps, *alike)
         wanted = [i for i, needed in enumerate(ctx.needs_input_grad[2:]) if needed]
         found = run_grad(outputs, [alike[i] for i in wanted], grads, None, True, True)
     given: list[Any] = [None] * len(inputs)
@@ -336,7 +336,7 @@ def _recorded_back(ctx: Any, inputs: Sequence[Any], grads: Sequence[Tensor]) -> 
     return given
 
 
-def _recorded(
+def _run_recorded(
     mode: str, steps: Steps, x: Tensor, h: Tensor, c: Given, w_ih: Tensor, w_hh: Tensor, b_ih: Given, b_hh: Given,
     w_hr: Given,
 ) -> tuple[Tensor, ...]:  # fmt: skip
@@ -357,7 +357,7 @@ def _recorded(
             state = call(_ACTIVATIONS[mode], (_product(before, w_hh.t(), parts[t]),))
         states[t] = state
     assert state is not None
-    results = [joined([states[t] for t in range(len(parts))]), running.all(state)]
+    results = [concatenate([states[t] for t in range(len(parts))]), running.all(state)]
     if running_cells is not None:
         assert cell is not None
         results.append(running_cells.all(cell))

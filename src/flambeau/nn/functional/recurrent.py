@@ -10,7 +10,7 @@ from flambeau.core.dtype import promote_types
 from flambeau.core.errors import RaceError
 from flambeau.nn.functional.convolution import linear
 from flambeau.nn.functional.dropout import dropout as drop
-from flambeau.nn.functional.recurrence import Recurrence, Steps, joined
+from flambeau.nn.functional.recurrence import Recurrence, Steps, concatenate
 from flambeau.ops.autocast_rules import LOWER, LOWER_ON_CUDA
 from flambeau.ops.nn import recurrent as ops
 from flambeau.tensor import autocast
@@ -37,7 +37,7 @@ def _network(mode: str, name: str) -> Callable[..., tuple[Tensor, ...]]:
         given = dict(zip(names, args, strict=False)) | named
         if len(args) + len(named) != len(names) or given.keys() != set(names):
             raise TypeError(f"{name}() takes ({', '.join(_PADDED)}) or ({', '.join(_PACKED)})")
-        define = _packed if packed else _padded
+        define = _run_packed if packed else _run_padded
         try:
             return define(mode, **given)
         except RaceError:
@@ -65,7 +65,7 @@ def _holds(mode: str, x: Any) -> bool:
     return mode == "LSTM" or isinstance(x, Tensor)
 
 
-def _padded(
+def _run_padded(
     mode: str, input: Tensor, hx: Any, params: TensorList, has_biases: bool, num_layers: int, dropout: float,
     train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
@@ -83,7 +83,7 @@ def _padded(
     return (out.transpose(0, 1) if batch_first else out, *last)
 
 
-def _packed(
+def _run_packed(
     mode: str, data: Tensor, batch_sizes: Tensor, hx: Any, params: TensorList, has_biases: bool, num_layers: int,
     dropout: float, train: bool, bidirectional: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
@@ -120,7 +120,7 @@ def _layers(
             out, *ends = Recurrence.apply(mode, how, data, states[at], cells[at], *weights)
             outputs.append(out)
             last.append(ends)
-        data = outputs[0] if directions == 1 else joined(outputs, 1)
+        data = outputs[0] if directions == 1 else concatenate(outputs, 1)
         if train and dropout and layer < num_layers - 1:
             data = drop(data, dropout, True)
     return (data, *[stack(ends) for ends in zip(*last, strict=True)])

@@ -8,7 +8,7 @@ from typing import Any
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.errors import argument_type
-from flambeau.nn.functional.activation import checked
+from flambeau.nn.functional.activation import require_tensor
 from flambeau.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from flambeau.ops.nn.interpolation import Resampling
 from flambeau.ops.nn.interpolation import interpolate as _interpolate
@@ -44,7 +44,7 @@ def interpolate(
             )
     elif align_corners is None:
         align_corners = False
-    shape = checked(input, "interpolate").shape
+    shape = require_tensor(input, "interpolate").shape
     _each(scale_factor if size is None else size, len(shape) - 2, "scale_factor" if size is None else "size")
     _check_one_is_given(size, scale_factor, recompute_scale_factor)
     if antialias and not (mode in ("bilinear", "bicubic") and len(shape) == 4):
@@ -174,7 +174,7 @@ def grid_sample(
         warn_program(_CORNERS.format("grid_sample and affine_grid"), UserWarning)
     elif not isinstance(align_corners, bool):
         raise TypeError(argument_type("grid_sampler", "align_corners", 5, "bool", align_corners))
-    args = (checked(input, "grid_sampler"), checked(grid, "grid_sampler", "grid", 2))
+    args = (require_tensor(input, "grid_sampler"), require_tensor(grid, "grid_sampler", "grid", 2))
     return call(_grid_sample, args, (mode, padding_mode, bool(align_corners)))
 
 
@@ -186,7 +186,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     """
     if align_corners is None:
         warn_program(_CORNERS.format("grid_sample and affine_grid"), UserWarning)
-    if not checked(theta, "affine_grid").dtype.is_floating_point:
+    if not require_tensor(theta, "affine_grid").dtype.is_floating_point:
         raise ValueError(f"Expected theta to have floating point type, but got {theta.dtype}")
     dims = len(size) - 2
     if dims not in (2, 3):

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING, float32, int32, int64
 from flambeau.core.errors import argument_type
-from flambeau.nn.functional.activation import checked
+from flambeau.nn.functional.activation import require_tensor
 from flambeau.ops.index.embedding import embedding as embedding_op
 from flambeau.tape.mode import mode as recording_mode
 from flambeau.tape.mode import recording
@@ -37,11 +37,11 @@ def embedding(
         IndexError: For an index out of range.
         RuntimeError: For an input that holds no indices.
     """
-    if checked(weight, "embedding", "weight").dim() != 2:
+    if require_tensor(weight, "embedding", "weight").dim() != 2:
         raise RuntimeError("'weight' must be 2-D")
     if padding_idx is not None:
         _check_padding(integer(padding_idx, "embedding", "padding_idx", 3), weight.shape[0])
-    _check_indices(checked(input, "embedding", "indices", 2), "embedding")
+    _check_indices(require_tensor(input, "embedding", "indices", 2), "embedding")
     if max_norm is not None:
         if not isinstance(max_norm, int | float):
             raise TypeError(argument_type("embedding_renorm_", "max_norm", 3, "float", max_norm))
@@ -130,7 +130,7 @@ def embedding_bag(
         rows = rows * weights.to(rows.dtype).unsqueeze(1)
     if bags is None:
         return _joined_evenly(rows.view(*input.shape, rows.shape[1]), mode).to(weight.dtype)
-    return _joined(rows, bags, count, mode).to(weight.dtype)
+    return _reduce_bags(rows, bags, count, mode).to(weight.dtype)
 
 
 def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Tensor, int]:
@@ -162,7 +162,7 @@ def _joined_evenly(rows: Tensor, mode: str) -> Tensor:
     return rows.sum(1) if mode == "sum" else rows.mean(1)
 
 
-def _joined(rows: Tensor, bags: Tensor, count: int, mode: str) -> Tensor:
+def _reduce_bags(rows: Tensor, bags: Tensor, count: int, mode: str) -> Tensor:
     if mode == "max":
         return _largest(rows, bags, count)
     out = creation.zeros(count, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(0, bags, rows)
@@ -210,7 +210,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     Raises:
         RuntimeError: For an index out of range.
     """
-    if checked(tensor, "one_hot").dtype is not int64:
+    if require_tensor(tensor, "one_hot").dtype is not int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     if not tensor.numel():
         if num_classes <= 0:

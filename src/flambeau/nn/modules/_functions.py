@@ -13,7 +13,7 @@ from typing import Any
 
 from flambeau.autograd.function import Function
 from flambeau.core.dtype import float32, float64
-from flambeau.distributed.ddp.replicas import reduced
+from flambeau.distributed.ddp.replicas import reduce_in_place
 from flambeau.nn.functional import batch_norm
 from flambeau.tensor.functions.creation import empty
 from flambeau.tensor.functions.reduction import var_mean
@@ -52,7 +52,7 @@ class SyncBatchNorm(Function):
         to_input = None
         if ctx.needs_input_grad[0]:
             to_bias = None if to_bias is None else to_bias.clone()
-            reduced(ctx.group, sums)
+            reduce_in_place(ctx.group, sums)
             means = sums / total
             factor = scale if weight is None else scale * weight.to(mean.dtype)
             along = centered * (means[1] * scale * scale).view(shape)

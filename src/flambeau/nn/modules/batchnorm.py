@@ -88,7 +88,7 @@ class _NormBase(Module):
 class _BatchNorm(_NormBase):
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
-        factor = self._counted()
+        factor = self._count_batch()
         uses_running = not self.training or self.track_running_stats
         return F.batch_norm(
             input,
@@ -101,7 +101,7 @@ class _BatchNorm(_NormBase):
             self.eps,
         )
 
-    def _counted(self) -> float:
+    def _count_batch(self) -> float:
         """Count this batch, if it is one of training; how far the running statistics move."""
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
@@ -161,7 +161,7 @@ class SyncBatchNorm(_BatchNorm):
         group = self._group(input) if self.training else None
         if group is None:
             return super().forward(input)
-        factor = self._counted()
+        factor = self._count_batch()
         tracked = self.track_running_stats
         # The first rank that needs it imports it: most programs have no groups.
         return import_module("flambeau.nn.modules._functions").SyncBatchNorm.apply(

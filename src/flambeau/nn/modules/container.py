@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from flambeau.nn.modules.module import Module, indented
+from flambeau.nn.modules.module import Module, indent
 from flambeau.nn.modules.utils import typename
 from flambeau.nn.parameter import Parameter
 from flambeau.tensor.tensor import Tensor
@@ -187,7 +187,7 @@ class ModuleList(_Row):
         for first, last, text in runs:
             where = f"({first})" if first == last else f"({first}-{last})"
             times = "" if first == last else f"{last - first + 1} x "
-            lines.append(f"{where}: {times}{indented(text)}")
+            lines.append(f"{where}: {times}{indent(text)}")
         return self._get_name() + "(\n  " + "\n  ".join(lines) + "\n)"
 
     def insert(self, index: int, module: Module) -> None:
@@ -295,7 +295,7 @@ def _as_parameter(value: Any) -> Any:
     return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
-def _described(value: Any, type_name: Callable[[Tensor], str]) -> str:
+def _describe(value: Any, type_name: Callable[[Tensor], str]) -> str:
     if not isinstance(value, Tensor):
         return f"Object of type: {type(value).__name__}"
     size = "x".join([str(n) for n in value.shape])
@@ -351,7 +351,7 @@ class ParameterList(Module):
         return self
 
     def extra_repr(self) -> str:
-        return "\n".join([f"  ({i}): {_described(p, lambda t: str(t.dtype))}" for i, p in enumerate(self)])
+        return "\n".join([f"  ({i}): {_describe(p, lambda t: str(t.dtype))}" for i, p in enumerate(self)])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("ParameterList should not be called.")
@@ -455,7 +455,7 @@ class ParameterDict(Module):
             self[key] = value
 
     def extra_repr(self) -> str:
-        return "\n".join([f"  ({key}): {_described(value, typename)}" for key, value in self.items()])
+        return "\n".join([f"  ({key}): {_describe(value, typename)}" for key, value in self.items()])
 
     def __call__(self, input: Any) -> Any:
         raise RuntimeError("ParameterDict should not be called.")

@@ -366,11 +366,11 @@ def _add_plain_backward_hooks(module: Module, args: tuple[Any, ...], result: Any
     if first.grad_fn is None:
         return
     for hook in plain:
-        first.grad_fn.register_hook(_bound(hook, module))
+        first.grad_fn.register_hook(_bind_module(hook, module))
     _warn_of_what_plain_hooks_miss(args, result, first.grad_fn)
 
 
-def _bound(hook: Hook, module: Module) -> Hook:
+def _bind_module(hook: Hook, module: Module) -> Hook:
     return lambda grad_inputs, grad_outputs: hook(module, grad_inputs, grad_outputs)
 
 

@@ -32,9 +32,9 @@ class _InstanceNorm(_NormBase):
                 "in num_features, which is not used because affine=False",
                 stacklevel=2,
             )
-        return self._normalized(input.unsqueeze(0)).squeeze(0) if unbatched else self._normalized(input)
+        return self._normalize(input.unsqueeze(0)).squeeze(0) if unbatched else self._normalize(input)
 
-    def _normalized(self, input: Tensor) -> Tensor:
+    def _normalize(self, input: Tensor) -> Tensor:
         return F.instance_norm(
             input,
             self.running_mean,

@@ -631,7 +631,7 @@ class Module(Stateful):
     def __repr__(self) -> str:
         extra = self.extra_repr()
         lines = extra.split("\n") if extra else []
-        children = [f"({name}): {indented(repr(module))}" for name, module in self._modules.items()]
+        children = [f"({name}): {indent(repr(module))}" for name, module in self._modules.items()]
         if len(lines) == 1 and not children:
             return f"{self._get_name()}({extra})"
         if not lines and not children:
@@ -649,7 +649,7 @@ class Module(Stateful):
         return replica
 
 
-def indented(text: str) -> str:
+def indent(text: str) -> str:
     """Return all lines but the first moved in by two blanks."""
     return text.replace("\n", "\n  ")
 

@@ -166,7 +166,7 @@ class RNNBase(Module):
         shape = (self.num_layers * self._directions, batch, size)
         return creation.zeros(shape, dtype=input.dtype, device=input.device)
 
-    def _batched(self, hx: Any, batched: bool) -> Any:
+    def _add_batch(self, hx: Any, batched: bool) -> Any:
         """Given states as those of a batch. Raises RuntimeError where their dimensions do not fit the input's."""
         dims = 3 if batched else 2
         if hx.dim() != dims:
@@ -188,13 +188,13 @@ class RNNBase(Module):
             raise ValueError(self._refusal(input.dim()))
         batched, dim = input.dim() == 3, 0 if self.batch_first else 1
         x = input if batched else input.unsqueeze(dim)
-        hx = self._zeros(x, self._batch(x, None)) if hx is None else self._batched(hx, batched)
+        hx = self._zeros(x, self._batch(x, None)) if hx is None else self._add_batch(hx, batched)
         self.check_forward_args(x, hx, None)
         settings = (self.num_layers, self.dropout, self.training, self.bidirectional)
         out, *last = _NETWORKS[self.mode](x, hx, self._flat_weights, self.bias, *settings, self.batch_first)
         if not batched:
             out, last = out.squeeze(dim), [x.squeeze(1) for x in last]
-        return out, self._given(last)
+        return out, self._pack_states(last)
 
     def _refusal(self, dims: int) -> str:
         tensor = " tensor" if self.mode.startswith("RNN") else ""
@@ -206,9 +206,9 @@ class RNNBase(Module):
         self.check_forward_args(data, hx, sizes)
         settings = (self.num_layers, self.dropout, self.training, self.bidirectional)
         out, *last = _NETWORKS[self.mode](data, sizes, hx, self._flat_weights, self.bias, *settings)
-        return PackedSequence(out, sizes, forth, back), self.permute_hidden(self._given(last), back)
+        return PackedSequence(out, sizes, forth, back), self.permute_hidden(self._pack_states(last), back)
 
-    def _given(self, last: list[Tensor]) -> Any:
+    def _pack_states(self, last: list[Tensor]) -> Any:
         return last[0]
 
     # -- text and state ---------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class LSTM(RNNBase):
     def _zeros(self, input: Tensor, batch: int) -> Any:
         return tuple([self._zero_state(input, batch, n) for n in (self._state_size, self.hidden_size)])
 
-    def _batched(self, hx: Any, batched: bool) -> Any:
+    def _add_batch(self, hx: Any, batched: bool) -> Any:
         dims = 3 if batched else 2
         if hx[0].dim() != dims or hx[1].dim() != dims:
             kind = "batched" if batched else "unbatched"
@@ -295,7 +295,7 @@ class LSTM(RNNBase):
             )
         return hx if batched else (hx[0].unsqueeze(1), hx[1].unsqueeze(1))
 
-    def _given(self, last: list[Tensor]) -> Any:
+    def _pack_states(self, last: list[Tensor]) -> Any:
         return tuple(last)
 
 

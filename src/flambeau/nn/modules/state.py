@@ -279,8 +279,8 @@ class Stateful:
 
 
 def _complaints(missing: list[str], unexpected: list[str]) -> list[str]:
-    def listed(what: str, keys: list[str]) -> list[str]:
+    def list_keys(what: str, keys: list[str]) -> list[str]:
         quoted = ", ".join([f'"{k}"' for k in keys])
         return [f"{what} key(s) in state_dict: {quoted}. "] if keys else []
 
-    return listed("Missing", missing) + listed("Unexpected", unexpected)
+    return list_keys("Missing", missing) + list_keys("Unexpected", unexpected)

@@ -72,10 +72,10 @@ class _Layer(Module):
     def _sa_block(
         self, x: Tensor, attn_mask: Given, key_padding_mask: Given, is_causal: bool = False
     ) -> Tensor:
-        return self._attended(self.self_attn, x, x, attn_mask, key_padding_mask, is_causal, self.dropout1)
+        return self._attend(self.self_attn, x, x, attn_mask, key_padding_mask, is_causal, self.dropout1)
 
     @staticmethod
-    def _attended(
+    def _attend(
         attention: Module, x: Tensor, memory: Tensor, mask: Given, padding: Given, causal: bool, drop: Module
     ) -> Tensor:
         out, _ = attention(
@@ -148,7 +148,7 @@ class TransformerDecoderLayer(_Layer):
     def _mha_block(
         self, x: Tensor, mem: Tensor, attn_mask: Given, key_padding_mask: Given, is_causal: bool = False
     ) -> Tensor:
-        return self._attended(
+        return self._attend(
             self.multihead_attn, x, mem, attn_mask, key_padding_mask, is_causal, self.dropout2
         )
 

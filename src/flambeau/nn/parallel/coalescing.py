@@ -30,13 +30,13 @@ def _nbytes(tensors: Sequence[Tensor]) -> int:
     return sum(t.meta.nbytes for t in tensors)
 
 
-def flattened(bucket: Sequence[Tensor]) -> Any:
+def flatten_bucket(bucket: Sequence[Tensor]) -> Any:
     """Return one row of all elements. A single contiguous tensor is its own row."""
     rows: list[Any] = [t.reshape(-1) for t in bucket]  # type: ignore[attr-defined]
     return rows[0] if len(rows) == 1 else functions["cat"](rows)
 
 
-def unflattened(flat: Any, like: Sequence[Tensor]) -> list[Any]:
+def unflatten_bucket(flat: Any, like: Sequence[Tensor]) -> list[Any]:
     """Return views of a row with the shapes of `like`, in their order."""
     parts = flat.split([t.numel() for t in like])
     return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]

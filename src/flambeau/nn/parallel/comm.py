@@ -13,7 +13,7 @@ from typing import Any
 from warnings import warn
 
 from flambeau.core.device import CPU, device
-from flambeau.nn.parallel.coalescing import buckets, flattened, in_order, unflattened
+from flambeau.nn.parallel.coalescing import buckets, flatten_bucket, in_order, unflatten_bucket
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.guards import StreamContext
 from flambeau.tensor.arguments.typing import channels_last, channels_last_3d, contiguous_format, memory_format
@@ -50,8 +50,8 @@ def broadcast(tensor: Tensor, devices: Any = None, *, out: Any = None) -> tuple[
         _check_on_gpu("output", i, target)
         if target.shape != tensor.shape:
             raise RuntimeError(
-                f"Expected all output tensors to have same shape as the source tensor {_listed(tensor)}, but "
-                f"output tensor at index {i} has shape {_listed(target)}"
+                f"Expected all output tensors to have same shape as the source tensor {_shape_list(tensor)}, but "
+                f"output tensor at index {i} has shape {_shape_list(target)}"
             )
     for target in out:
         _copy(target, tensor)
@@ -83,7 +83,7 @@ def broadcast_coalesced(
     order: list[Tensor] = []
     for bucket in buckets(tensors, buffer_size):
         order += bucket
-        flat = flattened(bucket) if homes != {device("cuda", i) for i in indices} else None
+        flat = flatten_bucket(bucket) if homes != {device("cuda", i) for i in indices} else None
         for found, index in zip(copies, indices, strict=True):
             found += _parts(flat, bucket, index)
     return tuple([tuple(in_order(found, order, tensors)) for found in copies])
@@ -95,7 +95,7 @@ def _parts(flat: Tensor | None, bucket: Sequence[Tensor], index: int) -> Sequenc
     """
     if flat is None or bucket[0].device == device("cuda", index):
         return bucket
-    return [part.data for part in unflattened(_at(flat, index), bucket)]
+    return [part.data for part in unflatten_bucket(_at(flat, index), bucket)]
 
 
 # -- all to one -------------------------------------------------------------------------------------------------
@@ -161,8 +161,8 @@ def reduce_add_coalesced(
             [t.shape for t in chunk] != [t.shape for t in chunks[0]] for chunk in chunks
         ):  # else sums of other pairs
             raise ValueError("reduce_add_coalesced expects lists of tensors of the same shapes and dtypes")
-        total = reduce_add([flattened(chunk) for chunk in chunks], destination)
-        sums += [part.data for part in unflattened(total, chunks[0])]
+        total = reduce_add([flatten_bucket(chunk) for chunk in chunks], destination)
+        sums += [part.data for part in unflatten_bucket(total, chunks[0])]
     return tuple(in_order(sums, order, lists[0] if lists else ()))
 
 
@@ -192,7 +192,7 @@ def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, 
             shape, dtype=tensors[0].dtype, device=where, memory_format=_common_format(tensors)
         )
     elif tuple(out.shape) != shape:
-        raise RuntimeError(f"Expected out tensor to have shape {list(shape)}, but got {_listed(out)}")
+        raise RuntimeError(f"Expected out tensor to have shape {list(shape)}, but got {_shape_list(out)}")
     for part, source in zip(out.split([t.shape[dim] for t in tensors], dim), tensors, strict=True):
         _copy(part, source)
     return out  # type: ignore[no-any-return]
@@ -217,13 +217,13 @@ def _gathered_shape(tensors: Sequence[Tensor], dim: int) -> tuple[tuple[int, ...
                 f"Expected all input tensors to have the same number of dimensions, but tensor at index {i} has "
                 f"{t.ndim} dimensions, (expected {first.ndim})"
             )
-    dim = _wrapped(dim, first)
+    dim = _wrap_dim(dim, first)
     shape = list(first.shape)
     for i, t in enumerate(tensors[1:], 1):
         expected = [t.shape[d] if d == dim else size for d, size in enumerate(first.shape)]
         if list(t.shape) != expected:
             raise RuntimeError(
-                f"Input tensor at index {i} has invalid shape {_listed(t)}, but expected {expected}"
+                f"Input tensor at index {i} has invalid shape {_shape_list(t)}, but expected {expected}"
             )
         shape[dim] += t.shape[dim]
     return tuple(shape), dim
@@ -261,7 +261,7 @@ def scatter(
     indices, streams = _indices(devices), _list(streams)
     if not indices:
         raise RuntimeError("Expected at least one device to scatter to")
-    dim = _wrapped(dim, tensor)
+    dim = _wrap_dim(dim, tensor)
     if chunk_sizes is None:
         chunks = tensor.chunk(len(indices), dim)
     else:
@@ -275,7 +275,7 @@ def scatter(
     _check_streams(streams, indices)
     scattered = []
     for chunk, index, stream in zip(chunks, indices, _or_none(streams), strict=False):
-        with _selected(stream):
+        with _select_stream(stream):
             scattered.append(_at(chunk, index))
     return tuple(scattered)
 
@@ -290,7 +290,7 @@ def _scatter_into(
             )
     if not out:
         raise RuntimeError("Expected at least one output tensor to scatter to")
-    dim = _wrapped(dim, tensor)
+    dim = _wrap_dim(dim, tensor)
     for i, target in enumerate(out):
         _check_on_gpu("output", i, target)
         if target.ndim != tensor.ndim:
@@ -301,7 +301,7 @@ def _scatter_into(
         expected = [target.shape[d] if d == dim else size for d, size in enumerate(tensor.shape)]
         if list(target.shape) != expected:
             raise RuntimeError(
-                f"Output tensor at index {i} has incorrect shape: expected {expected}, but got {_listed(target)}"
+                f"Output tensor at index {i} has incorrect shape: expected {expected}, but got {_shape_list(target)}"
             )
     sizes = [target.shape[dim] for target in out]
     if sum(sizes) != tensor.shape[dim]:
@@ -313,7 +313,7 @@ def _scatter_into(
     for target, chunk, stream in zip(
         out, tensor.split_with_sizes(sizes, dim), _or_none(streams), strict=False
     ):
-        with _selected(stream):
+        with _select_stream(stream):
             _copy(target, chunk)
     return out
 
@@ -333,7 +333,7 @@ def _or_none(streams: Sequence[Any]) -> Iterator[Any]:
         yield None
 
 
-def _selected(stream: Any) -> Any:
+def _select_stream(stream: Any) -> Any:
     """Return the stream's device orders the copy by it; the current device stays."""
     return nullcontext() if stream is None else StreamContext(stream)
 
@@ -380,7 +380,7 @@ def _copy(target: Tensor, source: Tensor) -> None:
     target.copy_(source, non_blocking=target.is_cuda)  # type: ignore[attr-defined]
 
 
-def _wrapped(dim: int, tensor: Tensor) -> int:
+def _wrap_dim(dim: int, tensor: Tensor) -> int:
     ndim = max(tensor.ndim, 1)
     if not -ndim <= dim < ndim:
         raise IndexError(
@@ -397,5 +397,5 @@ def _check_on_gpu(what: str, i: int, tensor: Tensor) -> None:
         )
 
 
-def _listed(tensor: Tensor) -> list[int]:
+def _shape_list(tensor: Tensor) -> list[int]:
     return list(tensor.shape)

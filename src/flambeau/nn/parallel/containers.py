@@ -27,42 +27,42 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(getattr(value, field.name))
 
 
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_members(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return nested containers with `change(member)` in place of each member that is not a container."""
     if isinstance(value, PackedSequence):
         return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[mapped(member, change) for member in value])
+        return type(value)(*[map_members(member, change) for member in value])
     if isinstance(value, (list, tuple)):
-        return type(value)([mapped(member, change) for member in value])
+        return type(value)([map_members(member, change) for member in value])
     if isinstance(value, dict):
-        return type(value)([(key, mapped(member, change)) for key, member in value.items()])
+        return type(value)([(key, map_members(member, change)) for key, member in value.items()])
     return change(value)
 
 
-def flattened(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+def flatten_members(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     """Members that are no containers, in their order; and what puts others in their place."""
     members: list[Any] = []
-    mapped(value, members.append)
+    map_members(value, members.append)
 
     def rebuild(new: list[Any]) -> Any:
         left = iter(new)
-        return mapped(value, lambda _: next(left))
+        return map_members(value, lambda _: next(left))
 
     return members, rebuild
 
 
-def moved(value: Any, where: device) -> Any:
+def move_members(value: Any, where: device) -> Any:
     """Return tensors and packed sequences on a device; all else as it is."""
     kinds = (Tensor, PackedSequence)
-    return mapped(value, lambda member: member.to(where) if isinstance(member, kinds) else member)
+    return map_members(value, lambda member: member.to(where) if isinstance(member, kinds) else member)
 
 
 def cast(value: Any, kind: dtype | None) -> Any:
     """Floating-point tensors as `kind`; None: as they are."""
     if kind is None:
         return value
-    return mapped(
+    return map_members(
         value,
         lambda member: (
             member.to(kind) if isinstance(member, Tensor) and member.is_floating_point() else member

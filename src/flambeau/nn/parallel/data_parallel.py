@@ -60,11 +60,11 @@ class DataParallel(Module, Generic[T]):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         annotations.push("DataParallel.forward")
         try:
-            return self._computed(inputs, kwargs) if self.device_ids else self.module(*inputs, **kwargs)
+            return self._compute(inputs, kwargs) if self.device_ids else self.module(*inputs, **kwargs)
         finally:
             annotations.pop()
 
-    def _computed(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _compute(self, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         _check_home(self.module, self.src_device_obj)
         parts, keywords = _or_one_call(*self.scatter(inputs, kwargs, self.device_ids))
         if len(self.device_ids) == 1:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.dtype import float32
-from flambeau.distributed.ddp.replicas import _broadcast_coalesced, reduced
+from flambeau.distributed.ddp.replicas import _broadcast_coalesced, reduce_in_place
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.functions.creation import zeros
 
@@ -28,7 +28,7 @@ class Delayed:
     def _reduce(self, grad: Any) -> Any:
         group = self._owner.process_group
         self._buffer.div_(group.size())
-        work = reduced(group, self._buffer, async_op=True)
+        work = reduce_in_place(group, self._buffer, async_op=True)
         mode.engine.final_callbacks.append(work.wait)
         return grad
 

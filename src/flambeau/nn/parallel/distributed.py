@@ -27,13 +27,13 @@ from flambeau.distributed.ddp.replicas import (
     _broadcast_coalesced,
     _sync_module_states,
     _verify_params_across_processes,
-    reduced,
+    reduce_in_place,
 )
 from flambeau.distributed.future import Future
 from flambeau.distributed.world import NON_GROUP_MEMBER, world
 from flambeau.nn.modules.batchnorm import SyncBatchNorm
 from flambeau.nn.modules.module import Module
-from flambeau.nn.parallel.containers import cast, moved, tensors_in
+from flambeau.nn.parallel.containers import cast, move_members, tensors_in
 from flambeau.nn.parallel.delayed import Delayed
 from flambeau.nn.parallel.mixed_precision import NarrowParameters, _MixedPrecision
 from flambeau.nn.parallel.placement import placement_of
@@ -293,7 +293,7 @@ class DistributedDataParallel(Module, Joinable):
         )
         self.reducer.before_giving_back = self._narrow.widen
         if config.param_dtype is not None or config.reduce_dtype is not None:
-            self.register_comm_hook(self.reducer, self._narrow.reduced)
+            self.register_comm_hook(self.reducer, self._narrow.reduce_bucket)
 
     def __getstate__(self) -> dict[str, Any]:
         self._check_default_group()
@@ -348,7 +348,7 @@ class DistributedDataParallel(Module, Joinable):
         if self._join_config.enable:
             self._check_global_requires_backward_grad_sync(is_joined_rank=False)
         if self.device_ids:
-            inputs, kwargs = moved((inputs, kwargs), Device(self.device_type, self.device_ids[0]))
+            inputs, kwargs = move_members((inputs, kwargs), Device(self.device_type, self.device_ids[0]))
         if self._narrow is not None:
             self._narrow.narrow()
             inputs, kwargs = cast((inputs, kwargs), self._narrow.config.param_dtype)
@@ -397,7 +397,7 @@ class DistributedDataParallel(Module, Joinable):
         return scatter_kwargs(inputs, kwargs, device_ids, dim=self.dim)
 
     def to_kwargs(self, inputs: Any, kwargs: Any, device_id: Any) -> Any:
-        inputs, kwargs = moved((inputs, kwargs), Device(self.device_type, device_id))
+        inputs, kwargs = move_members((inputs, kwargs), Device(self.device_type, device_id))
         return (inputs,), (kwargs,)
 
     def gather(self, outputs: Any, output_device: Any) -> Any:
@@ -512,7 +512,7 @@ class DistributedDataParallel(Module, Joinable):
         """Tell the ranks that are done whether this backward is reduced; as one of them, hear it."""
         works = not is_joined_rank and self.require_backward_grad_sync
         told = (ones if works else zeros)(1, device=self.device)
-        work = reduced(self.process_group, told, async_op=True)
+        work = reduce_in_place(self.process_group, told, async_op=True)
         if not is_joined_rank:
             return None
         work.wait()
@@ -521,7 +521,7 @@ class DistributedDataParallel(Module, Joinable):
     def _find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
         """Return the highest rank for which the condition holds."""
         found = new_tensor([input_rank if rank_cond else -1], device=self.device)
-        reduced(self.process_group, found, "max")
+        reduce_in_place(self.process_group, found, "max")
         rank = int(found.item())
         if rank == -1:
             raise ValueError(

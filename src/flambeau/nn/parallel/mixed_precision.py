@@ -63,7 +63,7 @@ class NarrowParameters:
                 if grad is not None:
                     p.grad = grad.to(x.dtype)
 
-    def reduced(self, reducer: Any, bucket: GradBucket) -> Future:
+    def reduce_bucket(self, reducer: Any, bucket: GradBucket) -> Future:
         """Return the communication hook: a sum in the narrow dtype, divided by the number of ranks."""
         kind = self.config.reduce_dtype or self.config.param_dtype
         count = reducer.divisor

@@ -49,14 +49,14 @@ def parallel_apply(
         raise AssertionError("No available accelerator found.")
     indices = [current.index_of(place, optional=True) for place in places]
     return [
-        _applied(i, module, given, named, index)
+        _apply_module(i, module, given, named, index)
         for i, (module, given, named, index) in enumerate(
             zip(modules, inputs, keywords, indices, strict=True)
         )
     ]
 
 
-def _applied(number: int, module: Module, given: Any, keywords: dict[str, Any], index: int) -> Any:
+def _apply_module(number: int, module: Module, given: Any, keywords: dict[str, Any], index: int) -> Any:
     """Return one module's output. What it selects in this thread (device, grad mode) is its own, as with a thread
     for each.
     """

@@ -6,14 +6,14 @@ import weakref
 from typing import Any
 
 from flambeau.autograd.function import Function
-from flambeau.nn.parallel.containers import flattened
+from flambeau.nn.parallel.containers import flatten_members
 from flambeau.tape.mode import mode
 from flambeau.tensor.tensor import Tensor
 
 
 def through_sink(owner: Any, output: Any) -> Any:
     """Return the output with its tensors behind such a node, also those that the loss does not use."""
-    members, rebuild = flattened(output)
+    members, rebuild = flatten_members(output)
     passed = iter(_Sink.apply(weakref.ref(owner), *[m for m in members if isinstance(m, Tensor)]))
 
     def new(member: Any) -> Any:

@@ -19,7 +19,7 @@ from flambeau.tensor.tensor import Tensor
 Tensors = Tensor | Iterable[Tensor]
 
 
-def _listed(tensors: Tensors) -> list[Tensor]:
+def _list_tensors(tensors: Tensors) -> list[Tensor]:
     listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     for each in listed:
         if not isinstance(each, Tensor):
@@ -30,7 +30,7 @@ def _listed(tensors: Tensors) -> list[Tensor]:
 
 
 def _grads(parameters: Tensors) -> list[Tensor]:
-    return [p.grad for p in _listed(parameters) if p.grad is not None]
+    return [p.grad for p in _list_tensors(parameters) if p.grad is not None]
 
 
 def _groups(tensors: list[Tensor]) -> list[list[Tensor]]:
@@ -62,7 +62,7 @@ def get_total_norm(
     Raises:
         RuntimeError: If it is not finite, where `error_if_nonfinite` (which waits for a GPU).
     """
-    listed, order = _listed(tensors), float(norm_type)
+    listed, order = _list_tensors(tensors), float(norm_type)
     if not listed:
         return creation.full((), 0.0)
     with recording(False):
@@ -101,7 +101,7 @@ def clip_grad_norm_(
     Raises:
         RuntimeError: If the norm is not finite, where `error_if_nonfinite`.
     """
-    listed = _listed(parameters)
+    listed = _list_tensors(parameters)
     if not listed and isinstance(parameters, types.GeneratorType):
         warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=2)
     total = get_total_norm(_grads(listed), norm_type, error_if_nonfinite, foreach)

@@ -42,7 +42,7 @@ def fuse_conv_bn_weights(
     """Weight and bias of the fused convolution."""
     channel = (1, -1) if transpose else (-1, 1)
     shape = (*channel, *(1,) * (conv_w.dim() - 2))
-    return _fused(conv_w, conv_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b, shape)
+    return _fuse(conv_w, conv_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b, shape)
 
 
 def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
@@ -66,10 +66,10 @@ def fuse_linear_bn_weights(
     linear_w: Tensor, linear_b: Given, bn_rm: Tensor, bn_rv: Tensor, bn_eps: float, bn_w: Given, bn_b: Given
 ) -> tuple[Parameter, Parameter]:
     """Weight and bias of the fused linear map."""
-    return _fused(linear_w, linear_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b, (-1, 1))
+    return _fuse(linear_w, linear_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b, (-1, 1))
 
 
-def _fused(
+def _fuse(
     weight: Tensor,
     bias: Given,
     mean: Tensor,

@@ -9,7 +9,7 @@ from flambeau.nn.functional import normalize
 from flambeau.nn.modules.module import Module
 from flambeau.nn.utils import parametrize
 from flambeau.nn.utils.spectral_norm import TRANSPOSED, as_matrix, check_iterations
-from flambeau.nn.utils.weight_norm import norm_except, normalized
+from flambeau.nn.utils.weight_norm import norm_except, scale_to_norms
 from flambeau.tape.mode import recording
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions import creation, linalg
@@ -98,7 +98,7 @@ class _Orthogonal(Module):
             q = weight.mT if wide else weight
             if not hasattr(self, "base"):
                 return self._reflections_of(q, wide)
-            self.base = self._completed(q)
+            self.base = self._complete_basis(q)
             start = creation.zeros_like(weight)
             start.diagonal(dim1=-2, dim2=-1).fill_(-1.0)
             return start
@@ -116,7 +116,7 @@ class _Orthogonal(Module):
         return a.mT if wide else a
 
     @staticmethod
-    def _completed(q: Tensor) -> Tensor:
+    def _complete_basis(q: Tensor) -> Tensor:
         """Return a square orthogonal matrix whose first columns are (about) those of q."""
         n, k = q.shape[-2:]
         if n == k:
@@ -158,7 +158,7 @@ class _WeightNorm(Module):
         self.dim = -1 if dim is None else dim
 
     def forward(self, weight_g: Tensor, weight_v: Tensor) -> Tensor:
-        return normalized(weight_v, weight_g, self.dim)
+        return scale_to_norms(weight_v, weight_g, self.dim)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         return norm_except(weight, self.dim), weight

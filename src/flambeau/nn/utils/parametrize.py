@@ -109,7 +109,7 @@ class ParametrizationList(ModuleList):
         super().__init__(modules)
         self.unsafe = unsafe
         shape, kind = original.shape, original.dtype
-        new = self._inverted(original)
+        new = self._invert(original)
         self.is_tensor = isinstance(new, Tensor)
         self.ntensors = 1 if self.is_tensor else len(new)
         if self.is_tensor:
@@ -119,7 +119,7 @@ class ParametrizationList(ModuleList):
         if not unsafe:
             _check_made(self(), kind, shape, "`unsafe`", ("unparametrized {what}", "parametrized {what}"))
 
-    def _inverted(self, value: Any) -> Any:
+    def _invert(self, value: Any) -> Any:
         """Return what the modules make `value` of, as far as they know."""
         with recording(False):
             for module in reversed(list(self)):

@@ -148,14 +148,14 @@ class PruningContainer(BasePruningMethod):
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
         """Return the mask after the last method."""
         method = self._pruning_methods[-1]
-        left = _left(method, t, default_mask)
+        left = _index_of_unpruned(method, t, default_mask)
         mask = default_mask.to(dtype=t.dtype, copy=True)
         chosen = method.compute_mask(t[left], default_mask=default_mask[left])
         mask[left] = chosen.to(dtype=mask.dtype)
         return mask
 
 
-def _left(method: Any, t: Tensor, mask: Tensor) -> Any:
+def _index_of_unpruned(method: Any, t: Tensor, mask: Tensor) -> Any:
     """Return the index of what a method may choose from."""
     if method.PRUNING_TYPE == "unstructured":
         return mask == 1
@@ -253,20 +253,20 @@ class _Structured(_ByAmount):
         count = self._count(size)
         if not count:
             return default_mask
-        kept = self._kept(t, size, count)
+        kept = self._unpruned_channels(t, size, count)
         shape = [1] * t.dim()
         shape[self.dim] = size
         return kept.to(t.dtype).reshape(shape).expand(t.shape) * default_mask.to(dtype=t.dtype)
 
     @abstractmethod
-    def _kept(self, t: Tensor, size: int, count: int) -> Tensor:
+    def _unpruned_channels(self, t: Tensor, size: int, count: int) -> Tensor:
         """Return, for each channel, True if it stays when `count` channels are pruned."""
 
 
 class RandomStructured(_Structured):
     """Prunes channels along `dim` at random; the numbers are the CPU's."""
 
-    def _kept(self, t: Tensor, size: int, count: int) -> Tensor:
+    def _unpruned_channels(self, t: Tensor, size: int, count: int) -> Tensor:
         drawn = functions["rand"](size)
         kept: Tensor = (drawn > drawn.kthvalue(count).values).to(t.device)
         return kept
@@ -279,7 +279,7 @@ class LnStructured(_Structured):
         super().__init__(amount, dim)
         self.n = n
 
-    def _kept(self, t: Tensor, size: int, count: int) -> Tensor:
+    def _unpruned_channels(self, t: Tensor, size: int, count: int) -> Tensor:
         others = [d for d in range(t.dim()) if d != self.dim % t.dim()]
         places = functions["norm"](t, p=self.n, dim=others).topk(size - count, largest=True).indices
         kept: Tensor = places.new_zeros(size).index_fill_(0, places, 1)

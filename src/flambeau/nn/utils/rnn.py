@@ -191,14 +191,14 @@ def pack_padded_sequence(
         places = places.to(input.device)
         input = input.index_select(0 if batch_first else 1, places)
     x = input if batch_first else input.transpose(0, 1)
-    counts = _checked(x, lengths)
+    counts = _check_lengths(x, lengths)
     sizes = _sizes(counts)
     rows = as_tensor(_rows(x.shape[1], sizes), device=x.device)
     data = x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]).index_select(0, rows)
     return PackedSequence(data, as_tensor(sizes), places, None)
 
 
-def _checked(x: Tensor, lengths: Tensor) -> list[int]:
+def _check_lengths(x: Tensor, lengths: Tensor) -> list[int]:
     """Return the lengths of the sequences of a batch (B, T, ...)."""
     if lengths.dim() != 1 or lengths.device.type != "cpu":
         raise RuntimeError(
@@ -247,7 +247,7 @@ def pad_packed_sequence(
     counts = [sum(size > b for size in sizes) for b in range(sizes[0])]
     data = sequence.data
     rows = as_tensor(_rows(longest, sizes), device=data.device)
-    padded = _placed(data, rows, (sizes[0], longest), padding_value)
+    padded = _place_rows(data, rows, (sizes[0], longest), padding_value)
     lengths = as_tensor(counts)
     if sequence.unsorted_indices is not None:
         padded = padded.index_select(0, sequence.unsorted_indices)
@@ -255,7 +255,7 @@ def pad_packed_sequence(
     return padded if batch_first else padded.transpose(0, 1), lengths
 
 
-def _placed(data: Tensor, rows: Tensor, shape: tuple[int, int], padding: float) -> Tensor:
+def _place_rows(data: Tensor, rows: Tensor, shape: tuple[int, int], padding: float) -> Tensor:
     """Return (B, T, ...) of the padding, with the data's rows in their places."""
     rest = data.shape[1:]
     padded = data.new_full((shape[0] * shape[1], *rest), padding).index_copy(0, rows, data)
@@ -290,7 +290,7 @@ def pad_sequence(
     places = [b * longest + skipped[b] + t for b, n in enumerate(lengths) for t in range(n)]
     data = functions["cat"](listed)
     rows = as_tensor(places, dtype=int64, device=data.device)
-    padded = _placed(data, rows, (len(listed), longest), padding_value)
+    padded = _place_rows(data, rows, (len(listed), longest), padding_value)
     return padded if batch_first else padded.transpose(0, 1)
 
 

@@ -39,14 +39,14 @@ def call_with(
 ) -> Any:
     """Return what `functional_call` and `torch.func.functional_call` do."""
     positional = () if args is None else args if isinstance(args, tuple) else (args,)
-    tensors = _untied(module, given) if tie_weights else given
+    tensors = _add_tied_names(module, given) if tie_weights else given
     if strict:
         _check_names(module, tensors)
-    with _replaced(module, tensors, given):
+    with _replace_tensors(module, tensors, given):
         return module(*positional, **(kwargs or {}))
 
 
-def _named(module: Module) -> dict[str, Tensor]:
+def _named_tensors(module: Module) -> dict[str, Tensor]:
     """Return all parameters and buffers, each under all of its names."""
     return {
         **dict(module.named_parameters(remove_duplicate=False)),
@@ -54,10 +54,10 @@ def _named(module: Module) -> dict[str, Tensor]:
     }
 
 
-def _untied(module: Module, given: dict[str, Tensor]) -> dict[str, Tensor]:
+def _add_tied_names(module: Module, given: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the given tensors, also under the other names of what they replace."""
     names: dict[int, list[str]] = {}
-    for name, tensor in _named(module).items():
+    for name, tensor in _named_tensors(module).items():
         names.setdefault(id(tensor), []).append(name)
     all_given = dict(given)
     for tied in names.values():
@@ -72,7 +72,7 @@ def _untied(module: Module, given: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_names(module: Module, given: dict[str, Tensor]) -> None:
-    own = _named(module)
+    own = _named_tensors(module)
     listed = {"Unexpected": [k for k in given if k not in own], "Missing": [k for k in own if k not in given]}
     problems = [f"{kind} key(s): {', '.join(map(repr, keys))}." for kind, keys in listed.items() if keys]
     if problems:
@@ -81,7 +81,7 @@ def _check_names(module: Module, given: dict[str, Tensor]) -> None:
 
 
 @contextmanager
-def _replaced(module: Module, tensors: dict[str, Tensor], given: dict[str, Tensor]) -> Iterator[None]:
+def _replace_tensors(module: Module, tensors: dict[str, Tensor], given: dict[str, Tensor]) -> Iterator[None]:
     before: dict[str, Any] = {}
     try:
         for name, tensor in tensors.items():

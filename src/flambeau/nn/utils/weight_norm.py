@@ -17,7 +17,7 @@ def norm_except(v: Tensor, dim: int | None) -> Tensor:
     return v.norm(2, others, True) if others else v.abs()
 
 
-def normalized(v: Tensor, g: Tensor, dim: int | None) -> Tensor:
+def scale_to_norms(v: Tensor, g: Tensor, dim: int | None) -> Tensor:
     """Return v scaled so that its norms are g."""
     result: Tensor = v * (g / norm_except(v, dim))
     return result
@@ -33,7 +33,7 @@ class WeightNorm:
     def compute_weight(self, module: Any) -> Tensor:
         """Return the weight of the module's parameters."""
         g, v = getattr(module, f"{self.name}_g"), getattr(module, f"{self.name}_v")
-        return normalized(v, g, self.dim)
+        return scale_to_norms(v, g, self.dim)
 
     @staticmethod
     def apply(module: Any, name: str, dim: int | None) -> WeightNorm:

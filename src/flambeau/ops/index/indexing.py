@@ -31,10 +31,10 @@ from flambeau.ops.index_common import (
     Array,
     Params,
     by_value,
-    changed,
     contiguous,
     in_range,
     indexes,
+    meta_of_copy,
     sample_indices,
     start_from,
     tensor_at,
@@ -53,7 +53,7 @@ def _index_vector(index: Meta, name: str) -> None:
         raise RuntimeError(f"{name}(): Expected dtype int32 or int64 for index")
 
 
-def _wrapped(index: Array, size: int, dim: int) -> Array:
+def _wrap_indices(index: Array, size: int, dim: int) -> Array:
     """Return non-negative indices, in the memory of `index` if it has no negative ones. Raises IndexError if out of
     range.
     """
@@ -74,11 +74,11 @@ def _inside(index: Array, size: int) -> Array:
     return places
 
 
-def _grown(grad: Any, meta: Meta, index: Any) -> Any:
+def _match_rank(grad: Any, meta: Meta, index: Any) -> Any:
     return grad if meta.ndim else grad.reshape(index.shape)
 
 
-def _listed(*indices: Any) -> list[Any]:
+def _list_tensors(*indices: Any) -> list[Any]:
     return [i for i in indices if i is not None]
 
 
@@ -130,7 +130,7 @@ def _index_rule(operands: Sequence[Operand], params: Params) -> Signature:
 def _selection(x: Array | Meta, indices: Sequence[Array], dims: tuple[int, ...]) -> tuple[Any, ...]:
     places: list[Any] = [slice(None)] * x.ndim
     for index, dim in zip(indices, dims, strict=True):
-        places[dim] = _wrapped(index, x.shape[dim], dim)
+        places[dim] = _wrap_indices(index, x.shape[dim], dim)
     return tuple(places)
 
 
@@ -166,11 +166,11 @@ def _index_put_rule(operands: Sequence[Operand], params: Params) -> Signature:
                 f"{x.dtype.torch_name} for the destination and {values.dtype.torch_name} for the source."
             )
         if isinstance(value, Meta):
-            value = _fitted(value, shape)
-    return Signature((changed(x),), (x, value, *metas), params)
+            value = _broadcast_values(value, shape)
+    return Signature((meta_of_copy(x),), (x, value, *metas), params)
 
 
-def _fitted(values: Meta, shape: tuple[int, ...]) -> Meta:
+def _broadcast_values(values: Meta, shape: tuple[int, ...]) -> Meta:
     try:
         fits = broadcast_shapes([shape, values.shape]) == shape
     except RuntimeError:
@@ -217,17 +217,17 @@ def _index_put_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _index_back(grad: Any, metas: Any, params: Any, call: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Any:
-    return call(index_put, (zeros_of(grad, metas), grad, *_listed(b, c, d, e, f)), (params[0], True))
+    return call(index_put, (zeros_of(grad, metas), grad, *_list_tensors(b, c, d, e, f)), (params[0], True))
 
 
 def _index_put_back(grad: Any, params: Any, call: Any, c: Any, d: Any, e: Any, f: Any, g: Any) -> Any:
     if params[1]:
         return grad
-    return call(index_put, (grad, 0.0, *_listed(c, d, e, f, g)), (params[0], False))
+    return call(index_put, (grad, 0.0, *_list_tensors(c, d, e, f, g)), (params[0], False))
 
 
 def _index_values_back(grad: Any, params: Any, call: Any, c: Any, d: Any, e: Any, f: Any, g: Any) -> Any:
-    return call(index, (grad, *_listed(c, d, e, f, g)), (params[0],))
+    return call(index, (grad, *_list_tensors(c, d, e, f, g)), (params[0],))
 
 
 index = define(
@@ -333,7 +333,7 @@ index_select = define(
         _index_select_samples,
         derivative=Derivative(
             lambda grad, b, metas, params: zeros_of(grad, metas).index_add_(
-                params[0], b, _grown(grad, metas[0], b)
+                params[0], b, _match_rank(grad, metas[0], b)
             ),
             linear="together",
         ),
@@ -481,7 +481,7 @@ def _index_fill_rule(operands: Sequence[Operand], params: Params) -> Signature:
         raise RuntimeError("Index has to be a vector/scalar")
     if index.dtype not in INDEX_TYPES:
         raise IndexError("index_fill_(): Expected dtype int64 for index.")
-    return Signature((changed(x),), (x, index, by_value(value, x)), (wrap_dim(params[0], x.ndim),))
+    return Signature((meta_of_copy(x),), (x, index, by_value(value, x)), (wrap_dim(params[0], x.ndim),))
 
 
 @indexes
@@ -491,7 +491,7 @@ def _index_fill_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         x, index, value = inputs
         out = outputs[0] if outputs[0].ndim else outputs[0].reshape(1)
-        places = _wrapped(index.flatten(), out.shape[dim], dim)
+        places = _wrap_indices(index.flatten(), out.shape[dim], dim)
         start_from(outputs[0], x)
         out[_slices(dim, places)] = value
 
@@ -576,7 +576,7 @@ index_fill = define(
             "index_fill",
             _index_fill_host,
             cuda=Routine("index.indexing:index_fill"),
-            touches=_along(True, wrapped=_wrapped),
+            touches=_along(True, wrapped=_wrap_indices),
             work=selection_work.write_rows,
         ),
         DTYPES,

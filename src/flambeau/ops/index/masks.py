@@ -146,7 +146,7 @@ def _select_host(launch: Launch) -> Body:
     return body
 
 
-def _masked(launch: Launch) -> Touches:
+def _touches_of_mask(launch: Launch) -> Touches:
     """Return the elements that PyTorch's kernels access: all are loaded, and stored again where the mask is False."""
     return Touches(True, (1,), lambda masks: np.atleast_1d(masks[0]), rewrites=True)
 
@@ -186,7 +186,7 @@ masked_fill = define(
             "masked_fill",
             _masked_fill_host,
             cuda=_MASKED_FILL,
-            touches=_masked,
+            touches=_touches_of_mask,
             work=element_work.copy_and_change,
         ),
         DTYPES,
@@ -209,7 +209,8 @@ def _masked_source_back(grad: Any, b: Any, metas: Any) -> Any:
 
 masked_scatter = define(
     Op("masked_scatter", _masked_scatter_rule,
-       Kernel("masked_scatter", _masked_scatter_host, cuda=Routine("index.joining:masked_scatter"), touches=_masked),
+       Kernel("masked_scatter", _masked_scatter_host, cuda=Routine("index.joining:masked_scatter"),
+              touches=_touches_of_mask),
        DTYPES, _masked_scatter_samples,
        derivative=Derivative(
            lambda grad, b: grad.masked_fill(b, 0),

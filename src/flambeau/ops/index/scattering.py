@@ -15,16 +15,16 @@ from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Touches
 from flambeau.ops.autocast_rules import UNCHANGED, WIDEST_ON_CUDA, AutocastRule
-from flambeau.ops.gradients import refused
+from flambeau.ops.gradients import refuse_derivative
 from flambeau.ops.index.ufunc_at import fold_at
 from flambeau.ops.index_common import (
     INDEX_TYPES,
     Array,
     Params,
-    changed,
     contiguous,
     in_range,
     indexes,
+    meta_of_copy,
     sample_indices,
     start_from,
     tensor_at,
@@ -350,7 +350,9 @@ scatter_add = _scatter(
     autocast=WIDEST_ON_CUDA,
 )
 scatter_reduce = _scatter("scatter_reduce", "sum", Derivative(scatter_back, None, scatter_source_back))
-scatter_reducing = _scatter("scatter.reduce", "multiply", refused("scatter"))  # `scatter` with `reduce`
+scatter_reducing = _scatter(
+    "scatter.reduce", "multiply", refuse_derivative("scatter")
+)  # `scatter` with `reduce`
 # -- over all elements: take, put ----------------------------------------------------------------------
 
 
@@ -412,7 +414,7 @@ def _put_rule(operands: Sequence[Operand], params: Params) -> Signature:
         )
     if x.numel == 0 and index.numel:
         raise IndexError("put_(): Tried to put elements into an empty tensor")
-    return Signature((changed(x),), (x, index, source), params)
+    return Signature((meta_of_copy(x),), (x, index, source), params)
 
 
 @indexes

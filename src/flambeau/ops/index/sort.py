@@ -272,12 +272,12 @@ def _searchsorted_host(launch: Launch) -> Body:
         if boundaries.ndim == 1:
             outputs[0][...] = np.searchsorted(boundaries, values, side)
         else:
-            outputs[0][...] = _bisected(boundaries, values, right)
+            outputs[0][...] = _bisect_rows(boundaries, values, right)
 
     return body
 
 
-def _bisected(boundaries: Array, values: Array, right: bool) -> Array:
+def _bisect_rows(boundaries: Array, values: Array, right: bool) -> Array:
     """Return the position of every value in its own row, by bisection of all rows together."""
     low = np.zeros(values.shape, np.int64)
     high = np.full(values.shape, boundaries.shape[-1])

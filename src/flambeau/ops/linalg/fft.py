@@ -31,7 +31,7 @@ _FORWARD = {NONE: "backward", ROOT: "ortho", WHOLE: "forward"}  # SciPy's name o
 _BACKWARD = {NONE: "forward", ROOT: "ortho", WHOLE: "backward"}
 
 
-def supported(kind: dtype, on_cpu: bool) -> bool:
+def is_supported(kind: dtype, on_cpu: bool) -> bool:
     """Return True if transforms take this dtype; half precision is the GPUs' alone."""
     narrow = kind is float16 or kind is complex32
     return kind in (float32, float64, complex64, complex128) or (narrow and not on_cpu)
@@ -39,7 +39,7 @@ def supported(kind: dtype, on_cpu: bool) -> bool:
 
 def _check(x: Meta, sizes: Sequence[int]) -> None:
     """Check a transform's dtype and sizes; `sizes` are the points of each transformed dim in the time domain."""
-    if not supported(x.dtype, x.device.type != "cuda"):
+    if not is_supported(x.dtype, x.device.type != "cuda"):
         raise RuntimeError(f"Unsupported dtype {x.dtype.torch_name}")
     if x.itemsize == (4 if x.dtype.is_complex else 2) and any(n & (n - 1) for n in sizes):
         raise RuntimeError(
@@ -176,10 +176,10 @@ def _r2c_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
     missing = list(grad.shape)
     missing[last] = x.shape[last] - missing[last]
     whole = grad.new_zeros(missing)
-    return call(c2c, (_joined(call, grad, whole, last),), (dims, scale, False)).real
+    return call(c2c, (_concatenate(call, grad, whole, last),), (dims, scale, False)).real
 
 
-def _joined(call: Any, a: Any, b: Any, dim: int) -> Any:
+def _concatenate(call: Any, a: Any, b: Any, dim: int) -> Any:
     return call(cat, (a, b), (dim,)) if b.numel() else a
 
 
@@ -198,7 +198,7 @@ def _c2r_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
         return given.narrow(last, 0, kept)
     missing = list(given.shape)
     missing[last] = kept - size
-    return _joined(call, given, given.new_zeros(missing), last)
+    return _concatenate(call, given, given.new_zeros(missing), last)
 
 
 def _transform(

@@ -16,7 +16,7 @@ from flambeau.ops.autocast_rules import WIDEST_ON_CUDA
 from flambeau.ops.index_common import indexes
 from flambeau.ops.linalg import linalg_gradients as back
 from flambeau.ops.linalg.linalg import broadcast, pair_of
-from flambeau.ops.linalg.matmul import expanded
+from flambeau.ops.linalg.matmul import expand_batch
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import ALL
@@ -152,7 +152,7 @@ def _cdist_back_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Si
     assert isinstance(grad, Meta) and isinstance(lengths, Meta)
     assert isinstance(a, Meta) and isinstance(b, Meta)
     batch = grad.shape[:-2]
-    a, b = expanded(a, batch), expanded(b, batch)
+    a, b = expand_batch(a, batch), expand_batch(b, batch)
     return Signature((Meta.contiguous_of(a.shape, a.dtype, a.device),), (grad, a, b, lengths), params)
 
 

@@ -34,7 +34,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, UNCHANGED, AutocastRule
 from flambeau.ops.gradients import Refusal
 from flambeau.ops.linalg import linalg_gradients as back
-from flambeau.ops.linalg.matmul import expanded
+from flambeau.ops.linalg.matmul import expand_batch
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,
     Derivative,
@@ -128,7 +128,7 @@ def _info(x: Meta) -> Meta:
 def broadcast(a: Meta, b: Meta) -> tuple[Meta, Meta]:
     """Return both batches with one batch shape."""
     batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
-    return expanded(a, batch), expanded(b, batch)
+    return expand_batch(a, batch), expand_batch(b, batch)
 
 
 def check_fits(name: str, a: Meta, b: Meta, left: bool = True) -> None:

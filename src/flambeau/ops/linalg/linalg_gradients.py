@@ -134,7 +134,7 @@ def lu_factor(grad: Any, out: Any, out1: Any, call: Call) -> Any:
     m, n = out.meta.shape[-2:]
     k = min(m, n)
     square, below, right = _blocks(out, k)
-    lower, upper = _unpacked(square)
+    lower, upper = _unpack_lu(square)
     of_square, of_below, of_right = _blocks(grad, k)
     of_lower = lower.mH @ of_square - of_right @ right.mH
     of_upper = of_square @ upper.mH - below.mH @ of_below
@@ -142,9 +142,9 @@ def lu_factor(grad: Any, out: Any, out1: Any, call: Call) -> Any:
     found = _triangular_right(call, upper.mH, inner, upper=False)
     found = _triangular(call, lower.mH, found, True, True)
     if m > k:
-        found = _stacked(call, found, _triangular_right(call, upper.mH, of_below, upper=False), -2)
+        found = _concatenate(call, found, _triangular_right(call, upper.mH, of_below, upper=False), -2)
     if n > k:
-        found = _stacked(call, found, _triangular(call, lower.mH, of_right, True, True), -1)
+        found = _concatenate(call, found, _triangular(call, lower.mH, of_right, True, True), -1)
     return _to_rows(found, call(table["_lu_rows"], (out1,), (m,)))
 
 
@@ -155,12 +155,12 @@ def _blocks(x: Any, k: int) -> tuple[Any, Any, Any]:
     return left.narrow(-2, 0, k), left.narrow(-2, k, m - k), top.narrow(-1, k, n - k)
 
 
-def _stacked(call: Call, a: Any, b: Any, dim: int) -> Any:
+def _concatenate(call: Call, a: Any, b: Any, dim: int) -> Any:
     """Return both tensors joined along a dimension."""
     return call(table["cat"], (a, b), (dim,))
 
 
-def _unpacked(factors: Any) -> tuple[Any, Any]:
+def _unpack_lu(factors: Any) -> tuple[Any, Any]:
     """Return L and U of the LU factors of a square block."""
     lower = factors.tril(-1)
     n = factors.meta.shape[-1]
@@ -175,7 +175,7 @@ def lu_solve(
     for_c = call(table["linalg_lu_solve"], (a, b, grad), (not adjoint,))
     if not needs[0]:
         return None, None, for_c
-    lower, upper = _unpacked(a)
+    lower, upper = _unpack_lu(a)
     if adjoint:
         rows = call(table["_lu_rows"], (b,), (a.meta.shape[-1],))
         rows = rows.expand(out.meta.shape[:-1])
@@ -213,7 +213,7 @@ def qr(grads: Sequence[Any], outs: Sequence[Any], params: tuple[Any, ...], metas
     above = inner.triu(1)
     inner = _with_diagonal(above + above.mH, inner.diagonal(0, -2, -1).real.to(inner.meta.dtype))
     found = _triangular_right(call, r.mH, of_q + q @ inner, upper=False)
-    return _stacked(call, found, q @ of_right, -1) if n > k else found
+    return _concatenate(call, found, q @ of_right, -1) if n > k else found
 
 
 def no_geqrf(metas: Any) -> Any:
@@ -229,7 +229,7 @@ def householder_product(grad: Any, a: Any, b: Any, call: Call) -> tuple[Any, Any
     """
     n, k = a.meta.shape[-1], b.meta.shape[-1]
     v = a.narrow(-1, 0, k).tril(-1)
-    v = _stacked(
+    v = _concatenate(
         call, v.narrow(-2, 0, k) + a.new_ones(k).diag_embed(), v.narrow(-2, k, v.meta.shape[-2] - k), -2
     )
     top = v.narrow(-2, 0, n)
@@ -242,10 +242,10 @@ def householder_product(grad: Any, a: Any, b: Any, call: Call) -> tuple[Any, Any
     of_s = (d.conj() * of_ds).triu(1)
     of_v = v @ (of_s + of_s.mH) - grad @ (top @ t.mH)
     of_top = -(grad.mH @ (v @ t))
-    of_v = _stacked(call, of_v.narrow(-2, 0, n) + of_top, of_v.narrow(-2, n, v.meta.shape[-2] - n), -2).tril(
-        -1
-    )
-    return _stacked(call, of_v, a.new_zeros((*a.meta.shape[:-1], n - k)), -1), for_b
+    of_v = _concatenate(
+        call, of_v.narrow(-2, 0, n) + of_top, of_v.narrow(-2, n, v.meta.shape[-2] - n), -2
+    ).tril(-1)
+    return _concatenate(call, of_v, a.new_zeros((*a.meta.shape[:-1], n - k)), -1), for_b
 
 
 # -- singular values and eigenvalues ----------------------------------------------------------------------------
@@ -403,15 +403,15 @@ def lstsq(
 ) -> tuple[Any, Any]:
     """Return the gradients of X = P B with the pseudo-inverse P of A, whose products solve least squares problems."""
 
-    def solved(a: Any, b: Any) -> Any:
+    def solve(a: Any, b: Any) -> Any:
         return call(table["linalg_lstsq"], (a, b), params)[0]
 
-    for_b = solved(a.mH, grad)
+    for_b = solve(a.mH, grad)
     if not needs[0]:
         return None, for_b
     rest = a @ out - b
     outside = grad - a.mH @ for_b  # the part of the gradient that no change of B can produce
-    found = solved(a.mH, out) @ outside.mH - rest @ solved(a, for_b).mH - for_b @ out.mH
+    found = solve(a.mH, out) @ outside.mH - rest @ solve(a, for_b).mH - for_b @ out.mH
     return found, for_b
 
 

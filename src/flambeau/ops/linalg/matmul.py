@@ -21,7 +21,7 @@ from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
 from flambeau.ops.autocast_rules import LOWER
-from flambeau.ops.gradients import conj, refused
+from flambeau.ops.gradients import conj, refuse_derivative
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import ALL, wide
@@ -82,13 +82,13 @@ def _laid_out(a: Meta, b: Meta) -> tuple[Meta, Meta, tuple[int, ...]]:
         raise RuntimeError(mismatch(a, b))
     batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
     shape = (*batch, *rows, *columns)
-    folded = _folded(a) if b.ndim == 2 else None
+    folded = _fold_batch(a) if b.ndim == 2 else None
     if folded is not None:
         return folded, b, shape
-    return expanded(a, batch), expanded(b, batch), shape
+    return expand_batch(a, batch), expand_batch(b, batch), shape
 
 
-def _folded(a: Meta) -> Meta | None:
+def _fold_batch(a: Meta) -> Meta | None:
     """Return a batch of matrices as one tall matrix, so that one product suffices; None if that needs a copy."""
     if a.ndim == 2 or not a.numel:
         return None
@@ -97,7 +97,7 @@ def _folded(a: Meta) -> Meta | None:
     return None if strides is None else a.with_(tall, strides)
 
 
-def expanded(x: Meta, batch: tuple[int, ...]) -> Meta:
+def expand_batch(x: Meta, batch: tuple[int, ...]) -> Meta:
     shape = (*batch, *x.shape[-2:])
     return x.with_(shape, expand_strides(x.shape, x.strides, shape))
 
@@ -232,11 +232,11 @@ def _flops(launch: Launch) -> int:
 def _left_back(grad: Any, b: Any, metas: Sequence[Any]) -> Any:
     left, right = metas[:2]
     if right.ndim == 1:
-        if _turned(left):
+        if _is_column_major(left):
             return (conj(b).unsqueeze(-1) * grad.unsqueeze(-2)).transpose(-1, -2)
         return (grad if left.ndim == 1 else grad.unsqueeze(-1)) * conj(b)
     grad = grad.unsqueeze(-2) if left.ndim == 1 else grad
-    if _turned(left):
+    if _is_column_major(left):
         return (conj(b) @ grad.transpose(-1, -2)).transpose(-1, -2)
     given = grad @ conj(b.transpose(-1, -2))
     return given.squeeze(-2) if left.ndim == 1 else given
@@ -253,12 +253,12 @@ def _right_back(grad: Any, a: Any, metas: Sequence[Any]) -> Any:
     if left.ndim > 2 and right.ndim == 2:  # one product is faster than a sum of many
         rows = math.prod(left.shape[:-1])
         factor, grad = factor.reshape(rows, left.shape[-1]), grad.reshape(rows, right.shape[1])
-    if _turned(right):
+    if _is_column_major(right):
         return (grad.transpose(-1, -2) @ conj(factor)).transpose(-1, -2)
     return conj(factor.transpose(-1, -2)) @ grad
 
 
-def _turned(x: Meta) -> bool:
+def _is_column_major(x: Meta) -> bool:
     """Return True if a matrix is column-major, like a layer's transposed weight; its gradient then is, too."""
     return x.ndim == 2 and x.strides[0] == 1 and x.strides[1] >= x.shape[0] > 1
 
@@ -377,19 +377,19 @@ addmm = define(
 # -- products of halves that are not rounded to halves ---------------------------------------------------------
 
 
-def _unrounded(signature: Signature) -> Signature:
+def _in_float32(signature: Signature) -> Signature:
     return Signature((signature.outputs[0].with_(dtype=float32),), signature.inputs, (False,))
 
 
 def _mm_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    return _unrounded(_rule(operands, (False,)))
+    return _in_float32(_rule(operands, (False,)))
 
 
 def _addmm_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     """Infer the results. The added tensor has dtype float32."""
     added, a, *others = operands
     assert isinstance(added, Meta) and isinstance(a, Meta)
-    found = _unrounded(_added_rule((added.with_(dtype=a.dtype), a, *others), (False,)))
+    found = _in_float32(_added_rule((added.with_(dtype=a.dtype), a, *others), (False,)))
     one = found.inputs[0]
     assert isinstance(one, Meta)
     return Signature(found.outputs, (one.with_(dtype=float32), *found.inputs[1:]), found.params)
@@ -411,13 +411,13 @@ mm_dtype = define(
         "mm.dtype", _mm_rule,
         Kernel("matmul", _host, _flops, rate=_factors_rate, cuda=_ROUTINE, work=product_work.product),
         (float16, bfloat16), lambda make, kind: [((make(3, 4), make(4, 2)), ()), ((make(2, 3, 4), make(2, 4, 2)), ())],
-        derivative=refused("mm"),
+        derivative=refuse_derivative("mm"),
     )
 )  # fmt: skip
 addmm_dtype = define(
     Op(
         "addmm.dtype", _addmm_rule,
         Kernel("addmm", _added_host, _flops, rate=_factors_rate, cuda=_ROUTINE, work=product_work.product),
-        (float16, bfloat16), _added_unrounded, derivative=refused("addmm"),
+        (float16, bfloat16), _added_unrounded, derivative=refuse_derivative("addmm"),
     )
 )  # fmt: skip

@@ -5,7 +5,7 @@ tensors, for all m in one launch. That is how an optimizer updates every paramet
 
 # Note [One formula, three readings]
 The arithmetic is a formula: a function of values with operators. Given arrays it is the host body; given names
-it writes down C++ statements (`traced`), the CUDA form; given tensors it is an ordinary differentiable program
+it writes down C++ statements (`trace_formula`), the CUDA form; given tensors it is an ordinary differentiable program
 (`optim`). Values that are not tensors are Python floats, or doubles in C++, until they meet a tensor's element.
 """
 
@@ -63,7 +63,7 @@ def foreach(
     def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
         count, chosen = params
         several = lists(chosen)
-        metas = _checked(operands[: several * count], several, count)
+        metas = _check_lists(operands[: several * count], several, count)
         inputs: list[Meta | dtype] = [*metas]
         outputs = [_like(metas[k * count + m]) for k in changed(chosen) for m in range(count)]
         rest = list(operands[several * count :])
@@ -83,7 +83,7 @@ def foreach(
     def text(launch: Launch) -> tuple[str, tuple[str, ...]]:
         several = lists(launch.params[1])
         total = len(launch.inputs) - several * launch.params[0] - flag
-        return traced(formula, launch.params[1], several, total)
+        return trace_formula(formula, launch.params[1], several, total)
 
     def flops(launch: Launch) -> int:
         return text(launch)[0].count(";") * sum(m.numel for m in launch.outputs)
@@ -115,7 +115,7 @@ def computed_dtype(launch: Launch) -> dtype:
     return wide(launch.outputs[0].dtype)
 
 
-def _checked(operands: Sequence[Operand], several: int, count: int) -> list[Meta]:
+def _check_lists(operands: Sequence[Operand], several: int, count: int) -> list[Meta]:
     """Return the lists' metas. The m-th tensors have equal shapes, or one element."""
     if not count or len(operands) != several * count:
         raise RuntimeError("Tensor list must have at least one tensor.")
@@ -263,7 +263,7 @@ def _as(kind: str, x: Any) -> str:
     return text if _kind(x) == kind else f"({kind}){text}"
 
 
-def traced(formula: Formula, options: Any, lists: int, scalars: int) -> tuple[str, tuple[str, ...]]:
+def trace_formula(formula: Formula, options: Any, lists: int, scalars: int) -> tuple[str, tuple[str, ...]]:
     """Return C++ statements over elements x0, x1, ... and numbers s0, s1, ..., and an expression for each result."""
     trace = Trace()
     x = [Name(trace, f"x{k}", "T") for k in range(lists)]

@@ -82,12 +82,12 @@ foreach_norm = define(
 note(foreach_norm, "clip_grad_norm_")
 
 
-def _clipped(f: Any, options: Any, x: Sequence[Any], s: Sequence[Any]) -> Sequence[Any]:
+def _clip(f: Any, options: Any, x: Sequence[Any], s: Sequence[Any]) -> Sequence[Any]:
     """Return a gradient (the first list) scaled so that the norm of all (the second list) is at most s."""
     return (x[0] * f.minimum(s[0] / (x[1] + 1e-6), 1.0),)
 
 
-foreach_clip = foreach("_foreach_clip", _clipped, lambda o: 2, lambda o: (1.5,), positive=lambda o: (1,))
+foreach_clip = foreach("_foreach_clip", _clip, lambda o: 2, lambda o: (1.5,), positive=lambda o: (1,))
 note(foreach_clip, "clip_grad_norm_")
 # Scalars: the smallest and the greatest value.
 foreach_clamp = foreach(

@@ -70,7 +70,7 @@ class AdamOptions(NamedTuple):
     maximize: bool
 
 
-def _decayed(o: Any, p: Any, g: Any, lr: Any, decay: Any) -> tuple[Any, Any]:
+def _apply_weight_decay(o: Any, p: Any, g: Any, lr: Any, decay: Any) -> tuple[Any, Any]:
     """Return parameter and gradient after weight decay, either decoupled or as part of the gradient."""
     g = -g if o.maximize else g
     if not o.decay:
@@ -80,7 +80,7 @@ def _decayed(o: Any, p: Any, g: Any, lr: Any, decay: Any) -> tuple[Any, Any]:
 
 def _adam(f: Any, o: AdamOptions, x: X, s: X) -> X:
     lr, beta1, beta2, eps, decay, bias1, root_bias2 = s
-    p, g = _decayed(o, x[0], x[1], lr, decay)
+    p, g = _apply_weight_decay(o, x[0], x[1], lr, decay)
     m = _towards(x[2], g, 1 - beta1)
     v = x[3] * beta2 + g * g * (1 - beta2)
     top = f.maximum(x[4], v) if o.amsgrad else v
@@ -111,7 +111,7 @@ _COUPLED = (*_PLAIN, DecayOptions(True, False, True))
 
 def _adamax(f: Any, o: DecayOptions, x: X, s: X) -> X:
     lr, beta1, beta2, eps, decay, bias1 = s
-    p, g = _decayed(o, x[0], x[1], lr, decay)
+    p, g = _apply_weight_decay(o, x[0], x[1], lr, decay)
     m = _towards(x[2], g, 1 - beta1)
     u = f.maximum(x[3] * beta2, f.abs(g) + eps)
     return p - m / u * (lr / bias1), m, u
@@ -126,7 +126,7 @@ note(adamax, "Adamax.step")
 
 def _nadam(f: Any, o: DecayOptions, x: X, s: X) -> X:
     lr, beta1, beta2, eps, decay, bias2, of_gradient, of_average = s
-    p, g = _decayed(o, x[0], x[1], lr, decay)
+    p, g = _apply_weight_decay(o, x[0], x[1], lr, decay)
     m = _towards(x[2], g, 1 - beta1)
     v = x[3] * beta2 + g * g * (1 - beta2)
     below = f.sqrt(v / bias2) + eps
@@ -149,7 +149,7 @@ class RAdamOptions(NamedTuple):
 
 def _radam(f: Any, o: RAdamOptions, x: X, s: X) -> X:
     lr, beta1, beta2, eps, decay, bias1, root_bias2, rectification = s
-    p, g = _decayed(o, x[0], x[1], lr, decay)
+    p, g = _apply_weight_decay(o, x[0], x[1], lr, decay)
     m = _towards(x[2], g, 1 - beta1)
     v = x[3] * beta2 + g * g * (1 - beta2)
     step = m * (lr / bias1)
@@ -172,7 +172,7 @@ note(radam, "RAdam.step")
 
 def _adagrad(f: Any, o: DecayOptions, x: X, s: X) -> X:
     lr, decay, eps = s
-    p, g = _decayed(o, x[0], x[1], lr, decay)
+    p, g = _apply_weight_decay(o, x[0], x[1], lr, decay)
     total = x[2] + g * g
     return p - g / (f.sqrt(total) + eps) * lr, total
 
@@ -186,7 +186,7 @@ note(adagrad, "Adagrad.step")
 
 def _adadelta(f: Any, o: DecayOptions, x: X, s: X) -> X:
     lr, rho, eps, decay = s
-    p, g = _decayed(o, x[0], x[1], lr, decay)
+    p, g = _apply_weight_decay(o, x[0], x[1], lr, decay)
     squares = x[2] * rho + g * g * (1 - rho)
     step = f.sqrt(x[3] + eps) / f.sqrt(squares + eps) * g
     return p - step * lr, squares, x[3] * rho + step * step * (1 - rho)
@@ -214,7 +214,7 @@ class RMSpropOptions(NamedTuple):
 def _rmsprop(f: Any, o: RMSpropOptions, x: X, s: X) -> X:
     """Return the states of RMSprop: the squares' average, the momentum buffer, the gradients' average."""
     lr, alpha, eps, decay, momentum = s
-    p, g = _decayed(o, x[0], x[1], lr, decay)
+    p, g = _apply_weight_decay(o, x[0], x[1], lr, decay)
     squares = x[2] * alpha + g * g * (1 - alpha)
     average, spread = None, squares
     if o.centered:
@@ -249,7 +249,7 @@ class ASGDOptions(NamedTuple):
 
 def _asgd(f: Any, o: ASGDOptions, x: X, s: X) -> X:
     lambd, eta, mu, decay = s
-    p, g = _decayed(o, x[0], x[1], eta, decay)
+    p, g = _apply_weight_decay(o, x[0], x[1], eta, decay)
     p = p * (1 - lambd * eta) - g * eta
     return p, _towards(x[2], p, mu) if o.averaged else p
 

@@ -53,10 +53,10 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
             f"{list(v.shape)}"
         )
     batch = broadcast_shapes([q.shape[:-2], k.shape[:-2], v.shape[:-2]])
-    metas = [_expanded(x, (*batch, *x.shape[-2:])) for x in (q, k, v)]
+    metas = [_expand(x, (*batch, *x.shape[-2:])) for x in (q, k, v)]
     for mask in masks:
         assert isinstance(mask, Meta)
-        metas.append(_expanded(_checked_mask(mask, q), (*batch, q.shape[-2], k.shape[-2])))
+        metas.append(_expand(_checked_mask(mask, q), (*batch, q.shape[-2], k.shape[-2])))
     out = Meta.contiguous_of((*batch, q.shape[-2], v.shape[-1]), q.dtype, where)
     sums = Meta.contiguous_of((*batch, q.shape[-2]), wide(q.dtype), where)
     return Signature((out, sums), tuple(metas), params)
@@ -71,7 +71,7 @@ def _checked_mask(mask: Meta, q: Meta) -> Meta:
     return mask
 
 
-def _expanded(x: Meta, shape: tuple[int, ...]) -> Meta:
+def _expand(x: Meta, shape: tuple[int, ...]) -> Meta:
     if broadcast_shapes([x.shape, shape]) != shape:
         raise RuntimeError(
             f"The expanded size of the tensor {list(shape)} must match the existing size {list(x.shape)}"

@@ -18,7 +18,7 @@ from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import LOWER
 from flambeau.ops.gradients import conj
 from flambeau.ops.linalg.matmul import c_name, product_rate, round_to_tf32, uses_tf32
-from flambeau.ops.nn.windows import Ints, padded, spread, taps, windows
+from flambeau.ops.nn.windows import Ints, pad_axes, spread, taps, windows
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, INTEGERS
@@ -210,7 +210,7 @@ def add_bias(out: Array, bias: Sequence[Array], kind: dtype) -> None:
 
 def sum_windows(x: Array, weight: Array, how: Geometry, size: Ints) -> Array:
     """Return out[n, o, i] = sum of weight[o, c, tap] * x[n, c, i * stride + tap * dilation] over c and taps."""
-    x, weight = _by_group(padded(x, [(p, p) for p in how.padding]), how, 1), _by_group(weight, how, 0)
+    x, weight = _by_group(pad_axes(x, [(p, p) for p in how.padding]), how, 1), _by_group(weight, how, 0)
     out = np.zeros((len(x), *weight.shape[:2], *size), x.dtype)
     for tap, places in taps(weight.shape[3:], how.stride, how.dilation, size):
         out += np.einsum("goc,ngc...->ngo...", _at_tap(weight, tap), x[places])
@@ -230,7 +230,7 @@ def add_windows(x: Array, weight: Array, how: Geometry, size: Ints) -> Array:
 
 def sum_products(narrow: Array, broad: Array, how: Geometry, kernel: Ints) -> Array:
     """Return out[o, c, tap] = sum of narrow[n, o, i] * broad[n, c, i * stride + tap * dilation] over n and i."""
-    narrow, broad = (_by_group(x, how, 1) for x in (narrow, padded(broad, [(p, p) for p in how.padding])))
+    narrow, broad = (_by_group(x, how, 1) for x in (narrow, pad_axes(broad, [(p, p) for p in how.padding])))
     out = np.zeros((how.groups, narrow.shape[2], broad.shape[2], *kernel), narrow.dtype)
     for tap, places in taps(kernel, how.stride, how.dilation, narrow.shape[3:]):
         sides = (x.reshape(*x.shape[:3], math.prod(x.shape[3:])) for x in (narrow, broad[places]))
@@ -460,7 +460,7 @@ def _unfold_host(launch: Launch) -> Body:
     prepare: Callable[[Array], Array] = to_computing(kind, kind) if kind is complex32 else lambda x: x
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        x = padded(prepare(inputs[0]), [(p, p) for p in how.padding])
+        x = pad_axes(prepare(inputs[0]), [(p, p) for p in how.padding])
         found = windows(x, kernel, how.stride, how.dilation, count)
         np.copyto(outputs[0], found.reshape(outputs[0].shape), casting="unsafe")
 

@@ -19,7 +19,7 @@ from flambeau.core.dtype import dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU
-from flambeau.ops.gradients import refused
+from flambeau.ops.gradients import refuse_derivative
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 
 Array = np.ndarray[Any, Any]
@@ -221,6 +221,6 @@ ctc_loss_backward = define(
             "ctc_loss_backward", _backward_host, lambda launch: 3 * _flops_of(launch.inputs[1:3]),
             cuda=Routine("nn.losses:ctc_loss_backward"),
         ),
-        (float32, float64), _backward_samples, derivative=refused("_ctc_loss_backward"),
+        (float32, float64), _backward_samples, derivative=refuse_derivative("_ctc_loss_backward"),
     )
 )  # fmt: skip

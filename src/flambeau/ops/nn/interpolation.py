@@ -63,7 +63,7 @@ def _interpolate_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x = inputs[0] if how.mode.startswith("nearest") else widen(inputs[0])
         for axis in range(x.ndim - 1, 1, -1):
-            x = _resampled(x, axis, *tables[axis - 2])
+            x = _resample_axis(x, axis, *tables[axis - 2])
         np.copyto(outputs[0], x, casting="unsafe")
 
     return body
@@ -79,7 +79,7 @@ def _tables(how: Resampling, size: Sequence[int], kind: dtype) -> list[Table]:
     return [_taps(how, n, m, scale, number) for n, m, scale in each]
 
 
-def _resampled(x: Array, axis: int, index: Array, weight: Array | None) -> Array:
+def _resample_axis(x: Array, axis: int, index: Array, weight: Array | None) -> Array:
     """Return x resampled along one axis, by its table."""
     if weight is None:
         return x.take(index[0], axis)

@@ -88,7 +88,7 @@ def scale_and_shift(x: Array, more: Sequence[Array], given: Sequence[bool], shap
 
 def _infer_back(grad: Any, a: Any, b: Any, c: Any, d: Any, params: Any) -> list[Any]:
     eps, given = params
-    x, grad, mean, variance, weight = gradients.widened(a, grad, b, c, d if given[0] else None)
+    x, grad, mean, variance, weight = gradients.widen(a, grad, b, c, d if given[0] else None)
     dims, column = (0, *range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
     scale = (variance + eps).rsqrt().reshape(column)
     away = x - mean.reshape(column)

@@ -21,7 +21,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.layout import Strides, contiguous_strides, result_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.gradients import refused
+from flambeau.ops.gradients import refuse_derivative
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, wide
@@ -185,7 +185,7 @@ def _total(seen: Seen) -> Callable[[Array], Array]:
 # -- the derivative: of a gradient, by the result's gradient, x and the weight -------------------------------------
 
 
-def widened(*tensors: Any) -> list[Any]:
+def widen(*tensors: Any) -> list[Any]:
     """Return half precision as float32."""
     return [t if t is None else t.to(wide(t.dtype)) for t in tensors]
 
@@ -197,8 +197,8 @@ def _back_of(see: See, centered: bool) -> Callable[..., Any]:
     def back(grads: Any, a: Any, b: Any, c: Any, metas: Any, params: Params) -> list[Any]:
         *_, eps, given = params
         seen = see(a.shape, params)
-        down, grad, x = (t.reshape(seen.shape) for t in widened(grads[0], a, b))
-        weight, across = (t.reshape(seen.row) for t in widened(c, grads[1])) if given[0] else (None, None)
+        down, grad, x = (t.reshape(seen.shape) for t in widen(grads[0], a, b))
+        weight, across = (t.reshape(seen.row) for t in widen(c, grads[1])) if given[0] else (None, None)
 
         def mean(t: Any) -> Any:
             return t.mean(seen.dims, True)
@@ -207,18 +207,18 @@ def _back_of(see: See, centered: bool) -> Callable[..., Any]:
         scale = (mean(away * away) + eps).rsqrt()
         z = away * scale
 
-        def projected(t: Any) -> Any:
+        def project(t: Any) -> Any:
             rest = t - z * mean(t * z)
             return rest - mean(t) if centered else rest
 
         scaled = grad if weight is None else grad * weight
-        turned = projected(down)
+        turned = project(down)
         by_scale = -scale * scale * z * mean(turned * scaled)
-        by_z = -scale * scale * projected(down * mean(scaled * z) + scaled * mean(down * z))
+        by_z = -scale * scale * project(down * mean(scaled * z) + scaled * mean(down * z))
         by_grad, by_x = turned * scale, by_scale + by_z
         if weight is not None:
             by_grad = by_grad * weight + across * z
-            by_x = by_x + scale * projected(across * grad)
+            by_x = by_x + scale * project(across * grad)
         if given[1]:
             by_grad = by_grad + grads[-1].reshape(seen.row)
         found = [by_grad.reshape(a.shape), by_x.reshape(a.shape)]
@@ -305,7 +305,7 @@ batch_norm_backward_by_moments = define(
         ),
         FLOATS,
         _moment_samples,
-        derivative=refused("batch_norm_backward_by_moments"),
+        derivative=refuse_derivative("batch_norm_backward_by_moments"),
     )
 )
 

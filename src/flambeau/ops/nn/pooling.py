@@ -17,14 +17,14 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, VOLUMES_ON_CPU
 from flambeau.ops.nn import pooling_gradients as gradients
-from flambeau.ops.nn.windows import Array, Ints, Windows, bounds_of, divisors, padded, taps
+from flambeau.ops.nn.windows import Array, Ints, Windows, bounds_of, divisors, pad_axes, taps
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, NUMBERS
 from flambeau.ops.work import element_work, row_work
 
 
-def _sized(x: Meta, how: Windows) -> Ints:
+def _output_size(x: Meta, how: Windows) -> Ints:
     size = how.size(x.shape[2:])
     if any(n < 1 for n in size):
         given = "x".join(map(str, x.shape[1:]))
@@ -35,7 +35,7 @@ def _sized(x: Meta, how: Windows) -> Ints:
     return size
 
 
-def _pooled(x: Meta, size: Ints, channels_last: bool) -> Meta:
+def _output_meta(x: Meta, size: Ints, channels_last: bool) -> Meta:
     return Meta.laid((*x.shape[:2], *size), x.dtype, x.device, channels_last)
 
 
@@ -62,7 +62,7 @@ def _max_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
     x, how = operands[0], params[0]
     assert isinstance(x, Meta)
     _refuse(x, "max_pool", NUMBERS)
-    out = _pooled(x, _sized(x, how), x.channels_last)
+    out = _output_meta(x, _output_size(x, how), x.channels_last)
     return Signature((out, out.with_(dtype=int64)), (x,), params)
 
 
@@ -78,7 +78,7 @@ def _max_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x = widen(inputs[0])
-        whole = padded(x, how.pads(size, count), lowest(x.dtype))
+        whole = pad_axes(x, how.pads(size, count), lowest(x.dtype))
         best = np.full(outputs[0].shape, lowest(x.dtype), x.dtype)
         where = np.broadcast_to(first, best.shape)
         for tap, places in taps(how.kernel, how.stride, how.dilation, count):
@@ -120,7 +120,7 @@ def _flops(launch: Launch) -> int:
     return launch.outputs[0].numel * math.prod(launch.params[0].kernel)
 
 
-def _named(form: str) -> Callable[[Any, tuple[Any, ...]], str]:
+def _node_name(form: str) -> Callable[[Any, tuple[Any, ...]], str]:
     """Return the node's name, in which PyTorch counts pooling of one dimension as two."""
     return lambda metas, params: form.format(max(metas[0].ndim - 2, 2)) + "Backward0"
 
@@ -143,7 +143,7 @@ max_pool = define(
         ),
         NUMBERS,
         _max_samples,
-        derivative=Derivative(_max_back, name=_named("MaxPool{}DWithIndices"), outputs=1),
+        derivative=Derivative(_max_back, name=_node_name("MaxPool{}DWithIndices"), outputs=1),
         autocast=VOLUMES_ON_CPU,
     )
 )
@@ -156,7 +156,7 @@ def _avg_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
     x, how = operands[0], params[0]
     assert isinstance(x, Meta)
     _refuse(x, "avg_pool", (*FLOATS, int64))
-    return Signature((_pooled(x, _sized(x, how), _is_image(x)),), (x,), params)
+    return Signature((_output_meta(x, _output_size(x, how), _is_image(x)),), (x,), params)
 
 
 def _avg_host(launch: Launch) -> Body:
@@ -168,7 +168,7 @@ def _avg_host(launch: Launch) -> Body:
     how = how.reaching(size)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        x = padded(widen(inputs[0]), how.pads(size, count))
+        x = pad_axes(widen(inputs[0]), how.pads(size, count))
         for axis in range(len(size)):
             x = _sum_along(x, 2 + axis, how.kernel[axis], how.stride[axis], count[axis])
         if x.dtype.kind == "i":
@@ -208,7 +208,7 @@ avg_pool = define(
         ),
         (*FLOATS, int64),
         _avg_samples,
-        derivative=Derivative(_avg_back, name=_named("AvgPool{}D"), linear="together"),
+        derivative=Derivative(_avg_back, name=_node_name("AvgPool{}D"), linear="together"),
         autocast=VOLUMES_ON_CPU,
     )
 )
@@ -235,7 +235,7 @@ def _adaptive_avg_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
     assert isinstance(x, Meta)
     _check_adaptive(x, "adaptive_avg_pool", params[0], FLOATS)
     last = x.channels_last if _is_one(params[0]) else _is_image(x)
-    return Signature((_pooled(x, params[0], last),), (x,), params)
+    return Signature((_output_meta(x, params[0], last),), (x,), params)
 
 
 def _is_one(size: Ints) -> bool:
@@ -262,7 +262,7 @@ def _adaptive_max_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
     x = operands[0]
     assert isinstance(x, Meta)
     _check_adaptive(x, "adaptive_max_pool", params[0], FLOATS)
-    out = _pooled(x, params[0], _is_image(x))
+    out = _output_meta(x, params[0], _is_image(x))
     return Signature((out, out.with_(dtype=int64)), (x,), params)
 
 
@@ -324,7 +324,7 @@ def _adaptive_avg_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
 
 
 def _adaptive_avg_name(metas: Any, params: tuple[Any, ...]) -> str:
-    return "MeanBackward1" if _is_one(params[0]) else _named("AdaptiveAvgPool{}D")(metas, params)
+    return "MeanBackward1" if _is_one(params[0]) else _node_name("AdaptiveAvgPool{}D")(metas, params)
 
 
 def _adaptive_max_back(grad: Any, out1: Any, metas: Any, call: Any) -> Any:
@@ -338,7 +338,7 @@ adaptive_avg_pool = _adaptive(
 )  # fmt: skip
 adaptive_max_pool = _adaptive(
     "adaptive_max_pool", _adaptive_max_rule, _adaptive_max_host,
-    Derivative(_adaptive_max_back, name=_named("AdaptiveMaxPool{}D"), outputs=1),
+    Derivative(_adaptive_max_back, name=_node_name("AdaptiveMaxPool{}D"), outputs=1),
 )  # fmt: skip
 
 
@@ -358,7 +358,7 @@ def _unpool_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signat
         )
     _refuse(x, "max_unpooling", tuple(d for d in NUMBERS if d is not bool_))
     # PyTorch's kernel for GPUs gives it contiguous.
-    out = _pooled(x, params[0], _is_image(x) and where.type != "cuda")
+    out = _output_meta(x, params[0], _is_image(x) and where.type != "cuda")
     return Signature((out,), (x, index), params)
 
 
@@ -392,7 +392,7 @@ max_unpool = define(
         _unpool_samples,
         derivative=Derivative(
             lambda grad, b, call: call(gradients.max_unpool_backward, (grad, b)),
-            name=_named("MaxUnpool{}D"),
+            name=_node_name("MaxUnpool{}D"),
         ),
         autocast=FLOAT32_ON_CPU,
     )

@@ -57,7 +57,7 @@ def _max_rule(operands: Sequence[Operand], params: Params) -> Signature:
     how, size = params
     assert isinstance(grad, Meta) and isinstance(index, Meta)
     out = _source(grad, size, how.size(size), "max_pool_backward", index.channels_last)
-    return _placed(grad, index, out, operands, params)
+    return _check_and_sign(grad, index, out, operands, params)
 
 
 def _adaptive_max_rule(operands: Sequence[Operand], params: Params) -> Signature:
@@ -65,10 +65,12 @@ def _adaptive_max_rule(operands: Sequence[Operand], params: Params) -> Signature
     grad, index = operands
     assert isinstance(grad, Meta) and isinstance(index, Meta)
     out = _source(grad, params[0], grad.shape[2:], "adaptive_max_pool_backward", index.channels_last)
-    return _placed(grad, index, out, operands, params)
+    return _check_and_sign(grad, index, out, operands, params)
 
 
-def _placed(grad: Meta, index: Meta, out: Meta, operands: Sequence[Operand], params: Params) -> Signature:
+def _check_and_sign(
+    grad: Meta, index: Meta, out: Meta, operands: Sequence[Operand], params: Params
+) -> Signature:
     one_device(operands)
     _check_index(grad, index, "max_pool_backward")
     if index.shape != grad.shape:
@@ -112,16 +114,16 @@ def _gradient(name: str, rule: Any, host: Callable[[Launch], Body], samples: Any
     return define(Op(name, rule, kernel, FLOATS, samples, derivative=Derivative(back)))
 
 
-def _gathered(grad: Any, b: Any) -> Any:
+def _gather_chosen(grad: Any, b: Any) -> Any:
     """Return the elements at the chosen indices; 0 for an empty window."""
     flat, places = grad.flatten(2), b.flatten(2)
     held = (places >= 0) & (places < flat.shape[2])
     return (flat.gather(2, places.clamp(0, flat.shape[2] - 1)) * held).reshape(b.shape)
 
 
-max_pool_backward = _gradient("max_pool_backward", _max_rule, _max_host, _max_samples, _gathered)
+max_pool_backward = _gradient("max_pool_backward", _max_rule, _max_host, _max_samples, _gather_chosen)
 adaptive_max_pool_backward = _gradient(
-    "adaptive_max_pool_backward", _adaptive_max_rule, _max_host, _adaptive_max_samples, _gathered
+    "adaptive_max_pool_backward", _adaptive_max_rule, _max_host, _adaptive_max_samples, _gather_chosen
 )
 
 

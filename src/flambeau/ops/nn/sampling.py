@@ -89,7 +89,7 @@ def _places(grid: Array, size: Sequence[int], align: bool) -> list[Array]:
     """Return the positions of the grid along each spatial dimension. The grid's last dimension has the reverse
     order.
     """
-    return [_unscaled(grid[..., -1 - d], n, align) for d, n in enumerate(size)]
+    return [_to_positions(grid[..., -1 - d], n, align) for d, n in enumerate(size)]
 
 
 class Tap(NamedTuple):
@@ -109,7 +109,9 @@ class Field:
         self.planes = np.zeros((channels, count * math.prod(self.size) + 1), x.dtype)
         self.planes[:, :-1] = np.moveaxis(x, 1, 0).reshape(channels, self.planes.shape[1] - 1)
 
-    def met(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Iterator[tuple[Array, tuple[Tap, ...]]]:
+    def combine_taps(
+        self, of: Array, taps: Sequence[Sequence[Tap]]
+    ) -> Iterator[tuple[Array, tuple[Tap, ...]]]:
         """Return, for each combination of taps, the flat index of its element in a plane (-1: outside) and its
         weight.
 
@@ -118,7 +120,7 @@ class Field:
         steps = [math.prod(self.size[d + 1 :]) for d in range(len(self.size))]
         first = of * math.prod(self.size)
         for each in product(*[
-            [_held(tap, n, step) for tap in along] for along, n, step in zip(taps, self.size, steps, strict=True)
+            [_to_offsets(tap, n, step) for tap in along] for along, n, step in zip(taps, self.size, steps, strict=True)
         ]):  # fmt: skip
             flat = first
             for tap in each:
@@ -128,7 +130,7 @@ class Field:
     def read(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Array:
         """Return the channels (C, positions): for each position the sum over its taps."""
         total = np.zeros((len(self.planes), len(of)), self.planes.dtype)
-        for flat, each in self.met(of, taps):
+        for flat, each in self.combine_taps(of, taps):
             found = self.planes.take(flat, 1)
             found *= _product([tap.weight for tap in each])
             total += found
@@ -136,14 +138,14 @@ class Field:
 
     def nearest(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Array:
         """Return the elements for one tap, whose weight is 1."""
-        ((flat, _),) = self.met(of, taps)
+        ((flat, _),) = self.combine_taps(of, taps)
         return self.planes.take(flat, 1)
 
 
 _OUTSIDE = -(1 << 60)  # so negative that no offset of other dimensions makes it valid
 
 
-def _held(tap: Tap, n: int, step: int) -> Tap:
+def _to_offsets(tap: Tap, n: int, step: int) -> Tap:
     """Return a tap whose index is its element's offset, for a dimension of n elements with stride `step`."""
     at = tap.at.astype(np.int64) * step
     np.copyto(at, _OUTSIDE, where=(tap.at < 0) | (tap.at > n - 1))
@@ -154,7 +156,7 @@ def _product(parts: Sequence[Array]) -> Array:
     return math.prod(parts[1:], start=parts[0])
 
 
-def _unscaled(at: Array, n: int, align: bool) -> Array:
+def _to_positions(at: Array, n: int, align: bool) -> Array:
     """Convert coordinates in [-1, 1] to positions among n elements."""
     number = at.dtype.type
     return (at + 1) / number(2) * number(n - 1) if align else ((at + 1) * number(n) - 1) / number(2)
@@ -165,11 +167,11 @@ def _padded_place(at: Array, n: int, padding: str, align: bool) -> Array:
         return at
     if padding == "reflection":
         low, span = (0.0, n - 1.0) if align else (-0.5, float(n))
-        at = _reflected(at, low, span)
+        at = _reflect(at, low, span)
     return np.where(np.isnan(at), at.dtype.type(0), np.clip(at, 0, n - 1))
 
 
-def _reflected(at: Array, low: float, span: float) -> Array:
+def _reflect(at: Array, low: float, span: float) -> Array:
     number = at.dtype.type
     if span == 0:
         return np.zeros_like(at)
@@ -263,11 +265,13 @@ def _backward_rule(operands: Sequence[Operand], params: Params) -> Signature:
     return Signature(tuple(outputs), (grad, x, grid), params)
 
 
-def _added(field: Field, grad: Array, of: Array, taps: Sequence[Sequence[Tap]]) -> tuple[Array, list[Array]]:
+def _add_gradients(
+    field: Field, grad: Array, of: Array, taps: Sequence[Sequence[Tap]]
+) -> tuple[Array, list[Array]]:
     """Return the gradients of planes and positions from those of the channels (C, positions)."""
     planes, slopes = np.zeros_like(field.planes), [np.zeros(len(of), grad.dtype) for _ in taps]
     first = np.arange(len(planes))[:, None] * planes.shape[1]
-    for flat, each in field.met(of, taps):
+    for flat, each in field.combine_taps(of, taps):
         weights = [tap.weight for tap in each]
         at = first + np.where(flat < 0, planes.shape[1] - 1, flat)
         np.add.at(planes.reshape(-1), at.reshape(-1), (grad * _product(weights)).reshape(-1))
@@ -290,7 +294,9 @@ def _backward_host(launch: Launch) -> Body:
         places = _places(grid.reshape(-1, dims), field.size, align)
         taps = _taps(mode, places, field.size, padding, align)
         of = np.repeat(np.arange(batch), math.prod(spatial))
-        planes, slopes = _added(field, np.moveaxis(grad, 1, 0).reshape(len(field.planes), len(of)), of, taps)
+        planes, slopes = _add_gradients(
+            field, np.moveaxis(grad, 1, 0).reshape(len(field.planes), len(of)), of, taps
+        )
         np.copyto(
             outputs[0], np.moveaxis(planes.reshape(len(planes), batch, *field.size), 0, 1), casting="unsafe"
         )
@@ -315,7 +321,7 @@ def _padded_turn(at: Array, n: int, padding: str, align: bool) -> Array:
         away = at - at.dtype.type(low)
         odd = np.floor(np.abs(away) / at.dtype.type(span)) % 2 != 0
         turn[(away < 0) != odd] = -1
-        at = _reflected(at, low, span)
+        at = _reflect(at, low, span)
     turn[~((at > 0) & (at < n - 1))] = 0
     return turn
 

@@ -76,7 +76,7 @@ def _along(grid: Any, n: int, mode: str, padding: str, align: bool) -> tuple[Tap
     if mode == "bicubic":  # each tap is padded by itself
         low = place.floor()
         return _cubic(low, place - low, n, padding, align), scale + 0 * low
-    at, turn = _padded(place, n, padding, align)
+    at, turn = _pad_position(place, n, padding, align)
     if mode == "nearest":
         return [(at.round(), 1 + 0 * turn, 0 * turn, 0 * turn)], turn * scale
     low = at.floor()
@@ -95,12 +95,12 @@ def _cubic(low: Any, t: Any, n: int, padding: str, align: bool) -> Taps:
         slope = (3 * (_A + 2) * x - 2 * (_A + 3)) * x if near else (3 * _A * x - 10 * _A) * x + 8 * _A
         bend = 6 * (_A + 2) * x - 2 * (_A + 3) if near else 6 * _A * x - 10 * _A
         taps.append(
-            (_padded(low + (k - 1), n, padding, align)[0], weight, slope if forward else -slope, bend)
+            (_pad_position(low + (k - 1), n, padding, align)[0], weight, slope if forward else -slope, bend)
         )
     return taps
 
 
-def _padded(at: Any, n: int, padding: str, align: bool) -> tuple[Any, Any]:
+def _pad_position(at: Any, n: int, padding: str, align: bool) -> tuple[Any, Any]:
     """Return a position moved inside, and its derivative: 0 at a clamped end, -1 in a reflected part."""
     turn = at.new_ones(at.shape)
     if padding == "zeros":

@@ -47,7 +47,7 @@ class Windows(NamedTuple):
         return [(p, max(0, (m - 1) * s + d * (k - 1) + 1 - p - n)) for n, m, k, s, p, d in ends]
 
 
-def padded(x: Array, pads: Sequence[tuple[int, int]], value: Any = 0) -> Array:
+def pad_axes(x: Array, pads: Sequence[tuple[int, int]], value: Any = 0) -> Array:
     """Return a copy padded with `value` around each trailing axis, or `x` itself if there is no padding."""
     if not any(a or b for a, b in pads):
         return x

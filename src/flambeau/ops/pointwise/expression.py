@@ -72,73 +72,73 @@ class Node:
     requires_grad = True  # its own derivative may be requested
 
     def __add__(self, other: Any) -> Node:
-        return self if type(other) is int and other == 0 else applied(arithmetic.add, self, other)
+        return self if type(other) is int and other == 0 else apply_operator(arithmetic.add, self, other)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Node:
-        return applied(arithmetic.sub, self, other)
+        return apply_operator(arithmetic.sub, self, other)
 
     def __rsub__(self, other: Any) -> Node:
-        return applied(arithmetic.sub, other, self)
+        return apply_operator(arithmetic.sub, other, self)
 
     def __mul__(self, other: Any) -> Node:
-        return self if type(other) is int and other == 1 else applied(arithmetic.mul, self, other)
+        return self if type(other) is int and other == 1 else apply_operator(arithmetic.mul, self, other)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Node:
-        return applied(arithmetic.div, self, other)
+        return apply_operator(arithmetic.div, self, other)
 
     def __rtruediv__(self, other: Any) -> Node:
-        return applied(arithmetic.div, other, self)
+        return apply_operator(arithmetic.div, other, self)
 
     def __pow__(self, other: Any) -> Node:
-        return applied(arithmetic.pow_, self, other)
+        return apply_operator(arithmetic.pow_, self, other)
 
     def __rpow__(self, other: Any) -> Node:
-        return applied(arithmetic.pow_, other, self)
+        return apply_operator(arithmetic.pow_, other, self)
 
     def __neg__(self) -> Node:
-        return applied(arithmetic.neg, self)
+        return apply_operator(arithmetic.neg, self)
 
     def __lt__(self, other: Any) -> Node:
-        return applied(logic.lt, self, other)
+        return apply_operator(logic.lt, self, other)
 
     def __le__(self, other: Any) -> Node:
-        return applied(logic.le, self, other)
+        return apply_operator(logic.le, self, other)
 
     def __gt__(self, other: Any) -> Node:
-        return applied(logic.gt, self, other)
+        return apply_operator(logic.gt, self, other)
 
     def __ge__(self, other: Any) -> Node:
-        return applied(logic.ge, self, other)
+        return apply_operator(logic.ge, self, other)
 
     def __eq__(self, other: object) -> Node:  # type: ignore[override]
-        return applied(logic.eq, self, other)
+        return apply_operator(logic.eq, self, other)
 
     def __ne__(self, other: object) -> Node:  # type: ignore[override]
-        return applied(logic.ne, self, other)
+        return apply_operator(logic.ne, self, other)
 
     __hash__ = object.__hash__
 
     def __and__(self, other: Any) -> Node:
-        return applied(logic.bitwise_and, self, other)
+        return apply_operator(logic.bitwise_and, self, other)
 
     def __or__(self, other: Any) -> Node:
-        return applied(logic.bitwise_or, self, other)
+        return apply_operator(logic.bitwise_or, self, other)
 
     def __invert__(self) -> Node:
-        return applied(logic.bitwise_not, self)
+        return apply_operator(logic.bitwise_not, self)
 
     def conj(self) -> Node:
-        return applied(functions.conj_physical, self)
+        return apply_operator(functions.conj_physical, self)
 
     def where(self, condition: Any, other: Any) -> Node:
-        return applied(logic.where, condition, self, other)
+        return apply_operator(logic.where, condition, self, other)
 
     def masked_fill(self, mask: Any, value: Any) -> Node:
-        return applied(logic.where, mask, value, self)
+        return apply_operator(logic.where, mask, value, self)
 
     def new_zeros(self, shape: Any) -> Node:
         return Number(0)
@@ -147,17 +147,17 @@ class Node:
         return self * self
 
     def polygamma(self, n: int) -> Node:
-        return (-1) ** (n + 1) * math.factorial(n) * applied(RECORDS["special_zeta"], n + 1, self)
+        return (-1) ** (n + 1) * math.factorial(n) * apply_operator(RECORDS["special_zeta"], n + 1, self)
 
     def div(self, other: Any, *, rounding_mode: str | None = None) -> Node:
-        quotient = applied(RECORDS["div"], self, other)
-        return quotient if rounding_mode is None else applied(RECORDS[rounding_mode], quotient)
+        quotient = apply_operator(RECORDS["div"], self, other)
+        return quotient if rounding_mode is None else apply_operator(RECORDS[rounding_mode], quotient)
 
     def __getattr__(self, name: str) -> Callable[..., Node]:
         record = RECORDS.get(name)
         if record is None:
             raise NotImplementedError(f"an expression has no {name!r}")
-        return lambda *more: applied(record, self, *more)
+        return lambda *more: apply_operator(record, self, *more)
 
 
 class Input(Node):
@@ -185,7 +185,7 @@ class Applied(Node):
         self.truth = _holds(record, args)
 
 
-def applied(record: Pointwise, *args: Any, place: str = "") -> Node:
+def apply_operator(record: Pointwise, *args: Any, place: str = "") -> Node:
     """Return an operator applied to nodes and numbers."""
     return Applied(record, tuple([x if isinstance(x, Node) else Number(x) for x in args]), place)
 
@@ -220,7 +220,7 @@ def _holds(record: Pointwise, args: Sequence[Node]) -> bool:
     return record.promotion.result(float32) is bool_
 
 
-def ordered(*roots: Node) -> list[Node]:
+def topological_order(*roots: Node) -> list[Node]:
     """Return these nodes and all that they depend on, each after its inputs."""
     found: dict[Node, None] = {}
     for root in roots:
@@ -273,7 +273,7 @@ def _single(
     promoting: slice,
 ) -> Pointwise:
     """Return the operator of one output, whose dtype all nodes determine: see Note [One dtype]."""
-    everything = ordered(*roots)
+    everything = topological_order(*roots)
     nodes = [x for x in everything if isinstance(x, Applied)]
     numbers = [type(x.value) for x in everything if isinstance(x, Number)] if floats else []
     computing = [x for x in nodes if not all(arg.truth for arg in x.args)]
@@ -297,7 +297,7 @@ def _single(
         arity,
         name,
         cuda=_text(root, arity),
-        header=_header([x for x in ordered(root) if isinstance(x, Applied)]),
+        header=_header([x for x in topological_order(root) if isinstance(x, Applied)]),
         promotion=Promotion(common, (lambda kind: bool_) if truth else (lambda kind: kind)),
         dtypes=DTYPES,
         check=check,
@@ -351,7 +351,7 @@ def _steps(root: Node, arity: int) -> tuple[list[_Number], list[_Step], int]:
     Equal statements are one. Numbers used as truth values are compared with 0, truth values used as numbers
     converted.
     """
-    nodes = ordered(root)
+    nodes = topological_order(root)
     numbers = {repr(x.value): x.value for x in nodes if isinstance(x, Number)} | {"0": 0}
     at_number = {text: arity + i for i, text in enumerate(numbers)}
     steps: dict[_Step, int] = {}
@@ -493,7 +493,7 @@ def _double(value: float) -> str:
 
 
 def _derivative(name: str, roots: Sequence[Node], arity: int) -> Derivative:
-    reached = set().union(*[_reached(root) for root in roots if not root.truth])
+    reached = set().union(*[_inputs_with_gradient(root) for root in roots if not root.truth])
     if not reached:
         return NOT_DIFFERENTIABLE
     derivative = Derivative(whole=_Gradients(name, roots, arity))
@@ -501,7 +501,7 @@ def _derivative(name: str, roots: Sequence[Node], arity: int) -> Derivative:
     return derivative
 
 
-def _reached(root: Node) -> set[int]:
+def _inputs_with_gradient(root: Node) -> set[int]:
     """Return the inputs that receive a gradient."""
     found, stack = {root}, [root]
     while stack:
@@ -534,12 +534,12 @@ class _Gradients:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the values needed if every input requires a gradient."""
-        return self.bound((True,) * self._arity).names
+        return self.bind_needs((True,) * self._arity).names
 
     def __call__(self, needs: Sequence[bool], grad: Any, call: Any, *inputs: Any) -> list[Any]:
-        return self.bound((True,) * self._arity)(needs, grad, call, *inputs)
+        return self.bind_needs((True,) * self._arity)(needs, grad, call, *inputs)
 
-    def bound(self, needs: Sequence[bool]) -> _Bound:
+    def bind_needs(self, needs: Sequence[bool]) -> _Bound:
         """Return the formula for some inputs that require a gradient."""
         return _Bound(self, {i: self._slope(i) for i, needed in enumerate(needs) if needed}, len(self._roots))
 
@@ -562,7 +562,7 @@ class _Bound:
 
     def __init__(self, of: _Gradients, slopes: dict[int, Node | Exception | None], count: int) -> None:
         self._of, self._slopes = of, slopes
-        nodes = ordered(*[x for x in slopes.values() if isinstance(x, Node)])
+        nodes = topological_order(*[x for x in slopes.values() if isinstance(x, Node)])
         used = sorted({x.index for x in nodes if isinstance(x, Input) and x.index >= 0})
         self._place = {-1 - k: k for k in range(count)} | {index: count + i for i, index in enumerate(used)}
         self._records: dict[tuple[int, ...], Op] = {}
@@ -595,7 +595,7 @@ class _Bound:
         """Return the kernel of these inputs' gradients."""
         if indices not in self._records:
             slopes = [x for i in indices if isinstance(x := self._slopes[i], Node)]
-            roots, arity = _renumbered(slopes, self._place), len(self._place)
+            roots, arity = _renumber_inputs(slopes, self._place), len(self._place)
             self._records[indices] = operator(
                 f"{self._of.name}.gradient", roots, arity, differentiable=arity <= len(INPUTS)
             )
@@ -608,7 +608,7 @@ def _backward(roots: Sequence[Node], index: int, given: Sequence[Node]) -> Node 
     for root, grad in zip(roots, given, strict=True):
         grads[root] = grads[root] + grad if root in grads else grad
     total: Node | None = None
-    leads = {node: index in _reached(node) for node in ordered(*roots)}
+    leads = {node: index in _inputs_with_gradient(node) for node in topological_order(*roots)}
     for node in reversed(leads):
         if not leads[node] or node not in grads:
             continue
@@ -639,12 +639,12 @@ def _through(node: Applied, i: int, grad: Node) -> Node | None:
 
 
 def _symbolic(record: Pointwise, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Node:
-    return applied(record, *args)
+    return apply_operator(record, *args)
 
 
-def _renumbered(roots: Sequence[Node], place: dict[int, int]) -> list[Node]:
+def _renumber_inputs(roots: Sequence[Node], place: dict[int, int]) -> list[Node]:
     made: dict[Node, Node] = {}
-    for node in ordered(*roots):
+    for node in topological_order(*roots):
         if isinstance(node, Input):
             made[node] = Input(place[node.index])
         elif isinstance(node, Applied):

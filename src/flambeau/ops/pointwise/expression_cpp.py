@@ -24,7 +24,7 @@ from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
 from flambeau.ops.pointwise import pointwise_functions as functions
 from flambeau.ops.pointwise import pointwise_logic as logic
 from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, INTEGERS
-from flambeau.ops.pointwise.expression import LETTERS, Applied, Input, Node, Number, applied, operator
+from flambeau.ops.pointwise.expression import LETTERS, Applied, Input, Node, Number, apply_operator, operator
 from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
 from flambeau.ops.pointwise.pointwise_body import Lazy
 from flambeau.ops.pointwise.pointwise_several import together
@@ -135,11 +135,11 @@ def _as_t(node: Node) -> Node:
     """Return a value as it is after storage in a variable of type T."""
     if isinstance(node, _Whole):
         return Number(node.value)
-    return applied(arithmetic.add, node, Number(0)) if _is_int(node) else node
+    return apply_operator(arithmetic.add, node, Number(0)) if _is_int(node) else node
 
 
 def _as_bool(node: Node) -> Node:
-    return node if node.truth else applied(logic.ne, node, 0)
+    return node if node.truth else apply_operator(logic.ne, node, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +231,11 @@ def kernel_of(text: str, functions: list[Function], tensors: int, scalars: int) 
     try:
         roots = _run(text, kernel, known, [Input(i) for i in range(arity)], 0)
     except NotSupportedError as error:
-        return _compiled(text, kernel, arity, tensors, error)
+        return _compile_text(text, kernel, arity, tensors, error)
     return operator(kernel.name, roots, arity, floats=False, promoting=slice(tensors))
 
 
-def _compiled(text: str, kernel: Function, arity: int, tensors: int, why: NotSupportedError) -> Op:
+def _compile_text(text: str, kernel: Function, arity: int, tensors: int, why: NotSupportedError) -> Op:
     """Return the text itself for real GPUs. See Note [What a text may call]."""
 
     def unread(launch: Launch) -> Any:
@@ -297,8 +297,8 @@ Env = dict[str, Any]
 """Variables by name; None: declared, without a value yet."""
 
 
-def _chosen(condition: Node, yes: Node, no: Node) -> Node:
-    return yes if yes is no else applied(logic.where, condition, yes, no)
+def _select(condition: Node, yes: Node, no: Node) -> Node:
+    return yes if yes is no else apply_operator(logic.where, condition, yes, no)
 
 
 class _Body:
@@ -386,11 +386,11 @@ class _Body:
             self._next()
             otherwise = self._one()
         if all(token.text != "return" for token in (*then, *otherwise)):
-            self._env = self._merged(condition, self._after(then), self._after(otherwise))
+            self._env = self._merge_branches(condition, self._after(then), self._after(otherwise))
             return None
         rest, env = self._tokens[self._at :], self._env
         yes, no = self.run((*then, *rest), dict(env)), self.run((*otherwise, *rest), dict(env))
-        return tuple([_chosen(condition, a, b) for a, b in zip(yes, no, strict=True)])
+        return tuple([_select(condition, a, b) for a, b in zip(yes, no, strict=True)])
 
     def _after(self, tokens: tuple[_Token, ...]) -> Env:
         """Return the variables after statements that do not return."""
@@ -403,11 +403,11 @@ class _Body:
         finally:
             self._tokens, self._at, self._env = outer
 
-    def _merged(self, condition: Node, yes: Env, no: Env) -> Env:
+    def _merge_branches(self, condition: Node, yes: Env, no: Env) -> Env:
         """Return the variables that existed before the branches, without those that a branch leaves without a value."""
         pairs = {name: (yes[name], no[name]) for name in self._env}
         return {
-            name: None if pair[0] is None or pair[1] is None else _chosen(condition, *pair)
+            name: None if pair[0] is None or pair[1] is None else _select(condition, *pair)
             for name, pair in pairs.items()
         }
 
@@ -423,7 +423,7 @@ class _Body:
             self._block()
         elif token.text == "if":
             self._expect("(")
-            self._balanced("(", ")")
+            self._skip_balanced("(", ")")
             self._skip()
             if self._at < len(self._tokens) and self._peek().text == "else":
                 self._next()
@@ -432,7 +432,7 @@ class _Body:
             while token.text != ";":
                 token = self._next()
 
-    def _balanced(self, opening: str, closing: str) -> None:
+    def _skip_balanced(self, opening: str, closing: str) -> None:
         """Skip to the end of a bracket's contents."""
         depth = 1
         while depth:
@@ -441,7 +441,7 @@ class _Body:
     def _block(self) -> tuple[_Token, ...]:
         """Return the tokens up to the brace that closes the block."""
         start = self._at
-        self._balanced("{", "}")
+        self._skip_balanced("{", "}")
         return self._tokens[start : self._at - 1]
 
     def _declare(self, kind: str) -> None:
@@ -454,7 +454,7 @@ class _Body:
                 self._bools.add(name.text)
             if self._peek().text == "=":
                 self._next()
-                value = self._kept(name.text, self._expression(), kind)
+                value = self._convert_to_variable(name.text, self._expression(), kind)
             self._env[name.text] = value
             mark = self._next()
             if mark.text == ";":
@@ -462,7 +462,7 @@ class _Body:
             if mark.text != ",":
                 self.refuse(f"`{mark.text}`", mark)
 
-    def _kept(self, name: str, value: Node, kind: str = "") -> Node:
+    def _convert_to_variable(self, name: str, value: Node, kind: str = "") -> Node:
         """Return a value as a variable of its type stores it."""
         if name in self._bools:
             return _as_bool(value)
@@ -477,9 +477,9 @@ class _Body:
     def _assign(self, name: _Token) -> None:
         mark = self._next()
         if mark.text == "=":
-            self._env[name.text] = self._kept(name.text, self._expression())
+            self._env[name.text] = self._convert_to_variable(name.text, self._expression())
         elif mark.text in _UPDATES and name.text not in self._bools:
-            self._env[name.text] = applied(_UPDATES[mark.text], self._value(name), self._expression())
+            self._env[name.text] = apply_operator(_UPDATES[mark.text], self._value(name), self._expression())
         else:
             self.refuse(f"`{mark.text}`", mark)
         self._expect(";")
@@ -492,7 +492,7 @@ class _Body:
         self._next()
         yes = self._expression()
         self._expect(":")
-        return applied(logic.where, condition, yes, self._expression())
+        return apply_operator(logic.where, condition, yes, self._expression())
 
     def _level(self, level: int) -> Node:
         if level == len(_BINARY):
@@ -500,10 +500,10 @@ class _Body:
         left = self._level(level + 1)
         while self._at < len(self._tokens) and self._peek().text in _BINARY[level]:
             mark = self._next()
-            left = self._joined(mark, _BINARY[level][mark.text], left, self._level(level + 1))
+            left = self._join_operands(mark, _BINARY[level][mark.text], left, self._level(level + 1))
         return left
 
-    def _joined(self, mark: _Token, record: Pointwise, left: Node, right: Node) -> Node:
+    def _join_operands(self, mark: _Token, record: Pointwise, left: Node, right: Node) -> Node:
         """Return two operands. Two ints are folded to an int, without conversion to T."""
         if isinstance(left, _Whole) and isinstance(right, _Whole) and mark.text in _FOLDED:
             if mark.text == "/" and not right.value:
@@ -511,7 +511,7 @@ class _Body:
             return _Whole(_FOLDED[mark.text](left.value, right.value))
         if mark.text in "/%" and _is_int(left) and _is_int(right):
             self.refuse(f"`{mark.text}` of integers", mark)
-        return applied(record, left, right)
+        return apply_operator(record, left, right)
 
     def _unary(self) -> Node:
         token = self._peek()
@@ -523,7 +523,7 @@ class _Body:
             operand = self._unary()
             if token.text == "-" and isinstance(operand, _Whole):
                 return _Whole(-operand.value)
-            return applied(_UNARY[token.text], operand)
+            return apply_operator(_UNARY[token.text], operand)
         return self._primary()
 
     def _primary(self) -> Node:
@@ -555,7 +555,7 @@ class _Body:
 
     def _cast(self, kind: str, value: Node) -> Node:
         if kind in ("float", "double") and not isinstance(value, Number):
-            return applied(_floating, value)
+            return apply_operator(_floating, value)
         return _as_t(value)
 
     def _value(self, token: _Token) -> Node:
@@ -589,7 +589,7 @@ class _Body:
         record = _NAMED.get(name) or _NAMED.get(name.removesuffix("f"))
         if record is None or record.arity != len(args):
             self.refuse(f"`{token.text}` of {len(args)} arguments", token)
-        return applied(record, *args)
+        return apply_operator(record, *args)
 
     # -- tokens ---------------------------------------------------------------------------------------
     def _peek(self) -> _Token:

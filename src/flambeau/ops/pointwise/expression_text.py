@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
 from flambeau.ops.pointwise import pointwise_functions as functions
 from flambeau.ops.pointwise import pointwise_logic as logic
-from flambeau.ops.pointwise.expression import MOST, RECORDS, Input, Node, Number, applied
+from flambeau.ops.pointwise.expression import MOST, RECORDS, Input, Node, Number, apply_operator
 
 _BINARY = {
     ast.Add: arithmetic.add, ast.Sub: arithmetic.sub, ast.Mult: arithmetic.mul, ast.Div: arithmetic.div,
@@ -110,27 +110,27 @@ class _Reader:
         """Return the node of a part of the syntax tree."""
         place = f" at line {getattr(tree, 'lineno', 1)}, column {getattr(tree, 'col_offset', 0) + 1}"
         if isinstance(tree, ast.Name):
-            return self._named(tree)
+            return self._read_name(tree)
         if isinstance(tree, ast.Constant):
             return self._number(tree)
         if isinstance(tree, ast.BinOp):
             record = _BINARY.get(type(tree.op)) or self.refuse(tree, "there is no such operator of elements")
-            return applied(record, self.node(tree.left), self.node(tree.right), place=place)
+            return apply_operator(record, self.node(tree.left), self.node(tree.right), place=place)
         if isinstance(tree, ast.UnaryOp):
             return self._unary(tree, place)
         if isinstance(tree, ast.BoolOp):
             record = _BOOLEAN[type(tree.op)]
-            return reduce(lambda a, b: applied(record, a, b, place=place), map(self.node, tree.values))
+            return reduce(lambda a, b: apply_operator(record, a, b, place=place), map(self.node, tree.values))
         if isinstance(tree, ast.Compare):
-            return self._compared(tree, place)
+            return self._read_comparison(tree, place)
         if isinstance(tree, ast.IfExp):
             chosen = (self.node(tree.test), self.node(tree.body), self.node(tree.orelse))
-            return applied(logic.where, *chosen, place=place)
+            return apply_operator(logic.where, *chosen, place=place)
         if isinstance(tree, ast.Call):
-            return self._called(tree, place)
+            return self._read_call(tree, place)
         self.refuse(tree, f"an elementwise expression has no {type(tree).__name__.lower()}")
 
-    def _named(self, tree: ast.Name) -> Node:
+    def _read_name(self, tree: ast.Name) -> Node:
         if tree.id in self.inputs:
             return self.inputs[tree.id]
         if tree.id in _NUMBERS:
@@ -152,17 +152,17 @@ class _Reader:
             return node
         if isinstance(tree.op, ast.USub) and isinstance(node, Number) and not isinstance(node.value, bool):
             return Number(-node.value)
-        return applied(_UNARY[type(tree.op)], node, place=place)
+        return apply_operator(_UNARY[type(tree.op)], node, place=place)
 
-    def _compared(self, tree: ast.Compare, place: str) -> Node:
+    def _read_comparison(self, tree: ast.Compare, place: str) -> Node:
         values = [self.node(x) for x in (tree.left, *tree.comparators)]
         links = []
         for op, a, b in zip(tree.ops, values, values[1:], strict=False):
             record = _COMPARED.get(type(op)) or self.refuse(tree, "elements are compared by == != < <= > >=")
-            links.append(applied(record, a, b, place=place))
-        return reduce(lambda a, b: applied(logic.logical_and, a, b, place=place), links)
+            links.append(apply_operator(record, a, b, place=place))
+        return reduce(lambda a, b: apply_operator(logic.logical_and, a, b, place=place), links)
 
-    def _called(self, tree: ast.Call, place: str) -> Node:
+    def _read_call(self, tree: ast.Call, place: str) -> Node:
         if not isinstance(tree.func, ast.Name):
             self.refuse(tree.func, "a function is called by its name")
         name = tree.func.id
@@ -170,10 +170,10 @@ class _Reader:
             self.refuse(tree.keywords[0], f"{name} takes its arguments by position")
         args = [self.node(x) for x in tree.args]
         if name in _OF_MANY and len(args) > 1:
-            return reduce(lambda a, b: applied(_OF_MANY[name], a, b, place=place), args)
+            return reduce(lambda a, b: apply_operator(_OF_MANY[name], a, b, place=place), args)
         record = _OTHERWISE.get(name) or RECORDS.get(name)
         if record is None:
             self.refuse(tree.func, f"there is no function {name!r} of elements")
         if len(args) != record.arity:
             self.refuse(tree, f"{name} takes {record.arity} arguments, not {len(args)}")
-        return applied(record, *args, place=place)
+        return apply_operator(record, *args, place=place)

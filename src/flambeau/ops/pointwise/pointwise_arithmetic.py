@@ -13,7 +13,7 @@ from flambeau.core.dtype import DTYPES, FLOATING, INTEGRAL, bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA, WIDEST_ON_CUDA
-from flambeau.ops.gradients import conj, refused, zeros
+from flambeau.ops.gradients import conj, refuse_derivative, zeros
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Operand
 from flambeau.ops.pointwise.dtype_promotion import (
     ALL,
@@ -275,7 +275,7 @@ div_floor = _floored("div.floor", summary="The quotient rounded down.", derivati
 floor_divide = _floored(
     "floor_divide",
     summary="The quotient rounded down; without a derivative, as in PyTorch.",
-    derivative=refused("floor_divide"),
+    derivative=refuse_derivative("floor_divide"),
     forms=BY_HAND,
 )
 div_trunc = pointwise(
@@ -448,7 +448,7 @@ def _clamp(x: Any, low: Any, high: Any, out: Any = None) -> Any:
     return x.clip(low, high, out=out)
 
 
-def _shared(grad: Any, a: Any, b: Any) -> Any:
+def _share_at_ties(grad: Any, a: Any, b: Any) -> Any:
     """Return the gradient of an extreme of two operands. If both are equal, each receives half."""
     return (grad / 2).where(a == b, grad)
 
@@ -462,8 +462,8 @@ maximum = pointwise(
     check=_no_complex("maximum"),
     cuda="greater(a, b)",
     derivative=Derivative(
-        lambda grad, a, b: _shared(grad, a, b).where(~(a < b), 0),
-        lambda grad, a, b: _shared(grad, a, b).where(~(a > b), 0),
+        lambda grad, a, b: _share_at_ties(grad, a, b).where(~(a < b), 0),
+        lambda grad, a, b: _share_at_ties(grad, a, b).where(~(a > b), 0),
     ),
     forms=NO_IN_PLACE,
 )
@@ -476,8 +476,8 @@ minimum = pointwise(
     check=_no_complex("minimum"),
     cuda="lesser(a, b)",
     derivative=Derivative(
-        lambda grad, a, b: _shared(grad, a, b).where(~(a > b), 0),
-        lambda grad, a, b: _shared(grad, a, b).where(~(a < b), 0),
+        lambda grad, a, b: _share_at_ties(grad, a, b).where(~(a > b), 0),
+        lambda grad, a, b: _share_at_ties(grad, a, b).where(~(a < b), 0),
     ),
     forms=NO_IN_PLACE,
 )

@@ -58,7 +58,7 @@ def load_body(
         return _direct(compute, prepare, launch.inputs)
     if isinstance(compute, Into):
         if native:
-            return _stored(compute.store, prepare, tuple(static))
+            return _storing_body(compute.store, prepare, tuple(static))
         compute = compute.store
     return _general(compute, prepare, tuple(static), _finish(natural, out))
 
@@ -75,7 +75,7 @@ def _direct(ufunc: np.ufunc, prepare: list[Prepare | None], inputs: Sequence[Any
     return lambda outputs, inputs: ufunc(*prepared(inputs), out=outputs[0])
 
 
-def _stored(store: Compute, prepare: list[Prepare | None], static: tuple[Any, ...]) -> Body:
+def _storing_body(store: Compute, prepare: list[Prepare | None], static: tuple[Any, ...]) -> Body:
     prepared = _preparation(prepare)
     if not (static or any(prepare)):
         return lambda outputs, inputs: store(*inputs, out=outputs[0])
@@ -98,13 +98,13 @@ def _preparation(prepare: list[Prepare | None]) -> Callable[[list[Any]], list[An
     if not steps:
         return lambda inputs: inputs
 
-    def prepared(inputs: list[Any]) -> list[Any]:
+    def prepare_inputs(inputs: list[Any]) -> list[Any]:
         values = inputs.copy()
         for i, p in steps:
             values[i] = p(values[i])
         return values
 
-    return prepared
+    return prepare_inputs
 
 
 def _prepare(x: Meta | dtype | type[object], common: dtype, wide_scalars: bool) -> Prepare | None:

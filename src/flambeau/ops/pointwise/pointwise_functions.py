@@ -65,19 +65,19 @@ _function = partial(
 )
 
 
-def _named(name: str, compute: Any, summary: str, **fields: Any) -> Pointwise:
+def _define_like_numpy(name: str, compute: Any, summary: str, **fields: Any) -> Pointwise:
     fields = {"cuda": f"{name}_(a)"} | fields
     return _function(name, compute, summary=summary, stub=f"{name}_vml_cpu", **fields)
 
 
-sqrt = _named(
+sqrt = _define_like_numpy(
     "sqrt",
     np.sqrt,
     "The square root of each element.",
     derivative=Derivative(lambda grad, out: grad / (2 * conj(out))),
     forms=MATH,
 )
-rsqrt = _named(
+rsqrt = _define_like_numpy(
     "rsqrt",
     lambda x: 1 / np.sqrt(x),
     "One over the square root of each element.",
@@ -86,7 +86,7 @@ rsqrt = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
 )
-reciprocal = _named(
+reciprocal = _define_like_numpy(
     "reciprocal",
     lambda x: 1 / x,
     "One over each element.",
@@ -96,7 +96,7 @@ reciprocal = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
 )
-exp = _named(
+exp = _define_like_numpy(
     "exp",
     np.exp,
     "e to the power of each element.",
@@ -105,7 +105,7 @@ exp = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
 )
-exp2 = _named(
+exp2 = _define_like_numpy(
     "exp2",
     np.exp2,
     "2 to the power of each element.",
@@ -114,7 +114,7 @@ exp2 = _named(
     derivative=Derivative(lambda grad, out: grad * conj(out) * LN2),
     forms=TORCH_IN_PLACE,
 )
-expm1 = _named(
+expm1 = _define_like_numpy(
     "expm1",
     np.expm1,
     "e to the power of each element, less 1; exact near 0.",
@@ -123,7 +123,7 @@ expm1 = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
 )
-log = _named(
+log = _define_like_numpy(
     "log",
     np.log,
     "The natural logarithm of each element.",
@@ -132,7 +132,7 @@ log = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
 )
-log2 = _named(
+log2 = _define_like_numpy(
     "log2",
     np.log2,
     "The logarithm to base 2 of each element.",
@@ -141,7 +141,7 @@ log2 = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
 )
-log10 = _named(
+log10 = _define_like_numpy(
     "log10",
     np.log10,
     "The logarithm to base 10 of each element.",
@@ -150,7 +150,7 @@ log10 = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
 )
-log1p = _named(
+log1p = _define_like_numpy(
     "log1p",
     np.log1p,
     "The logarithm of 1 plus each element; exact near 0.",
@@ -159,7 +159,7 @@ log1p = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
 )
-sin = _named(
+sin = _define_like_numpy(
     "sin",
     np.sin,
     "The sine of each element, in radians.",
@@ -168,7 +168,7 @@ sin = _named(
     derivative=Derivative(lambda grad, a: grad * conj(a.cos())),
     forms=MATH,
 )
-cos = _named(
+cos = _define_like_numpy(
     "cos",
     np.cos,
     "The cosine of each element, in radians.",
@@ -177,7 +177,7 @@ cos = _named(
     derivative=Derivative(lambda grad, a: -grad * conj(a.sin())),
     forms=MATH,
 )
-tan = _named(
+tan = _define_like_numpy(
     "tan",
     np.tan,
     "The tangent of each element, in radians.",
@@ -185,7 +185,7 @@ tan = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
 )
-asin = _named(
+asin = _define_like_numpy(
     "asin",
     np.arcsin,
     "The arcsine of each element, in radians.",
@@ -193,7 +193,7 @@ asin = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH.with_(aliases=("arcsin",)),
 )
-acos = _named(
+acos = _define_like_numpy(
     "acos",
     np.arccos,
     "The arccosine of each element, in radians.",
@@ -201,14 +201,14 @@ acos = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH.with_(aliases=("arccos",)),
 )
-atan = _named(
+atan = _define_like_numpy(
     "atan",
     np.arctan,
     "The arctangent of each element, in radians.",
     derivative=Derivative(lambda grad, a: grad / conj(a * a + 1)),
     forms=MATH.with_(aliases=("arctan",)),
 )
-sinh = _named(
+sinh = _define_like_numpy(
     "sinh",
     np.sinh,
     "The hyperbolic sine of each element.",
@@ -216,7 +216,7 @@ sinh = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
 )
-cosh = _named(
+cosh = _define_like_numpy(
     "cosh",
     np.cosh,
     "The hyperbolic cosine of each element.",
@@ -224,21 +224,21 @@ cosh = _named(
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
 )
-tanh = _named(
+tanh = _define_like_numpy(
     "tanh",
     np.tanh,
     "The hyperbolic tangent of each element.",
     derivative=Derivative(lambda grad, out, call: call(tanh_backward, (grad, out))),
     forms=MATH,
 )
-asinh = _named(
+asinh = _define_like_numpy(
     "asinh",
     np.arcsinh,
     "The inverse hyperbolic sine of each element.",
     derivative=Derivative(lambda grad, a: grad * conj((a * a + 1).rsqrt())),
     forms=TORCH_IN_PLACE.with_(aliases=("arcsinh",)),
 )
-acosh = _named(
+acosh = _define_like_numpy(
     "acosh",
     np.arccosh,
     "The inverse hyperbolic cosine of each element.",
@@ -247,7 +247,7 @@ acosh = _named(
     derivative=Derivative(lambda grad, a: grad * conj((a - 1).rsqrt() * (a + 1).rsqrt())),
     forms=TORCH_IN_PLACE.with_(aliases=("arccosh",)),
 )
-atanh = _named(
+atanh = _define_like_numpy(
     "atanh",
     np.arctanh,
     "The inverse hyperbolic tangent of each element.",
@@ -265,14 +265,14 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-sigmoid = _named(
+sigmoid = _define_like_numpy(
     "sigmoid",
     _sigmoid,
     "1 / (1 + exp(-x)).",
     derivative=Derivative(lambda grad, out, call: call(sigmoid_backward, (grad, out))),
     forms=MATH,
 )
-sinc = _named(
+sinc = _define_like_numpy(
     "sinc",
     _sinc,
     "sin(pi x) / (pi x), 1 at 0.",

@@ -11,7 +11,7 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, float8_e4m3fn
 from flambeau.core.meta import Meta
 from flambeau.ops.cache_blocks import choose
-from flambeau.ops.gradients import refused
+from flambeau.ops.gradients import refuse_derivative
 from flambeau.ops.op import Derivative, Operand
 from flambeau.ops.pointwise.dtype_promotion import ALL, BITS, INTEGERS, REALS, TO_BOOL, WIDE_UNSIGNED
 from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
@@ -291,7 +291,7 @@ heaviside = pointwise(
     "0 for negative input, 1 for positive, the value given for 0.",
     check=_same_dtypes,
     cuda="a == 0 ? b : T(a > 0)",
-    derivative=refused("heaviside"),
+    derivative=refuse_derivative("heaviside"),
     forms=PublicForms(second="values"),
 )
 

@@ -21,20 +21,20 @@ from flambeau.driver.api import Body, Kernel, Launch, Source
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
-from flambeau.ops.random.random import FLOATS, walked
+from flambeau.ops.random.random import FLOATS, dims_in_memory_order
 from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]
 EACH = 4  # elements of one draw
 
 
-def _scaled(a: Any, b: Any, c: Any) -> Any:
+def _scale(a: Any, b: Any, c: Any) -> Any:
     return a * b * c
 
 
 masked_scale: Pointwise = pointwise(
     "masked_scale",
-    _scaled,
+    _scale,
     3,
     "a b c: what dropout gives back of a gradient a, of the elements b that it kept, scaled by c.",
     dtypes=FLOATS,
@@ -84,7 +84,7 @@ def _gaps(launch: Launch) -> list[tuple[int, int]]:
     """Return sizes and strides of an input with gaps, innermost first; empty for one without."""
     x = launch.inputs[0]
     assert isinstance(x, Meta)
-    return walked(x)
+    return dims_in_memory_order(x)
 
 
 def _text(launch: Launch) -> str:

@@ -113,7 +113,7 @@ def _cuda_form(deal: str, parameters: tuple[dtype, ...]) -> Source:
     declared = "".join(f", {_WIRE[kind]} p{at}" for at, kind in enumerate(parameters))
 
     def text(launch: Launch) -> str:
-        dims = walked(launch.outputs[0])
+        dims = dims_in_memory_order(launch.outputs[0])
         sizes = "".join(f", i64 k{at}" for at in range(1, 1 + 2 * len(dims)))
         step = "".join(f" at += i % k{at} * k{at + 1}; i /= k{at};" for at in range(1, 2 * len(dims), 2))
         place = f"i64 at = 0;{step} return at;" if dims else "return i;"
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__({Policy.BLOCK}) run(
 
     def constants(launch: Launch) -> list[float]:
         out = launch.outputs[0]
-        return [out.numel, *[number for dim in walked(out) for number in dim]]
+        return [out.numel, *[number for dim in dims_in_memory_order(out) for number in dim]]
 
     def grid(launch: Launch) -> int:
         policy: Policy = launch.params[1]
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__({Policy.BLOCK}) run(
 _WIRE = {float64: "double", int64: "i64", uint64: "u64", bool_: "i64"}
 
 
-def walked(out: Meta) -> list[tuple[int, int]]:
+def dims_in_memory_order(out: Meta) -> list[tuple[int, int]]:
     """Return (size, stride) of each dimension in the order of memory, innermost first; none where memory has no
     gaps.
     """
@@ -192,7 +192,7 @@ def _twist_uniform(engine: MersenneTwister, count: int, dtype: dtype, bounds: Se
         drawn = _fused_double(_unit_double(engine, count), float(high - low), float(low))
     else:
         low, high = np.float32(low), np.float32(high)
-        drawn = _fused(_unit_float(engine, count), high - low, low)
+        drawn = _fused_multiply_add(_unit_float(engine, count), high - low, low)
     kind = dtype.numpy.type
     stored = drawn.astype(dtype.numpy, copy=False)
     at_bound = stored == kind(high)
@@ -219,7 +219,7 @@ def _philox_uniform(words: Array, dtype: dtype, bounds: Sequence[Any]) -> Array:
     low, high = np.array([low, high]).astype(dtype.numpy).astype(np.float32)
     # PyTorch computes the range in the tensor's dtype
     span = (high - low).astype(dtype.numpy).astype(np.float32)
-    stored = _fused(_philox_unit(words, dtype), span, low).astype(dtype.numpy)
+    stored = _fused_multiply_add(_philox_unit(words, dtype), span, low).astype(dtype.numpy)
     # cuRAND's interval is (0, 1], PyTorch's [0, 1): a value that rounds to the bound becomes the other bound.
     return np.where(stored == dtype.numpy.type(high), dtype.numpy.type(low), stored)
 
@@ -228,7 +228,7 @@ def _philox_unit(words: Array, dtype: dtype) -> Array:
     return rng.uniform_double(words) if dtype is float64 else rng.uniform_float(words)
 
 
-def _fused(a: Array, b: Any, c: Any) -> Array:
+def _fused_multiply_add(a: Array, b: Any, c: Any) -> Array:
     """Return a * b + c in float32 with one rounding, like the GPU's fused multiply-add; the product is exact in
     float64.
     """
@@ -308,7 +308,7 @@ def _philox_normal(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Arr
     mean, std = parameters
     if dtype is float64:
         return rng.normal_double(words) * std + mean
-    return _fused(rng.normal_float(words), np.float32(std), np.float32(mean))
+    return _fused_multiply_add(rng.normal_float(words), np.float32(std), np.float32(mean))
 
 
 normal = _distribution(
@@ -452,13 +452,13 @@ def _randperm_host(launch: Launch) -> Body:
     count = launch.outputs[0].numel
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
-        order = _shuffled(inputs[0], count) if policy is None else _by_keys(policy, count, *inputs)
+        order = _shuffle(inputs[0], count) if policy is None else _by_keys(policy, count, *inputs)
         outputs[0][...] = order.astype(launch.outputs[0].dtype.numpy)
 
     return body
 
 
-def _shuffled(engine: MersenneTwister, count: int) -> Array:
+def _shuffle(engine: MersenneTwister, count: int) -> Array:
     """Return a shuffle by Fisher and Yates, PyTorch's on the CPU. Each swap depends on the one before."""
     out, left = list(range(count)), np.arange(count, 1, -1, dtype=np.uint64)
     if count > 1:

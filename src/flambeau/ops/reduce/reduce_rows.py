@@ -40,7 +40,7 @@ def _as_rows(x: Array, rows: tuple[int, int]) -> Array:
         return contiguous(x).reshape(rows)
 
 
-def grouped(x: Array, dims: Sequence[int]) -> Array:
+def group_dims(x: Array, dims: Sequence[int]) -> Array:
     """Return `x` as two axes: the dims kept, then those reduced."""
     return grouping(x.shape, dims)(x)
 
@@ -148,7 +148,7 @@ def _median_place(count: Any) -> Any:
     return np.maximum(count - 1, 0) // 2
 
 
-def ordered(x: Array) -> Array:
+def as_bytes_if_bool(x: Array) -> Array:
     """Return booleans as bytes, for which `argmin` is faster."""
     return x.view(np.uint8) if x.dtype == np.bool_ else x
 

@@ -40,7 +40,7 @@ from flambeau.ops.op import (
 from flambeau.ops.pointwise.compute_dtype import computing_steps, to_computing
 from flambeau.ops.pointwise.dtype_promotion import ALL, FLOATING_OR_COMPLEX, REALS
 from flambeau.ops.reduce import quantile_gradients, reduce_rows
-from flambeau.ops.reduce.reduce_rows import Array, Fold, grouped, grouping
+from flambeau.ops.reduce.reduce_rows import Array, Fold, group_dims, grouping
 from flambeau.ops.reduce.reduction_gradients import (
     extreme_back,
     logsumexp_back,
@@ -115,12 +115,12 @@ Result = Callable[[str, dtype, dtype | None], tuple[dtype, dtype]]
 """(name, input's dtype, dtype= or None) -> the dtype computed in and the result's. Raises refusals."""
 
 
-def _summed(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
+def _dtypes_of_sum(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
     out = asked or (int64 if kind.category <= INTEGRAL else kind)
     return out, out
 
 
-def _averaged(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
+def _dtypes_of_mean(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
     out = asked or kind
     if out.category < FLOATING:
         which = "Optional" if asked else "Input"
@@ -132,27 +132,27 @@ def _averaged(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype
     return out, out
 
 
-def _kept(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
+def _dtypes_unchanged(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
     return kind, kind
 
 
-def _real_kept(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
+def _dtypes_unchanged_real(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
     if kind.category == COMPLEX:
         raise NotImplementedError(f"\"{name}\" not implemented for '{kind.torch_name}'")
     return kind, kind
 
 
-def _ranked(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
+def _dtypes_of_order(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
     if kind is bool_:
         raise NotImplementedError(f"\"{name}\" not implemented for '{kind.torch_name}'")
-    return _real_kept(name, kind, asked)
+    return _dtypes_unchanged_real(name, kind, asked)
 
 
-def _counted(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
+def _dtypes_of_count(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
     return kind, int64
 
 
-def _tested(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
+def _dtypes_of_test(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
     return bool_, uint8 if kind is uint8 else bool_
 
 
@@ -162,7 +162,7 @@ def _spread(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
     return kind, kind.to_real()
 
 
-def _normed(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
+def _dtypes_of_norm(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
     if kind.category < FLOATING:
         raise RuntimeError(
             f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {kind.torch_name}"
@@ -335,7 +335,7 @@ def _form_name(stem: str) -> Callable[[Any, tuple[Any, ...]], str]:
 sum_ = reduction(
     "sum",
     reduce_rows.total,
-    _summed,
+    _dtypes_of_sum,
     cuda=_SUM,
     derivative=Derivative(summed_back, name=_form_name("Sum"), linear="together"),
     autocast=FLOAT32_ON_CUDA,
@@ -343,7 +343,7 @@ sum_ = reduction(
 nansum = reduction(
     "nansum",
     reduce_rows.nansum,
-    _summed,
+    _dtypes_of_sum,
     dtypes=REALS,
     cuda=_form("T", "T{}", "is_nan(x) ? T{} : x", "add(a, b)", "s"),
     derivative=Derivative(lambda grad, a, metas, params: summed_back(grad, metas, params) * ~a.isnan()),
@@ -351,7 +351,7 @@ nansum = reduction(
 mean = reduction(
     "mean",
     reduce_rows.mean,
-    _averaged,
+    _dtypes_of_mean,
     dtypes=FLOATING_OR_COMPLEX,
     cuda=_form("T", "T{}", "x", "a + b", "over(s, n)"),
     derivative=Derivative(mean_back, name=_form_name("Mean"), linear="together"),
@@ -359,7 +359,7 @@ mean = reduction(
 nanmean = reduction(
     "nanmean",
     reduce_rows.nanmean,
-    _averaged,
+    _dtypes_of_mean,
     dtypes=FLOATING_OR_COMPLEX,
     cuda=_form("Counted<T>", "{}", "{is_nan(x) ? T{} : x, !is_nan(x)}", "a + b", "over(s.v, s.n)"),
     derivative=Derivative(nanmean_back),
@@ -367,7 +367,7 @@ nanmean = reduction(
 prod = reduction(
     "prod",
     reduce_rows.product,
-    _summed,
+    _dtypes_of_sum,
     cuda=_form("T", "one<T>()", "x", "mul(a, b)", "s"),
     derivative=Derivative(prod_back, name=_form_name("Prod")),
     autocast=FLOAT32,
@@ -375,7 +375,7 @@ prod = reduction(
 amax = reduction(
     "amax",
     reduce_rows.greatest,
-    _real_kept,
+    _dtypes_unchanged_real,
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_GREATEST,
@@ -385,7 +385,7 @@ amax = reduction(
 amin = reduction(
     "amin",
     reduce_rows.least,
-    _real_kept,
+    _dtypes_unchanged_real,
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_LEAST,
@@ -393,7 +393,7 @@ amin = reduction(
     work=row_work.reduction(20),
 )
 aminmax = reduction(
-    "aminmax", lambda x: (np.minimum.reduce(x, axis=1), np.maximum.reduce(x, axis=1)), _real_kept,
+    "aminmax", lambda x: (np.minimum.reduce(x, axis=1), np.maximum.reduce(x, axis=1)), _dtypes_unchanged_real,
     also=("input",), empty=_no_identity, dtypes=REALS,
     cuda=_form("Range<T>", "{highest<T>(), lowest<T>()}", "{x, x}",
                "{lesser(a.low, b.low), greater(a.high, b.high)}", "s.low", "s.high"),
@@ -406,7 +406,7 @@ aminmax = reduction(
 max_all = reduction(
     "max_all",
     reduce_rows.greatest,
-    _real_kept,
+    _dtypes_unchanged_real,
     label="max()",
     empty=_needs_dim,
     dtypes=REALS,
@@ -419,7 +419,7 @@ note(max_all, "max")
 min_all = reduction(
     "min_all",
     reduce_rows.least,
-    _real_kept,
+    _dtypes_unchanged_real,
     label="min()",
     empty=_needs_dim,
     dtypes=REALS,
@@ -444,7 +444,7 @@ def _one_dim(name: str, refused: bool = False) -> Result:
 
 def _with_place(arg: Callable[..., Any]) -> Fold:
     def fold(x: Array) -> tuple[Array, Array]:
-        x = reduce_rows.ordered(x)
+        x = reduce_rows.as_bytes_if_bool(x)
         at = arg(x, axis=1)
         if x.flags.c_contiguous:
             return x.reshape(-1)[at + np.arange(0, x.size, x.shape[1])], at
@@ -501,7 +501,7 @@ argmin = reduction(
 all_ = reduction(
     "all",
     lambda x: np.logical_and.reduce(x, axis=1),
-    _tested,
+    _dtypes_of_test,
     cuda=_form("T", "true", "x", "a && b", "s"),
     derivative=NOT_DIFFERENTIABLE,
     work=row_work.reduction(20),
@@ -509,7 +509,7 @@ all_ = reduction(
 any_ = reduction(
     "any",
     lambda x: np.logical_or.reduce(x, axis=1),
-    _tested,
+    _dtypes_of_test,
     cuda=_form("T", "false", "x", "a || b", "s"),
     derivative=NOT_DIFFERENTIABLE,
     work=row_work.reduction(20),
@@ -517,7 +517,7 @@ any_ = reduction(
 count_nonzero = reduction(
     "count_nonzero",
     lambda x: np.count_nonzero(x, axis=1),
-    _counted,
+    _dtypes_of_count,
     cuda=_form("i64", "0", "nonzero(x)", "a + b", "s"),
     derivative=NOT_DIFFERENTIABLE,
 )
@@ -583,7 +583,8 @@ def _check_norm(x: Meta, dims: tuple[int, ...], extra: tuple[Any, ...]) -> None:
 
 
 norm = reduction(
-    "norm", reduce_rows.norm, _normed, dtypes=FLOATING_OR_COMPLEX, extra=((2.0,), (1.0,), (math.inf,), (3.0,), (0.0,)),
+    "norm", reduce_rows.norm, _dtypes_of_norm, dtypes=FLOATING_OR_COMPLEX,
+    extra=((2.0,), (1.0,), (math.inf,), (3.0,), (0.0,)),
     check=_check_norm,
     cuda=_form("double", "k0 == -INF ? (double)INF : 0.0", "norm_lift(absolute(x), k0)", "norm_join(a, b, k0)",
                "norm_lower(s, k0)", constants=_extra),
@@ -602,7 +603,7 @@ logsumexp = reduction(
 median = reduction(
     "median",
     reduce_rows.median,
-    _ranked,
+    _dtypes_of_order,
     also=("index",),
     empty=_needs_dim,
     dtypes=_NUMBERS,
@@ -616,7 +617,7 @@ median = reduction(
 nanmedian = reduction(
     "nanmedian",
     reduce_rows.nanmedian,
-    _ranked,
+    _dtypes_of_order,
     also=("index",),
     empty=_needs_dim,
     dtypes=_NUMBERS,
@@ -630,7 +631,7 @@ nanmedian = reduction(
 median_all = reduction(
     "median_all",
     reduce_rows.whole_median,
-    _ranked,
+    _dtypes_of_order,
     dtypes=_NUMBERS,
     cuda=Routine("index.ranks:median"),
     work=row_work.rank,
@@ -642,7 +643,7 @@ note(median_all, "median")
 nanmedian_all = reduction(
     "nanmedian_all",
     partial(reduce_rows.whole_median, skip_nan=True),
-    _ranked,
+    _dtypes_of_order,
     dtypes=_NUMBERS,
     cuda=Routine("index.ranks:nanmedian"),
     work=row_work.rank,
@@ -654,7 +655,7 @@ note(nanmedian_all, "nanmedian")
 mode = reduction(
     "mode",
     reduce_rows.mode,
-    _real_kept,
+    _dtypes_unchanged_real,
     also=("index",),
     empty=_needs_dim,
     dtypes=REALS,
@@ -673,7 +674,7 @@ def _check_rank(x: Meta, dims: tuple[int, ...], extra: tuple[Any, ...]) -> None:
 
 
 kthvalue = reduction(
-    "kthvalue", reduce_rows.kthvalue, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS,
+    "kthvalue", reduce_rows.kthvalue, _dtypes_of_order, also=("index",), empty=_needs_dim, dtypes=_NUMBERS,
     extra=((1,), (2,)), global_form=False,
     check=_check_rank, cuda=Routine("index.ranks:kthvalue"), work=row_work.kth_value,
     derivative=Derivative(
@@ -703,7 +704,7 @@ def _quantile_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x, q = inputs
         outputs[0][...] = reduce_rows.quantile(
-            grouped(x, dims), interpolation, skip_nan, q.reshape(-1)
+            group_dims(x, dims), interpolation, skip_nan, q.reshape(-1)
         ).reshape(outputs[0].shape)
 
     return body
@@ -738,7 +739,7 @@ def _trace_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     if x.ndim != 2:
         raise RuntimeError(f"trace: expected a matrix, but got tensor with dim {x.ndim}")
     diagonal = x.with_((min(x.shape),), (x.strides[0] + x.strides[1],))
-    kind, out = _summed("trace", x.dtype, None)
+    kind, out = _dtypes_of_sum("trace", x.dtype, None)
     return Signature((Meta.contiguous_of((), out, x.device),), (diagonal,), (Folded((0,), kind, ()),))
 
 

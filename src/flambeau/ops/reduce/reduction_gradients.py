@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flambeau.ops.gradients import by_place, conj, count, restored, shared_among
+from flambeau.ops.gradients import by_place, conj, count, restore_dims, shared_among
 
 
 def summed_back(grad: Any, metas: Any, params: Any) -> Any:
-    return restored(grad, metas[0], *params[:2]).expand(metas[0].shape)
+    return restore_dims(grad, metas[0], *params[:2]).expand(metas[0].shape)
 
 
 def mean_back(grad: Any, metas: Any, params: Any) -> Any:
@@ -24,15 +24,15 @@ def nanmean_back(grad: Any, a: Any, metas: Any, params: Any) -> Any:
 
 def extreme_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
     """Return the gradient of an extreme. Tied elements share it; so do NaN elements if the result is NaN."""
-    where = restored(out, a.meta, *params[:2])
+    where = restore_dims(out, a.meta, *params[:2])
     mask = (a == where) | (a.isnan() & where.isnan())
-    return shared_among(mask, restored(grad, a.meta, *params[:2]), params[0])
+    return shared_among(mask, restore_dims(grad, a.meta, *params[:2]), params[0])
 
 
 def tied_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
     """Return the gradient of an extreme. Tied elements share it; if the result is NaN, all gradients are NaN."""
-    mask = a == restored(out, a.meta, *params[:2])
-    return shared_among(mask, restored(grad, a.meta, *params[:2]), params[0])
+    mask = a == restore_dims(out, a.meta, *params[:2])
+    return shared_among(mask, restore_dims(grad, a.meta, *params[:2]), params[0])
 
 
 def place_back(grad: Any, places: Any, meta: Any, params: Any) -> Any:
@@ -41,11 +41,11 @@ def place_back(grad: Any, places: Any, meta: Any, params: Any) -> Any:
     if not meta.ndim:
         return grad.reshape(())
     keep = params[1]
-    return by_place(restored(grad, meta, dim, keep), restored(places, meta, dim, keep), meta, dim)
+    return by_place(restore_dims(grad, meta, dim, keep), restore_dims(places, meta, dim, keep), meta, dim)
 
 
 def prod_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    grad, whole = restored(grad, a.meta, *params[:2]), restored(out, a.meta, *params[:2])
+    grad, whole = restore_dims(grad, a.meta, *params[:2]), restore_dims(out, a.meta, *params[:2])
     if not bool((a == 0).any()):
         return grad * conj(whole / a)
     if params[0] is None or params[0] == ():
@@ -73,7 +73,7 @@ def var_back(grad: Any, a: Any, params: Any) -> Any:
     listed = None if dims == () else dims
     left = max(count(a.meta, dims) - correction, 0)
     apart = a - (a.mean(listed, True) if a.meta.ndim else a.mean())
-    return restored(grad, a.meta, dims, keepdim) * (2.0 / left if left else math.nan) * apart
+    return restore_dims(grad, a.meta, dims, keepdim) * (2.0 / left if left else math.nan) * apart
 
 
 def std_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
@@ -82,7 +82,7 @@ def std_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
 
 def norm_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
     dims, keepdim, _, p = params
-    grad, size = restored(grad, a.meta, dims, keepdim), restored(out, a.meta, dims, keepdim)
+    grad, size = restore_dims(grad, a.meta, dims, keepdim), restore_dims(out, a.meta, dims, keepdim)
     if p == 0:
         return a.new_zeros(a.meta.shape)
     if p == 1:
@@ -100,5 +100,5 @@ def norm_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
 
 
 def logsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    out = restored(out, a.meta, *params[:2])
-    return restored(grad, a.meta, *params[:2]) * conj((a - out).exp())
+    out = restore_dims(out, a.meta, *params[:2])
+    return restore_dims(grad, a.meta, *params[:2]) * conj((a - out).exp())

@@ -28,7 +28,7 @@ from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine, Scan, Work
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA, UNCHANGED, AutocastRule
-from flambeau.ops.gradients import by_place, conj, refused
+from flambeau.ops.gradients import by_place, conj, refuse_derivative
 from flambeau.ops.index_common import as_counted
 from flambeau.ops.op import (
     MISSING,
@@ -331,7 +331,7 @@ bincount = define(
         Kernel("bincount", _bincount_host, _flops, cuda=Routine("index.histogram:bincount")),
         INTEGERS,
         lambda make, kind: [((make(6, low=0, high=4),), (5,))],
-        derivative=refused("bincount"),
+        derivative=refuse_derivative("bincount"),
     )
 )
 

@@ -32,10 +32,10 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     for n, (before, after) in zip(x.shape, pads, strict=True):
         _check(mode, x, n, before, after)
     shape = tuple([n + a + b for n, (a, b) in zip(x.shape, pads, strict=True)])
-    return Signature((_padded(x, shape, mode, pads),), (x, *[x.dtype for _ in value]), params)
+    return Signature((_padded_meta(x, shape, mode, pads),), (x, *[x.dtype for _ in value]), params)
 
 
-def _padded(x: Meta, shape: tuple[int, ...], mode: str, pads: Sequence[tuple[int, int]]) -> Meta:
+def _padded_meta(x: Meta, shape: tuple[int, ...], mode: str, pads: Sequence[tuple[int, int]]) -> Meta:
     """Return a padded meta in the format of x; contiguous for circular padding, a copy if it only crops."""
     if mode == "constant" and all(before <= 0 and after <= 0 for before, after in pads):
         return x.with_(shape, dense_strides(shape, x.strides))
@@ -125,7 +125,7 @@ def _pad_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
         if before or after:
             places = grad.new_tensor(_places(mode, n, before, after), dtype=int64)
             shape = (*grad.shape[:dim], n, *grad.shape[dim + 1 :])
-            laid = _padded(metas[0], shape, mode, pads).strides
+            laid = _padded_meta(metas[0], shape, mode, pads).strides
             grad = grad.new_empty_strided(shape, laid).zero_().index_add_(dim, places, grad)
     return grad
 

@@ -11,7 +11,7 @@ from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND, MULTIPROCESS
 _VECTOR = 16  # bytes of the widest load
 
 
-def _aligned(metas: list[Meta]) -> bool:
+def _are_rows_aligned(metas: list[Meta]) -> bool:
     """Return True if the rows of all matrices begin at multiples of the widest load."""
     for meta in metas:
         if meta.ndim < 2:
@@ -35,7 +35,7 @@ def product(launch: Launch) -> Work:
         return stream_work(launch)
     if rows == 1 or columns == 1:
         return _matrix_and_vector(launch, out.numel, depth)
-    aligned = _aligned([*launch.outputs, a, b])
+    aligned = _are_rows_aligned([*launch.outputs, a, b])
     made = MatrixProduct(count, rows, columns, depth, launch.kernel.rate(launch), aligned)
     nbytes = launch.nbytes / (1.0 if aligned else 0.45)
     return Work(nbytes, launch.nbytes, max(out.numel, launch.nbytes // 64), product=made)

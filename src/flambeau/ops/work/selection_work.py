@@ -34,7 +34,7 @@ def gather(launch: Launch) -> Work:
     return _work(launch, out.numel, 2, out.itemsize, 60.0, 0.7)
 
 
-def _given(launch: Launch) -> Meta:
+def _operand_with_values(launch: Launch) -> Meta:
     """Return the operand with the values to write, or the indices if a scalar is written."""
     values = [x for x in launch.inputs[1:] if isinstance(x, Meta)]
     return values[-1] if values else launch.outputs[0]
@@ -42,12 +42,12 @@ def _given(launch: Launch) -> Meta:
 
 def write_rows(launch: Launch) -> Work:
     """Return the work of `index_put`, `index_copy` and `index_fill`."""
-    return _work(launch, _given(launch).numel, 3, launch.outputs[0].itemsize, 100.0, 1.5)
+    return _work(launch, _operand_with_values(launch).numel, 3, launch.outputs[0].itemsize, 100.0, 1.5)
 
 
 def add_rows(launch: Launch) -> Work:
     """Return the work of `index_add` and `index_reduce`, whose sums use atomic operations."""
-    return _work(launch, _given(launch).numel, 3, launch.outputs[0].itemsize, 90.0, 1.2)
+    return _work(launch, _operand_with_values(launch).numel, 3, launch.outputs[0].itemsize, 90.0, 1.2)
 
 
 def scatter(launch: Launch) -> Work:

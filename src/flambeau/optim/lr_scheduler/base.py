@@ -35,7 +35,7 @@ class LRScheduler:
             "initial_lr" (KeyError).
 
     A subclass gives `_next`, the rate that follows a group's rate, or `get_lr`, the rates of all groups; and
-    `_closed`, the rate after `last_epoch` steps from the initial one, where there is such a form.
+    `_rate_at_epoch`, the rate after `last_epoch` steps from the initial one, where there is such a form.
     """
 
     _get_lr_called_within_step = False
@@ -47,7 +47,7 @@ class LRScheduler:
         self.optimizer = optimizer
         for i, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
-                group.setdefault("initial_lr", copied(group["lr"]))
+                group.setdefault("initial_lr", copy_rate(group["lr"]))
             elif "initial_lr" not in group:
                 raise KeyError(
                     f"param 'initial_lr' is not specified in param_groups[{i}] when resuming scheduler with "
@@ -146,11 +146,11 @@ class LRScheduler:
 class ClosedForm(LRScheduler):
     """A scheduler whose rate is also known without the one before."""
 
-    def _closed(self, base: Rate) -> Rate:
+    def _rate_at_epoch(self, base: Rate) -> Rate:
         raise NotImplementedError
 
     def _get_closed_form_lr(self) -> list[Rate]:
-        return [self._closed(base) for base in self.base_lrs]
+        return [self._rate_at_epoch(base) for base in self.base_lrs]
 
 
 class Callables(LRScheduler):
@@ -193,14 +193,14 @@ def check_optimizer(optimizer: Any) -> None:
         raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
 
 
-def copied(value: Rate) -> Rate:
+def copy_rate(value: Rate) -> Rate:
     """Return its own value: tensors are changed in place."""
     return value.clone() if isinstance(value, Tensor) else value
 
 
 def values_of(optimizer: Optimizer, key: str) -> list[Rate]:
     """Return an option's value in each group."""
-    return [copied(group[key]) for group in optimizer.param_groups]
+    return [copy_rate(group[key]) for group in optimizer.param_groups]
 
 
 def put(group: dict[str, Any], key: str, value: Rate) -> None:
@@ -225,7 +225,7 @@ def for_each_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
             f"{name} must have the same length as optimizer.param_groups. {name} has {len(value)} values, "
             f"param_groups has {count}."
         )
-    return [copied(v) for v in value]
+    return [copy_rate(v) for v in value]
 
 
 def _watch(optimizer: Optimizer) -> None:

@@ -53,7 +53,7 @@ class StepLR(ClosedForm):
     def _next(self, lr: Rate, base: Rate) -> Rate:
         return lr * self.gamma if self.last_epoch and self.last_epoch % self.step_size == 0 else lr
 
-    def _closed(self, base: Rate) -> Rate:
+    def _rate_at_epoch(self, base: Rate) -> Rate:
         return base * self.gamma ** (self.last_epoch // self.step_size)
 
 
@@ -70,7 +70,7 @@ class MultiStepLR(ClosedForm):
         times = self.milestones.get(self.last_epoch)
         return lr if times is None else lr * self.gamma**times
 
-    def _closed(self, base: Rate) -> Rate:
+    def _rate_at_epoch(self, base: Rate) -> Rate:
         return base * self.gamma ** bisect_right(sorted(self.milestones.elements()), self.last_epoch)
 
 
@@ -90,7 +90,7 @@ class ConstantLR(ClosedForm):
             return lr * self.factor
         return lr * (1.0 / self.factor) if self.last_epoch == self.total_iters else lr
 
-    def _closed(self, base: Rate) -> Rate:
+    def _rate_at_epoch(self, base: Rate) -> Rate:
         return base * (self.factor + (self.last_epoch >= self.total_iters) * (1 - self.factor))
 
 
@@ -122,7 +122,7 @@ class LinearLR(ClosedForm):
         rise = self.end_factor - self.start_factor
         return lr * (1.0 + rise / (self.total_iters * self.start_factor + (self.last_epoch - 1) * rise))
 
-    def _closed(self, base: Rate) -> Rate:
+    def _rate_at_epoch(self, base: Rate) -> Rate:
         passed = min(self.total_iters, self.last_epoch)
         return base * (self.start_factor + (self.end_factor - self.start_factor) * passed / self.total_iters)
 
@@ -137,7 +137,7 @@ class ExponentialLR(ClosedForm):
     def _next(self, lr: Rate, base: Rate) -> Rate:
         return lr if self._is_initial else lr * self.gamma
 
-    def _closed(self, base: Rate) -> Rate:
+    def _rate_at_epoch(self, base: Rate) -> Rate:
         return base * self.gamma**self.last_epoch
 
 
@@ -156,7 +156,7 @@ class PolynomialLR(ClosedForm):
         left, before = (1.0 - epoch / self.total_iters for epoch in (self.last_epoch, self.last_epoch - 1))
         return lr * (left / before) ** self.power
 
-    def _closed(self, base: Rate) -> Rate:
+    def _rate_at_epoch(self, base: Rate) -> Rate:
         return base * (1.0 - min(self.total_iters, self.last_epoch) / self.total_iters) ** self.power
 
 
@@ -181,7 +181,7 @@ class CosineAnnealingLR(ClosedForm):
         )
         return here / before * (lr - self.eta_min) + self.eta_min
 
-    def _closed(self, base: Rate) -> Rate:
+    def _rate_at_epoch(self, base: Rate) -> Rate:
         return self._at(base, math.pi * self.last_epoch / self.T_max)
 
     def _at(self, base: Rate, angle: float) -> Rate:

@@ -324,7 +324,7 @@ def _promote(x: Tensor, to_complex: bool = False) -> Tensor:
     if autocast.threads:
         (x,) = autocast.cast(FLOAT32_ON_CPU, x)
     kind = x.dtype if x.dtype.category >= FLOATING else flags.default_dtype
-    if not ops.supported(kind, x.device.type != "cuda"):
+    if not ops.is_supported(kind, x.device.type != "cuda"):
         raise RuntimeError(f"Unsupported dtype {kind.torch_name}")
     return x.to(kind.to_complex() if to_complex else kind)
 

@@ -119,7 +119,7 @@ class Check:
         known = found.races or any(re.search(REASONS[reason], text) for reason in self.reasons)
         return "" if known else f"the detector has none of the reasons {sorted(self.reasons)}"
 
-    def unjudged(self) -> Iterator[Problem]:
+    def check_unmodelled(self) -> Iterator[Problem]:
         """Check a program that the model does not know: if it is certified, it must repeat under every schedule."""
         self.run = self._run("earliest", "warn")
         if self.run.error and "modified by an inplace operation" not in self.run.error:
@@ -152,7 +152,7 @@ class Check:
             if result == UNFORCED:
                 yield self._problem("unforced", str(race))
 
-    def repaired(self) -> Iterator[Problem]:
+    def check_fixes(self) -> Iterator[Problem]:
         """Insert the lines that the reports propose: nothing races in the program with them."""
         executor, run = Executor(self.program), self.run
         for _ in range(_ROUNDS):

@@ -18,7 +18,7 @@ class Across(Operation):
     feature = "devices"
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        source = draw.named(lambda view: view.is_ordinary and view.device >= 0 and view.contiguous)
+        source = draw.draw_name(lambda view: view.is_ordinary and view.device >= 0 and view.contiguous)
         return draw.slot(), source, 1 - draw.model[source].device
 
     def apply(self, model: Model, name: str, source: str, device: int) -> None:
@@ -28,9 +28,9 @@ class Across(Operation):
         streams[model.device] = model.here
         there, here = streams[device], streams[1 - device]
         view = model.allocate(given.shape, given.dtype, there)
-        model.wait(here, model.marked(there))
+        model.wait(here, model.nodes_before_next(there))
         model.launch([given], [view], here, copies=True)
-        model.wait(there, model.marked(here))
+        model.wait(there, model.nodes_before_next(here))
         model.bind(name, view)
 
     def source(self, name: str, source: str, device: int) -> str:
@@ -45,9 +45,9 @@ class Collective(Operation):
     feature = "devices"
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        first = draw.named(lambda view: _fits(view) and view.device == 0)
+        first = draw.draw_name(lambda view: _fits(view) and view.device == 0)
         shape, dtype = draw.model[first].shape, draw.model[first].dtype
-        return first, draw.named(
+        return first, draw.draw_name(
             lambda v: _fits(v) and v.device == 1 and (v.shape, v.dtype) == (shape, dtype)
         )
 
@@ -56,7 +56,7 @@ class Collective(Operation):
         need(all(map(_fits, views)) and views[0].shape == views[1].shape and views[0].dtype == views[1].dtype)
         streams = list(DEFAULT)
         streams[model.device] = model.here
-        before = [model.marked(stream) for stream in streams]
+        before = [model.nodes_before_next(stream) for stream in streams]
         for view, stream in zip(views, streams, strict=True):
             model.launch([view], [view], stream)
         for stream, known in zip(streams, reversed(before), strict=True):

@@ -63,7 +63,7 @@ class Forcing:
         elsewhere = [(placement, after[:0]) for placement in _PLACEMENTS] if reused else []
         for placement, waits in [("default", after[:0]), ("default", after), *elsewhere]:
             run = partial(self._executor.run_waiting, waits, placement=placement)
-            graph, pairs, usual = self._recorded(placement, waits)
+            graph, pairs, usual = self._record_run(placement, waits)
             mine = [
                 pair
                 for pair, (a, b) in pairs.items()
@@ -74,7 +74,7 @@ class Forcing:
                     return True
         return False
 
-    def _recorded(self, placement: str, waits: range) -> _Recorded:
+    def _record_run(self, placement: str, waits: range) -> _Recorded:
         """Return a run's graph, its unordered conflicting pairs with their steps, and what the usual order prints."""
         key = placement, waits
         if key not in self._known:

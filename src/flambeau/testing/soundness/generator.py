@@ -171,7 +171,7 @@ class Generator:
         last = view.storage.life.accesses
         streams = [s for s in self.streams[step.host] if model.device_of[s] == view.device]
         if last and streams and view.numel <= 300:
-            after = [s for s in streams if model.marked(s) >> last[-1].node & 1]
+            after = [s for s in streams if model.nodes_before_next(s) >> last[-1].node & 1]
             self._add(Step("keep", (name,), self.rng.choice(after or streams), step.host))
 
     def _add(self, step: Step) -> None:
@@ -197,7 +197,7 @@ class Generator:
         model, rng = self.program.model, self.rng
         model.host = model.hosts[step.host]
         bit, later = 1 << race.first, step.stream
-        if (model.marked(later) if later else model.host.known) & bit:
+        if (model.nodes_before_next(later) if later else model.host.known) & bit:
             return
         events = [name for name, known in model.events.items() if known & bit]
         streams = [s for s in self.streams[step.host] if model.streams[s] & bit]

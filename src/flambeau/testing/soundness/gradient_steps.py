@@ -38,7 +38,7 @@ class Loss(Operation):
     feature = "gradients"
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        weight = draw.named(lambda view: view.weight and view.device == draw.model.device)
+        weight = draw.draw_name(lambda view: view.weight and view.device == draw.model.device)
         return draw.one(LOSSES), weight, draw.tensor(_fits)
 
     def apply(self, model: Model, name: str, weight: str, source: str) -> None:
@@ -81,15 +81,15 @@ class Gradient(Operation):
         root = model.temporary(())
         model.launch(writes=[root])
         if stream != model.here:
-            model.wait(stream, model.marked(model.here))
+            model.wait(stream, model.nodes_before_next(model.here))
             root.storage.recorded.add(stream)
         gradient = model.allocate((8, 8), stream=stream)
         model.launch([root, given], [gradient], stream)
         model.release(root.storage)
         if recorded.leaf != stream:
-            model.wait(recorded.leaf, model.marked(stream))
+            model.wait(recorded.leaf, model.nodes_before_next(stream))
             gradient.storage.recorded.add(recorded.leaf)
-        model.wait(model.here, model.marked(recorded.leaf))
+        model.wait(model.here, model.nodes_before_next(recorded.leaf))
         model.unref(given.storage)
         model.bind(name, gradient)
 
@@ -106,8 +106,8 @@ class Training(Operation):
     weight = 3
     feature = "training"
 
-    def trained(self, draw: Draw) -> str:
-        return draw.named(lambda view: view.weight and view.device == draw.model.device)
+    def draw_weight(self, draw: Draw) -> str:
+        return draw.draw_name(lambda view: view.weight and view.device == draw.model.device)
 
 
 @operation
@@ -115,7 +115,7 @@ class Checkpoint(Training):
     """A function that backward computes again."""
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        return draw.one(LOSSES), self.trained(draw), draw.tensor(_fits)
+        return draw.one(LOSSES), self.draw_weight(draw), draw.tensor(_fits)
 
     def apply(self, model: Model, name: str, weight: str, source: str) -> None:
         Loss().apply(model, name, weight, source)
@@ -144,7 +144,7 @@ class Backward(Training):
 @operation
 class Descend(Training):
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        return (self.trained(draw),)
+        return (self.draw_weight(draw),)
 
     def apply(self, model: Model, weight: str) -> None:
         parameter = model[weight]

@@ -93,7 +93,7 @@ class Autocast(Block):
     on_stream = False
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        draw.named(lambda view: view.weight)
+        draw.draw_name(lambda view: view.weight)
         return ()
 
     def begin(self, model: Model) -> None:
@@ -116,14 +116,14 @@ class Linear(Operation):
     weight = 0
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        name = draw.named(lambda view: view.weight and view.device == draw.model.device)
+        name = draw.draw_name(lambda view: view.weight and view.device == draw.model.device)
         return draw.slot(), name, draw.tensor(lambda view: view.shape == (8, 8))
 
     def apply(self, model: Model, name: str, weight: str, source: str) -> None:
         given, parameter = model.tensor(source), model[weight]
         need(model.casts is not None and parameter.weight and parameter.device == model.device)
         need(given.shape == (8, 8))
-        cast = _cached(model, parameter)
+        cast = _cast_parameter(model, parameter)
         lower = given
         if given.dtype == "float32":
             lower = model.temporary(given.shape, "float16")
@@ -138,7 +138,7 @@ class Linear(Operation):
         return f"{name} = {weight} @ {source}"
 
 
-def _cached(model: Model, parameter: View) -> View:
+def _cast_parameter(model: Model, parameter: View) -> View:
     """Return the cast of a parameter, which is created if there is none."""
     assert model.casts is not None
     key = id(parameter)

@@ -11,7 +11,7 @@ from flambeau.testing.soundness.steps import ARRAY_SLOTS, HOST_SLOTS, Draw, Oper
 SHAPES = ((64,), (64,), (8, 8))
 
 
-def shown(non_blocking: bool) -> str:
+def non_blocking_text(non_blocking: bool) -> str:
     return ", non_blocking=True" if non_blocking else ""
 
 
@@ -110,7 +110,7 @@ class Upload(Operation):
         model.bind(name, view)
 
     def source(self, name: str, source: str, non_blocking: bool) -> str:
-        return f'{name} = {source}.to("cuda"{shown(non_blocking)})'
+        return f'{name} = {source}.to("cuda"{non_blocking_text(non_blocking)})'
 
 
 @operation
@@ -155,7 +155,7 @@ class UploadInto(Operation):
             model.host_waits(model.streams[model.here])
 
     def source(self, target: str, source: str, non_blocking: bool) -> str:
-        return f"{target}.copy_({source}{shown(non_blocking)})"
+        return f"{target}.copy_({source}{non_blocking_text(non_blocking)})"
 
 
 @operation
@@ -177,7 +177,7 @@ class Download(Operation):
             model.host_waits(model.streams[model.here])
 
     def source(self, target: str, source: str, non_blocking: bool) -> str:
-        return f"{target}.copy_({source}{shown(non_blocking)})"
+        return f"{target}.copy_({source}{non_blocking_text(non_blocking)})"
 
 
 def download(model: Model, to: View, given: View) -> None:
@@ -281,7 +281,7 @@ class FromArray(HostStep):
     feature = "aliases"
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        return draw.slot(HOST_SLOTS), draw.named(lambda view: view.kind == "array")
+        return draw.slot(HOST_SLOTS), draw.draw_name(lambda view: view.kind == "array")
 
     def apply(self, model: Model, name: str, source: str) -> None:
         view = model[source]
@@ -298,7 +298,7 @@ class WriteArray(HostStep):
     feature = "arrays"
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        return draw.named(lambda view: view.kind == "array"), draw.number()
+        return draw.draw_name(lambda view: view.kind == "array"), draw.number()
 
     def apply(self, model: Model, name: str, value: int) -> None:
         view = model[name]
@@ -315,7 +315,7 @@ class ReadArray(HostStep):
     feature = "arrays"
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        return (draw.named(lambda view: view.kind == "array"),)
+        return (draw.draw_name(lambda view: view.kind == "array"),)
 
     def apply(self, model: Model, name: str) -> None:
         view = model[name]

@@ -55,7 +55,7 @@ class Hunt:
         counts["programs"] += 1
         if not program.model.is_judged:
             counts["unjudged"] += 1
-            yield from check.unjudged()
+            yield from check.check_unmodelled()
             return
         counts["races" if check.races else "withheld" if check.reasons else "certified"] += 1
         found = list(check.verdict())
@@ -65,7 +65,7 @@ class Hunt:
         if check.races:
             yield from check.forced(self.forced)
             if check.run.certificate.races:
-                yield from check.repaired()
+                yield from check.check_fixes()
         elif check.run.certificate.race_free:
             yield from check.verdict("random:7")
             yield from check.bits()
@@ -88,7 +88,7 @@ class Hunt:
 
         def has(program: Program) -> bool:
             check = Check(program, Counter())
-            found = list(check.verdict() if program.model.is_judged else check.unjudged())
+            found = list(check.verdict() if program.model.is_judged else check.check_unmodelled())
             if (
                 program.model.is_judged
                 and not found

@@ -42,7 +42,7 @@ class Indexed(Operation):
     weight = 2
 
     def place(self, draw: Draw) -> str:
-        return draw.named(lambda view: view.values is not None and view.device == draw.model.device)
+        return draw.draw_name(lambda view: view.values is not None and view.device == draw.model.device)
 
     def rows(self, draw: Draw, dimensions: int | None = None) -> str:
         return draw.tensor(

@@ -254,7 +254,7 @@ class Model:
         )
 
     # -- questions between threads ----------------------------------------------------------------------
-    def touched(self, what: str) -> Touch:
+    def touch(self, what: str) -> Touch:
         """Return what this host does now to the state of a thread, a queue or a flag."""
         return Touch(what, self.host, self.host.calls, self.line)
 
@@ -421,7 +421,7 @@ class Model:
 
     def _conflicts(self, life: Life, new: Access) -> Iterator[Race]:
         for old in life.accesses:
-            if old.mask & new.mask and self._unordered(old, new):
+            if old.mask & new.mask and self._is_unordered(old, new):
                 yield Race(old.node, new.node, self._kind(old.node, new.node))
 
     def _kind(self, first: int, second: int) -> str:
@@ -439,7 +439,7 @@ class Model:
                     continue
                 for old in other.accesses:
                     kept = ended.protected >> (old if ended is other else new).node & 1
-                    if not kept and self._unordered(old, new):
+                    if not kept and self._is_unordered(old, new):
                         if ended.settled:
                             self.doubtful.append(Race(old.node, new.node, "reuse"))
                         else:
@@ -454,10 +454,10 @@ class Model:
         for old in ended.accesses:
             for new in later.accesses:
                 first, second = sorted((old, new))
-                if not ended.protected >> old.node & 1 and self._unordered(first, second):
+                if not ended.protected >> old.node & 1 and self._is_unordered(first, second):
                     yield Race(first.node, second.node, "reuse")
 
-    def _unordered(self, old: Access, new: Access) -> bool:
+    def _is_unordered(self, old: Access, new: Access) -> bool:
         return (
             (old.writes or new.writes) and old.node != new.node and not self.before[new.node] >> old.node & 1
         )
@@ -468,7 +468,7 @@ class Model:
         self.used_by_host(later)
         self.streams[later] |= known | self.host.known
 
-    def marked(self, stream: str) -> int:
+    def nodes_before_next(self, stream: str) -> int:
         """Return the nodes that come before what a stream does next."""
         return self.streams[stream] | self.host.known
 
@@ -478,10 +478,10 @@ class Model:
             self.is_in_order(self.users.get(stream))
             and all(map(self.is_in_order, self.recorders.get(event, ())))
         )
-        self.events[event] = self.marked(stream)
+        self.events[event] = self.nodes_before_next(stream)
         self.recorders[event] = [(self.host, self.line)]
 
-    def reached(self, event: str) -> int:
+    def nodes_before_record(self, event: str) -> int:
         """Return the nodes before the event's latest record; none if there is no record."""
         users = self.recorders.setdefault(event, [])
         need(self.is_in_order(users[0] if users else None))

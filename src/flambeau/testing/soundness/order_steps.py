@@ -29,7 +29,7 @@ class WaitStream(Synchronization):
             model.captured[later] = model.captured.get(later, 0) | model.captured[earlier]
             return
         need(model.is_in_order(model.users.get(earlier)))
-        model.wait(later, model.marked(earlier))
+        model.wait(later, model.nodes_before_next(earlier))
         model.used_by_host(earlier)
 
     def source(self, later: str, earlier: str) -> str:
@@ -60,7 +60,7 @@ class WaitEvent(Synchronization):
         return draw.stream(), draw.one(list(EVENTS))
 
     def apply(self, model: Model, later: str, event: str) -> None:
-        known = model.reached(event)
+        known = model.nodes_before_record(event)
         if event in model.events:  # else CUDA does nothing, and the stream is not given anything
             model.wait(later, known)
 
@@ -76,7 +76,7 @@ class SynchronizeEvent(Synchronization):
         return (draw.one(list(EVENTS)),)
 
     def apply(self, model: Model, event: str) -> None:
-        model.host_waits(model.reached(event))
+        model.host_waits(model.nodes_before_record(event))
 
     def source(self, event: str) -> str:
         return f"{event}.synchronize()"

@@ -84,12 +84,12 @@ class Program:
             kind.apply(model, *step.arguments)
         else:
             kind.begin(model, *step.arguments)
-            step = step._replace(inner=self._applied(kind, step.inner, place))
+            step = step._replace(inner=self._apply_block(kind, step.inner, place))
             kind.end(model, *step.arguments)
         model.host.calls |= 1 << model.line
         return step
 
-    def _applied(self, block: Block, steps: Sequence[Step], outer: Where) -> tuple[Step, ...]:
+    def _apply_block(self, block: Block, steps: Sequence[Step], outer: Where) -> tuple[Step, ...]:
         fitting: list[Step] = []
         for step in steps:
             if step.operation in block.inner:
@@ -121,14 +121,14 @@ class Program:
         """Return the statements by which the host waits for the devices, to stand behind steps."""
         return dict.fromkeys(steps, "torch.cuda.synchronize()" if self.model.ranks else _SYNCHRONIZE)
 
-    def written(self, host: int, after: Mapping[int, str] = _NOTHING) -> list[Line]:
+    def lines_of(self, host: int, after: Mapping[int, str] = _NOTHING) -> list[Line]:
         """Return the lines of a host's steps."""
         steps = [
             ((at,), step)
             for at, step in enumerate(self.steps)
             if host in OPERATIONS[step.operation].hosts(step)
         ]
-        return list(_written(steps, host, after))
+        return list(_lines_of_steps(steps, host, after))
 
 
 def _of_threads(program: Program, after: Mapping[int, str]) -> list[Line]:
@@ -137,19 +137,19 @@ def _of_threads(program: Program, after: Mapping[int, str]) -> list[Line]:
     if len(hosts) == 1:
         return [
             *_code(_LISTS, ""),
-            *program.written(0, after),
-            *_code("", _SYNCHRONIZE, f"print({_shown(hosts[0])})"),
+            *program.lines_of(0, after),
+            *_code("", _SYNCHRONIZE, f"print({_outcome_text(hosts[0])})"),
         ]
     join = [] if hosts[1].ended else ["thread.join()"]
     return [
         *_code(_LISTS, "there, back, flag = queue.Queue(), queue.Queue(), threading.Event()", "left = []", ""),
         *_code("def body():", _INDENT + _LISTS),
-        *_indented(program.written(1, after)),
-        *_code(f"{_INDENT}left.extend([seen, kept, {_listed(hosts[1])}])", ""),
+        *_indent(program.lines_of(1, after)),
+        *_code(f"{_INDENT}left.extend([seen, kept, {_names_text(hosts[1])}])", ""),
         *_code("thread = threading.Thread(target=body)"),
-        *program.written(0, after),
+        *program.lines_of(0, after),
         *_code("", *join, _SYNCHRONIZE),
-        *_code(f"print({_shown(hosts[0])}, left[0], [[t.tolist() for t in ts] for ts in left[1:]])"),
+        *_code(f"print({_outcome_text(hosts[0])}, left[0], [[t.tolist() for t in ts] for ts in left[1:]])"),
     ]  # fmt: skip
 
 
@@ -157,8 +157,8 @@ def _of_ranks(program: Program, after: Mapping[int, str]) -> list[Line]:
     lines = _code("")
     for rank in (0, 1):
         lines += _code(f"def rank{rank}():", _INDENT + _LISTS)
-        lines += _indented(program.written(rank, after))
-        last = ("torch.cuda.synchronize()", f"values = {_shown(program.model.hosts[rank])}")
+        lines += _indent(program.lines_of(rank, after))
+        last = ("torch.cuda.synchronize()", f"values = {_outcome_text(program.model.hosts[rank])}")
         lines += _code(
             *[_INDENT + line for line in (*last, "dist.destroy_process_group()", "return values")], ""
         )
@@ -168,11 +168,11 @@ def _of_ranks(program: Program, after: Mapping[int, str]) -> list[Line]:
     ]
 
 
-def _shown(host: Host) -> str:
-    return f"seen, [t.tolist() for t in kept], [t.tolist() for t in {_listed(host)}]"
+def _outcome_text(host: Host) -> str:
+    return f"seen, [t.tolist() for t in kept], [t.tolist() for t in {_names_text(host)}]"
 
 
-def _listed(host: Host) -> str:
+def _names_text(host: Host) -> str:
     return f"[{', '.join(sorted(host.names))}]"
 
 
@@ -180,11 +180,11 @@ def _code(*lines: str) -> list[Line]:
     return [(line, None) for line in lines]
 
 
-def _indented(lines: Iterable[Line]) -> list[Line]:
+def _indent(lines: Iterable[Line]) -> list[Line]:
     return [(_INDENT + line, place) for line, place in lines]
 
 
-def _written(
+def _lines_of_steps(
     steps: Iterable[tuple[Where, Step]], host: int, after: Mapping[int, str] = _NOTHING
 ) -> Iterator[Line]:
     """Yield the lines of steps, with consecutive steps of one stream in one block."""
@@ -197,7 +197,7 @@ def _written(
         for line in OPERATIONS[step.operation].source_of(host, *step.arguments).split("\n"):
             yield indent + line, place
         inner = [((*place, at), inner) for at, inner in enumerate(step.inner)]
-        for line, where in _written(inner, host):
+        for line, where in _lines_of_steps(inner, host):
             yield indent + _INDENT + line, where
         if len(place) == 1 and place[0] in after:
             yield indent + after[place[0]], None

@@ -14,7 +14,7 @@ def shrink(program: Program, has: Callable[[Program], bool]) -> Program:
     """Return a program with few of the steps, for which `has` is true. It must be true for the given one."""
     left = [_TRIES]
 
-    def tried(steps: tuple[Step, ...]) -> Program | None:
+    def attempt(steps: tuple[Step, ...]) -> Program | None:
         left[0] -= 1
         candidate = Program(steps)
         fewer = _size(candidate.steps) < _size(best.steps)
@@ -24,7 +24,7 @@ def shrink(program: Program, has: Callable[[Program], bool]) -> Program:
     while size and left[0] > 0:
         begin, smaller = 0, False
         while begin < len(best.steps):
-            found = tried(best.steps[:begin] + best.steps[begin + size :])
+            found = attempt(best.steps[:begin] + best.steps[begin + size :])
             if found is None:
                 begin += size
             else:
@@ -35,7 +35,7 @@ def shrink(program: Program, has: Callable[[Program], bool]) -> Program:
             if at < len(best.steps) and within < len(best.steps[at].inner):
                 step = best.steps[at]
                 fewer = step._replace(inner=step.inner[:within] + step.inner[within + 1 :])
-                best = tried((*best.steps[:at], fewer, *best.steps[at + 1 :])) or best
+                best = attempt((*best.steps[:at], fewer, *best.steps[at + 1 :])) or best
     return best
 
 

@@ -63,12 +63,14 @@ class Draw:
 
     def tensor(self, fits: Callable[[View], bool] = lambda view: True) -> str:
         """Return the name of a tensor on the current device."""
-        return self.named(lambda view: view.is_ordinary and view.device == self.model.device and fits(view))
+        return self.draw_name(
+            lambda view: view.is_ordinary and view.device == self.model.device and fits(view)
+        )
 
     def pinned(self, fits: Callable[[View], bool] = lambda view: True) -> str:
-        return self.named(lambda view: view.device < 0 and view.kind == "tensor" and fits(view))
+        return self.draw_name(lambda view: view.device < 0 and view.kind == "tensor" and fits(view))
 
-    def named(self, fits: Callable[[View], bool]) -> str:
+    def draw_name(self, fits: Callable[[View], bool]) -> str:
         names = self.model.host.names
         return self.one([name for name in sorted(names) if fits(names[name])])
 

@@ -327,7 +327,7 @@ class Viewing(Operation):
     on_stream = False
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        source = draw.named(lambda view: view.is_ordinary and view.device >= 0 and self.fits(view))
+        source = draw.draw_name(lambda view: view.is_ordinary and view.device >= 0 and self.fits(view))
         return draw.slot(), source, *self.choose(draw, draw.model[source])
 
     def fits(self, view: View) -> bool:
@@ -440,7 +440,7 @@ class Delete(Operation):
     on_stream = False
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        return (draw.named(lambda view: not view.weight),)
+        return (draw.draw_name(lambda view: not view.weight),)
 
     def apply(self, model: Model, name: str) -> None:
         model.drop(name)
@@ -456,7 +456,7 @@ class RecordStream(Operation):
     on_stream = False
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        name = draw.named(lambda view: view.device >= 0)
+        name = draw.draw_name(lambda view: view.device >= 0)
         return name, draw.stream(draw.model[name].device)
 
     def apply(self, model: Model, name: str, stream: str) -> None:

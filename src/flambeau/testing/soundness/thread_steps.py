@@ -46,7 +46,7 @@ class Join(HandOver):
         need(THREAD in model.hosts and not model.hosts[THREAD].ended)
         other = model.hosts[THREAD]
         other.ended = True
-        model.changes.append(model.touched("thread")._replace(host=other, calls=other.calls))
+        model.changes.append(model.touch("thread")._replace(host=other, calls=other.calls))
         model.host.known |= other.known
         model.host.calls |= other.calls
 
@@ -65,12 +65,14 @@ class Put(HandOver):
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
         need(len(draw.model.hosts) > 1)
-        return QUEUES[draw.model.host.number], draw.named(lambda view: view.device >= 0 and view.is_ordinary)
+        return QUEUES[draw.model.host.number], draw.draw_name(
+            lambda view: view.device >= 0 and view.is_ordinary
+        )
 
     def apply(self, model: Model, queue: str, name: str) -> None:
         need(queue == QUEUES[model.host.number] and len(model.hosts) > 1 and not model.ranks)
         view = model[name]
-        model.changes.append(model.touched(queue))
+        model.changes.append(model.touch(queue))
         del model.host.names[name]
         model.queues.setdefault(queue, []).append(
             (model.host.known, model.host.calls | 1 << model.line, view)
@@ -94,7 +96,7 @@ class Get(HandOver):
         known, calls, view = model.queues[queue].pop(0)
         model.host.known |= known
         model.host.calls |= calls
-        model.changes.append(model.touched(queue))
+        model.changes.append(model.touch(queue))
         view.storage.refs -= 1  # the queue's
         model.bind(name, view)
 
@@ -112,7 +114,7 @@ class SetFlag(HandOver):
     def apply(self, model: Model) -> None:
         only(model, 0)
         need(len(model.hosts) > 1 and not model.ranks and model.flag is None)
-        model.changes.append(model.touched("flag"))
+        model.changes.append(model.touch("flag"))
         model.flag = model.host.known, model.host.calls | 1 << model.line
 
     def source(self) -> str:
@@ -156,7 +158,7 @@ class Ask(HandOver):
 
     def apply(self, model: Model, question: str) -> None:
         need(len(model.hosts) > 1 and not model.ranks)
-        model.questions.append(model.touched(question.split(".")[0]))
+        model.questions.append(model.touch(question.split(".")[0]))
 
     def source(self, question: str) -> str:
         return f"seen.append({question})"
@@ -216,8 +218,8 @@ class AllReduce(Meeting):
         streams = [f"group{rank}" for rank in (0, 1)] if own else [first, second]
         for rank, (here, stream) in enumerate(zip((first, second), streams, strict=True)):
             model.host, view = model.hosts[rank], names[rank][name]
-            model.wait(stream, model.marked(here))
-            before.append(model.marked(stream))
+            model.wait(stream, model.nodes_before_next(here))
+            before.append(model.nodes_before_next(stream))
             model.launch([view], [view], stream)
             if own:
                 view.storage.life.protected |= 1 << (len(model.before) - 1)

@@ -19,8 +19,8 @@ from flambeau.testing.soundness.model import Life, Model, Race
 def is_visible(model: Model, race: Race) -> bool:
     """Return whether an order that runs the second node of a race first leaves other symbols in what is printed."""
     count, alias = len(model.before), _alias(model, race)
-    usual = _printed(model, range(count), alias)
-    return any(_printed(model, order, alias) != usual for order in _flipped(model, race))
+    usual = _run_symbolically(model, range(count), alias)
+    return any(_run_symbolically(model, order, alias) != usual for order in _orders_of_race(model, race))
 
 
 def _alias(model: Model, race: Race) -> dict[Life, Life]:
@@ -34,7 +34,7 @@ def _alias(model: Model, race: Race) -> dict[Life, Life]:
     return {}
 
 
-def _flipped(model: Model, race: Race) -> list[list[int]]:
+def _orders_of_race(model: Model, race: Race) -> list[list[int]]:
     """Return the first node, and what follows it, as late as needed; the second, and what precedes it, as early as
     needed.
     """
@@ -49,7 +49,7 @@ def _flipped(model: Model, race: Race) -> list[list[int]]:
     ]
 
 
-def _printed(model: Model, order: Sequence[int], alias: dict[Life, Life]) -> list[int]:
+def _run_symbolically(model: Model, order: Sequence[int], alias: dict[Life, Life]) -> list[int]:
     """Return what the host reads on the way, and what is there in the end."""
     memory: dict[Life, NDArray[np.int64]] = {}
 

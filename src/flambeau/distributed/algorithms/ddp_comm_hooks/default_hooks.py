@@ -41,19 +41,19 @@ def bf16_compress_hook(process_group: Any, bucket: GradBucket) -> Future:
 
 def fp16_compress_wrapper(hook: Hook) -> Hook:
     """Return a hook that hands `hook` the bucket as float16."""
-    return _narrowed(hook, float16, "fp16_compress_wrapper_hook")
+    return _compress_to(hook, float16, "fp16_compress_wrapper_hook")
 
 
 def bf16_compress_wrapper(hook: Hook) -> Hook:
     """Return a hook that hands `hook` the bucket as bfloat16."""
-    return _narrowed(hook, bfloat16, "bf16_compress_wrapper_hook")
+    return _compress_to(hook, bfloat16, "bf16_compress_wrapper_hook")
 
 
-def _narrowed(hook: Hook, kind: dtype, name: str) -> Hook:
-    def wrapped(hook_state: Any, bucket: GradBucket) -> Future:
+def _compress_to(hook: Hook, kind: dtype, name: str) -> Hook:
+    def compressed_hook(hook_state: Any, bucket: GradBucket) -> Future:
         wide = bucket.buffer()
         bucket.set_buffer(wide.to(kind))
         return hook(hook_state, bucket).then(lambda done: wide.copy_(done.value()))
 
-    wrapped.__name__ = wrapped.__qualname__ = name
-    return wrapped
+    compressed_hook.__name__ = compressed_hook.__qualname__ = name
+    return compressed_hook

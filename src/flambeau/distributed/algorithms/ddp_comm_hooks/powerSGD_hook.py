@@ -22,7 +22,7 @@ from typing import Any
 from flambeau.core.names import explain_absent_names
 from flambeau.distributed.ddp.buckets import GradBucket, copy_all
 from flambeau.distributed.ddp.comm_hooks import mean
-from flambeau.distributed.ddp.replicas import reduced
+from flambeau.distributed.ddp.replicas import reduce_in_place
 from flambeau.distributed.future import Future
 from flambeau.distributed.world import world
 from flambeau.runtime import current
@@ -182,7 +182,7 @@ def _compress(state: PowerSGDState, bucket: GradBucket, group: Any) -> None:
     """Replace the bucket's gradients by the averages of their products."""
     flat, index = bucket.buffer(), bucket.index()
     wanted = _with_error(state, index, flat)
-    matrices, others = _sorted(state, bucket)
+    matrices, others = _split_by_compression(state, bucket)
     batches = _batches(matrices, state.batch_tensors_with_same_shape)
     columns = [min(*batch[0].shape, state.matrix_approximation_rank) for batch in batches]
     stacked = [stack(batch) if len(batch) > 1 else batch[0].unsqueeze(0) for batch in batches]
@@ -208,11 +208,11 @@ def _compress(state: PowerSGDState, bucket: GradBucket, group: Any) -> None:
     for x, p, q in zip(stacked, ps, qs, strict=True):
         _orthogonalize(q, state.orthogonalization_epsilon)
         bmm(x, q, out=p)
-    reduced(group, state.p_memory_dict[index])
+    reduce_in_place(group, state.p_memory_dict[index])
     for x, p, q in zip(stacked, ps, qs, strict=True):
         _orthogonalize(p, state.orthogonalization_epsilon)
         bmm(x.transpose(1, 2), p, out=q)
-    reduced(group, state.q_memory_dict[index])
+    reduce_in_place(group, state.q_memory_dict[index])
     state.q_memory_dict[index].div_(group.size())
     for batch, p, q in zip(batches, ps, qs, strict=True):
         for matrix, product in zip(batch, bmm(p, q.transpose(1, 2)), strict=True):
@@ -239,7 +239,7 @@ def _end(state: PowerSGDState, index: int, wanted: Any, flat: Any) -> None:
         state.q_memory_dict.clear()
 
 
-def _sorted(state: PowerSGDState, bucket: GradBucket) -> tuple[list[Any], list[Any]]:
+def _split_by_compression(state: PowerSGDState, bucket: GradBucket) -> tuple[list[Any], list[Any]]:
     """Return the gradients that are compressed, as matrices; the others."""
     matrices, others = [], []
     before = after = 0
@@ -288,7 +288,7 @@ def _average_as_they_are(group: Any, gradients: list[Any], flat: Any) -> None:
     together = empty(sum(gradient.numel() for gradient in gradients), dtype=flat.dtype, device=flat.device)
     parts = _parts(together, [tuple(gradient.shape) for gradient in gradients])
     copy_all(parts, gradients)
-    reduced(group, together)
+    reduce_in_place(group, together)
     together.div_(group.size())
     copy_all(gradients, parts)
 
@@ -312,10 +312,10 @@ def _compress_square(state: PowerSGDState, bucket: GradBucket, group: Any) -> No
     p, q = state.p_memory_dict[index], state.q_memory_dict[index]
     _orthogonalize(q)
     bmm(matrix, q, out=p)
-    reduced(group, p)
+    reduce_in_place(group, p)
     _orthogonalize(p)
     bmm(matrix.transpose(1, 2), p, out=q)
-    reduced(group, q)
+    reduce_in_place(group, q)
     q.div_(group.size())
     matrix.copy_(bmm(p, q.transpose(1, 2)))
     flat.copy_(padded[:length])

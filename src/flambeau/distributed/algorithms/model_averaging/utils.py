@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
 from flambeau.core.names import explain_absent_names
-from flambeau.distributed.ddp.replicas import reduced
+from flambeau.distributed.ddp.replicas import reduce_in_place
 from flambeau.distributed.world import NON_GROUP_MEMBER, world
 from flambeau.ops.shape.joining import cat
 from flambeau.tensor.call import call
@@ -33,7 +33,7 @@ def average_parameters(params: Iterable[Any], process_group: Any) -> None:
     with no_grad():
         flat = call(cat, tuple([p.reshape(-1) for p in listed]), (0,))
         flat /= group.size()
-        reduced(group, flat)
+        reduce_in_place(group, flat)
         for p, part in zip(listed, flat.split([p.numel() for p in listed]), strict=True):
             p.copy_(part.view(p.shape))
 

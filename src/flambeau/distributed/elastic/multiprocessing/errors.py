@@ -19,7 +19,7 @@ def record(fn: F, error_handler: Any = None) -> F:
     """Decorate a program's main function so that the launcher reports its exception. The exception propagates."""
 
     @functools.wraps(fn)
-    def recorded(*args: Any, **kwargs: Any) -> Any:
+    def call_and_record(*args: Any, **kwargs: Any) -> Any:
         try:
             return fn(*args, **kwargs)
         except SystemExit as end:
@@ -31,4 +31,4 @@ def record(fn: F, error_handler: Any = None) -> F:
                 write_error(path, error, traceback.format_exc())
             raise
 
-    return recorded  # type: ignore[return-value]
+    return call_and_record  # type: ignore[return-value]

@@ -15,7 +15,7 @@ import numpy as np
 
 from flambeau.driver.api import Body, Launch
 from flambeau.ops.nn.convolution import Geometry, add_bias, factor_conversion
-from flambeau.ops.nn.windows import Array, Ints, padded, spread, windows
+from flambeau.ops.nn.windows import Array, Ints, pad_axes, spread, windows
 from flambeau.ops.pointwise.dtype_promotion import wide
 
 CHUNK = 1 << 20  # bytes of columns created together, so that they are still in the cache for the product
@@ -73,7 +73,7 @@ def _chunks(count: int, nbytes: int) -> Iterable[slice]:
 def _multiply_windows(out: Array, x: Array, weight: Array, how: Geometry) -> None:
     kernel, count = weight.shape[2:], out.shape[2:]
     groups, taps, places = how.groups, math.prod(weight.shape[1:]), math.prod(count)
-    x = padded(x, [(p, p) for p in how.padding])
+    x = pad_axes(x, [(p, p) for p in how.padding])
     by_group = weight.reshape(groups, weight.shape[0] // groups, taps)
     for part in _chunks(len(x), groups * taps * places * x.itemsize):
         found = windows(x[part], kernel, how.stride, how.dilation, count)
@@ -114,7 +114,7 @@ def _multiply_sides(narrow: Array, broad: Array, kernel: Ints, how: Geometry) ->
         return out
     ends = zip(broad.shape[2:], count, how.stride, how.padding, how.reach(kernel), strict=True)
     pads = [(p, max((m - 1) * s + r - p - n, 0)) for n, m, s, p, r in ends]
-    broad = padded(broad, pads)
+    broad = pad_axes(broad, pads)
     for part in _chunks(len(broad), groups * taps * places * broad.itemsize):
         found = windows(broad[part], kernel, how.stride, how.dilation, count)
         columns = np.moveaxis(found, 0, len(kernel) + 1).reshape(groups, taps, -1)

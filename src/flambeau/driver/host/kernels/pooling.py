@@ -11,7 +11,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Launch
 from flambeau.ops.cache_blocks import Array, contiguous
 from flambeau.ops.nn.pooling import flat_places, lowest, places_along
-from flambeau.ops.nn.windows import Windows, bounds_of, padded, taps
+from flambeau.ops.nn.windows import Windows, bounds_of, pad_axes, taps
 from flambeau.ops.pointwise.compute_dtype import to_computing
 
 
@@ -35,7 +35,7 @@ def max_pool(launch: Launch) -> Body | None:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x = contiguous(widen(inputs[0]))
         low = lowest(x.dtype)
-        whole = padded(x, how.pads(size, count), low)
+        whole = pad_axes(x, how.pads(size, count), low)
         best = np.full(outputs[0].shape, low, x.dtype)
         chosen = np.zeros(best.shape, number)  # number of the tap; 0 if none is above the lowest value
         for i, (_, place) in enumerate(taps(how.kernel, how.stride, how.dilation, count), 1):
