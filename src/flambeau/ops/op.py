@@ -117,6 +117,11 @@ def names_of(formula: Formula) -> tuple[str, ...]:
     return tuple(code.co_varnames[: code.co_argcount])
 
 
+def overload_names(tensor: str, scalar: str) -> NodeName:
+    """Return a rule for the names of nodes by whether the second operand is a tensor or a number."""
+    return lambda metas, params: scalar if metas[1] is None else tensor
+
+
 NOT_DIFFERENTIABLE = Derivative()
 """The derivative of an operator whose results never require a gradient."""
 MISSING = Derivative()

@@ -31,6 +31,7 @@ from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Op, Operand, Signature
+from flambeau.ops.pointwise.pointwise_logic import UNRECORDED
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.devices.library_plans import cache_of
@@ -42,13 +43,19 @@ from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.autograd.grad_validation import set_callers
 from flambeau.tensor.autograd.in_place import begin_in_place, finish_in_place
-from flambeau.tensor.autograd.inplace_checks import refuse_inference
+from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
 from flambeau.tensor.autograd.recording import RecordPlan, begin_recording, finish_recording
 from flambeau.tensor.structures import SeenKeys, Structures, structure_of
 from flambeau.tensor.tensor import Tensor, make_in
 
 _NO_OPERANDS = (tuple, list, dict, set, str, bytes, type(None), dtype, slice, range, type, device)
 _GIANT = 1 << 30  # bytes of an output beyond which the device's memory is looked up
+_LATER_ERRORS = (
+    RuntimeError,
+    IndexError,
+    ValueError,
+    ZeroDivisionError,
+)  # PyTorch reports the target's faults first
 _LIMIT = 20_000  # plans kept before the cache is cleared, which bounds programs with ever new shapes
 
 
@@ -368,6 +375,16 @@ def _call_into(
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
+def _refuse_written(op: Op, outputs: Sequence[Tensor], args: Sequence[Any]) -> None:
+    """Raise PyTorch's first error of a faulty in-place call: it checks the written tensors before the arguments."""
+    tracked = any(isinstance(t, Tensor) and requires_grad(t) for t in (*outputs, *args))
+    if tracked and mode.recording and op not in UNRECORDED:
+        for target in outputs:
+            require_changeable(target)
+    for target in outputs:
+        _refuse_repeated(target)
+
+
 def _make_record_plan(plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> RecordPlan:
     plan.record_plan = taped = RecordPlan(op, params, args, plan.outputs)
     return taped
@@ -398,7 +415,12 @@ def _plan_into(
     structure = structure_of((op, "into"), operands, params)
     plan: CallPlan | None = structures.find(structure)
     if plan is None or not _is_on(plan, args):
-        plan = _make_plan_into(op, outputs, args, params, resize)
+        try:
+            plan = _make_plan_into(op, outputs, args, params, resize)
+        except _LATER_ERRORS:
+            if not resize:
+                _refuse_written(op, outputs, args)
+            raise
         if plan is None:
             return None
         structures.note(structure, operands, params, partial(_trace_into, op, len(args)))
@@ -699,6 +721,11 @@ def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) 
             raise RuntimeError(
                 f"Expected out tensor to have device {natural.device}, but got {target.meta.device} instead"
             )
+        if natural.shape != target.meta.shape and not resize:
+            raise RuntimeError(
+                f"output with shape {list(target.meta.shape)} doesn't match the broadcast shape "
+                f"{list(natural.shape)}"
+            )
         if not can_cast(natural.dtype, target.meta.dtype):
             raise RuntimeError(
                 f"result type {natural.dtype.torch_name} can't be cast to the desired output type "
@@ -706,22 +733,22 @@ def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) 
             )
     for natural, target in zip(signature.outputs, outputs, strict=True):
         if natural.shape != target.meta.shape:
-            if not resize:
-                raise RuntimeError(
-                    f"output with shape {list(target.meta.shape)} doesn't match the broadcast shape "
-                    f"{list(natural.shape)}"
-                )
             resize_to(target, natural)
-        if may_self_overlap(target.meta.shape, target.meta.strides):
-            raise RuntimeError(
-                "unsupported operation: more than one element of the written-to tensor refers to a single "
-                "memory location. Please clone() the tensor before performing the operation."
-            )
+        _refuse_repeated(target)
     metas = tuple([t.meta for t in outputs])
     same = all(m.dtype is n.dtype for m, n in zip(metas, signature.outputs, strict=True))
     if not (same or op.casts_output):
         return None
     return Signature(metas, signature.inputs, signature.params, signature.checked)
+
+
+def _refuse_repeated(target: Tensor) -> None:
+    """Raise RuntimeError for a tensor that shows an element several times."""
+    if may_self_overlap(target.meta.shape, target.meta.strides):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single "
+            "memory location. Please clone() the tensor before performing the operation."
+        )
 
 
 def resize_to(target: Tensor, natural: Meta) -> None:

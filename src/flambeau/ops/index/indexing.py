@@ -356,12 +356,11 @@ def _along_rule(name: str) -> Callable[[Sequence[Operand], Params], Signature]:
                 f"dimensionality ({source.ndim}), destination dimensionality ({x.ndim})"
             )
         if x.dtype is not source.dtype:
-            raise RuntimeError(
-                f"{name}_(): self and source expected to have the same dtype, but got (self) "
-                f"{x.dtype.torch_name} and (source) {source.dtype.torch_name}"
-            )
+            raise RuntimeError(_dtype_words(name, x.dtype.torch_name, source.dtype.torch_name))
         count = source.shape[dim] if source.ndim > dim else 1
         to, of = (meta.shape[:dim] + meta.shape[dim + 1 :] for meta in (x, source))
+        if name != "index_copy" and not (x.ndim and source.ndim):
+            to, of = x.shape, source.shape  # as PyTorch, which has no dimension to leave out
         if name == "index_copy" and to != of:
             there, here = (" ".join(map(str, shape)) for shape in (to, of))
             raise RuntimeError(
@@ -378,6 +377,12 @@ def _along_rule(name: str) -> Callable[[Sequence[Operand], Params], Signature]:
         return Signature((contiguous(x),), (x, index, source, *[x.dtype] * len(more)), (dim, *params[1:]))
 
     return rule
+
+
+def _dtype_words(name: str, to: str, of: str) -> str:
+    if name == "index_copy":
+        return f"{name}_(): self and source expected to have the same dtype, but got (self) {to} and (source) {of}"
+    return f"{name}_(): self ({to}) and source ({of}) must have the same scalar type"
 
 
 def _count_error(name: str, indices: int, count: int) -> Exception:

@@ -14,7 +14,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA, WIDEST_ON_CUDA
 from flambeau.ops.gradients import conj, refuse_derivative, zeros
-from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Operand
+from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Operand, overload_names
 from flambeau.ops.pointwise.dtype_promotion import (
     ALL,
     FLOAT8,
@@ -307,7 +307,9 @@ remainder = pointwise(
     scalars=(0, 1),
     low=1,
     cuda="remainder_(a, b)",
-    derivative=Derivative(lambda grad: grad, _remainder_back),
+    derivative=Derivative(
+        lambda grad: grad, _remainder_back, name=overload_names("RemainderBackward1", "RemainderBackward0")
+    ),
 )
 fmod = pointwise(
     "fmod",
@@ -318,7 +320,11 @@ fmod = pointwise(
     scalars=(1,),
     low=1,
     cuda="fmod_any(a, b)",
-    derivative=Derivative(lambda grad: grad, lambda grad, a, b: -grad * (a / b).trunc()),
+    derivative=Derivative(
+        lambda grad: grad,
+        lambda grad, a, b: -grad * (a / b).trunc(),
+        name=overload_names("FmodBackward1", "FmodBackward0"),
+    ),
 )
 
 
@@ -523,7 +529,7 @@ clamp = pointwise(
         lambda grad, a, b, c: grad.where((a >= b) & (a <= c), 0),
         lambda grad, a, b, c: grad.where((b < c) & (a < b), 0),
         lambda grad, a, b, c: grad.where((a > c) | (c < b), 0),
-        name="ClampBackward1",
+        name=overload_names("ClampBackward0", "ClampBackward1"),
     ),
     forms=PublicForms(bound=False, torch_in_place=True, aliases=("clip",)),
 )
@@ -539,7 +545,7 @@ clamp_min = pointwise(
     derivative=Derivative(
         lambda grad, a, b: grad.where(a >= b, 0),
         lambda grad, a, b: grad.where(a < b, 0),
-        name="ClampBackward1",
+        name=overload_names("ClampBackward0", "ClampBackward1"),
     ),
     forms=PublicForms(bound=False, torch_in_place=True, foreach=True),
 )
@@ -552,7 +558,11 @@ clamp_max = pointwise(
     check=_no_complex_clamp,
     checked=(1,),
     cuda="lesser(a, b)",
-    derivative=Derivative(lambda grad, a, b: grad.where(a <= b, 0), lambda grad, a, b: grad.where(a > b, 0)),
+    derivative=Derivative(
+        lambda grad, a, b: grad.where(a <= b, 0),
+        lambda grad, a, b: grad.where(a > b, 0),
+        name=overload_names("ClampMaxBackward1", "ClampMaxBackward0"),
+    ),
     forms=PublicForms(bound=False, torch_in_place=True, foreach=True),
 )
 

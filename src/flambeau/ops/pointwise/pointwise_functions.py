@@ -19,7 +19,7 @@ from flambeau.driver.api import Launch
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, FLOAT32_ON_CUDA, WIDEST_ON_CUDA
 from flambeau.ops.cache_blocks import choose, in_blocks
 from flambeau.ops.gradients import CONSTANT, conj, zeros
-from flambeau.ops.op import Derivative, Operand
+from flambeau.ops.op import Derivative, Operand, overload_names
 from flambeau.ops.pointwise.dtype_promotion import (
     ALL,
     FLOAT_TO_REAL,
@@ -448,7 +448,11 @@ copysign = pointwise(
     stub="copysign_cpu",
     scalars=(1,),
     cuda="copysign_(a, b)",
-    derivative=Derivative(lambda grad, a, out: grad * (out / a).masked_fill(a == 0, 0), zeros),
+    derivative=Derivative(
+        lambda grad, a, out: grad * (out / a).masked_fill(a == 0, 0),
+        zeros,
+        name=overload_names("CopysignBackward0", "CopysignBackward1"),
+    ),
 )
 xlogy: Pointwise = pointwise(
     "xlogy",
@@ -462,7 +466,9 @@ xlogy: Pointwise = pointwise(
     low=0.1,
     flops=10,
     cuda="is_nan(b) ? b : a == 0 ? T(0) : a * log_(b)",
-    derivative=Derivative(_xlogy_back, lambda grad, a, b: grad * a / b),
+    derivative=Derivative(
+        _xlogy_back, lambda grad, a, b: grad * a / b, name=overload_names("XlogyBackward0", "XlogyBackward2")
+    ),
     forms=TORCH_IN_PLACE,
 )
 

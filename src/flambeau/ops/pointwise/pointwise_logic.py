@@ -210,6 +210,9 @@ logical_not = _holds(
     "logical_not", np.logical_not, summary="Whether each element is zero.", dtypes=ALL, cuda="!nonzero(a)"
 )
 
+UNRECORDED = frozenset({logical_and, logical_or, logical_xor, logical_not})
+"""Operators that autograd ignores: in place they change leaves, too, and the changed tensor keeps its node."""
+
 bitwise_and = pointwise(
     "bitwise_and", np.bitwise_and, 2, "The bits set in both.", dtypes=ANY_BITS, scalars=(0, 1), cuda="a & b"
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING
 from flambeau.core.meta import Meta
+from flambeau.ops.pointwise.pointwise_logic import UNRECORDED
 from flambeau.tape.node import Edge, Leaf, Node
 from flambeau.tensor.autograd.autograd_meta import edge_of, replay, requires_grad
 from flambeau.tensor.autograd.inplace_checks import require_changeable
@@ -31,6 +32,8 @@ def begin_in_place(record_plan: RecordPlan, args: Sequence[Any], target: Tensor)
 
     Raises RuntimeError for a leaf, or a view of one, that requires a gradient.
     """
+    if record_plan.record in UNRECORDED:
+        return None
     if _erases_history(record_plan, args, target):
         args = (*args, target)
         record_plan = record_plan.erasing(args)
@@ -122,6 +125,9 @@ class CopySlices(Node):
         else:
             part.copy_(inside)
         return (whole, *input_grads)
+
+    def name(self) -> str:
+        return "torch::autograd::CopySlices"
 
     def release(self, finished: Container[Node]) -> None:
         if self.change not in finished:  # otherwise another gradient still flows to the change's output

@@ -20,6 +20,7 @@ from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
 from flambeau.ops.pointwise import pointwise_functions as functions
 from flambeau.ops.pointwise import pointwise_logic as logic
 from flambeau.ops.pointwise.pointwise import Pointwise
+from flambeau.tape.mode import mode
 from flambeau.tensor.arguments import public
 from flambeau.tensor.arguments.arg_aliases import OURS
 from flambeau.tensor.arguments.arg_errors import Number
@@ -239,7 +240,10 @@ def conj_physical(input: Tensor, *, out: Any = None) -> Any:
 
 
 def _conj_physical_(self: Tensor) -> Any:
-    if not (self.meta.dtype.is_complex or self.requires_grad):  # neither writes nor reads memory
+    if not (
+        self.meta.dtype.is_complex or (mode.recording and self.requires_grad)
+    ):  # neither writes nor reads memory
+        self.counter.version += 1
         return self
     return into(functions.conj_physical, (self,))
 
@@ -646,6 +650,7 @@ def _nan_to_num_(
     self: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Any:
     if self.meta.dtype.category <= INTEGRAL:
+        self.counter.version += 1
         return self
     return into(functions.nan_to_num, (self,), _replacements(self, nan, posinf, neginf))
 

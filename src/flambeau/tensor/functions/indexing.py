@@ -19,7 +19,7 @@ import numpy as np
 from flambeau.core import dtype as dtypes
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU
-from flambeau.core.layout import broadcast_shapes, wrap_dim
+from flambeau.core.layout import broadcast_shapes, may_self_overlap, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.ops import view as records
 from flambeau.ops.copy import checked_scalar
@@ -401,6 +401,29 @@ def _scalar(value: Any, like: Tensor, name: str) -> Any:
     return value if value.meta.dtype is like.meta.dtype else value.to(dtype=like.meta.dtype)
 
 
+def _repeated_dims(t: Tensor) -> list[int]:
+    return [
+        dim
+        for dim, (size, stride) in enumerate(zip(t.meta.shape, t.meta.strides, strict=True))
+        if size > 1 and not stride
+    ]
+
+
+def without_repeats(t: Tensor) -> Tensor:
+    """Return the part of an expanded tensor that shows each element once."""
+    for dim in _repeated_dims(t):
+        t = t.narrow(dim, 0, 1)
+    return t
+
+
+def _warn_of_repeats(name: str, example: str) -> None:
+    warn_program(
+        f"Use of {name} on expanded tensors is deprecated. Please clone() the tensor before performing this "
+        f"operation. This also applies to advanced indexing e.g. {example}",
+        UserWarning,
+    )
+
+
 @both
 @signatures("masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number)")
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
@@ -412,6 +435,13 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 @method
 @signatures("Tensor.masked_fill_(mask: Tensor, value: Tensor | Number)")
 def masked_fill_(self: Tensor, mask: Tensor, value: Any) -> Tensor:
+    if may_self_overlap(self.meta.shape, self.meta.strides) and mask.dtype is dtypes.bool_:
+        _warn_of_repeats("masked_fill_", "tensor[mask] = scalar")
+        shown = mask.expand(self.meta.shape)
+        for dim in _repeated_dims(self):
+            shown = shown.any(dim, keepdim=True)
+        masked_fill_(without_repeats(self), shown, value)
+        return self
     return call_into(masks.masked_fill, (self,), (self, mask, _scalar(value, self, "masked_fill_")))
 
 
@@ -476,6 +506,12 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 @method
 @signatures("Tensor.index_fill_(dim: int, index: Tensor, value: Tensor | Number)")
 def index_fill_(self: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    if may_self_overlap(self.meta.shape, self.meta.strides):
+        _warn_of_repeats("index_fill_", "tensor[mask] = scalar")
+        index_select(self.detach(), dim, index)  # refuses indices out of range
+        is_repeated = dim % self.meta.ndim in _repeated_dims(self)
+        index_fill_(without_repeats(self), dim, index.flatten()[:1] * 0 if is_repeated else index, value)
+        return self
     return _in_place(ops.index_fill, self, (index, _scalar(value, self, "index_fill_")), (dim,))
 
 

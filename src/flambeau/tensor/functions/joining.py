@@ -27,7 +27,7 @@ from flambeau.tensor.autograd.autograd_meta import run
 from flambeau.tensor.call import call, call_into, explain_shortage
 from flambeau.tensor.exchange import data
 from flambeau.tensor.exchange.transfer import new_filled
-from flambeau.tensor.functions.indexing import index_select
+from flambeau.tensor.functions.indexing import index_select, without_repeats
 from flambeau.tensor.functions.views import diagonal, given_ints, ints, reshape, tensors_of, unsqueeze
 from flambeau.tensor.outputs import require_dtype
 from flambeau.tensor.signatures import signatures
@@ -368,14 +368,20 @@ def triu(input: Tensor, diagonal: int = 0, *, out: Tensor | None = None) -> Tens
 
 @method
 def tril_(self: Tensor, diagonal: int = 0) -> Tensor:
-    result: Tensor = call_into(ops.tril, (self,), (self,), (as_int(diagonal),))
-    return result
+    return _triangle_in_place(ops.tril, self, diagonal)
 
 
 @method
 def triu_(self: Tensor, diagonal: int = 0) -> Tensor:
-    result: Tensor = call_into(ops.triu, (self,), (self,), (as_int(diagonal),))
-    return result
+    return _triangle_in_place(ops.triu, self, diagonal)
+
+
+def _triangle_in_place(op: Any, self: Tensor, diagonal: int) -> Tensor:
+    """Write a triangle in place. Each matrix of a batch is written once, also where the batch is expanded."""
+    batch = self.meta.strides[:-2]
+    part = without_repeats(self) if 0 in batch and 0 not in self.meta.strides[-2:] else self
+    call_into(op, (part,), (part,), (as_int(diagonal),))
+    return self
 
 
 def _indices(row: int, col: int, offset: int, kind: dtype | None, where: Any, lower: bool) -> Tensor:

@@ -45,14 +45,14 @@ def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wi
         return dispatch.show(name, target, *parameters, **_generator_argument(source))
     where, count = target.meta.device, target.meta.numel
     source = _source(where, source)
-    if not count or where is META:
+    if where is META:
         return target
     if where is CPU:
         with source.lock:
             call_into(op, (target,), (source.engine, *parameters), (target.meta, None))
         return target
     policy = _policy(where)
-    increment = policy.increment(count, 2 if wide else 4)
+    increment = policy.increment(count, 2 if wide else 4) if count else 0
     call_into(op, (target,), (*source.reserve(increment), *parameters), (target.meta, policy))
     return target
 

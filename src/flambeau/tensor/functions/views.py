@@ -18,6 +18,7 @@ from flambeau.core.layout import Shape, broadcast_shapes, plain_dim, view_stride
 from flambeau.core.meta import Meta
 from flambeau.core.size import Size, size_of
 from flambeau.ops import view as records
+from flambeau.tape.mode import mode
 from flambeau.tape.node import Leaf
 from flambeau.tensor import dispatch, interception, layouts
 from flambeau.tensor.arguments.arg_errors import IntTuple
@@ -44,7 +45,7 @@ from flambeau.tensor.autograd.grad_validation import forget_base
 from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
 from flambeau.tensor.autograd.leaves import release_leaf
 from flambeau.tensor.signatures import accepts, signatures
-from flambeau.tensor.tensor import AutogradMeta, Tensor, make
+from flambeau.tensor.tensor import AutogradMeta, Tensor, ViewMeta, make
 
 _ONLY_INTS = {int}
 
@@ -929,7 +930,7 @@ def _become(self: Tensor, view: Tensor) -> Tensor:
         self.counter.version += 1
         return self
     was, now = self.history, view.history
-    assert now is not None
+    assert isinstance(now, ViewMeta)
     self.meta, self.ptr = view.meta, view.ptr
     if was is not None and now.node is None:  # not recorded: what made it is what it was
         now.node, now.index = was.node, was.index
@@ -938,6 +939,8 @@ def _become(self: Tensor, view: Tensor) -> Tensor:
     if was is None or was.base is None:
         self.history = None if now.node is None else AutogradMeta(now.node, now.index)
     else:
+        if not mode.recording:  # what may be done to the tensor stays as it was
+            now.restriction = was.restriction
         self.history = now
     self.counter.version += 1
     return self
