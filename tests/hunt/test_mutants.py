@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 
 import pytest
 from addresses import Addresses
 from mutants import applied, find, reached
 from ordering_programs import PROGRAMS
+from seeds import EXHAUSTIVE, session_seed
 
 import flambeau as torch
 from flambeau.runtime import system
 
-SCHEDULES = ["random:0"]
-if os.environ.get("FLAMBEAU_TESTS") == "exhaustive":
-    SCHEDULES += ["earliest", "random:1", "adversarial:0", "pct:0:3"]
+SCHEDULES, PART = ["random:0"], 4  # each day another fourth of the mutants
+if EXHAUSTIVE:
+    SCHEDULES, PART = ["random:0", "earliest", "random:1", "adversarial:0", "pct:0:3"], 1
 
 # Calls that may be left out: what each of them makes sure, another one does as well.
 EQUIVALENT = {
@@ -74,15 +74,19 @@ def test_every_wait_that_is_left_out_is_reported(schedule):
         expected[name] = value
         for mutant in mutants:
             programs.setdefault(mutant, []).append(name)
+    mutants = find()[session_seed() % PART :: PART]
     silent = [
-        mutant for mutant in find() if not is_reported(mutant, programs.get(mutant, []), expected, schedule)
+        mutant for mutant in mutants if not is_reported(mutant, programs.get(mutant, []), expected, schedule)
     ]
     unnamed = [str(mutant) for mutant in silent if str(mutant) not in EQUIVALENT]
     assert unnamed == [], (
         "these calls can be left out of Flambeau and nothing is noticed: add a program that needs them to "
         "ordering_programs.py, or say in EQUIVALENT why they are not needed"
     )
-    assert {str(mutant) for mutant in silent} == EQUIVALENT.keys(), "some of EQUIVALENT are reported, or gone"
+    assert EQUIVALENT.keys() <= {str(mutant) for mutant in find()}, "some of EQUIVALENT are gone"
+    assert len(silent) == sum(str(mutant) in EQUIVALENT for mutant in mutants), (
+        "some of EQUIVALENT are reported"
+    )
 
 
 def is_reported(mutant, programs, expected, schedule):

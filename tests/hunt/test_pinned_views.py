@@ -266,7 +266,7 @@ def check(steps):
     assert not strict.race_free or not (oracle.racy or named), f"strict:\n{strict}"
 
 
-@settings(max_examples=4000 if EXHAUSTIVE else 120)
+@settings(max_examples=4000 if EXHAUSTIVE else 50)
 @given(PROGRAMS)
 def test_no_racy_program_is_certified_and_no_clean_one_accused(program):
     views, steps = program

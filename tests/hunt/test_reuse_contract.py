@@ -12,7 +12,7 @@ import pytest
 from reuse_programs import PLACEMENTS, SCHEDULES, Reference, program, run
 from seeds import EXHAUSTIVE, session_seed
 
-COUNT = int(os.environ.get("FLAMBEAU_HUNT_SEEDS", "20000" if EXHAUSTIVE else "150"))
+COUNT = int(os.environ.get("FLAMBEAU_HUNT_SEEDS", "20000" if EXHAUSTIVE else "60"))
 FIRST = session_seed() * 100_000
 VALUES = COUNT // 10  # programs whose values are compared
 RACES = 300 if EXHAUSTIVE else 20  # programs of which a run is looked for that shows the race

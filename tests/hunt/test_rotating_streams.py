@@ -12,7 +12,7 @@ import random
 import flambeau as torch
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
-SEEDS = int(os.environ.get("FLAMBEAU_HUNT_SEEDS", "10000" if EXHAUSTIVE else "150"))
+SEEDS = int(os.environ.get("FLAMBEAU_HUNT_SEEDS", "10000" if EXHAUSTIVE else "60"))
 SIZES = (300_000, 300_000, 700_000, 1_500_000, 3_000_000)  # elements: some share a segment, some have one
 
 

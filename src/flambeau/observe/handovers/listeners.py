@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache, wraps
+from functools import wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -45,6 +45,7 @@ _listeners: list[ref[Detector]] = []
 _process: list[ExitStack] = []  # for `watch_process`
 _early: list[Detector] = []  # detectors of no machine, for host threads before a machine exists
 _originals: dict[tuple[Any, str], Any] = {}
+_foreign: dict[str, ModuleType] = {}  # of sys.modules, those not the program's: looked at once
 _notes: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
@@ -185,22 +186,22 @@ def _replace(replacements: Sequence[Replacement]) -> None:
     }
     if not imported:
         return
-    for module in list(sys.modules.values()):
-        if _is_of_program(module) and not imported.keys().isdisjoint(map(id, list(vars(module).values()))):
+    for key, module in list(sys.modules.items()):
+        if _foreign.get(key) is module:
+            continue
+        if not _is_of_program(module):
+            _foreign[key] = module
+        elif not imported.keys().isdisjoint(map(id, list(vars(module).values()))):
             for name, value in list(vars(module).items()):
                 if id(value) in imported:
                     setattr(module, name, imported[id(value)])
 
 
 def _is_of_program(module: ModuleType) -> bool:
+    """Return True if a module belongs to the program."""
     if not isinstance(module, ModuleType):
         return False
-    return _is_programs(module.__name__, getattr(module, "__file__", None))
-
-
-@cache
-def _is_programs(name: str, file: str | None) -> bool:
-    """Return True if a module of this name and file belongs to the program."""
+    name, file = module.__name__, getattr(module, "__file__", None)
     if name.partition(".")[0] in ("flambeau", "torch"):
         return False
     if file is None:
