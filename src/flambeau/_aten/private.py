@@ -123,6 +123,11 @@ def lift(x: Tensor) -> Tensor:
 
 
 @_kernel
+def lift_fresh_copy(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@_kernel
 def copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return functions["empty_like"](x).copy_(source, non_blocking)
 

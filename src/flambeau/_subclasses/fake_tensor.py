@@ -145,10 +145,13 @@ class FakeTensorMode(TorchDispatchMode):
             if tensor.fake_mode is not self:
                 raise AssertionError("Mixing fake modes NYI")
             return tensor
+        return self.snapshot(tensor).requires_grad_(tensor.requires_grad)  # type: ignore[return-value]
+
+    def snapshot(self, tensor: Tensor) -> FakeTensor:
+        """Return a fake tensor that describes a tensor, which may be fake, and has no gradient."""
         with dispatch.without_modes(), dispatch.without_classes(), recording(False):
             elem = empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        made = FakeTensor(self, elem, tensor.device)
-        return made.requires_grad_(tensor.requires_grad)  # type: ignore[return-value]
+        return FakeTensor(self, elem, tensor.device)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.run(func, args, kwargs or {})
@@ -161,7 +164,7 @@ class FakeTensorMode(TorchDispatchMode):
             RuntimeError: If the tensors are on different devices.
         """
         name = func._schema.name.partition("::")[2]
-        if name == "lift_fresh":
+        if name in ("lift_fresh", "lift_fresh_copy"):
             return self.from_tensor(args[0])
         if name in _OF_VALUES:
             raise DataDependentOutputException(func)

@@ -120,6 +120,7 @@ def install() -> None:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flambeau":
             _say_torch(module)
+    sys.modules["torch.ops"] = flambeau.ops  # type: ignore[assignment]  # as in PyTorch; not the package of this name
     flambeau.__name__ = "torch"  # libraries compare this name with the first part of dotted names
     if not any(isinstance(finder, TorchFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchFinder())

@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from types import CodeType, ModuleType
 from typing import Any, cast
 
+from flambeau.core.names import is_inner
+
 
 class AliasFinder:
     """A finder that imports submodules of `torch` as those of Flambeau, if `torch` is Flambeau."""
@@ -28,8 +30,8 @@ class AliasFinder:
 
 
 def alias_spec(fullname: str, real: str) -> ModuleSpec | None:
-    """Return the spec that imports the module `real` by another name; None if there is no such module."""
-    spec = find_spec(real)
+    """Return the spec that imports the module `real` by another name; None if programs name no such module."""
+    spec = None if is_inner(real) else find_spec(real)
     if spec is None:
         return None
     return ModuleSpec(

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flambeau as torch
+from flambeau._library.operators import OpOverload, OpOverloadPacket
 from flambeau.core.names import publish
 from flambeau.fx.names import CUSTOM_BUILTINS, Namespace
 from flambeau.fx.node import Argument, Node
@@ -329,7 +330,7 @@ def _is_hashable(value: Any) -> bool:
 def _is_from_torch(value: Any) -> bool:
     """Return True if the code can name an object as an attribute of `torch`."""
     module = getattr(value, "__module__", None)
-    if module is None or not isinstance(value, type | types.FunctionType):
+    if module is None or not isinstance(value, type | types.FunctionType | OpOverload | OpOverloadPacket):
         return False
     root = public_name(module).partition(".")[0]
     return root == "torch" and _resolve(

@@ -58,7 +58,7 @@ class SavedTensor:
 
 
 class SavedInstance(SavedTensor):
-    """A saved instance of a class with `__torch_dispatch__`: the object itself."""
+    """A saved tensor that dispatch handlers may know by its identity: the object itself."""
 
     __slots__ = ("instance",)
 
@@ -118,7 +118,7 @@ def save(t: Tensor, edge: Edge = None, own: int = -1) -> SavedTensor:
     if interception.count:
         if own >= 0 and t.history is not None and dispatch.is_shown((t,)):
             t = dispatch.show("detach", t)  # as PyTorch does with an output that its own node saves
-        if t.__class__ in dispatch.classes and not mode.pack_hooks:
+        if (dispatch.local.modes or t.__class__ in dispatch.classes) and not mode.pack_hooks:
             return SavedInstance(t, edge, own)
     if memory.version < 0:
         raise RuntimeError(NOT_SAVED)
