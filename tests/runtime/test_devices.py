@@ -203,7 +203,7 @@ def test_a29_synchronize_waits_for_all_streams_of_the_device(which: object) -> N
     streams = [torch.cuda.Stream(device=index) for _ in range(3)]
     for s in streams:
         with torch.cuda.stream(s):
-            torch.cuda._sleep(10_000)
+            torch.cuda._sleep(1_000_000)
     assert not streams[0].query()
     torch.cuda.synchronize(which)
     assert all(s.query() for s in streams)

@@ -37,6 +37,7 @@ class MachineReport:
     races: str
     devices: list[DeviceReport]
     time_ns: int | None
+    host_wait_ns: int | None  # of `time_ns`, in which the host waited for the devices
     trace_hash: str | None
     token: str | None
     unplayed: str  # why the program does not match the replayed token
@@ -95,6 +96,7 @@ def machine_report(machine: Machine) -> MachineReport:
         races=machine.wish.races,
         devices=[_device_report(context) for context in machine.contexts],
         time_ns=bare.time_ns() if virtual else None,
+        host_wait_ns=bare.host_wait_ns() if virtual else None,
         trace_hash=bare.trace_hash() if virtual else None,
         token=bare.token() if virtual else None,
         unplayed=bare.explain_unplayed() if virtual else "",

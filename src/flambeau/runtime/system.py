@@ -30,6 +30,7 @@ from flambeau.runtime import current
 from flambeau.runtime.context import Context
 from flambeau.runtime.devices import configuration
 from flambeau.runtime.devices.machine import Machine, Watcher, visible_by_default
+from flambeau.runtime.hooks import host_work
 from flambeau.runtime.memory.host_allocator import HostAllocator
 from flambeau.runtime.memory.pinned import NO_ACCELERATOR, PinnedAllocator
 from flambeau.runtime.streams.stream import default_stream_of
@@ -373,6 +374,7 @@ def _enter(machine: Machine | None) -> None:
     host.driver = machine.host if machine is not None and started else _host_driver
     current.use(machine.selection if machine is not None and machine.selection is not None else _at_rest)
     _contexts = machine.contexts if machine is not None else []
+    host_work.use(machine.host_charge if machine is not None and started else None)
     if machine is not None:
         machine.resume()
     for closed in _closed_subscribers:
@@ -458,6 +460,7 @@ def _after_fork() -> None:
     _contexts = []
     host.driver = _host_driver
     current.use(_at_rest)
+    host_work.use(None)
     for closed in _closed_subscribers:
         closed()
 

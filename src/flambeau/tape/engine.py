@@ -37,7 +37,7 @@ from typing import Any
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING
 from flambeau.runtime import current, system
-from flambeau.runtime.hooks import launch_hooks
+from flambeau.runtime.hooks import host_work, launch_hooks
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import because
@@ -148,6 +148,8 @@ class BackwardEngine:
         self.profiled = launch_hooks.has_subscribers()
         self.on_slow_path = self.anomaly or self.profiled
         step = self.profiled_step if self.profiled else self.step
+        if host_work.charge is not None:
+            step = self.charge_steps(step, roots, host_work.charge)
         self.callers = streams, device = list(thread_state.streams), thread_state.device
         self.selected_index: int | None = None
         outer_recording, outer_engine = mode.recording, mode.engine
@@ -172,6 +174,21 @@ class BackwardEngine:
         for callback in self.final_callbacks:  # a callback may append more
             callback()
         return self.captured_grads
+
+    @staticmethod
+    def charge_steps(
+        step: Callable[[Node], None], roots: Sequence[Root], charge: host_work.Charge
+    ) -> Callable[[Node], None]:
+        """Count the start of this run and return a step that counts each node of a CUDA device."""
+
+        def charged_step(node: Node) -> None:
+            if node.index >= 0:
+                charge(host_work.NODE, 1)
+            step(node)
+
+        if any(node.index >= 0 for node, _, _ in roots):
+            charge(host_work.BACKWARD, 1)
+        return charged_step
 
     def expects_gradient(self, node: Node) -> bool:
         """Return True if this run may compute a gradient of a node's output."""

@@ -11,6 +11,8 @@ from flambeau.cli.output.race_entries import write_races, write_uncertified
 from flambeau.report.document import Document, machines_of
 from flambeau.runtime.memory.statistics import format_size
 
+_HOST_BOUND = 0.1  # the host limits a program that waits for a smaller share of its time
+
 
 def write_screen(document: Document, file: TextIO, written: list[Path], failed: bool) -> None:
     """Print devices, simulated time, memory, and races with their fixes, in colour where `has_colours`.
@@ -42,7 +44,7 @@ def _write_machine(machine: dict[str, Any], screen: Screen, failed: bool) -> Non
     )
     screen.entry("devices", f"{len(machine['devices'])} x {names} ({kind})")
     if machine["time_ns"] is not None:
-        screen.entry("time", f"{time_text(machine['time_ns'])} simulated")
+        screen.entry("time", _simulated_time(machine["time_ns"], machine["host_wait_ns"]))
     _write_memory(machine["devices"], screen)
     certificate = machine["certificate"]
     if certificate is None:
@@ -54,6 +56,17 @@ def _write_machine(machine: dict[str, Any], screen: Screen, failed: bool) -> Non
             screen.entry("again", f"--schedule {_short('replay:' + machine['token'])}")
     else:
         _write_certificate(certificate, screen, failed)
+
+
+def _simulated_time(time_ns: int, wait_ns: int | None) -> str:
+    """Return the simulated time, and which of host and devices limits the program."""
+    text = f"{time_text(time_ns)} simulated"
+    if not time_ns or wait_ns is None:
+        return text
+    share = wait_ns / time_ns
+    if share < _HOST_BOUND:
+        return f"{text}, limited by the host, which waited for the GPUs {share:.0%} of the time"
+    return f"{text}; the host waited for the GPUs {share:.0%} of the time"
 
 
 def _write_memory(devices: list[dict[str, Any]], screen: Screen) -> None:

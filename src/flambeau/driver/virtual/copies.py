@@ -7,6 +7,7 @@ from flambeau.driver.api import HostMemory
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.command_effects import Contents
+from flambeau.driver.virtual.host_time import HostCosts
 from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.streams import Queues
@@ -23,9 +24,10 @@ class Copies:
         captures: Captures,
         routes: Routes,
         contents: Contents,
+        host: HostCosts,
     ) -> None:
         self._machine, self._queues, self._captures = machine, queues, captures
-        self._routes, self._contents = routes, contents
+        self._routes, self._contents, self._host = routes, contents, host.calls
         self._core, self._profile = machine.core, machine.profile
 
     def to_device(self, target: int, source: HostMemory, stream: int) -> None:
@@ -41,12 +43,14 @@ class Copies:
             if self._machine.budget is not None:
                 self._machine.budget.require("copy_in", device.index, nbytes)
             source = _stage(source)
-            self._core.now += cost.bytes_ns(nbytes, profile.links.host_copy)
-        self._core.now += profile.costs.launch_ns
+        self._core.now += self._host["copy_in"]
+        work = cost.bytes_ns(nbytes, rate)
         self._queues.put(
-            scheduler.COPY_IN, "copy_in", queue, nbytes, device.inward, profile.links.copy_latency_ns,
-            cost.bytes_ns(nbytes, rate), self._contents.copy_in, (device.arena, target, source), target,
+            scheduler.COPY_IN, "copy_in", queue, nbytes, device.inward, profile.links.copy_in_ns, work,
+            self._contents.copy_in, (device.arena, target, source), target,
         )  # fmt: skip
+        if not source.pinned:  # the host fills the staging buffer while the engine empties it
+            self._core.now += work
 
     def to_host(self, target: HostMemory, source: int, stream: int) -> None:
         nbytes = target.nbytes
@@ -56,13 +60,14 @@ class Copies:
         if nbytes:
             device = self._machine.require_memory("copy_out", source, nbytes)
             links = self._profile.links
-            self._core.now += self._profile.costs.launch_ns
+            self._core.now += self._host["copy_out"]
             self._queues.put(
-                scheduler.COPY_OUT, "copy_out", queue, nbytes, device.outward, links.copy_latency_ns,
-                cost.bytes_ns(nbytes, links.pcie if target.pinned else links.pageable),
+                scheduler.COPY_OUT, "copy_out", queue, nbytes, device.outward, links.copy_out_ns,
+                cost.bytes_ns(nbytes, links.pcie) if target.pinned else cost.staged_out_ns(nbytes, links),
                 self._contents.copy_out, (target, device.arena, source), source,
             )  # fmt: skip
         if not target.pinned:
+            self._core.now += self._profile.costs.sync_ns
             self._core.wait(queue)
             check_error(queue.device)
 
@@ -75,7 +80,7 @@ class Copies:
             self._machine.require_memory("copy", source, nbytes),
         )
         engine, latency, work = self._routes.copy(origin, to, nbytes)
-        self._core.now += self._profile.costs.launch_ns
+        self._core.now += self._host["copy"]
         self._queues.put(
             scheduler.COPY, "copy", queue, nbytes, engine, latency, work,
             self._contents.copy, (to.arena, target, origin.arena, source, nbytes), target,
@@ -87,7 +92,7 @@ class Copies:
             return
         device, profile = self._machine.require_memory("fill", target, nbytes), self._profile
         self._machine.check_reach("fill", queue.index, device, target, nbytes)
-        self._core.now += profile.costs.launch_ns
+        self._core.now += self._host["fill"]
         self._queues.put(
             scheduler.FILL, "fill", queue, nbytes, self._machine.devices[queue.index].processors,
             profile.costs.kernel_ns, cost.fill_ns(nbytes, profile),

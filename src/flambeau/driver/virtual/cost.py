@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flambeau.driver.api import MatrixProduct, Work
-from flambeau.driver.virtual.profile import Profile
+from flambeau.driver.virtual.profile import Links, Profile
 
 _SATURATING_SHARE = 4  # one SM uses at most this many times its share of the bandwidth
 _THREADS_OF_A_BLOCK = 1024  # elements, with several to a thread
 _INSTRUCTIONS_OF_A_CYCLE = 128  # four schedulers issue to 32 lanes each
+_STAGING_BUFFER = 1 << 19  # bytes; from where on copies to pageable memory reach their rate
 _CLOCK_SHARE = 0.886  # the share of the boost clock under load
 # Data up to L2 * (SHARE - EDGE) stays in the cache, from L2 * SHARE on none does.
 _L2_SHARE, _L2_EDGE = 0.9, 0.55
@@ -135,6 +136,15 @@ def bytes_ns(nbytes: int, rate: float) -> int:
     return round(nbytes * 1e9 / rate)
 
 
+def staged_out_ns(nbytes: int, links: Links) -> int:
+    """Return the nanoseconds of a copy to pageable memory.
+
+    The host empties the staging buffer while the engine fills it again, but for the first piece.
+    """
+    first = bytes_ns(min(nbytes, _STAGING_BUFFER), links.host_copy)
+    return bytes_ns(nbytes, links.pageable_out) + first
+
+
 def local_copy_ns(nbytes: int, profile: Profile) -> int:
     """Return the nanoseconds of a copy within a device, which reads and writes its memory."""
     return bytes_ns(2 * nbytes, profile.bandwidth * profile.efficiency.bandwidth)
@@ -175,7 +185,7 @@ def wire(profile: Profile, direct: bool) -> Wire:
         ll128, simple = Protocol(14_000, 1_900, 0.92), Protocol(8_400, 3_400, 1.0)
         return Wire(links.ring, (ll, ll128, simple), start + links.peer_latency_ns)
     ll = Protocol(6_600, 1_000, min(0.5, links.ring_ll / links.pcie))
-    return Wire(links.pcie, (ll, Protocol(8_400, 5_700, 1.0)), start + 2 * links.copy_latency_ns)
+    return Wire(links.pcie, (ll, Protocol(8_400, 5_700, 1.0)), start + links.copy_in_ns)
 
 
 def collective_ns(kind: str, nbytes: int, size: int, wire: Wire) -> tuple[int, int]:

@@ -36,9 +36,8 @@ the part that owns the state in question.
 - Other processes: handles of whole allocations and of events (Driver API, "IPC"), opened on the same device
   in another process; see Note [Exported memory] in virtual_ipc.py.
 - Time: durations follow from the roofline model and the profile's rates and latencies. Multiprocessors,
-  engines and links are contended. The host's clock advances by the profile's cost of each driver call and
-  poll, and by waiting. The host's own computation costs nothing, so the host is always ahead of its
-  devices.
+  engines and links are contended. The host's clock advances by a fixed time for each call and each poll, by work that
+  the runtime reports (Note [The host's time] in host_time.py), and by waiting.
 
 # What is not modelled
 - Commands are indivisible: two racing kernels run one after the other, in either order, never interleaved.
@@ -75,6 +74,7 @@ from flambeau.driver.virtual.copies import Copies
 from flambeau.driver.virtual.events import Events
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.graph_exec import Graphs
+from flambeau.driver.virtual.host_time import HostClock
 from flambeau.driver.virtual.launches import Launches
 from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.memory.arena import RANGE_PAGE
@@ -146,9 +146,10 @@ class VirtualDriver:
         queues = self._queues = Queues(machine, captures, comms)
         self._events = Events(machine, queues, captures, comms)
         self._memory = VirtualAllocations(machine, queues, captures)
-        self._copies = Copies(machine, queues, captures, self._routes, contents)
-        self._launches = Launches(machine, self._lock, queues, captures, contents)
-        self._graphs = Graphs(machine, queues, captures)
+        self._host = HostClock(core, self.profile.host or "pytorch")
+        self._copies = Copies(machine, queues, captures, self._routes, contents, self._host.costs)
+        self._launches = Launches(machine, self._lock, queues, captures, contents, self._host)
+        self._graphs = Graphs(machine, queues, captures, self._host.costs)
         self._nccl = Nccl(machine, queues, captures, contents, comms, self._outside)
 
     def _outside(self) -> Outside | None:
@@ -185,6 +186,15 @@ class VirtualDriver:
     def time_ns(self) -> int:
         """Return the simulated time of the host."""
         return self._core.now
+
+    def host_wait_ns(self) -> int | None:
+        """Return how long the host has waited for commands; None if ranks that are threads have hosts of their own."""
+        return None if self._hosts.is_used else self._core.waited
+
+    def host_work(self, kind: int, count: int) -> None:
+        """Advance the host's clock by work between driver calls; see `runtime/hooks/host_work.py`."""
+        with self._lock:
+            self._host.charge(kind, count)
 
     def switch_host(self, before: int, after: int) -> None:
         """Switch to the simulated host of another rank. Ranks that are threads take turns, and each has its

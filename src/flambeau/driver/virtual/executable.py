@@ -13,6 +13,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Executable, Launch, host_body
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.device import VirtualDevice
+from flambeau.driver.virtual.host_time import HostCosts
 from flambeau.driver.virtual.profile import Profile
 
 _KEPT = 16  # arrays per operand
@@ -43,14 +44,20 @@ class ArrayCache(dict[int, np.ndarray[Any, Any]]):
 
 
 class VirtualExecutable(Executable):
-    """A loaded launch: its body, cached arrays of its operands, and its duration."""
+    """A loaded launch: its body, cached arrays of its operands, its duration, and the host's time for the call."""
 
     __slots__ = (
-        "body", "code", "cycles", "may_fail", "name", "nbytes", "outputs", "scalars", "sms", "spans", "windows", "work",
+        "body", "code", "cycles", "host_ns", "may_fail", "name", "nbytes", "outputs", "scalars", "sms", "spans",
+        "windows", "work",
     )  # fmt: skip
 
     def __init__(
-        self, launch: Launch, index: int, profile: Profile, find: Callable[[str, int, int], VirtualDevice]
+        self,
+        launch: Launch,
+        index: int,
+        profile: Profile,
+        find: Callable[[str, int, int], VirtualDevice],
+        host: HostCosts,
     ) -> None:
         super().__init__(launch, index)
         self.body = host_body(launch)
@@ -65,6 +72,7 @@ class VirtualExecutable(Executable):
         # integers may be indices that are out of range
         self.may_fail = any(m.dtype.category == INTEGRAL for m in inputs)
         self.cycles = launch.kernel.cycles
+        self.host_ns = host.of_launch(self.name, len(self.spans))
         self.sms, self.work = 1, 0
         if self.cycles is None:
             work = launch.kernel.work(launch)

@@ -11,6 +11,7 @@ from typing import Any
 from flambeau.core.errors import DriverError
 from flambeau.core.files import replace_file
 from flambeau.driver.virtual.capture import MERGE, MODES, UNSUPPORTED, Captures, VirtualCapture
+from flambeau.driver.virtual.host_time import HostCosts
 from flambeau.driver.virtual.machine import SimulatedMachine
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.scheduler import KINDS, Command, SimulatedStream
@@ -20,8 +21,10 @@ from flambeau.driver.virtual.streams import Queues
 class Graphs:
     """The graphs of a machine, by handle."""
 
-    def __init__(self, machine: SimulatedMachine, queues: Queues, captures: Captures) -> None:
-        self._machine, self._queues, self._captures = machine, queues, captures
+    def __init__(
+        self, machine: SimulatedMachine, queues: Queues, captures: Captures, host: HostCosts
+    ) -> None:
+        self._machine, self._queues, self._captures, self._host = machine, queues, captures, host
         self._graphs: dict[int, RecordedGraph] = {}
 
     def clear(self) -> None:
@@ -41,7 +44,7 @@ class Graphs:
         found = self._captures.end(self._queues.stream(stream))
         handle = next(self._machine.handles)
         lanes = {s: self._queues.create(s.index, s.priority) for s in found.streams[1:]}
-        self._graphs[handle] = RecordedGraph(found, lanes)
+        self._graphs[handle] = RecordedGraph(found, lanes, self._machine.profile.costs.node_ns)
         return handle
 
     def capture_active(self, stream: int) -> bool:
@@ -64,7 +67,7 @@ class Graphs:
         if queue in self._captures.of:
             return self._nest(found, queue, seeds)
         core = self._machine.core
-        core.now += self._machine.profile.costs.launch_ns
+        core.now += self._host.calls["graph"]
         before = () if found.last is None else (found.last,)
         put = self._queues.put
         put(scheduler.WAIT, "graph", queue, 0, None, 0, 0, None, (), 0, 0, before)
@@ -117,15 +120,22 @@ class RecordedGraph:
 
     __slots__ = ("_places", "commands", "index", "lanes", "last", "origin")
 
-    def __init__(self, capture: VirtualCapture, lanes: dict[SimulatedStream, SimulatedStream]) -> None:
+    def __init__(
+        self, capture: VirtualCapture, lanes: dict[SimulatedStream, SimulatedStream], node_ns: int
+    ) -> None:
         self.origin = capture.origin
         self.index = capture.origin.index
         self.commands = capture.commands
         self.lanes = lanes
         self.last: Command | None = None
         self._places = {command: place for place, command in enumerate(self.commands)}
+        launched: set[SimulatedStream] = set()  # with a kernel, behind which others start sooner
         for command in self.commands:
             command.prior = None
+            if command.kind == scheduler.KERNEL:
+                if command.stream in launched:
+                    command.latency = node_ns
+                launched.add(command.stream)
 
     def copies(self, queue: SimulatedStream, seeds: Sequence[tuple[int, int]]) -> Iterator[Command]:
         """Yield copies of the commands for a launch on `queue`, each after those that it waits for."""

@@ -13,6 +13,7 @@ from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.command_effects import Contents
 from flambeau.driver.virtual.executable import VirtualExecutable
+from flambeau.driver.virtual.host_time import HostClock
 from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.driver_lock import Gate
@@ -24,18 +25,24 @@ class Launches:
     """The launches of a machine. `launch` takes the driver's lock itself, because callers bind it directly."""
 
     def __init__(
-        self, machine: SimulatedMachine, lock: Gate, queues: Queues, captures: Captures, contents: Contents
+        self,
+        machine: SimulatedMachine,
+        lock: Gate,
+        queues: Queues,
+        captures: Captures,
+        contents: Contents,
+        host: HostClock,
     ) -> None:
         self._machine, self._lock, self._queues, self._captures = machine, lock, queues, captures
         self._core, self._profile, self._streams = machine.core, machine.profile, queues.streams
-        self._run = contents.launch
+        self._run, self._host = contents.launch, host
 
     def load(self, launch: Launch, index: int) -> VirtualExecutable:
         self._machine.device(index)
         require_space(f"cuda:{index}: '{launch.kernel.name}'")
         profile = self._profile
         launch = launch.with_(capability=(profile.major, profile.minor))
-        return VirtualExecutable(launch, index, profile, self._machine.owner)
+        return VirtualExecutable(launch, index, profile, self._machine.owner, self._host.costs)
 
     def launch(
         self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int
@@ -65,7 +72,8 @@ class Launches:
             if exe.may_fail:
                 command.site = caller(1)
             core = self._core
-            core.now += costs.launch_ns
+            host = self._host
+            core.now += host.library_launch if host.library_calls else exe.host_ns
             if self._captures.of:
                 self._queues.enqueue(command)
             else:
@@ -74,6 +82,6 @@ class Launches:
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         queue = self._queues.ready(stream)
         costs = self._profile.costs
-        self._core.now += costs.launch_ns
+        self._core.now += self._host.costs.calls["host_call"]
         name = getattr(call, "__qualname__", "host function")
         self._queues.put(scheduler.HOST_CALL, name, queue, 0, UNLIMITED, costs.host_call_ns, 0, call, ())

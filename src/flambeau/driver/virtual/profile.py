@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from flambeau.core.brief import brief
+from flambeau.driver.virtual.host_time import host_names
 
 _FOLDER = Path(__file__).parent / "profiles"
 ALIASES = {"v100": "v100-16g", "a100": "a100-40g"}
@@ -52,14 +54,19 @@ class Links:
     """The connections of a device to the host and to peers: bytes a second in one direction, latencies in ns.
 
     Attributes:
+        pageable: Rate from memory that is not pinned; `pageable_out` of copies to such memory.
+        host_copy: Rate at which one core empties the staging buffer.
+        copy_in_ns: Latency of a copy from the host; `copy_out_ns` of one to the host.
         ring: Bytes a second that all rings of a collective move together.
         ring_ll: The limit of `ring` in NCCL's protocol LL.
     """
 
     pcie: float
     pageable: float
+    pageable_out: float
     host_copy: float
-    copy_latency_ns: int
+    copy_in_ns: int
+    copy_out_ns: int
     rule: str
     peer: float
     peer_latency_ns: int
@@ -69,17 +76,19 @@ class Links:
 
 @dataclass(frozen=True)
 class Costs:
-    """Host time of driver calls (a launch, a group of collectives) and device time of a command's start, in
-    ns.
+    """Host time of driver calls (a group of collectives, a poll) and device time of a command's start, in ns.
+
+    Attributes:
+        kernel_ns: Latency of a kernel; `node_ns` of a kernel of a graph behind another one.
     """
 
     call_ns: int
-    launch_ns: int
     collective_ns: int
     poll_ns: int
     sync_ns: int
     alloc_ns: int
     kernel_ns: int
+    node_ns: int
     host_call_ns: int
 
 
@@ -107,6 +116,7 @@ class Profile:
         reserved: The part of `memory` that a context takes before the first allocation.
         queue: The number of commands that a stream holds before the host waits.
         cluster: The network of a profile of many nodes; None for one node.
+        host: The modelled host, "pytorch" or "flambeau"; None for "pytorch". See Note [The host's time].
 
     A file's key `base` names another profile, whose keys hold where the file has none.
     """
@@ -129,6 +139,7 @@ class Profile:
     links: Links
     costs: Costs
     cluster: Cluster | None = None
+    host: str | None = None
 
 
 def profile_names() -> list[str]:
@@ -206,7 +217,7 @@ def _read(record: Any, table: Mapping[str, Any], file: str, prefix: str) -> Any:
 
 
 def _value(hint: Any, value: Any, file: str, key: str) -> Any:
-    hint = next((kind for kind in get_args(hint) if hasattr(kind, "__dataclass_fields__")), hint)
+    hint = next((kind for kind in get_args(hint) if kind is not NoneType), hint)
     if hasattr(hint, "__dataclass_fields__"):
         if not isinstance(value, dict):
             raise ValueError(f"profile {file!r}: {key!r} must be a table, not {brief(value)}")
@@ -247,6 +258,10 @@ def _check(profile: Profile, file: str) -> None:
         raise ValueError(f"profile {file!r}: 'memory' must be less than 1 TiB, not {profile.memory} bytes")
     if profile.reserved >= profile.memory:
         raise ValueError(f"profile {file!r}: 'reserved' must be less than 'memory', not {profile.reserved}")
+    if profile.host is not None and profile.host not in host_names():
+        raise ValueError(
+            f"profile {file!r}: 'host' must be one of {', '.join(host_names())}, not {brief(profile.host)}"
+        )
     if profile.links.rule not in LINK_RULES:
         raise ValueError(
             f"profile {file!r}: 'links.rule' must be one of {', '.join(LINK_RULES)}, "

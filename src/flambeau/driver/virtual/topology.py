@@ -30,7 +30,11 @@ class Routes:
         if to.index in origin.peers or origin.index in to.peers:
             lane = origin.links.setdefault(to.index, TransferLane())
             return lane, links.peer_latency_ns, cost.bytes_ns(nbytes, links.peer)
-        return Path(origin.outward, to.inward), 2 * links.copy_latency_ns, cost.bytes_ns(nbytes, links.pcie)
+        return (
+            Path(origin.outward, to.inward),
+            links.copy_out_ns + links.copy_in_ns,
+            cost.bytes_ns(nbytes, links.pcie),
+        )
 
     def ring(self, kind: str, nbytes: int, indices: Sequence[int]) -> Route:
         """Return the route of a collective of these devices."""

@@ -18,6 +18,7 @@ from flambeau.ops.nn import recurrent as ops
 from flambeau.ops.pointwise import pointwise_backward as backward
 from flambeau.ops.pointwise import pointwise_functions as pointwise
 from flambeau.ops.shape.joining import cat
+from flambeau.runtime.hooks.host_work import library_call
 from flambeau.tape.mode import mode as tape
 from flambeau.tape.mode import recording
 from flambeau.tensor.arguments.extents import require_backed
@@ -135,9 +136,10 @@ class Recurrence(Function):
         b_hh: Given, w_hr: Given,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         ctx.mode, ctx.steps = mode, steps
-        gates = _shares(mode, x, w_ih, b_ih, b_hh)
         run = {"LSTM": _lstm, "GRU": _gru}.get(mode, _plain)
-        results, kept = run(mode, steps, gates, h, c, w_hh.t(), b_hh, w_hr)
+        with library_call():
+            gates = _shares(mode, x, w_ih, b_ih, b_hh)
+            results, kept = run(mode, steps, gates, h, c, w_hh.t(), b_hh, w_hr)
         ctx.save_for_backward(x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr, results[0], *kept)
         return results
 
@@ -147,8 +149,9 @@ class Recurrence(Function):
         if tape.recording:
             return (None, None, *_recorded_back(ctx, saved[:8], grads))
         back = {"LSTM": _lstm_back, "GRU": _gru_back}.get(ctx.mode, _plain_back)
-        found = back(ctx.mode, ctx.steps, saved, grads)
-        return (None, None, *_by_input(ctx.steps, ctx.needs_input_grad[2:], saved, *found))
+        with library_call():
+            found = back(ctx.mode, ctx.steps, saved, grads)
+            return (None, None, *_by_input(ctx.steps, ctx.needs_input_grad[2:], saved, *found))
 
 
 Forward = tuple[tuple[Tensor, ...], tuple[Given, ...]]

@@ -28,6 +28,7 @@ from flambeau.nn.modules.state import EXTRA as _EXTRA_STATE_KEY_SUFFIX  # noqa: 
 from flambeau.nn.modules.state import Stateful, _IncompatibleKeys
 from flambeau.nn.modules.utils import typename
 from flambeau.nn.parameter import Buffer, Parameter, is_lazy
+from flambeau.runtime.hooks import host_work
 from flambeau.tape.mode import recording
 from flambeau.tensor.exchange.transfer import to_arguments
 from flambeau.tensor.functions import creation
@@ -97,6 +98,8 @@ class Module(Stateful):
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if host_work.charge is not None:
+            _charge_call(host_work.charge, args)
         if (
             self._forward_hooks
             or self._forward_pre_hooks
@@ -647,6 +650,12 @@ class Module(Stateful):
         replica._modules = replica._modules.copy()
         replica._is_replica = True
         return replica
+
+
+def _charge_call(charge: host_work.Charge, args: tuple[Any, ...]) -> None:
+    """Count a call of a module as work of the host if its first argument is a CUDA tensor."""
+    if args and isinstance(args[0], Tensor) and args[0].meta.device.type == "cuda":
+        charge(host_work.MODULE, 1)
 
 
 def indent(text: str) -> str:

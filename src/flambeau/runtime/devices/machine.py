@@ -18,6 +18,7 @@ from flambeau.runtime import current
 from flambeau.runtime.context import Context
 from flambeau.runtime.devices import configuration
 from flambeau.runtime.devices.configuration import Settings
+from flambeau.runtime.hooks.host_work import Charge
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.allocator_config import from_environment
 from flambeau.runtime.memory.blocks import Pool
@@ -103,6 +104,11 @@ class Machine:
         self.contexts = contexts
         for watcher in self.observers:
             watcher.after_open(self)
+
+    @property
+    def host_charge(self) -> Charge | None:
+        """Return what counts the host's own work; None if the machine does not simulate the host's time."""
+        return getattr(self.bare, "host_work", None)
 
     def leave(self) -> None:
         """Suspend the machine: its objects raise until `resume`."""

@@ -23,6 +23,7 @@ from flambeau.ops import view as records
 from flambeau.ops.shape.joining import cat
 from flambeau.ops.view import View
 from flambeau.runtime import current
+from flambeau.runtime.hooks import host_work
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import LEAF_SEQUENCE, Edge, Leaf, Node
 from flambeau.tensor import dispatch, interception, layouts
@@ -47,16 +48,17 @@ _LIMIT = 20_000  # as many are kept as plans of calls
 _view_plans: dict[tuple[Any, ...], ViewPlan] = {}  # rules are pure: a cache, never cleared but for size
 _view_structures = Structures()  # rules are pure
 _seen_views = SeenKeys()
-_fast_view_plans = _view_plans  # where `run` looks first; empty while calls are intercepted
+_fast_view_plans = _view_plans  # where `run` looks first; empty while calls are intercepted or charged
 _NO_PLANS: dict[tuple[Any, ...], ViewPlan] = {}
 
 
 def _choose_plans() -> None:
     global _fast_view_plans
-    _fast_view_plans = _NO_PLANS if interception.count else _view_plans
+    _fast_view_plans = _view_plans if not interception.count and host_work.charge is None else _NO_PLANS
 
 
 interception.subscribe(_choose_plans)
+host_work.on_change(_choose_plans)
 
 
 # -- nodes of tensors -------------------------------------------------------------------------------------
@@ -171,6 +173,8 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
             seen = interception.intercept_view(view, t, params)
             if seen is not NotImplemented:
                 return seen
+        if host_work.charge is not None and t.meta.device.index is not None:
+            host_work.charge(host_work.VIEW, 1)
         plan = _view_plans.get((view, t.meta, params)) or _view_plan(view, t, params)
     result = make(plan.meta, t.memory, t.ptr + plan.offset)
     result.counter = t.counter
@@ -225,6 +229,8 @@ def recorded_view(t: Tensor, view: View, params: tuple[Any, ...], plan: ViewPlan
     result = history_of_view(t, view, params, None)
     if edge is not None or requires_grad(t):
         result.node = plan.node(edge, t.meta, params, plan.outputs)
+        if host_work.charge is not None and t.meta.device.index is not None:
+            host_work.charge(host_work.RECORD, 1)
     return result
 
 
@@ -257,6 +263,8 @@ def run_several(
         seen = interception.intercept_views(kind, t, dim, parts)
         if seen is not NotImplemented:
             return seen
+    if host_work.charge is not None and t.meta.device.index is not None:
+        host_work.charge(host_work.VIEW, len(parts))
     results = [_make_view(t, view, params) for view, params in parts]
     record_several(kind, t, dim, parts, results)
     return tuple(results)

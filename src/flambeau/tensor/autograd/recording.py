@@ -10,6 +10,7 @@ from flambeau.core.dtype import FLOATING
 from flambeau.core.meta import Meta
 from flambeau.ops.op import NOT_DIFFERENTIABLE
 from flambeau.runtime import current
+from flambeau.runtime.hooks import host_work
 from flambeau.tape.mode import mode
 from flambeau.tape.node import LEAF_SEQUENCE, Edge, next_sequence
 from flambeau.tensor.autograd.autograd_meta import UNHELD, edge_of, node_of, requires_grad
@@ -133,6 +134,8 @@ def begin_recording(record_plan: RecordPlan, args: Sequence[Any], target: Tensor
     node.sequence = next_sequence()
     if mode.anomaly:
         node.record_creation()
+    if host_work.charge is not None and index >= 0:
+        host_work.charge(host_work.RECORD, 1)
     return node
 
 

@@ -21,6 +21,7 @@ from flambeau.core.meta import Meta
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.shape import creation as ops
 from flambeau.runtime import current, system
+from flambeau.runtime.hooks import host_work
 from flambeau.tensor import dispatch, interception, layouts
 from flambeau.tensor.arguments.arg_errors import IntTuple, Number
 from flambeau.tensor.arguments.extents import ints_of, require_layout
@@ -53,10 +54,16 @@ def _new(meta: Meta, options: CreationOptions) -> Tensor:
     if options.out is not None:
         return _resize_out(options.out, meta, options)
     if not options.pin_memory:
-        return allocate(meta)
+        return _allocate(meta)
     if meta.device is not CPU:
         raise RuntimeError("Only dense CPU tensors can be pinned")
     return empty_pinned(meta)
+
+
+def _allocate(meta: Meta) -> Tensor:
+    if host_work.charge is not None and meta.device.index is not None:
+        host_work.charge(host_work.CREATION, 1)
+    return allocate(meta)
 
 
 def _empty(meta: Meta, options: CreationOptions) -> Tensor:
@@ -111,7 +118,7 @@ def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
         return dispatch.create(empty, sizes, dict(given))
     key, meta = find_meta("empty", sizes, given)
     if meta is not None:
-        return allocate(meta)
+        return _allocate(meta)
     if "requires_grad" in given:
         return creates(empty)(*sizes, **given)
     layout = sparse_layout(given)

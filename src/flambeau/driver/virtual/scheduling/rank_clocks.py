@@ -12,12 +12,14 @@ class RankClocks:
         self._core = core
         self._times: dict[int, int] = {}
         self._at_start = 0
+        self.is_used = False  # True once ranks took turns
 
     def switch(self, before: int, after: int) -> None:
         """Store the time of rank `before` and continue with that of rank `after`."""
         core = self._core
         if not self._times:
             self._at_start = core.now
+            self.is_used = True
         self._times[before] = core.now
         core.now = self._times.get(after, self._at_start)
         if core.request_log is not None:

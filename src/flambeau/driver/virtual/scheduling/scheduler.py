@@ -355,6 +355,7 @@ class Scheduler:
             leave: Drops references that a finished command held, see driver_lock.py.
         """
         self.now = 0  # simulated time of the host
+        self.waited = 0  # ns of `now` in which the host waited for commands
         self.next_seq = 0  # the `seq` of the next command
         self.on_command: Callable[[CommandRecord], None] | None = None
         self.running: Command | None = None
@@ -475,9 +476,9 @@ class Scheduler:
         if self.running is not None:
             self.defer(partial(self.run_ahead, command))
             return
-        now = self.now
+        now, waited = self.now, self.waited
         self.wait(command)
-        self.now = now
+        self.now, self.waited = now, waited
 
     def _wait(self, target: SimulatedStream | DeviceState | Command, left: int) -> None:
         """Make the host wait until at most `left` commands are pending."""
@@ -486,7 +487,9 @@ class Scheduler:
             with Interrupts() as interrupts:
                 while going and target.pending > left and not interrupts.pending:
                     going = self.step(target, left > 0)
-        self.now = max(self.now, target.end)
+        if target.end > self.now:
+            self.waited += target.end - self.now
+            self.now = target.end
 
     def run_all(self) -> None:
         """Run what can run, without a wait of the host, which is about to wait for something else."""

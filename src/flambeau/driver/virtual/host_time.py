@@ -1,0 +1,78 @@
+"""The simulated time of the host: what calls of operators, and work between them, cost the program's thread.
+
+# Note [The host's time]
+Problem: Small models are limited by the host, whose Python and C++ code takes longer than their kernels.
+Rule: The host's clock advances by a fixed time for each kernel that is launched, by the name of the kernel, and for
+each view, module, node and the like that the runtime reports (`host_work`). A file of `hosts/` has the times. The
+default, `pytorch`, is PyTorch's on an H100's host; `flambeau` is Flambeau's.
+Consequences: A time stands for the whole call: Python, dispatch, allocation and launch. Nothing depends on the wall
+clock. The program's own Python code, and its work on CPU tensors, cost nothing. Commands start later than they did
+without, so the schedule `earliest` may choose another legal order, as the modelled machine does.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from flambeau.driver.virtual.scheduling.scheduler import Scheduler
+
+_FOLDER = Path(__file__).parent / "hosts"
+WORK = ("view", "creation", "module", "record", "backward", "node")  # in the order of `host_work.KINDS`
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """Host times in ns.
+
+    Attributes:
+        work: Of each kind of work in `WORK`.
+        launches: Of calls whose kernel has that name. "other" stands for all other names, "library" for a kernel
+            inside a call that PyTorch passes to a library as a whole.
+        operands: Of each operand, in addition, of kernels that take lists of tensors.
+        calls: Of other calls that reach the driver: copies, fills, launches of graphs and host functions.
+    """
+
+    work: tuple[int, ...]
+    launches: dict[str, int]
+    operands: dict[str, int]
+    calls: dict[str, int]
+
+    def of_launch(self, name: str, operands: int) -> int:
+        """Return the time of a call that launches one kernel."""
+        return self.launches.get(name, self.launches["other"]) + self.operands.get(name, 0) * operands
+
+
+def host_names() -> list[str]:
+    """Return the names of the modelled hosts."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+@cache
+def load_host(name: str) -> HostCosts:
+    """Return the costs of a modelled host. `name` is one of `host_names()`."""
+    table: dict[str, Any] = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    work = tuple([table["work"][kind] for kind in WORK])
+    return HostCosts(work, table["launches"], table["operands"], table["calls"])
+
+
+class HostClock:
+    """Adds the host's work to its simulated time. All methods run under the driver's lock."""
+
+    __slots__ = ("_core", "costs", "library_calls", "library_launch")
+
+    def __init__(self, core: Scheduler, name: str) -> None:
+        self._core = core
+        self.costs = load_host(name)
+        self.library_launch = self.costs.launches["library"]
+        self.library_calls = 0  # that have begun and not ended
+
+    def charge(self, kind: int, count: int) -> None:
+        """Count work of one kind of `host_work`."""
+        if kind < 0:
+            self.library_calls += count
+        elif not self.library_calls:
+            self._core.now += self.costs.work[kind] * count
