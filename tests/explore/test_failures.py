@@ -81,8 +81,8 @@ def test_times_that_are_returned_are_named_as_the_cause():
         begin.record()
         for _ in range(3):
             with torch.cuda.stream(side):
-                torch.ones(50_000, device="cuda").record_stream(torch.cuda.current_stream())
-            torch.ones(100_000, device="cuda")
+                torch.ones(5_000_000, device="cuda").record_stream(torch.cuda.current_stream())
+            torch.ones(10_000_000, device="cuda")
         end.record()
         torch.cuda.synchronize()
         return begin.elapsed_time(end)
