@@ -188,7 +188,7 @@ class VirtualDriver:
         return self._core.now
 
     def host_wait_ns(self) -> int | None:
-        """Return how long the host has waited for commands; None if ranks that are threads have hosts of their own."""
+        """Return how long the host has waited for commands; None with ranks that are threads."""
         return None if self._hosts.is_used else self._core.waited
 
     def host_work(self, kind: int, count: int) -> None:
