@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import random
 import re
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -70,3 +72,19 @@ def test_advice_is_only_for_modules_that_have_the_name() -> None:
 
 def test_the_error_can_be_pickled() -> None:
     assert str(pickle.loads(pickle.dumps(error_of(torch, "zeors")))).endswith("Did you mean: 'zeros'?")
+
+
+def test_each_absent_name_of_the_coverage_page_has_advice() -> None:
+    """Names of modules that Flambeau has: `- \\`module\\`: names` and rows of the table of modules."""
+    page = (Path(__file__).parents[2] / "docs" / "contents.md").read_text("utf-8")
+    rows = re.findall(
+        r"^\| `(torch[\w.]*)` \| yes \| (.*?) \|$|^- `(torch[\w.]*)`: (.*)$", page, re.MULTILINE
+    )
+    absent = [(a or b, name) for a, names, b, more in rows for name in re.findall(r"`(\w+)`", names or more)]
+    assert absent
+    silent = [
+        f"{module}.{name}"
+        for module, name in absent
+        if advice_for(importlib.import_module(module.replace("torch", "flambeau", 1)), name) is None
+    ]
+    assert silent == []

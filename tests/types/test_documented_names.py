@@ -13,15 +13,12 @@ import flambeau
 from flambeau.tensor.arguments import public
 
 PARSER = "PyTorch's parser refuses the documented name, and takes the shown one"
-INDICES = "Flambeau lacks layout"
 EXCEPTIONS = {
     **dict.fromkeys(
         ("broadcast_to", "dequantize", "matrix_exp", "searchsorted", "smm", "true_divide"), PARSER
     ),
     "concatenate": "`axis` is NumPy's name of `dim`; calls take both",
     "histogramdd": "PyTorch's parser has no `out`",
-    "tril_indices": INDICES,
-    "triu_indices": INDICES,
 }
 """Functions that show other parameters, and why."""
 

@@ -64,10 +64,11 @@ def _page(name: str, title: str, text: str, buggy: Run, fixed: Run) -> str:
     summary, code = re.fullmatch(r'"""(.*?)\n.*?"""\n+(.*)', text, re.S).groups()  # type: ignore[union-attr]
     thread = _fact(text, "Thread")
     parts = [
-        f"# {title}\n\n{summary}\n\nKind: {_fact(text, 'Kind')}. Reported in [{_short(thread)}]({thread}).\n",
+        f"---\nhide: [toc]\n---\n# {title}\n\n{summary}\n\n"
+        f"Kind: {_fact(text, 'Kind')}. Reported in [{_short(thread)}]({thread}).\n",
         "## The program\n\n`program(False)` has the bug; `program(True)` is fixed.\n\n"
         + _block(code, "python"),
-        "## The report\n\n" + _block(_races(buggy.report), "text"),
+        "## The report\n\n" + _block(_races(buggy.report), "{ .text .report }"),
         "## The timeline\n\nTime runs to the right. Each lane is a stream; races are red.\n\n"
         f'<div class="timeline"><img src="{name}.svg" alt="Timeline of {name}: {title}"></div>\n',
         "## The fix\n\nThe program's own fix is the code under `if fixed:` (or `if not fixed:`).",
@@ -76,7 +77,7 @@ def _page(name: str, title: str, text: str, buggy: Run, fixed: Run) -> str:
         parts.append(
             "Flambeau proposes these lines, as a diff for `git apply`:\n\n" + _block(buggy.diff, "diff")
         )
-    parts.append("The report of the fixed program:\n\n" + _block(_races(fixed.report), "text"))
+    parts.append("The report of the fixed program:\n\n" + _block(_races(fixed.report), "{ .text .report }"))
     return "\n".join(parts)
 
 

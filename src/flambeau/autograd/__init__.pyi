@@ -41,6 +41,7 @@ from flambeau.tensor.functions.gradients import run_backward as run_backward
 from flambeau.tensor.functions.gradients import run_grad as run_grad
 from flambeau.autograd.anomaly_mode import set_detect_anomaly as set_detect_anomaly
 from flambeau.autograd.grad_mode import set_grad_enabled as set_grad_enabled
+from flambeau.autograd.grad_mode import set_multithreading_enabled as set_multithreading_enabled
 from flambeau.tensor.functions.joining import stack as stack
 from flambeau.autograd import variable as variable
 

@@ -160,6 +160,26 @@ class inference_mode(DecoratorContextManager):
         return inference_mode(self.mode)
 
 
+class set_multithreading_enabled(DecoratorContextManager):
+    """Allow backward passes to use worker threads. Flambeau's run on the calling thread in either mode.
+
+    Args:
+        mode: True or False.
+    """
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = bool(mode)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def clone(self) -> Any:
+        return set_multithreading_enabled(self.mode)
+
+
 def is_grad_enabled() -> bool:
     """Return True if operations are recorded in this thread."""
     return mode.recording
@@ -170,5 +190,5 @@ def is_inference_mode_enabled() -> bool:
     return mode.inference
 
 
-for _class in (no_grad, enable_grad, set_grad_enabled, inference_mode):
+for _class in (no_grad, enable_grad, set_grad_enabled, inference_mode, set_multithreading_enabled):
     _class.__module__ = __name__

@@ -2,7 +2,7 @@
 """The names of torch.testing."""
 
 
-def called(module: str) -> None:
+def make_callable(module: str) -> None:
     ...
 from flambeau.testing import answers as answers
 from flambeau.testing.closeness import assert_close as assert_close

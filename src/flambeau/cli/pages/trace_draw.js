@@ -294,7 +294,7 @@ function drawRuler(g, width, height) {
     g.fillStyle = colors.accent; g.beginPath(); g.roundRect(x - half, 2, 2 * half, 18, 4); g.fill();
     g.fillStyle = isDark() ? "#0f131a" : "#fff"; g.fillText(text, x, 11.5);
   }
-  g.textAlign = "left"; g.fillStyle = colors.soft; g.fillText(data.simulated ? "simulated time" : "time", 12, 11);
+  g.textAlign = "left"; g.fillStyle = colors.soft; g.fillText(data.simulated && LEFT > 130 ? "simulated time" : "time", 12, 11);
 }
 function drawScrollbar(g, width, height) {
   const room = height - RULER, all = tall + 4;

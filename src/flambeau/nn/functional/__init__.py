@@ -74,6 +74,7 @@ from flambeau.nn.functional.fractional import (
     fractional_max_pool3d,
     fractional_max_pool3d_with_indices,
 )
+from flambeau.nn.functional.grouped_products import ScalingType, SwizzleType, grouped_mm, scaled_mm
 from flambeau.nn.functional.linear_cross_entropy import linear_cross_entropy
 from flambeau.nn.functional.loss import (
     binary_cross_entropy,

@@ -29,6 +29,8 @@ _IntOrInts: TypeAlias = _int | Sequence[_int]
 _Tensors: TypeAlias = Sequence[Tensor]
 _Device: TypeAlias = _str | _int | _device | None
 
+from flambeau.nn.functional.grouped_products import ScalingType as ScalingType
+from flambeau.nn.functional.grouped_products import SwizzleType as SwizzleType
 from flambeau.nn.functional import activation as activation
 from flambeau.nn.functional.sampling import affine_grid as affine_grid
 from flambeau.nn.functional.dropout import alpha_dropout as alpha_dropout
@@ -67,6 +69,8 @@ from flambeau.nn.functional.activation import gelu as gelu
 from flambeau.nn.functional.activation import glu as glu
 from flambeau.nn.functional.sampling import grid_sample as grid_sample
 from flambeau.nn.functional.normalization import group_norm as group_norm
+from flambeau.nn.functional.grouped_products import grouped_mm as grouped_mm
+from flambeau.nn.functional import grouped_products as grouped_products
 from flambeau.nn.functional.activation import gumbel_softmax as gumbel_softmax
 from flambeau.nn.functional.activation import hardshrink as hardshrink
 from flambeau.nn.functional.activation import hardsigmoid as hardsigmoid
@@ -116,6 +120,7 @@ from flambeau.nn.functional.normalization import rms_norm as rms_norm
 from flambeau.nn.functional.activation import rrelu as rrelu
 from flambeau.nn.functional import sampling as sampling
 from flambeau.nn.functional.attention import scaled_dot_product_attention as scaled_dot_product_attention
+from flambeau.nn.functional.grouped_products import scaled_mm as scaled_mm
 from flambeau.nn.functional.activation import selu as selu
 from flambeau.nn.functional.activation import sigmoid as sigmoid
 from flambeau.nn.functional.activation import silu as silu

@@ -20,9 +20,9 @@ from flambeau.ops.pointwise.dtype_promotion import result_type
 from flambeau.ops.shape import joining as ops
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.arg_errors import IntOrTuple, IntTuple, Number, TensorList
-from flambeau.tensor.arguments.options import place
+from flambeau.tensor.arguments.options import place, refuse
 from flambeau.tensor.arguments.public import alias, both, function, functions, method
-from flambeau.tensor.arguments.typing import contiguous_format
+from flambeau.tensor.arguments.typing import contiguous_format, layout, strided
 from flambeau.tensor.autograd.autograd_meta import run
 from flambeau.tensor.call import call, call_into, explain_shortage
 from flambeau.tensor.exchange import data
@@ -400,18 +400,24 @@ def _indices(row: int, col: int, offset: int, kind: dtype | None, where: Any, lo
 
 @function
 def tril_indices(
-    row: int, col: int, offset: int = 0, *, dtype: dtype | None = None, device: Any = None
-) -> Tensor:
+    row: int, col: int, offset: int = 0, *, dtype: dtype | None = None, layout: layout | None = strided,
+    device: Any = None, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
     """Return rows and columns (2, count) of the elements on and below a diagonal."""
-    return _indices(row, col, offset, dtype, device, True)
+    refuse(layout)
+    found = _indices(row, col, offset, dtype, device, True)
+    return found.pin_memory() if pin_memory else found
 
 
 @function
 def triu_indices(
-    row: int, col: int, offset: int = 0, *, dtype: dtype | None = None, device: Any = None
-) -> Tensor:
+    row: int, col: int, offset: int = 0, *, dtype: dtype | None = None, layout: layout | None = strided,
+    device: Any = None, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
     """Return rows and columns (2, count) of the elements on and above a diagonal."""
-    return _indices(row, col, offset, dtype, device, False)
+    refuse(layout)
+    found = _indices(row, col, offset, dtype, device, False)
+    return found.pin_memory() if pin_memory else found
 
 
 @both
