@@ -347,8 +347,6 @@ LARGER = {  # why each may exceed the bounds
     "optim/lr_scheduler/cycles.py:CyclicLR.__init__": "PyTorch's signature",
     "optim/lr_scheduler/cycles.py:OneCycleLR.__init__": "PyTorch's signature",
     "profiler/__init__.py:profile.__init__": "PyTorch's signature",
-    "runtime/memory/allocator.py:CachingAllocator": "to be split",
-    "runtime/memory/allocator.py:CachingAllocator._find_block": "to be split",
     "runtime/memory_reports/replay.py:play": "to be split",
     "tensor/functions/spectral.py:istft": "PyTorch's checks, in its order",
 }

@@ -207,8 +207,8 @@ def test_out_of_memory_releases_the_cache_before_it_gives_up() -> None:
     allocator.free(allocator.allocate(5 * MIB, stream))
     block = allocator.allocate(24 * MIB, stream)
     assert list(driver.sizes) == [block.ptr]
-    assert allocator.num_alloc_retries == 1
-    assert allocator.num_ooms == 0
+    assert allocator.growth.num_retries == 1
+    assert allocator.growth.num_ooms == 0
 
 
 def test_out_of_memory_waits_for_pending_uses_and_reuses_their_memory() -> None:
@@ -237,7 +237,7 @@ def test_out_of_memory_says_everything_and_changes_nothing() -> None:
     )
     assert "the largest free block of any stream is 6.00 MiB" in text
     assert (dict(driver.sizes), allocator.allocated_bytes(), allocator.reserved_bytes()) == before
-    assert allocator.num_ooms == 1
+    assert allocator.growth.num_ooms == 1
     assert allocator.allocate(6 * MIB, stream).ptr
 
 
@@ -700,7 +700,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def figures_are_sums_over_blocks(self) -> None:
-        waiting = list(self.allocator._pending_frees.waiting)
+        waiting = list(self.allocator._frees.waiting)
         counted = figures_by_counting(self.allocator, self.live, waiting)
         assert self.allocator.allocated_bytes() == counted["all"]["allocated_bytes"]
         figures = self.allocator.ledger().figures()
@@ -721,7 +721,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def pending_blocks_are_active(self) -> None:
-        waiting = {block.ptr for block in self.allocator._pending_frees.waiting}
+        waiting = {block.ptr for block in self.allocator._frees.waiting}
         assert set(self.pending) <= waiting
 
     def teardown(self) -> None:

@@ -133,7 +133,7 @@ def test_a_request_beyond_all_devices_is_refused_in_words(nbytes: int) -> None:
     assert driver.calls == 0
     with pytest.raises(OutOfMemoryError, match=r"Tried to allocate 1073741824\.00 GiB"):
         allocator.allocate((1 << 60) - MIB, stream)
-    assert allocator.num_ooms == 1
+    assert allocator.growth.num_ooms == 1
 
 
 @pytest.mark.parametrize("address", [0, -4096, 1 << 63])

@@ -175,7 +175,7 @@ def test_idle_segments_go_back_where_too_much_is_reserved() -> None:
     allocator.free(held[0])
     allocator.allocate(35 * MIB, stream)  # 54 MiB are reserved, a free segment of 30 among them
     assert held[0].ptr not in driver.sizes
-    assert allocator.num_alloc_retries == 0
+    assert allocator.growth.num_retries == 0
 
 
 # -- MemPools -----------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_a_failing_resource_is_retried() -> None:
     allocator._segments.source = failing
     allocator.free(allocator.allocate(30 * MIB, stream))
     block = allocator.allocate(40 * MIB, stream)
-    assert (failing.count, allocator.num_alloc_retries, list(driver.sizes)) == (3, 1, [block.ptr])
+    assert (failing.count, allocator.growth.num_retries, list(driver.sizes)) == (3, 1, [block.ptr])
     half = Failing(probability=0.5, seed=1)
     outcomes = []
     for _ in range(20):
@@ -461,10 +461,10 @@ def test_without_caching_what_was_cached_goes_back_first() -> None:
     driver.work(2)
     allocator.free(block)
     allocator.allocate(40 * MIB, stream)  # waits for the other stream
-    assert (allocator.num_ooms, allocator.num_alloc_retries) == (0, 2)
+    assert (allocator.growth.num_ooms, allocator.growth.num_retries) == (0, 2)
     with pytest.raises(OutOfMemoryError):
         allocator.allocate(40 * MIB, stream)
-    assert (allocator.num_ooms, allocator.num_alloc_retries) == (1, 3)
+    assert (allocator.growth.num_ooms, allocator.growth.num_retries) == (1, 3)
 
 
 def test_a_short_history_is_always_kept() -> None:

@@ -201,7 +201,7 @@ def send(ptr: int, nbytes: int, context: Context, block: Block) -> Parcel:
     with _state.lock:
         _state.watch()
         collect(thoroughly=False)
-        allocator.before_retry = collect
+        allocator.growth.before_retry = collect
         first = block
         while first.previous is not None:
             first = first.previous

@@ -169,9 +169,14 @@ class Pool:
         return entry(code + self.kind, size, requested, ptr, self.stream, self.owner)
 
     def free_destination(self, size: int) -> list[Block]:
-        """Return the list that receives freed blocks of a size without a size class: a new class from the second
-        request on.
+        """Return the list that receives one more block of a size when it is freed.
+
+        It is the size class; the second request of a size creates one.
         """
+        blocks = self.size_classes.get(size)
+        if blocks is not None:
+            self.size_class_users[size] += 1
+            return blocks
         seen = self.recent_sizes
         if size in seen and len(self.size_classes) < self.max_size_classes:
             blocks = self.size_classes[size] = []

@@ -133,7 +133,7 @@ def play(
         peak[ALLOCATED_BYTES],
         peak[RESERVED_BYTES],
         allocator.num_device_alloc + allocator.num_device_free,
-        allocator.num_alloc_retries,
+        allocator.growth.num_retries,
         None if failed_at is None else events[failed_at],
         failed_at,
     )
